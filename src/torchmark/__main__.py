@@ -1,0 +1,6 @@
+"""`python -m torchmark` is `torchmark`."""
+
+from torchmark.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Pure functions over samples and results; numpy and scipy.special only."""

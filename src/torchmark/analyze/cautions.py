@@ -1,0 +1,89 @@
+"""Cautions: what a person should know before believing a result, each with its cause and its cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torchmark.analyze.summary import process_spread
+from torchmark.records import Caution, Estimate, Result
+
+FEW_SAMPLES = 8
+SPREAD = 0.05
+COARSE = 0.05
+
+
+def cautions_of(result: Result) -> tuple[Caution, ...]:
+    """Everything that a result's own figures warn about."""
+    estimate = result.estimate
+    if estimate is None:
+        return ()
+    found = [_verdict_caution(estimate)]
+    found += [rule(estimate) for flag, rule in _FLAGS.items() if flag in estimate.flags]
+    if estimate.sample_count < FEW_SAMPLES:
+        found.append(_few_samples(estimate))
+    spread = process_spread(result.processes)
+    if spread is not None and spread > SPREAD:
+        found.append(_spread(spread, len(result.processes)))
+    return tuple(caution for caution in found if caution)
+
+
+def _verdict_caution(estimate: Estimate) -> Caution | None:
+    make = _VERDICTS.get(estimate.verdict)
+    return make(estimate, "; ".join(estimate.evidence)) if make else None
+
+
+_VERDICTS: dict[str, Callable[[Estimate, str], Caution]] = {
+    "contended": lambda _, seen: Caution(
+        "contended", seen, "Stop what else is running and measure again; this figure is too slow"
+    ),
+    "throttled": lambda _, seen: Caution(
+        "throttled", seen, "Let it cool, improve the cooling or power supply, and compare sustained figures only"
+    ),
+    "slowing": lambda _, seen: Caution(
+        "slowing", seen, "Heat, power or memory may be behind it: measure longer with --budget and watch"
+    ),
+    "drifting": lambda _, seen: Caution("drifting", seen, "Measure longer with --budget until it settles"),
+    "warming": lambda _, seen: Caution("warming", seen, "Give it more time with --budget"),
+    "noisy": lambda estimate, seen: Caution(
+        "noisy", f"{seen} where ±{100 * estimate.target:g}% was asked for", "Give it more time with --budget"
+    ),
+}
+
+
+_FLAGS: dict[str, Callable[[Estimate], Caution]] = {
+    "oversubscribed": lambda estimate: Caution(
+        "oversubscribed",
+        f"its own threads waited for a core {estimate.contention.wait_share or 0:.0%} of the time",
+        "Use no more threads and workers than cores: --threads",
+    ),
+    "launch-bound": lambda estimate: Caution(
+        "launch-bound",
+        f"the device worked only {_busy_share(estimate):.0%} of the time and waited for work to be launched",
+        "Larger batches, --compile on, or the CPU",
+    ),
+    "bimodal": lambda _: Caution(
+        "bimodal",
+        "step times come in two distinct levels",
+        "The median describes the more frequent level only: see `torchmark show --samples`",
+    ),
+}
+
+
+def _busy_share(estimate: Estimate) -> float:
+    return min((estimate.device_step_s or 0.0) / estimate.mean_s, 1.0) if estimate.mean_s > 0 else 0.0
+
+
+def _few_samples(estimate: Estimate) -> Caution:
+    return Caution(
+        "few-samples",
+        f"only {estimate.sample_count} samples fitted into the budget, so the interval promises little",
+        "Give it more time with --budget",
+    )
+
+
+def _spread(spread: float, count: int) -> Caution:
+    return Caution(
+        "process-spread",
+        f"{count} fresh processes differ by {spread:.0%}, more than any of them says of itself",
+        "Compare only with runs of several processes; --rigor rigorous measures in more of them",
+    )

@@ -1,0 +1,176 @@
+"""Everything an estimate keeps: from one process's samples, and from the estimates of several processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from scipy.special import stdtrit
+
+from torchmark.analyze.series import Reading
+from torchmark.analyze.statistics import CONFIDENCE, MAD_TO_DEVIATION, WINSOR_MADS, Series, mean_interval, tail_bound
+from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, worst
+from torchmark.records import Conditions, Estimand, Estimate, Memory, Result
+
+
+class Observations(Struct, frozen=True):
+    """What the engine knows beside the samples and their reading."""
+
+    estimand: Estimand
+    block_size: int
+    confirmed: bool
+    first_step_s: float
+    sync_cost_s: float
+    call_cost_s: float
+    target: float
+    duration_s: float
+    wall_step_s: float
+    wait_share: float | None = None
+    switches: int | None = None
+    device_step_s: float | None = None
+    readings: tuple[Conditions, ...] = ()
+
+
+def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate:
+    """The estimate of one process. The constant cost of calling a step is taken off every figure."""
+    contention = contention_of(seen.readings, seen.wait_share, seen.switches)
+    judgement = judge(reading, seen.confirmed, contention, seen.readings)
+    raw = samples[reading.cut :]
+    kept, cost = np.sort(raw) - seen.call_cost_s, seen.call_cost_s
+    median = float(np.median(kept))
+    deviations = np.abs(kept - median)
+    mad = float(np.median(deviations))
+    mean = mean_interval(raw, reading.time)
+    flags = list(judgement.flags)
+    if is_launch_bound(seen.device_step_s, seen.wall_step_s):
+        flags.append("launch-bound")
+    if seen.estimand == "median" and is_bimodal(raw):
+        flags.append("bimodal")
+    return Estimate(
+        center_s=reading.interval.center - cost,
+        low_s=reading.interval.low - cost,
+        high_s=reading.interval.high - cost,
+        estimand=seen.estimand,
+        verdict=judgement.verdict,
+        first_step_s=seen.first_step_s,
+        effective_samples=reading.effective(len(samples)),
+        warmup_cut=reading.cut,
+        trend=reading.trend,
+        samples_s=tuple((samples - cost).tolist()),
+        flags=tuple(flags),
+        evidence=judgement.evidence,
+        sample_count=len(samples),
+        block_size=seen.block_size,
+        autocorrelation_time=reading.time,
+        median_s=median,
+        mean_s=mean.center - cost,
+        mean_low_s=mean.low - cost,
+        mean_high_s=mean.high - cost,
+        min_s=float(kept[0]),
+        p90_s=float(np.quantile(kept, 0.9)),
+        p90_high_s=tail_bound(kept, 0.9),
+        p99_s=float(np.quantile(kept, 0.99)),
+        p99_high_s=tail_bound(kept, 0.99),
+        mad_s=mad,
+        outlier_share=float(np.mean(deviations > WINSOR_MADS * MAD_TO_DEVIATION * mad)) if mad > 0 else 0.0,
+        device_step_s=seen.device_step_s,
+        contention=contention,
+        sync_cost_s=seen.sync_cost_s,
+        call_cost_s=cost,
+        target=seen.target,
+        duration_s=seen.duration_s,
+    )
+
+
+def combine(processes: Sequence[Estimate]) -> Estimate:
+    """One estimate over fresh processes: the mean of their centres, with an interval that rests on their spread.
+
+    Two processes of one case differ by more than the interval inside each of them says, so that interval
+    is only printed where there is a single process, and flagged.
+    """
+    if len(processes) == 1:
+        only = processes[0]
+        return replace(only, flags=_union([only.flags, ("single-process",)]))
+    centers = np.array([estimate.center_s for estimate in processes])
+    middle = sorted(processes, key=lambda estimate: estimate.center_s)[len(processes) // 2]
+    center = float(centers.mean())
+    reach = between_reach(processes)
+    return replace(
+        middle,
+        center_s=center,
+        low_s=center - reach,
+        high_s=center + reach,
+        verdict=worst([estimate.verdict for estimate in processes]),
+        first_step_s=processes[0].first_step_s,
+        effective_samples=sum(estimate.effective_samples for estimate in processes),
+        sample_count=sum(estimate.sample_count for estimate in processes),
+        duration_s=sum(estimate.duration_s for estimate in processes),
+        samples_s=(),
+        flags=_union([estimate.flags for estimate in processes]),
+        evidence=_telling(processes).evidence,
+    )
+
+
+def _telling(processes: Sequence[Estimate]) -> Estimate:
+    """The process whose evidence speaks for all: of those with the worst verdict the least precise."""
+    verdict = worst([estimate.verdict for estimate in processes])
+    return max((e for e in processes if e.verdict == verdict), key=lambda estimate: estimate.high_s - estimate.low_s)
+
+
+def combine_results(results: Sequence[Result]) -> Result:
+    """One result of a case from those of its processes; one that failed decides the status."""
+    failed = next((result for result in results if result.status != "ok"), None)
+    estimates = tuple(estimate for result in results for estimate in result.processes)
+    latest = failed or results[-1]
+    phases = {name for result in results for name in result.phases_s}
+    return replace(
+        latest,
+        reason=_which_process(results, failed) if failed else None,
+        estimate=combine(estimates) if estimates else None,
+        processes=estimates,
+        work=latest.work or results[0].work,
+        settings=latest.settings or results[0].settings,
+        memory=most_memory([result.memory for result in results if result.memory]),
+        numeric=max(
+            (result.numeric for result in results if result.numeric),
+            key=lambda check: check.error / check.tolerance,
+            default=None,
+        ),
+        phases_s={name: sum(result.phases_s.get(name, 0.0) for result in results) for name in sorted(phases)},
+    )
+
+
+def _which_process(results: Sequence[Result], failed: Result) -> str | None:
+    if len(results) == 1:
+        return failed.reason
+    return f"process {results.index(failed) + 1}: {failed.reason}"
+
+
+def most_memory(memories: Sequence[Memory]) -> Memory | None:
+    """The reading with the highest peak."""
+    return max(memories, key=lambda memory: memory.device_peak_bytes or memory.host_peak_bytes or 0, default=None)
+
+
+def between_reach(processes: Sequence[Estimate]) -> float:
+    """Half the 95% interval: Student's t on the centres, never below what each process claims for itself."""
+    centers = np.array([estimate.center_s for estimate in processes])
+    count = len(centers)
+    within = math.sqrt(float(np.mean([((e.high_s - e.low_s) / 2) ** 2 for e in processes])) / count)
+    t = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
+    return max(t * float(centers.std(ddof=1)) / math.sqrt(count), within)
+
+
+def process_spread(processes: Sequence[Estimate]) -> float | None:
+    """The relative spread between fresh processes; None where it cannot be known."""
+    centers = np.array([estimate.center_s for estimate in processes])
+    if len(centers) < 2 or float(centers.mean()) <= 0:
+        return None
+    return float(centers.std(ddof=1) / centers.mean())
+
+
+def _union(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Every text once, in order of first appearance."""
+    return tuple(dict.fromkeys(text for group in groups for text in group))

@@ -1,0 +1,148 @@
+"""The command line's entry: a table of the commands, and the one place where errors become a line and an exit code.
+
+Only click is imported here. Each command's module is imported when it is called, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from torchmark import __version__
+from torchmark.errors import EXIT_BUG, EXIT_FINE, EXIT_USAGE, TorchmarkError, UnknownName
+
+EXIT_INTERRUPTED = 130
+
+# Name -> module that holds it as `command`, and what it does. A new command is a new file and a line here.
+COMMANDS = {
+    "run": ("torchmark.cli.run", "Measure how fast this machine is at PyTorch."),
+    "devices": ("torchmark.cli.devices", "Show what is here, and whether it is set up well."),
+    "list": ("torchmark.cli.list", "List the workloads and their parameters."),
+    "runs": ("torchmark.cli.runs", "List the runs that are stored here."),
+    "show": ("torchmark.cli.show", "Show a stored run, or one of its cases in full."),
+}
+
+_EXAMPLES = """\
+Examples:
+  torchmark run                        the quick suite on every device
+  torchmark run mlp --budget 30s       one workload, half a minute
+  torchmark run mlp -p batch=64,256 --dtype float32,bfloat16
+  torchmark devices                    what is here, and what slows it down
+  torchmark show last                  the latest run again
+  torchmark show last --format json    for other programs
+"""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are known by name and imported only when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise UnknownName("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        formatter.write("\n" + _EXAMPLES)
+
+
+@click.group(cls=LazyGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="torchmark")
+def torchmark() -> None:
+    """How fast is this machine at PyTorch, and can the figure be believed?
+
+    Every result says how sure it is, and what disturbed it. `torchmark COMMAND --help` tells more.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code; whatever goes wrong becomes one line on stderr."""
+    _forgive_encodings()
+    # Not list(): the submodule of that name takes the place of the built-in once it is imported.
+    code = _guarded([*(sys.argv[1:] if arguments is None else arguments)])
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _silence_output()
+    return code
+
+
+def _guarded(arguments: list[str]) -> int:
+    try:
+        return _invoke(arguments)
+    except TorchmarkError as error:
+        return _fail(str(error), error.exit_code, error)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        return EXIT_USAGE
+    except click.ClickException as error:
+        return _fail(_usage(error), EXIT_USAGE, error)
+    except (KeyboardInterrupt, click.Abort) as error:
+        return _fail("interrupted", EXIT_INTERRUPTED, error)
+    except BrokenPipeError:
+        return EXIT_FINE  # the reader had enough, as `| head` does
+    except Exception as error:
+        hint = "This is a bug in torchmark: set TORCHMARK_DEBUG=1 to see where, and please report it"
+        return _fail(f"{type(error).__name__}: {error}. {hint}", EXIT_BUG, error)
+
+
+def _invoke(arguments: list[str]) -> int:
+    """Click's own `main` without its error handling, which knows neither our exit codes nor our one line."""
+    try:
+        with torchmark.make_context("torchmark", arguments) as context:
+            answer = torchmark.invoke(context)
+    except click.exceptions.Exit as finished:
+        answer = finished.exit_code
+    sys.stdout.flush()
+    return answer if isinstance(answer, int) else EXIT_FINE
+
+
+def _usage(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "torchmark"
+    return f"{message}{'' if message.endswith('?') else '.'} See `{path} --help`"
+
+
+def _fail(message: str, code: int, error: BaseException) -> int:
+    if os.environ.get("TORCHMARK_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    # Names from files and from the command line may hold anything; the answer is one harmless line all the same.
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in message).split())
+    print(f"torchmark: error: {line}", file=sys.stderr)
+    return code
+
+
+def _forgive_encodings() -> None:
+    """A terminal that cannot show ± gets a question mark instead of a crash."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(errors="replace")
+
+
+def _silence_output() -> None:
+    """Python flushes stdout once more at its end; a broken one would complain then."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        return

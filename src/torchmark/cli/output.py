@@ -1,0 +1,46 @@
+"""What the commands share on their way out: the --format option, the width and colour of the terminal, printing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from torchmark.errors import StoreError
+from torchmark.report import FORMATS
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def format_option(function: Function) -> Function:
+    """The option that every command which prints results takes, handed over as `format`."""
+    option = click.option(
+        "--format", "format", type=click.Choice(FORMATS), default="table", help="How to print.", show_default=True
+    )
+    return option(function)
+
+
+def terminal_width() -> int:
+    """Columns to draw into; 80 where there is no terminal."""
+    return max(40, shutil.get_terminal_size(fallback=(80, 24)).columns)
+
+
+def use_color() -> bool:
+    """Colour is for people at a terminal who did not say no."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
+
+
+def emit(text: str) -> None:
+    """Results go to stdout, whole."""
+    try:
+        sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StoreError(f"cannot write the output: {error.strerror}", "Send it somewhere with room for it") from error

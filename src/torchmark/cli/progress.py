@@ -1,0 +1,88 @@
+"""What a person sees while cases are measured: one quiet line that changes, or plain lines where nobody watches."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TextIO
+
+from torchmark.measure.messages import Message, Phase, Sampled
+from torchmark.records import Case, Result
+from torchmark.report.units import duration, relative
+
+_PHASES = {
+    "import": "opening the device",
+    "preheat": "warming the device up",
+    "build": "building",
+    "compile": "compiling",
+    "first step": "first step",
+    "check": "checking the numbers",
+    "steps": "timing steps",
+}
+
+
+class ProgressLine:
+    """Writes to stderr only when something happens: a spinning display would disturb what it shows."""
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._total, self._position = total, 0
+        self._label, self._deadline = "", 0.0
+
+    def note(self, text: str) -> None:
+        """Something that concerns the whole run."""
+        self._show(text) if self._live else self._print(text)
+
+    def expect(self, seconds: float) -> None:
+        """From now on, this much time is left at most."""
+        self._deadline = time.monotonic() + seconds
+
+    def started(self, case: Case, position: int, process: int, processes: int) -> None:
+        turn = f" process {process + 1}/{processes}" if processes > 1 else ""
+        self._position, self._label = position, f"[{position}/{self._total}]{turn} {case.text}"
+        self._show(self._label, f" · starting{self._left()}")
+
+    def heard(self, message: Message) -> None:
+        """A worker said something."""
+        if isinstance(message, Phase):
+            self._show(self._label, f" · {_PHASES.get(message.name, message.name)}{self._left()}")
+        elif isinstance(message, Sampled):
+            found = message.progress
+            precision = (found.high_s - found.low_s) / 2 / found.center_s if found.center_s > 0 else None
+            figure = f"{duration(found.center_s)} {relative(precision)}"
+            self._show(self._label, f" · {figure}{self._left()}")
+
+    def finished(self, result: Result) -> None:
+        """Where nobody watches a changing line, each finished case leaves one."""
+        if self._live:
+            return
+        estimate = result.estimate
+        figure = f"{duration(estimate.center_s)} {relative(estimate.precision)} {estimate.verdict}" if estimate else ""
+        self._print(f"{self._label}: {figure if result.status == 'ok' else result.status}")
+
+    def clear(self) -> None:
+        if self._live:
+            self._write("\r\033[K")
+
+    def _left(self) -> str:
+        if not self._deadline:
+            return ""
+        seconds = max(round(self._deadline - time.monotonic()), 0)
+        return f" · at most {seconds // 60}:{seconds % 60:02} left"
+
+    def _show(self, text: str, news: str = "") -> None:
+        """The line, cut to the terminal's width; what is new is shown whole as long as it fits."""
+        if self._live:
+            width = shutil.get_terminal_size((80, 24)).columns - 1
+            room = width - len(news)
+            line = (text if len(text) <= room else text[: max(room - 1, 0)] + "…") + news
+            self._write(f"\r\033[K{line[:width]}")
+
+    def _print(self, text: str) -> None:
+        self._write(text + "\n")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

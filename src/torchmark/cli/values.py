@@ -1,0 +1,44 @@
+"""How people write times and shares on the command line: 90s, 5m, 1h30m; 1%, 0.01."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+_UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+LONGEST_S = 30 * 24 * 3600.0
+
+
+class Duration(click.ParamType[float]):
+    """A time span above zero, in seconds."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip().lower()
+        if not re.fullmatch(rf"(?:{_PART.pattern})+", text):
+            self.fail(f"'{value}' is not a time. Write 30s, 5m or 1h30m", param, ctx)
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+        if not 0 < seconds <= LONGEST_S:
+            self.fail(f"'{value}' must be above 0 and at most 30 days. Write 30s, 5m or 1h30m", param, ctx)
+        return seconds
+
+
+class Share(click.ParamType[float]):
+    """A share between 0 and 1."""
+
+    name = "SHARE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(value).strip())
+        share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
+        if not 0 < share < 1:
+            self.fail(f"'{value}' is not a share between 0 and 1. Write 1% or 0.01", param, ctx)
+        return share

@@ -1,0 +1,266 @@
+"""Proves on the user's own device that its times and its numbers can be believed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from torchmark.devices import open_device
+from torchmark.devices.contract import Device
+from torchmark.measure.trial import Death, try_each
+from torchmark.records import DTYPES
+
+_STEP_S = 0.005  # long enough that launching, synchronising and reading back are small beside it
+_SIZES = (256, 512, 1024, 2048, 4096)
+_PRODUCT_S = 2e-4
+_MOST_REPETITIONS = 4096
+_ROUNDS = 9
+_TRIES = 3
+_AGREEMENT = (0.8, 1.25)  # time by our synchronisation against time until a value is read back
+_LEFT_OVER = 0.1  # work still under way after we synchronised
+_DOUBLING = (1.7, 2.35)
+_EMPTY_STEP_S = 50e-6
+_TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 8e-3, "float16": 2e-3}  # none as large as 1%
+_Operation = tuple[str, Callable[[Any, Any], Any], Callable[[Any, Any], Any]]
+
+
+class Proof(Struct, frozen=True):
+    """One claim about a device, the figure that bears it out or does not, and whether it holds."""
+
+    device: str
+    name: str
+    figure: str
+    passed: bool | None  # None: the device computes no such thing, so there is nothing to prove
+    dtype: str | None = None
+
+
+def audit_device(device: Device) -> Iterator[Proof]:
+    """All proofs for a device, each as soon as it is known; takes well under a minute."""
+    yield from prove_times(device)
+    yield from prove_all_outputs(device.name)
+    yield prove_clock(device)
+    yield prove_cost(device)
+
+
+def prove_times(device: Device) -> Iterator[Proof]:
+    """The synchronisation, the events where there are any, and the growth of time with work."""
+    with _one_thread(device):
+        bench = _Bench(device)
+        yield _retry(bench.prove_synchronization)
+        yield from bench.prove_events()
+        yield _retry(bench.prove_growth)
+
+
+@contextmanager
+def _one_thread(device: Device) -> Iterator[None]:
+    """Several threads on a busy CPU wait for one another without rule; how time grows shows as well with one."""
+    import torch
+
+    before = torch.get_num_threads()
+    if device.place == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if device.place == "cpu":
+            torch.set_num_threads(before)
+
+
+def _retry(prove: Callable[[], Proof]) -> Proof:
+    """A busy machine can spoil a comparison of times; a device that lies does so every time."""
+    for _ in range(_TRIES - 1):
+        proof = prove()
+        if proof.passed:
+            return proof
+    return prove()
+
+
+class _Bench:
+    """Steps of matrix products on one device, of a length that suits it."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._last: Any = None
+        for size in _SIZES:
+            self._left, self._right = (_inputs(size, size, seed, "float32")[0].to(device.place) for seed in (1, 2))
+            product_s = min(self._until_read(self.step(1)) for _ in range(3))
+            if product_s >= _PRODUCT_S:
+                break
+        repetitions = _STEP_S / max(product_s, 1e-7)
+        self._repetitions = max(1, min(_MOST_REPETITIONS, round(repetitions)))
+
+    def step(self, repetitions: int) -> Callable[[], None]:
+        left, right, observe = self._left, self._right, self.device.observe
+
+        def run() -> None:
+            for _ in range(repetitions):
+                self._last = observe(left @ right)
+
+        return run
+
+    def _read(self) -> float:
+        """Seconds until a value of the last result is on the host."""
+        started = self.device.clock()
+        self.device.read(self._last)
+        return self.device.clock() - started
+
+    def _until_read(self, run: Callable[[], None]) -> float:
+        started = self.device.clock()
+        run()
+        self.device.read(self._last)
+        return self.device.clock() - started
+
+    def prove_synchronization(self) -> Proof:
+        """What we time ends no earlier than a value can be read back, and leaves nothing to wait for."""
+        run = self.step(self._repetitions)
+        time_block = self.device.timer(run)
+        timed, left_over, read_cost, until_read = [], [], [], []
+        for _ in range(_ROUNDS):
+            timed.append(time_block(1).total_s)
+            left_over.append(self._read())
+            read_cost.append(self._read())
+            until_read.append(self._until_read(run))
+            self._read()
+        idle_s = statistics.median(read_cost)
+        work_s = max(statistics.median(until_read) - idle_s, 1e-9)
+        agreement = statistics.median(timed) / work_s
+        remaining = max(0.0, statistics.median(left_over) - idle_s) / work_s
+        return Proof(
+            self.device.name,
+            "synchronisation is real",
+            f"time by synchronising is {agreement:.2f} of time until a value is read; {remaining:.0%} left over",
+            passed=_AGREEMENT[0] <= agreement <= _AGREEMENT[1] and remaining <= _LEFT_OVER,
+        )
+
+    def prove_events(self) -> Iterator[Proof]:
+        """Where the device stamps its steps itself, the stamps add up to the wall time."""
+        block = self.device.timer(self.step(self._repetitions))(5)
+        if isinstance(block.step_s, tuple):
+            share = sum(block.step_s) / block.total_s
+            figure = f"the steps by the device's own events add up to {share:.2f} of the wall time"
+            yield Proof(self.device.name, "events agree with the clock", figure, 0.8 <= share <= 1.02)
+
+    def prove_growth(self) -> Proof:
+        """Twice the work takes twice the time, three times over, measured in turn."""
+        counts = [self._repetitions * factor for factor in (1, 2, 4, 8)]
+        timers = [self.device.timer(self.step(count)) for count in counts]
+        best_s = [math.inf] * len(counts)
+        for _ in range(_ROUNDS):
+            # Disturbances only ever add time, so the least disturbed step of each length is compared.
+            best_s = [min(best, time_block(1).total_s) for best, time_block in zip(best_s, timers, strict=True)]
+            self._read()
+        ratios = [larger / max(smaller, 1e-12) for smaller, larger in pairwise(best_s)]
+        figure = "twice the work takes " + ", ".join(f"{ratio:.2f}" for ratio in ratios) + " times as long"
+        passed = all(_DOUBLING[0] <= ratio <= _DOUBLING[1] for ratio in ratios)
+        return Proof(self.device.name, "time grows with work", figure, passed)
+
+
+def prove_all_outputs(device: str) -> Iterator[Proof]:
+    """The outputs in each number format, in a process that may crash."""
+    for proof in try_each("audit:check_outputs", device, DTYPES, Proof):
+        if isinstance(proof, Death):
+            yield _no_outputs(device, proof.dtype, proof.cause)
+        else:
+            yield proof
+
+
+def check_outputs(name: str, dtypes: Sequence[str]) -> Iterator[Proof]:
+    """The outputs in each of these number formats, in this very process."""
+    device = open_device(name)
+    for dtype in dtypes:
+        yield prove_outputs(device, dtype)
+
+
+def _no_outputs(device: str, dtype: str, cause: str) -> Proof:
+    return Proof(device, f"outputs are right in {dtype}", f"not computed here: {cause[:80]}", None, dtype)
+
+
+def prove_outputs(device: Device, dtype: str) -> Proof:
+    """What the device computes is what numpy computes in float64 on the host, for more than one input."""
+    try:
+        errors = {
+            f"{operation[0]} {seed}": _error(device, dtype, operation, seed)
+            for seed in (1, 2)
+            for operation in _operations()
+        }
+    except (RuntimeError, TypeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        return _no_outputs(device.name, dtype, reason)
+    # NaN loses every comparison, so it is asked for first.
+    worst = max(errors, key=lambda key: (math.isnan(errors[key]), errors[key]))
+    figure = f"error {errors[worst]:.1e}, allowed {_TOLERANCE[dtype]:.0e} ({worst.split()[0]})"
+    name = f"outputs are right in {dtype}"
+    return Proof(device.name, name, figure, errors[worst] <= _TOLERANCE[dtype], dtype)
+
+
+def prove_clock(device: Device) -> Proof:
+    """The clock never runs backwards, and its smallest step is small."""
+    readings = [device.clock() for _ in range(10_000)]
+    steps = [later - earlier for earlier, later in pairwise(readings)]
+    moved = [step for step in steps if step > 0]
+    resolution_s = min(moved, default=time.get_clock_info("perf_counter").resolution)
+    backwards = sum(step < 0 for step in steps)
+    figure = f"smallest step {resolution_s * 1e9:.0f} ns, ran backwards {backwards} times in {len(steps)}"
+    return Proof(device.name, "the clock is fine and steady", figure, backwards == 0 and resolution_s <= 1e-6)
+
+
+def prove_cost(device: Device) -> Proof:
+    """What the harness itself costs in a step that does nothing, by the wall clock."""
+    time_block = device.timer(_nothing)
+    count = 2_000
+    time_block(count)
+    costs = []
+    for _ in range(5):
+        started = time.perf_counter()
+        time_block(count)
+        costs.append((time.perf_counter() - started) / count)
+    cost_s = statistics.median(costs)
+    return Proof(
+        device.name, "the harness is cheap", f"{cost_s * 1e9:.0f} ns for an empty step", cost_s <= _EMPTY_STEP_S
+    )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _operations() -> tuple[_Operation, ...]:
+    import torch
+
+    return (
+        ("matmul", lambda left, right: left @ right, lambda left, right: left @ right),
+        ("softmax", lambda left, _: torch.softmax(left, dim=-1), lambda left, _: _softmax(left)),
+    )
+
+
+def _softmax(values: Any) -> Any:
+    powers = np.exp(values - values.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def _error(device: Device, dtype: str, operation: _Operation, seed: int) -> float:
+    """Distance of the device's answer from numpy's, relative to the answer's own size."""
+    _, on_device, on_host = operation
+    left, left_host = _inputs(96, 160, seed, dtype)
+    right, right_host = _inputs(160, 64, seed + 10, dtype)
+    result = device.observe(on_device(left.to(device.place), right.to(device.place)))
+    got = result.cpu().double().numpy()
+    want = on_host(left_host, right_host)
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+
+
+def _inputs(rows: int, columns: int, seed: int, dtype: str) -> tuple[Any, Any]:
+    """A matrix of normal numbers in this dtype on the host, and the very same numbers for numpy."""
+    import torch
+
+    values = np.random.default_rng(seed).standard_normal((rows, columns))
+    tensor = torch.from_numpy(values).to(getattr(torch, dtype))
+    return tensor, tensor.double().numpy()

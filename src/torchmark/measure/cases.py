@@ -1,0 +1,197 @@
+"""Expands a sweep into cases, each of them valid, none of them twice, always in the same order."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+import msgspec
+from msgspec import Struct, field
+
+from torchmark.devices import KINDS
+from torchmark.errors import UnknownName, UsageError
+from torchmark.measure.parameters import RANGE_HELP, list_parameters, read_params, split_values
+from torchmark.records import DTYPES, TRANSFERS, Case, Value, parse_case, parse_value
+from torchmark.workloads import find_workload
+from torchmark.workloads.contract import Workload
+
+COMPILE_MODES = ("off", "on", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_MOST_CASES = 10_000
+_MOST_THREADS = 4096
+
+
+class Sweep(Struct, frozen=True):
+    """What a person asks for: every combination of these. All values are as typed: with commas, numbers with ranges.
+
+    A workload is a name or a whole case in its text form, which is then taken as it is.
+    Without modes it is each workload's first; without threads torch's own choice.
+    """
+
+    workloads: Sequence[str]
+    devices: Sequence[str] = ("cpu",)
+    modes: Sequence[str] = ()
+    params: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    dtypes: Sequence[str] = ("float32",)
+    compile: Sequence[str] = ("off",)
+    transfer: Sequence[str] = ("resident",)
+    threads: Sequence[str] = ()
+    workers: Sequence[str] = ("1",)
+    tiny: bool = False
+
+
+def expand(sweep: Sweep) -> tuple[Case, ...]:
+    """All cases of a sweep, in the order in which its parts are given; the last part changes fastest."""
+    _check_use(sweep)
+    cases: dict[str, Case] = {}
+    for name in sweep.workloads:
+        found = [parse_case(name)] if "@" in name else _combine(find_workload(name), sweep)
+        cases.update((case.text, case) for case in map(check_case, found))
+        if len(cases) > _MOST_CASES:
+            raise UsageError(f"the sweep has more than {_MOST_CASES} cases", "Ask for fewer values at once")
+    return tuple(cases.values())
+
+
+def check_case(case: Case) -> Case:
+    """The case itself, without what says no more than the defaults; raises where it names what does not exist."""
+    workload = find_workload(case.workload)
+    _check_name(f"mode of {case.workload}", case.mode, workload.modes)
+    _check_device(case.device)
+    _check_name("dtype", case.dtype, DTYPES)
+    _check_name(f"dtype of {case.workload}", case.dtype, workload.dtypes)
+    _check_name("compile mode", case.compile, COMPILE_MODES)
+    _check_name("transfer", case.transfer, TRANSFERS)
+    _check_count("threads", case.threads, _MOST_THREADS)
+    _check_count("workers", case.workers, _MOST_THREADS)
+    if case.workers > 1 and not workload.distributed:
+        raise UsageError(f"{case.workload} runs in one worker only", "Leave --workers out")
+    return msgspec.structs.replace(case, params=_changed(workload, read_params(workload, case.params)))
+
+
+def full_params(case: Case) -> Struct:
+    """All parameters of the case's workload, those at their default included."""
+    return read_params(find_workload(case.workload), case.params)
+
+
+def _changed(workload: Workload, params: Struct) -> dict[str, Value]:
+    defaults, values = msgspec.structs.asdict(workload.params()), msgspec.structs.asdict(params)
+    return {name: value for name, value in values.items() if value != defaults[name]}
+
+
+def _check_use(sweep: Sweep) -> None:
+    if not sweep.workloads:
+        raise UsageError("no workload is named", "`torchmark list` shows them")
+    if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.modes):
+        raise UsageError("modes and parameters change nothing about a case that is written out", "Write them into it")
+
+
+def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
+    """Every combination for one workload; its parameters in the order in which it declares them."""
+    declared = [parameter.name for parameter in list_parameters(workload)]
+    for name in sweep.params:
+        _check_name(f"parameter of {workload.name}", name, declared)
+    names = [name for name in declared if name in sweep.params]
+    axes: list[Sequence[str | None]] = [
+        split_values(sweep.devices),
+        split_values(sweep.modes) or workload.modes[:1],
+        *(split_values(sweep.params[name]) for name in names),
+        split_values(sweep.dtypes),
+        split_values(sweep.compile),
+        split_values(sweep.transfer),
+        split_values(sweep.threads) or (None,),
+        split_values(sweep.workers),
+    ]
+    if math.prod(map(len, axes)) > _MOST_CASES:
+        raise UsageError(f"the sweep has more than {_MOST_CASES} cases", "Ask for fewer values at once")
+    start = _changed(workload, workload.tiny) if sweep.tiny else {}
+    for device, mode, *values, dtype, compile_, transfer, threads, workers in product(*axes):
+        given = {name: parse_value(str(value)) for name, value in zip(names, values, strict=True)}
+        yield Case(
+            workload=workload.name,
+            mode=str(mode),
+            params=start | given,
+            device=str(device),
+            dtype=str(dtype),
+            compile=str(compile_),
+            transfer=str(transfer),  # type: ignore[arg-type]  # checked with everything else
+            threads=None if threads is None else _number("threads", threads),
+            workers=_number("workers", str(workers)),
+        )
+
+
+def _check_device(name: str) -> None:
+    """Only the name: whether such a device is here is asked where it is opened."""
+    kind, colon, index = name.partition(":")
+    if kind not in KINDS:
+        raise UnknownName("device", name, [kind for kind in KINDS if kind != "fake"])
+    if colon and not re.fullmatch(r"\d{1,4}", index):
+        raise UsageError(f"'{name}' does not say which {kind} device", f"Write a number, such as {kind}:0")
+
+
+def _check_name(kind: str, given: str, valid: Sequence[str]) -> None:
+    if given not in valid:
+        raise UnknownName(kind, given, valid)
+
+
+def _check_count(name: str, count: int | None, most: int) -> None:
+    if count is not None and not 1 <= count <= most:
+        raise UsageError(f"{name} cannot be {count}", f"It takes a whole number from 1 to {most}")
+
+
+def _number(name: str, text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise UsageError(f"'{text}' is no number of {name}", f"Write a whole number. {RANGE_HELP}")
+    return int(text)
+
+
+# What `run` does without a workload. A new workload adds its line to each suite that it belongs in; what a suite holds
+# and the one before it holds too comes first, so that a run that is stopped early has the most telling cases.
+_QUICK = (
+    Sweep(["null"]),
+    Sweep(["mlp"], modes=["infer"], transfer=["resident", "per-step"]),
+    Sweep(["mlp"], modes=["train"]),
+    Sweep(["tensor-add"], params={"variant": ["resident", "as-run"]}),
+    Sweep(["matmul"], dtypes=["float32", "bfloat16"]),
+)
+_STANDARD = (
+    *_QUICK,
+    Sweep(["mlp"], modes=["infer,train"], params={"batch": ["1,16,128,1024"]}),
+    Sweep(["mlp"], modes=["infer,train"], dtypes=["float32,bfloat16"], compile=["off,on"]),
+    Sweep(["mlp"], params={"outputs": ["512"]}, transfer=["resident,per-step"]),
+    Sweep(["tensor-add"], params={"variant": ["as-written"]}),
+    Sweep(["matmul"], params={"size": ["512,4096"]}, dtypes=["float32,bfloat16"]),
+)
+_FULL = (
+    *_STANDARD,
+    Sweep(
+        ["mlp"], modes=["infer,train"], params={"batch": ["1..4096x4"]}, dtypes=["float32,bfloat16"], compile=["off,on"]
+    ),
+    Sweep(["mlp"], modes=["infer,train"], params={"batch": ["1..4096x4"]}, transfer=["per-step"]),
+    Sweep(["tensor-add"], params={"size": ["768..12288x2"], "variant": ["resident,as-run,as-written"]}),
+    Sweep(["matmul"], params={"size": ["256..8192x2"]}, dtypes=["float32,bfloat16"]),
+    Sweep(["matmul"], params={"size": ["256..1024x2"]}, dtypes=["float64,float16"]),
+    Sweep(["matmul"], params={"size": ["128"], "batch": ["16..256x4"]}),
+)
+SUITES: Mapping[str, tuple[Sweep, ...]] = {"quick": _QUICK, "standard": _STANDARD, "full": _FULL}
+
+
+def suite(name: str, devices: Sequence[str] = ("cpu",), *, tiny: bool = False) -> tuple[Case, ...]:
+    """The cases of a suite, one device after the other. Tiny keeps what sets no size: variants, dtypes, modes."""
+    _check_name("suite", name, tuple(SUITES))
+    cases: dict[str, Case] = {}
+    for device in split_values(devices):
+        for sweep in SUITES[name]:
+            changes = {"devices": [device], "tiny": tiny, "params": _sizeless(sweep) if tiny else sweep.params}
+            cases.update((case.text, case) for case in expand(msgspec.structs.replace(sweep, **changes)))
+    return tuple(cases.values())
+
+
+def _sizeless(sweep: Sweep) -> dict[str, Sequence[str]]:
+    chosen = {
+        parameter.name
+        for name in sweep.workloads
+        for parameter in list_parameters(find_workload(name))
+        if parameter.choices
+    }
+    return {name: values for name, values in sweep.params.items() if name in chosen}

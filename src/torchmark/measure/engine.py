@@ -1,0 +1,132 @@
+"""The timing engine: turns a function that times blocks of steps into an estimate that says how far to trust it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from torchmark.analyze.summary import Observations, summarise
+from torchmark.measure.pair import measure_pair
+from torchmark.measure.sampling import (
+    DEFAULTS,
+    Clock,
+    Progress,
+    ReadConditions,
+    Samples,
+    Settings,
+    StopRule,
+    TimeBlock,
+    as_block,
+    block_size_for,
+)
+from torchmark.records import Block, Conditions, Estimand, Estimate
+
+__all__ = ["Block", "Conditions", "Estimate", "Progress", "Settings", "measure_pair", "measure_steps"]
+
+
+def measure_steps(
+    time_block: TimeBlock,
+    *,
+    clock: Clock = time.perf_counter,
+    sync_cost_s: float = 0.0,
+    conditions: ReadConditions | None = None,
+    settings: Settings = DEFAULTS,
+    progress: Callable[[Progress], None] | None = None,
+) -> Estimate:
+    """Sample until the step time is known well enough or the budget is spent.
+
+    `time_block(k)` runs k steps and returns their seconds, one synchronisation included. `conditions` and `progress`
+    are called at checkpoints, outside the timed region.
+    """
+    first_step_s = max(as_block(time_block(1)).total_s - sync_cost_s, 0.0)
+    block_size, single_steps = _choose_block(time_block, sync_cost_s, settings)
+    estimand: Estimand = "median" if single_steps else "mean"
+    samples, seen = Samples(settings.steps or settings.max_samples), _Beside()
+    readings = [conditions()] if conditions else []
+    rule = StopRule(settings, estimand, 1 if single_steps else block_size, clock)
+    while not rule.finished:
+        block = as_block(time_block(block_size))
+        seen.add(block, block_size, sync_cost_s)
+        for seconds in _per_step(block, block_size, sync_cost_s):
+            samples.add(seconds)
+        if rule.due(samples.count):
+            reading = rule.look(samples.values)
+            if conditions:
+                readings.append(conditions())
+            if progress:
+                center, low, high = (max(value - settings.call_cost_s, 0.0) for value in reading.interval)
+                progress(Progress(samples.count, rule.elapsed_s, settings.budget_s, center, low, high))
+    assert rule.reading is not None  # a rule only finishes at a look
+    return summarise(
+        samples.values,
+        rule.reading,
+        Observations(
+            estimand=estimand,
+            block_size=block_size,
+            confirmed=rule.confirmed,
+            first_step_s=first_step_s,
+            sync_cost_s=sync_cost_s,
+            call_cost_s=settings.call_cost_s,
+            target=settings.target,
+            duration_s=rule.elapsed_s,
+            wait_share=seen.wait_share,
+            switches=seen.switches,
+            device_step_s=seen.device_step_s,
+            wall_step_s=seen.wall_step_s,
+            readings=tuple(readings),
+        ),
+    )
+
+
+def _choose_block(time_block: TimeBlock, sync_cost_s: float, settings: Settings) -> tuple[int, bool]:
+    """How many steps make a sample, and whether each of them is seen alone."""
+    if settings.steps is not None:
+        return 1, True
+    probes = [as_block(time_block(1)) for _ in range(2)]
+    step_s = min(probe.total_s for probe in probes) - sync_cost_s
+    block_size = block_size_for(step_s, sync_cost_s)
+    return block_size, block_size == 1 or isinstance(probes[-1].step_s, tuple)
+
+
+def _per_step(block: Block, block_size: int, sync_cost_s: float) -> tuple[float, ...]:
+    """Each step by its own events where the device has them, else the block's mean step."""
+    if isinstance(block.step_s, tuple):
+        return block.step_s
+    return ((block.total_s - sync_cost_s) / block_size,)
+
+
+class _Beside:
+    """What was seen beside the samples: waiting for a core, switches, and the device's own time against the wall's."""
+
+    def __init__(self) -> None:
+        self._total_s = self._wait_s = self._device_s = self._wall_s = 0.0
+        self._steps = 0
+        self._waits = self._switches = False
+        self._switch_count = 0
+
+    def add(self, block: Block, block_size: int, sync_cost_s: float) -> None:
+        self._total_s += block.total_s
+        self._steps += block_size
+        self._wall_s += block.total_s - sync_cost_s
+        if block.wait_s is not None:
+            self._waits, self._wait_s = True, self._wait_s + block.wait_s
+        if block.switches is not None:
+            self._switches, self._switch_count = True, self._switch_count + block.switches
+        if block.step_s is not None:
+            self._device_s += sum(block.step_s) if isinstance(block.step_s, tuple) else block.step_s * block_size
+
+    @property
+    def wait_share(self) -> float | None:
+        return self._wait_s / self._total_s if self._waits and self._total_s > 0 else None
+
+    @property
+    def switches(self) -> int | None:
+        return self._switch_count if self._switches else None
+
+    @property
+    def device_step_s(self) -> float | None:
+        return self._device_s / self._steps if self._device_s > 0 else None
+
+    @property
+    def wall_step_s(self) -> float:
+        return self._wall_s / self._steps

@@ -1,0 +1,109 @@
+"""Starts workers, listens to them, and ends them with all that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+from torchmark.devices import forbid_fallback
+from torchmark.measure.messages import Job, Measured, Message, Phase, Refused, Surveyed, decode_message, encode
+from torchmark.measure.outcomes import death_of, memory_kills
+from torchmark.records import Status
+
+GRACE_S = 2.0
+Listen = Callable[[Message], None]
+
+
+class Ended:
+    """How a worker ended: with an answer, or with a status that says why there is none."""
+
+    def __init__(self, answer: Message | None, status: Status = "ok", reason: str = "") -> None:
+        self.answer, self.status, self.reason = answer, status, reason
+
+
+class Launcher:
+    """Fresh processes for jobs. On Linux they are forked from a server that has imported torch but never used it."""
+
+    def __init__(self, log: Path | None = None, imports_torch: bool = True, fresh: bool = False) -> None:
+        self._log = log
+        forbid_fallback()  # torch reads this while it is imported, which the workers' server does once for all
+        self._context = _context(imports_torch, fresh)
+
+    def run(self, job: Job, timeout_s: float, listen: Listen) -> Ended:
+        """Start a worker for the job, hand out what it says, and return when it has ended or had to be ended."""
+        kills = memory_kills()
+        ours, theirs = self._context.Pipe()
+        lifeline_end, lifeline = self._context.Pipe(duplex=False)
+        from torchmark.measure.worker import serve
+
+        log = str(self._log) if self._log else None
+        process = self._context.Process(target=serve, args=(theirs, lifeline_end, log))  # type: ignore[attr-defined]
+        process.start()
+        theirs.close()
+        lifeline_end.close()
+        try:
+            ours.send_bytes(encode(job))
+            return _attend(process, ours, time.monotonic() + timeout_s, timeout_s, listen, kills)
+        finally:
+            _end(process)
+            ours.close()
+            lifeline.close()
+
+
+def _context(imports_torch: bool, fresh: bool) -> BaseContext:
+    """Forking needs a parent that imported everything and ran nothing; elsewhere, and for full freshness, spawn."""
+    if sys.platform != "linux" or fresh:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torchmark.measure.worker", *(["torch"] if imports_torch else [])])
+    return context
+
+
+def _attend(process, pipe: Connection, deadline: float, timeout_s: float, listen: Listen, kills: int) -> Ended:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
+    """Sleep on the pipe until something is said; never poll: a busy parent would disturb what it measures."""
+    phase = "start"
+    while True:
+        ready = wait([pipe, process.sentinel], max(deadline - time.monotonic(), 0.0))
+        if not ready:
+            return Ended(None, "timeout", f"no result after {timeout_s:.0f} s; it was busy with: {phase}")
+        if pipe not in ready:
+            process.join(GRACE_S)
+            return Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
+        try:
+            message = decode_message(pipe.recv_bytes())
+        except (EOFError, OSError):
+            process.join(GRACE_S)
+            return Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
+        if isinstance(message, Measured | Surveyed | Refused):
+            return Ended(message)
+        if isinstance(message, Phase):
+            phase = message.name
+        listen(message)
+
+
+def _end(process) -> None:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
+    """Let a worker that is done leave by itself; end the rest, with everything in its group."""
+    process.join(0.05)
+    if process.is_alive():
+        _signal_group(process, signal.SIGTERM)
+        process.join(GRACE_S)
+    _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+    process.join(GRACE_S)
+
+
+def _signal_group(process, number: signal.Signals) -> None:  # type: ignore[no-untyped-def]  # as above
+    """The group is named like the worker, which leads it; until it does, the worker alone is signalled."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        try:
+            os.killpg(process.pid, number)
+        except (AttributeError, ProcessLookupError):
+            if process.is_alive():  # else its number may be somebody else's by now
+                os.kill(process.pid, number)

@@ -1,0 +1,75 @@
+"""Says what machine this is from a list of allowed facts; nothing that names a person, a host or a place."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from torchmark.devices.cpu import cpu_model
+from torchmark.meters.power import PowerMeter
+from torchmark.records import DeviceInfo, Machine
+
+GIB = 1024**3
+
+
+def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
+    """The machine as a run file keeps it. Torch is described without being imported."""
+    import psutil
+
+    logical = psutil.cpu_count() or 1
+    power = PowerMeter().read()
+    version, build = torch_version()
+    return Machine(
+        cpu=cpu_model(),
+        physical_cores=psutil.cpu_count(logical=False) or logical,
+        logical_cores=logical,
+        memory_gib=max(1, round(psutil.virtual_memory().total / GIB)),
+        os=os_name(),
+        python=platform.python_version(),
+        torch=version,
+        torch_build=build,
+        power_mode=power.mode,
+        on_battery=power.on_battery,
+        devices=tuple(devices),
+    )
+
+
+def os_name() -> str:
+    """The system's name and major version."""
+    system = platform.system()
+    if system == "Darwin":
+        return f"macOS {platform.mac_ver()[0].partition('.')[0]}"
+    if system == "Windows":
+        return f"Windows {platform.release()}"
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return system or "unknown"
+    major = release.get("VERSION_ID", "").partition(".")[0]
+    return f"{release.get('ID', system).capitalize()} {major}".strip()
+
+
+def torch_version() -> tuple[str | None, str | None]:
+    """Torch's version and what it was built for, such as `CUDA 12.6`, from its files alone."""
+    try:
+        distribution = importlib.metadata.distribution("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None, None
+    written = Path(str(distribution.locate_file("torch/version.py")))
+    try:
+        text = written.read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    return distribution.version, read_build(text)
+
+
+def read_build(text: str) -> str:
+    """What the text of torch's own version file says that it was built for."""
+    for name, label in (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU")):
+        found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE)
+        if found:
+            return f"{label} {found[1]}"
+    return "MPS" if platform.system() == "Darwin" and platform.machine() == "arm64" else "CPU"

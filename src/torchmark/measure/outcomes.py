@@ -1,0 +1,82 @@
+"""How a case ended, told from what went wrong: an exception inside the worker, or the way its process died."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+from torchmark.errors import DeviceError, DoesNotFitError, TorchmarkError, UnsupportedError, WrongResultError
+from torchmark.records import Status
+
+# Some backends raise a plain RuntimeError where memory ends; these are their words.
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|cannot allocate memory|failed to allocate|"
+    r"invalid buffer size|OUT_OF_(DEVICE|HOST)_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|std::bad_alloc",
+    re.IGNORECASE,
+)
+UNSUPPORTED = re.compile(
+    r"not implemented for|not (currently )?implemented|not (yet )?supported|unsupported|doesn't support|"
+    r"does not support|no kernel image|No working C\+\+ compiler",
+    re.IGNORECASE,
+)
+_ADDRESS_OR_PATH = re.compile(r"0x[0-9a-fA-F]+|(?:[A-Za-z]:)?(?:[/\\][\w.+~@%-]+){2,}")
+LONGEST_REASON = 300
+_CURES = {
+    int(signal.SIGILL): "The CPU offers an instruction that it cannot run, as virtual machines do with AMX: "
+    "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16",
+}
+
+
+def status_of(error: BaseException) -> tuple[Status, str]:
+    """The status and the reason for an exception that ended a case."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, WrongResultError):
+        return "wrong-result", str(error)
+    if isinstance(error, DoesNotFitError):
+        return "skipped", str(error)
+    if isinstance(error, UnsupportedError | DeviceError):
+        return "unsupported", str(error)
+    if isinstance(error, TorchmarkError):
+        return "crashed", str(error)
+    # By name, so that a worker without torch can tell too.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or OUT_OF_MEMORY.search(text):
+        return "oom", clean(text)
+    if isinstance(error, NotImplementedError) or UNSUPPORTED.search(text):
+        return "unsupported", clean(text)
+    return "crashed", clean(text)
+
+
+def clean(text: str) -> str:
+    """One short line, without addresses and paths: reasons are stored, and stored runs are shared."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return _ADDRESS_OR_PATH.sub("…", first)[:LONGEST_REASON]
+
+
+def death_of(exit_code: int | None, killed_for_memory: bool, phase: str) -> tuple[Status, str]:
+    """The status and the reason for a worker that died without a word."""
+    if exit_code is None:
+        return "crashed", f"the worker stopped answering during {phase}"
+    if exit_code >= 0:
+        return "crashed", f"the worker exited with code {exit_code} during {phase}"
+    if -exit_code == signal.SIGKILL and killed_for_memory:
+        return "host-oom", f"the system ran out of memory during {phase} and killed the worker"
+    reason = f"the worker was ended by {signal_name(-exit_code)} during {phase}"
+    return "crashed", f"{reason}. {_CURES[-exit_code]}" if -exit_code in _CURES else reason
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def memory_kills() -> int:
+    """How often the kernel has killed a process for want of memory since it started; 0 where it does not tell."""
+    try:
+        text = Path("/proc/vmstat").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else 0

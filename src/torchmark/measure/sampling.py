@@ -1,0 +1,142 @@
+"""When to look at the samples, and when enough is known: the rules that the engine and the live comparison share."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import Struct
+
+from torchmark.analyze.series import Reading, read_series
+from torchmark.analyze.statistics import Series, rank_difference
+from torchmark.records import Block, Conditions, Estimand
+
+MIN_BLOCK_S = 10e-6  # below this the clock's own cost and grain show in a sample
+SYNC_SHARE = 0.01
+CONFIRMATION_Z = 2.3
+CORRELATED = 2.0  # correlation time from which a series counts as correlated
+ENOUGH_TIMES = 100.0  # a correlated series must be this many correlation times long before it may be called steady
+FEWEST_SAMPLES = 3
+
+Clock = Callable[[], float]
+TimeBlock = Callable[[int], "Block | float"]
+ReadConditions = Callable[[], Conditions]
+
+
+class Settings(Struct, frozen=True):
+    """How precise, for how long, and how often to look."""
+
+    target: float = 0.01
+    budget_s: float = 5.0
+    steps: int | None = None  # exactly this many steps, one sample each, whatever their precision
+    min_samples: int = 30
+    min_time_s: float = 1.0
+    min_effective: float = 20.0
+    growth: float = 1.25
+    confirmation: float = 1.5
+    max_samples: int = 50_000
+    call_cost_s: float = 0.0  # what calling an empty step costs; taken off every step
+
+
+class Progress(Struct, frozen=True):
+    """What is known at a checkpoint, for whoever is waiting."""
+
+    samples: int
+    elapsed_s: float
+    budget_s: float
+    center_s: float
+    low_s: float
+    high_s: float
+
+
+DEFAULTS = Settings()
+
+
+def as_block(seen: Block | float) -> Block:
+    return seen if isinstance(seen, Block) else Block(float(seen))
+
+
+def block_size_for(step_s: float, sync_cost_s: float) -> int:
+    """The fewest steps that keep the sync under 1% of a sample, and a sample well above the clock's grain."""
+    step_s = max(step_s, 1e-9)
+    return max(1, math.ceil(sync_cost_s / SYNC_SHARE / step_s), math.ceil(MIN_BLOCK_S / step_s))
+
+
+class Samples:
+    """Seconds per step as they come in, in an array that never grows inside the timed loop."""
+
+    def __init__(self, capacity: int) -> None:
+        self._seconds = np.empty(capacity)
+        self.count = 0
+
+    def add(self, seconds: float) -> None:
+        if self.count < len(self._seconds):
+            # A sync that was cheaper than calibrated must not make a time that has no logarithm.
+            self._seconds[self.count] = max(seconds, 1e-12)
+            self.count += 1
+
+    @property
+    def values(self) -> Series:
+        return self._seconds[: self.count]
+
+
+class StopRule:
+    """Stops on the precision of the estimate, confirmed by a fresh segment, or when the budget is spent."""
+
+    def __init__(
+        self, settings: Settings, estimand: Estimand, block_size: int, clock: Clock = time.perf_counter
+    ) -> None:
+        self.settings = settings
+        self.confirmed = False
+        self.finished = False
+        self.reading: Reading | None = None
+        self._estimand, self._block_size = estimand, block_size
+        self._clock, self._started, self._last_s = clock, clock(), 0.0
+        self._next = settings.min_samples
+        self._good_at = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._clock() - self._started
+
+    def due(self, count: int) -> bool:
+        """Whether to look now; also decides whether there is time for another sample."""
+        settings, elapsed = self.settings, self.elapsed_s
+        sample_s, self._last_s = elapsed - self._last_s, elapsed
+        if settings.steps is not None:
+            self.finished = count >= settings.steps
+            return self.finished
+        late = elapsed >= settings.budget_s or (
+            count >= FEWEST_SAMPLES and elapsed + sample_s > 1.1 * settings.budget_s
+        )
+        self.finished = late or count >= settings.max_samples
+        return self.finished or (count >= self._next and elapsed >= settings.min_time_s)
+
+    def look(self, values: Series) -> Reading:
+        """Read the series; finish when it is good and was already good before the samples since then."""
+        reading = read_series(values, self.settings.target, self._estimand, self._block_size)
+        count = len(values)
+        good = self._good(reading, count)
+        if good and self._good_at:
+            good = self._agrees(values, reading)
+        self.confirmed = good and self._good_at > 0
+        self.finished = self.finished or self.confirmed
+        self._good_at = count if good else 0
+        self._next = math.ceil(count * (self.settings.confirmation if good else self.settings.growth))
+        self.reading = reading
+        return reading
+
+    def _good(self, reading: Reading, count: int) -> bool:
+        enough = reading.evidence_time < CORRELATED or count - reading.cut >= ENOUGH_TIMES * reading.evidence_time
+        unsteady = reading.warming or reading.trending or reading.slowing
+        precise = reading.precision <= self.settings.target and reading.effective(count) >= self.settings.min_effective
+        return precise and enough and not unsteady
+
+    def _agrees(self, values: Series, reading: Reading) -> bool:
+        """Stopping at a lucky moment is prevented by samples that the moment did not know."""
+        start = max(reading.cut, min(len(values) // 2, self._good_at // 2))
+        return (
+            abs(rank_difference(values[start : self._good_at], values[self._good_at :], reading.time)) <= CONFIRMATION_Z
+        )

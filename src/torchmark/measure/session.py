@@ -1,0 +1,220 @@
+"""A session: takes the cases of a run in turn, each in fresh processes, and hands out what they gave at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.summary import combine_results, process_spread
+from torchmark.errors import DeviceError, TorchmarkError
+from torchmark.measure.launch import Ended, Launcher
+from torchmark.measure.messages import Measured, MeasureJob, Message, Refused, Surveyed, SurveyJob
+from torchmark.measure.sampling import DEFAULTS, Settings
+from torchmark.records import Case, Machine, Result, Rigor, Run
+from torchmark.workloads import find_workload
+
+PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
+SURVEY_TIMEOUT_S = 120.0
+PREHEAT_S = 1.0
+LEAST_SHARE_S = 0.2
+REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
+REFERENCE_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
+REFERENCE_PROCESSES = 3
+REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run has no time to measure anything beside what was asked for
+
+
+class Plan(Struct, frozen=True):
+    """What a run is going to measure, and how."""
+
+    cases: tuple[Case, ...]
+    rigor: Rigor = "default"
+    budget_s: float = 300.0
+    timeout_s: float = 600.0
+    target: float = 0.01
+    steps: int | None = None
+    seed: int = 0
+
+    @property
+    def processes(self) -> int:
+        """Fresh processes for each case; a fixed number of steps is one procedure in one process."""
+        return 1 if self.steps is not None else PROCESSES[self.rigor]
+
+    @property
+    def needs_torch(self) -> bool:
+        return any(
+            not case.device.startswith("fake") or find_workload(case.workload).needs_torch for case in self.cases
+        )
+
+
+class Started(Struct, frozen=True):
+    """A process is about to measure this case."""
+
+    case: Case
+    process: int
+
+
+class Finished(Struct, frozen=True):
+    """A process is done with this case: the result over all its processes so far, and the new raw samples."""
+
+    result: Result
+    process: int
+    samples_s: tuple[float, ...] = ()
+
+
+class SpreadFound(Struct, frozen=True):
+    """How far fresh processes of this machine differ."""
+
+    value: float
+
+
+Event = Started | Finished | SpreadFound
+Listen = Callable[[Message], None]
+
+
+class Session:
+    """One run under way. Use it once."""
+
+    def __init__(self, plan: Plan, machine: Machine | None, listen: Listen, log: Path | None = None) -> None:
+        self._plan, self._machine, self._listen = plan, machine, listen
+        self._launcher = Launcher(log, imports_torch=plan.needs_torch, fresh=plan.rigor == "rigorous")
+        self._results: dict[str, list[Result]] = {}
+        self._wanted = {case.text: plan.processes for case in plan.cases}
+        self._warm: set[str] = set()
+        self._under_way: Case | None = None
+        self._deadline = 0.0
+
+    def events(self, done: Mapping[str, Sequence[Result]] | None = None) -> Iterator[Event]:
+        """Measure everything that is not done yet, one process after another, each round over all cases."""
+        for text, results in (done or {}).items():
+            self._results[text] = list(results)
+        self._deadline = time.monotonic() + self._plan.budget_s
+        references: list[Result] = []
+        for process in range(self._plan.processes):
+            for case in self._plan.cases:
+                if self._is_due(case, process):
+                    yield from self._measure(case, process)
+            if process < REFERENCE_PROCESSES and self._wants_reference():
+                references += self._reference(1 if self._plan.processes > 1 else REFERENCE_PROCESSES)
+        estimates = [estimate for result in references for estimate in result.processes]
+        spread = process_spread(estimates) if len(estimates) >= REFERENCE_PROCESSES else None
+        if spread is not None:
+            yield SpreadFound(spread)
+
+    def interrupted(self) -> tuple[Result, ...]:
+        """The case that an interrupt has dropped, unless an earlier process has given it a result already."""
+        case = self._under_way
+        if case is None or self._results.get(case.text):
+            return ()
+        return (Result(case=case, status="interrupted", reason="the run was stopped while it was being measured"),)
+
+    def watch(self, case: Case) -> None:
+        """Run one case until the session is interrupted; raises where it cannot run."""
+        self._deadline = time.monotonic() + self._plan.timeout_s
+        job = replace(self._job(case, 0, self._plan.budget_s), watch=True)
+        result = _result(case, self._launcher.run(job, self._plan.timeout_s, self._listen))
+        raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}")
+
+    def _is_due(self, case: Case, process: int) -> bool:
+        so_far = self._results.get(case.text, [])
+        if len(so_far) > process or process >= self._wanted[case.text]:
+            return False
+        return all(result.status == "ok" for result in so_far)
+
+    def _measure(self, case: Case, process: int) -> Iterator[Event]:
+        share = self._share()
+        if share < LEAST_SHARE_S:
+            if process == 0:
+                yield self._add(case, self._skipped(case))
+            return
+        self._under_way = case
+        yield Started(case, process)
+        ended = self._launcher.run(self._job(case, process, share), self._plan.timeout_s, self._listen)
+        result = _result(case, ended)
+        samples = result.processes[0].samples_s if result.processes else ()
+        if process == 0 and _preparing_s(result) > share:
+            self._wanted[case.text] = 1  # three times the building would leave no time for steps
+        yield replace(self._add(case, result), process=process, samples_s=samples)
+
+    def _share(self) -> float:
+        """Time for the next process: what is left, divided among all that are still due."""
+        due = sum(
+            max(self._wanted[case.text] - len(self._results.get(case.text, [])), 0)
+            for case in self._plan.cases
+            if all(result.status == "ok" for result in self._results.get(case.text, []))
+        )
+        return (self._deadline - time.monotonic()) / max(due, 1)
+
+    def _job(self, case: Case, process: int, share: float) -> MeasureJob:
+        first_on_device = case.device not in self._warm
+        self._warm.add(case.device)
+        return MeasureJob(
+            case=case,
+            settings=self._settings(share),
+            seed=self._plan.seed,
+            process=process,
+            preheat_s=min(PREHEAT_S, share / 4) if first_on_device else 0.0,
+            time_left_s=self._deadline - time.monotonic(),
+        )
+
+    def _settings(self, share: float) -> Settings:
+        return replace(DEFAULTS, target=self._plan.target, budget_s=share, steps=self._plan.steps)
+
+    def _add(self, case: Case, result: Result) -> Finished:
+        self._under_way = None
+        results = self._results.setdefault(case.text, [])
+        results.append(result)
+        combined = replace(combine_results(results), rigor=self._plan.rigor)
+        if combined.estimate and self._machine and self._machine.on_battery:
+            flags = (*combined.estimate.flags, "on-battery")
+            combined = replace(combined, estimate=replace(combined.estimate, flags=flags))
+        return Finished(replace(combined, cautions=cautions_of(combined)), len(results) - 1)
+
+    def _skipped(self, case: Case) -> Result:
+        reason = f"the budget of {self._plan.budget_s:.0f} s was spent before its turn. Give it more time with --budget"
+        return Result(case=case, status="skipped", reason=reason, version=find_workload(case.workload).version)
+
+    def _wants_reference(self) -> bool:
+        roomy = self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None
+        return roomy and any(not case.device.startswith("fake") for case in self._plan.cases)
+
+    def _reference(self, count: int) -> list[Result]:
+        """A small case in fresh processes, for the spread between processes; not a result of the run."""
+        jobs = [MeasureJob(REFERENCE, REFERENCE_SETTINGS, seed=self._plan.seed) for _ in range(count)]
+        return [_result(REFERENCE, self._launcher.run(job, self._plan.timeout_s, lambda _: None)) for job in jobs]
+
+
+def survey_devices(devices: Sequence[str] | None) -> Machine:
+    """What machine this is, with these devices or all; found out in a worker, so that this process needs no torch."""
+    imports_torch = devices is None or any(not name.startswith("fake") for name in devices)
+    ended = Launcher(imports_torch=imports_torch).run(
+        SurveyJob(None if devices is None else tuple(devices)), SURVEY_TIMEOUT_S, lambda _: None
+    )
+    if isinstance(ended.answer, Surveyed):
+        return ended.answer.machine
+    if isinstance(ended.answer, Refused):
+        raise DeviceError(ended.answer.cause, ended.answer.cure)
+    raise DeviceError(f"the machine could not be looked at: {ended.reason}", "See what `torchmark devices` says")
+
+
+def results_so_far(run: Run) -> dict[str, list[Result]]:
+    """What a stored run has already, by case and process; an interrupted case has nothing."""
+    return {
+        result.case.text: [replace(result, processes=(process,)) for process in result.processes] or [result]
+        for result in run.results
+        if result.status != "interrupted"
+    }
+
+
+def _result(case: Case, ended: Ended) -> Result:
+    if isinstance(ended.answer, Measured):
+        return ended.answer.result
+    return Result(case=case, status=ended.status, reason=ended.reason, version=find_workload(case.workload).version)
+
+
+def _preparing_s(result: Result) -> float:
+    return sum(seconds for name, seconds in result.phases_s.items() if name not in ("steps", "preheat"))

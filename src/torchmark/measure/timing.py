@@ -1,0 +1,118 @@
+"""Times a step on a device with everything that belongs to it: calibration, contention, a quiet interpreter."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec.structs import replace
+
+from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.summary import combine
+from torchmark.devices import open_device
+from torchmark.devices.contract import Clock, Device
+from torchmark.measure.engine import measure_steps
+from torchmark.measure.sampling import DEFAULTS, Progress, ReadConditions, Settings, TimeBlock, as_block
+from torchmark.meters import open_conditions
+from torchmark.meters.contention import wait_reader
+from torchmark.records import Block, Case, Conditions, Estimate, Result, Work
+
+PROBE_ROUNDS = 30_000  # about 2 ms of pure Python: one core, no memory, no library
+PROBE_TRIES = 3
+
+
+def time_step(
+    step: Callable[[], object],
+    device: str = "cpu",
+    *,
+    name: str = "step",
+    items: float = 1.0,
+    unit: str = "step",
+    target: float = DEFAULTS.target,
+    budget_s: float = DEFAULTS.budget_s,
+) -> Result:
+    """Time any callable rightly, in this process: warm, synchronised, until it is known well enough.
+
+    `items` says what one call is worth, so that the result has a rate. The step must neither synchronise nor time
+    itself, and must leave its work on `device`.
+    """
+    opened = open_device(device)
+    estimate = time_on(opened, step, replace(DEFAULTS, target=target, budget_s=budget_s))
+    combined = combine([estimate])
+    result = Result(
+        case=Case(workload=name, mode="infer", device=opened.name),
+        status="ok",
+        estimate=combined,
+        processes=(estimate,),
+        work=Work(items=items, unit=unit),
+        budget_s=budget_s,
+    )
+    return replace(result, cautions=cautions_of(result))
+
+
+def time_on(
+    device: Device,
+    step: Callable[[], object],
+    settings: Settings,
+    progress: Callable[[Progress], None] | None = None,
+) -> Estimate:
+    """Calibrate, then sample with the collector frozen and, where time is real, the neighbours watched."""
+    costs = device.calibrate()
+    with quiet_interpreter():
+        return measure_steps(
+            with_waits(device.timer(step)),
+            clock=device.clock,
+            sync_cost_s=costs.sync_s,
+            conditions=with_probe(open_conditions(), device.clock) if device.clock is time.perf_counter else None,
+            settings=replace(settings, call_cost_s=costs.call_s),
+            progress=progress,
+        )
+
+
+@contextmanager
+def quiet_interpreter() -> Iterator[None]:
+    """No garbage collection inside: it would land in some samples and not in others."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+def with_waits(time_block: TimeBlock) -> TimeBlock:
+    """Each block with how long this thread waited for a core meanwhile; read outside the timed region."""
+    read = wait_reader()
+
+    def timed(count: int) -> Block:
+        waited, switched = read()
+        block = as_block(time_block(count))
+        waited_after, switched_after = read()
+        if waited is None or waited_after is None or switched is None or switched_after is None:
+            return block
+        return Block(block.total_s, block.step_s, waited_after - waited, switched_after - switched)
+
+    return timed
+
+
+def with_probe(read: ReadConditions, clock: Clock) -> ReadConditions:
+    """Each reading with a fixed little calculation, whose slow-down tells a busy machine."""
+
+    def conditions() -> Conditions:
+        return replace(read(), probe_s=min(_probe(clock) for _ in range(PROBE_TRIES)))
+
+    return conditions
+
+
+def _probe(clock: Clock) -> float:
+    total = 0
+    started = clock()
+    for number in range(PROBE_ROUNDS):
+        total += number
+    return clock() - started

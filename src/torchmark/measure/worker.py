@@ -1,0 +1,301 @@
+"""The worker: one fresh process that measures one case, says what it does, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from torchmark.analyze.summary import combine, most_memory
+from torchmark.devices import find_devices, open_device
+from torchmark.devices.contract import Device
+from torchmark.errors import DoesNotFitError, TorchmarkError
+from torchmark.measure.cases import full_params
+from torchmark.measure.machine import describe_machine
+from torchmark.measure.messages import (
+    Measured,
+    MeasureJob,
+    Message,
+    Phase,
+    Refused,
+    Sampled,
+    Surveyed,
+    SurveyJob,
+    decode_job,
+    encode,
+)
+from torchmark.measure.outcomes import status_of
+from torchmark.measure.sampling import FEWEST_SAMPLES, Progress, Settings
+from torchmark.measure.timing import quiet_interpreter, time_on
+from torchmark.meters.memory import HostMemoryMeter
+from torchmark.records import Memory, Result, Value
+from torchmark.workloads import find_workload
+from torchmark.workloads.contract import Setting, Step, Workload
+
+PREHEAT_SIZE = 512
+WATCH_WINDOW_S = 1.0
+LEAST_STEPS_SHARE = 0.3
+
+Say = Callable[[Message], None]
+
+
+def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
+    """Do the one job that comes over the pipe. Runs in a process of its own."""
+    _detach(lifeline)
+    if log:
+        _redirect_output(log)
+    job = decode_job(pipe.recv_bytes())
+
+    def say(message: Message) -> None:
+        pipe.send_bytes(encode(message))
+
+    if isinstance(job, SurveyJob):
+        say(_survey(job))
+    else:
+        say(Measured(measure(job, say)))
+    pipe.close()
+
+
+def _detach(lifeline: Connection) -> None:
+    """Own session, so that the whole group can be ended; and end with the session that started it, whatever happens."""
+    if hasattr(os, "setsid"):
+        os.setsid()
+        signal.signal(signal.SIGTERM, lambda *_: _end_group())
+        _ask_for_death_signal()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+
+
+def _end_with(lifeline: Connection) -> None:
+    """Sleeps until the other end of the lifeline is gone."""
+    try:
+        lifeline.recv_bytes()
+    except (EOFError, OSError):
+        _end_group()
+
+
+def _end_group() -> None:
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _ask_for_death_signal() -> None:
+    """On Linux also by signal, should this process be too busy to run its watching thread."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+def _redirect_output(log: str) -> None:
+    """Whatever libraries print goes to the local log, never between the results."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _survey(job: SurveyJob) -> Message:
+    try:
+        names = find_devices() if job.devices is None else job.devices
+        return Surveyed(describe_machine(open_device(name).info() for name in names))
+    except TorchmarkError as error:
+        return Refused(error.cause, error.cure)
+
+
+class _Phases:
+    """How long each phase took; says each one as it begins."""
+
+    def __init__(self, say: Say) -> None:
+        self.seconds: dict[str, float] = {}
+        self.current = "start"
+        self._say, self._since = say, time.monotonic()
+
+    def enter(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[self.current] = self.seconds.get(self.current, 0.0) + now - self._since
+        self.current, self._since = name, now
+        if name:
+            self._say(Phase(name))
+
+    @property
+    def spent_s(self) -> float:
+        return sum(self.seconds.values())
+
+
+def measure(job: MeasureJob, say: Say) -> Result:
+    """The result of a case in this process: every failure that can be caught becomes a status."""
+    phases = _Phases(say)
+    workload = find_workload(job.case.workload)
+    params = full_params(job.case)
+    common: dict[str, Any] = {
+        "case": job.case,
+        "version": workload.version,
+        "params": asdict(params),
+        "budget_s": job.settings.budget_s,
+        "seed": job.seed,
+    }
+    try:
+        found = _measure(job, workload, params, phases, say)
+    except Exception as error:
+        status, reason = status_of(error)
+        _log_traceback()
+        phases.enter("")
+        return Result(**common, status=status, reason=reason, phases_s=phases.seconds)
+    phases.enter("")
+    return Result(**common, **found, status="ok", phases_s=phases.seconds)
+
+
+def _measure(job: MeasureJob, workload: Workload, params: Any, phases: _Phases, say: Say) -> dict[str, Any]:
+    case = job.case
+    phases.enter("import")
+    device = open_device(case.device)
+    uses_torch = device.needs_torch or workload.needs_torch
+    settings = _prepare_torch(case.threads) if uses_torch else {}
+    if job.preheat_s > 0 and device.needs_torch:
+        phases.enter("preheat")
+        preheat(device, job.preheat_s)
+    phases.enter("build")
+    setting = Setting(
+        mode=case.mode,
+        device=device.place,
+        dtype=case.dtype,
+        compile=case.compile,
+        transfer=case.transfer,
+        seed=job.seed,
+    )
+    host = HostMemoryMeter()
+    step = workload.prepare(params, setting)
+    phases.enter("first step" if case.compile == "off" else "compile")
+    first_s = _first_step(device, step)
+    _check_fits(job, device, step)
+    before_check = _memory(device, host)
+    phases.enter("check")
+    numeric = None
+    if uses_torch:
+        from torchmark.measure.check import check_step
+
+        numeric = check_step(_as_seen(step, device), case.dtype)
+    device.reset_peak_memory()
+    host.reset()
+    phases.enter("steps")
+    if job.watch:
+        watch(device, step, say)
+    estimate = time_on(
+        device, step.run, _steps_settings(job.settings, phases.spent_s), lambda progress: say(Sampled(progress))
+    )
+    estimate = replace(estimate, first_step_s=first_s)  # the engine's own first step came after the check
+    return {
+        "estimate": combine([estimate]),
+        "processes": (estimate,),
+        "work": step.work,
+        "memory": most_memory([before_check, _memory(device, host)]),
+        "numeric": numeric,
+        "settings": settings,
+    }
+
+
+def _as_seen(step: Step, device: Device) -> Step:
+    """The step with its outputs as the device tells them."""
+    outputs = step.outputs
+    return replace(step, outputs=lambda: [device.observe(tensor) for tensor in outputs()]) if outputs else step
+
+
+def _steps_settings(settings: Settings, spent_s: float) -> Settings:
+    """The budget is for the whole process; steps always get a fair part of it, however long preparing took."""
+    return replace(settings, budget_s=max(settings.budget_s - spent_s, LEAST_STEPS_SHARE * settings.budget_s))
+
+
+def _first_step(device: Device, step: Step) -> float:
+    return device.timer(step.run)(1).total_s
+
+
+def _check_fits(job: MeasureJob, device: Device, step: Step) -> None:
+    """A case that cannot give even three steps in the time that is left says how long it would need."""
+    if job.time_left_s is None or job.settings.steps is not None:
+        return
+    step_s = device.timer(step.run)(1).total_s
+    if FEWEST_SAMPLES * step_s > job.time_left_s:
+        needed = FEWEST_SAMPLES * step_s
+        raise DoesNotFitError(
+            f"one step takes {step_s:.3g} s, so that it needs {needed:.3g} s where {job.time_left_s:.3g} s are left",
+            "Give it more time with --budget",
+        )
+
+
+def _memory(device: Device, host: HostMemoryMeter) -> Memory:
+    own = device.memory()
+    return Memory(host.read().peak_bytes, own.device_peak_bytes, own.device_reserved_bytes, own.provenance)
+
+
+def _prepare_torch(threads: int | None) -> dict[str, Value | None]:
+    """Set the thread count, and note every setting that changes the speed."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return {
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "onednn": bool(torch.backends.mkldnn.enabled),
+        "onednn_max_isa": _word(os.environ.get("ONEDNN_MAX_CPU_ISA")),
+        "omp_num_threads": _number(os.environ.get("OMP_NUM_THREADS")),
+        "kmp_blocktime": _number(os.environ.get("KMP_BLOCKTIME")),
+    }
+
+
+def _word(text: str | None) -> str | None:
+    """Only what looks like the name of a setting: the environment may hold anything, and results are shared."""
+    return text if text is not None and re.fullmatch(r"[A-Za-z0-9_]{1,40}", text) else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def preheat(device: Device, seconds: float) -> None:
+    """Clocks rise with time, not with counts: give the device some work before the first case."""
+    import torch
+
+    matrix = torch.ones(PREHEAT_SIZE, PREHEAT_SIZE, device=device.place)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        torch.mm(matrix, matrix)
+        device.synchronize()
+
+
+def watch(device: Device, step: Step, say: Say) -> None:
+    """Keep going and tell the step time of every second, until the session is stopped."""
+    time_block = device.timer(step.run)
+    with quiet_interpreter():
+        began, total = device.clock(), 0
+        while True:
+            since, count = device.clock(), 0
+            while device.clock() - since < WATCH_WINDOW_S:
+                time_block(1)
+                count += 1
+            total += count
+            step_s = (device.clock() - since) / count
+            say(Sampled(Progress(total, device.clock() - began, 0.0, step_s, step_s, step_s)))
+
+
+def _log_traceback() -> None:
+    import traceback
+
+    traceback.print_exc()

@@ -1,0 +1,150 @@
+"""Everything that is known about one result, for the reader who wants to know where a figure comes from."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from torchmark.records import Contention, Estimate, Result, Run
+from torchmark.report import figures, units
+from torchmark.report.terminal import draw
+from torchmark.report.text import clean_run, shorten
+
+Row = tuple[str, str]
+
+_BARS = "▁▂▃▄▅▆▇█"
+_STRIP = 50  # columns of a strip of step times
+
+
+def render_details(run: Run, width: int = 80, color: bool = False) -> str:
+    """All results of the run in full, one after the other."""
+    parts = [part for result in clean_run(run).results for part in _result(result)]
+    return draw(parts, width, color)
+
+
+def strip(samples_s: Sequence[float], width: int = _STRIP) -> str:
+    """Step times as a row of bars from the fastest to the slowest, each the median of its share of the samples."""
+    width = min(width, len(samples_s))
+    if not width:
+        return ""
+    edges = [round(index * len(samples_s) / width) for index in range(width + 1)]
+    heights = [statistics.median(samples_s[start:end]) for start, end in pairwise(edges)]
+    low, span = min(heights), max(heights) - min(heights)
+    return "".join(_BARS[int((height - low) / span * 7.999) if span > 0 else 0] for height in heights)
+
+
+def _result(result: Result) -> list[RenderableType]:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for name, value in _rows(result):
+        grid.add_row(Text(name), Text(value))
+    return [Text(result.case.text, style="bold"), Padding(grid, (0, 0, 1, 2))]
+
+
+def _rows(result: Result) -> Iterator[Row]:
+    yield "status", result.status + (f": {shorten(result.reason)}" if result.reason else "")
+    if result.estimate:
+        yield from _estimate_rows(result.estimate)
+    yield from _rate_rows(result)
+    yield from _process_rows(result)
+    yield from _check_rows(result)
+    phases = {name: units.duration(seconds) for name, seconds in result.phases_s.items()}
+    for title, values in (("parameters", result.params), ("settings", result.settings), ("phases", phases)):
+        known = ", ".join(f"{name} {'unknown' if value is None else value}" for name, value in values.items())
+        if known:
+            yield title, known
+    yield "measured with", f"rigor {result.rigor}, seed {result.seed}, workload version {result.version}"
+    if result.budget_s is not None:
+        yield "budget", units.duration(result.budget_s)
+    for caution in result.cautions:
+        yield f"caution {caution.kind}", f"{shorten(caution.cause)} → {shorten(caution.cure)}"
+
+
+def _estimate_rows(found: Estimate) -> Iterator[Row]:
+    interval = f"{units.duration(found.low_s)} to {units.duration(found.high_s)}"
+    yield (
+        "per step",
+        f"{units.duration(found.center_s)} {units.relative(found.precision)} ({found.estimand}, {interval})",
+    )
+    yield "verdict", " ".join((found.verdict, *found.flags))
+    for evidence in found.evidence:
+        yield "", shorten(evidence)
+    mean = f"{units.duration(found.mean_low_s)} to {units.duration(found.mean_high_s)}"
+    yield "median, mean", f"{units.duration(found.median_s)}, {units.duration(found.mean_s)} ({mean})"
+    yield "fastest", units.duration(found.min_s)
+    if found.block_size == 1:
+        yield "p90, p99", f"{_tail(found.p90_s, found.p90_high_s)}, {_tail(found.p99_s, found.p99_high_s)}"
+    yield "spread", f"{units.duration(found.mad_s)} median deviation, {units.percent(found.outlier_share)} outliers"
+    yield "first step", units.duration(found.first_step_s)
+    if found.device_step_s is not None:
+        yield "by device events", units.duration(found.device_step_s)
+    blocks = f" of {found.block_size} steps" if found.block_size > 1 else ""
+    worth = f"{found.warmup_cut} cut as warm-up, worth {units.digits(found.effective_samples)} independent ones"
+    yield "samples", f"{found.sample_count}{blocks}, {worth}"
+    yield "trend", f"{units.percent(found.trend.change)} (z {found.trend.z:.1f})"
+    yield "autocorrelation", f"{units.digits(found.autocorrelation_time)} samples"
+    yield from _contention_rows(found.contention)
+    costs = f"{units.duration(found.sync_cost_s)} a synchronisation, {units.duration(found.call_cost_s)} a call"
+    yield "costs taken off", costs
+    yield "precision wanted", units.relative(found.target)
+    yield "time spent", units.duration(found.duration_s)
+
+
+def _tail(value: float, high: float | None) -> str:
+    return units.duration(value) + (f" (at most {units.duration(high)})" if high is not None else "")
+
+
+def _contention_rows(found: Contention) -> Iterator[Row]:
+    shares = {
+        "waited for a core": found.wait_share,
+        "others' CPU": found.other_cpu_share,
+        "stolen": found.steal_share,
+        "throttled": found.throttled_share,
+        "probe slower by": None if found.probe_dilation is None else found.probe_dilation - 1,
+    }
+    known = [f"{name} {units.percent(share)}" for name, share in shares.items() if share is not None]
+    known += [f"{found.switches} involuntary switches"] if found.switches is not None else []
+    yield "contention", ", ".join(known) or "not readable here"
+
+
+def _rate_rows(result: Result) -> Iterator[Row]:
+    rates = [
+        units.rate(figures.step_rate(result), result.work.unit if result.work else ""),
+        units.arithmetic(figures.step_flops(result)),
+        units.bandwidth(figures.step_bandwidth(result)),
+    ]
+    known = [rate for rate in rates if rate != units.NOTHING]
+    if known:
+        yield "rate", ", ".join(known)
+
+
+def _process_rows(result: Result) -> Iterator[Row]:
+    for number, process in enumerate(result.processes, 1):
+        figure = f"{units.duration(process.center_s)} {units.relative(process.precision)} {process.verdict}"
+        yield f"process {number}", f"{figure}\n{strip(process.samples_s)}".rstrip()
+    if result.estimate and result.estimate.samples_s and not result.processes:
+        yield "step times", strip(result.estimate.samples_s)
+
+
+def _check_rows(result: Result) -> Iterator[Row]:
+    memory, numeric = result.memory, result.numeric
+    if memory:
+        figures_known = {
+            "host": memory.host_peak_bytes,
+            "device": memory.device_peak_bytes,
+            "reserved": memory.device_reserved_bytes,
+        }
+        known = [f"{name} {units.size(count)}" for name, count in figures_known.items() if count is not None]
+        yield "peak memory", ", ".join(known) or "unknown"
+        if memory.provenance != "measured":
+            yield "", shorten(memory.provenance)
+    if numeric:
+        within = "within" if numeric.error <= numeric.tolerance else "beyond"
+        yield "numeric check", f"error {numeric.error:.1e}, {within} {numeric.tolerance:.0e}, against {numeric.method}"

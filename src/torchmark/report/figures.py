@@ -1,0 +1,104 @@
+"""What every report says about a result, worked out once: rates, the short name of a case, the notes below a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from torchmark.records import Caution, Result, Run
+from torchmark.report.units import percent
+
+
+class Note(Struct, frozen=True):
+    """One caution together with all the cases that it is about; none means all of them."""
+
+    kind: str
+    cause: str
+    cure: str
+    cases: tuple[str, ...]
+
+
+def place(result: Result) -> str:
+    """Where a case runs: the part of its text that most runs have in common."""
+    return f"{result.case.device}/{result.case.dtype}"
+
+
+def shared_place(results: Sequence[Result]) -> str | None:
+    """The place of all results, or None where they differ."""
+    places = {place(result) for result in results}
+    return places.pop() if len(places) == 1 else None
+
+
+def short_name(result: Result, shared: str | None) -> str:
+    """The case without the place that the heading names already."""
+    return result.case.text.replace(f"@{shared}", "", 1) if shared else result.case.text
+
+
+def step_rate(result: Result) -> float | None:
+    """Items per second; None where a step is worth nothing, as for the empty workload."""
+    return _per_second(result, result.work.items if result.work else None)
+
+
+def step_flops(result: Result) -> float | None:
+    """Floating-point operations per second."""
+    return _per_second(result, result.work.flops if result.work else None)
+
+
+def step_bandwidth(result: Result) -> float | None:
+    """Bytes per second that the work cannot do without."""
+    return _per_second(result, result.work.bytes if result.work else None)
+
+
+def tail(result: Result) -> float | None:
+    """The p99, where single steps were timed: a block of steps has no tail to speak of."""
+    estimate = result.estimate
+    return estimate.p99_s if estimate and estimate.block_size == 1 and estimate.p99_s > 0 else None
+
+
+def process_count(result: Result) -> int:
+    """Fresh processes behind the figure."""
+    return max(1, len(result.processes))
+
+
+def interval_note(run: Run) -> str | None:
+    """Which interval the ± is."""
+    counts = {process_count(result) for result in run.results if result.estimate}
+    if not counts:
+        return None
+    if counts == {1}:
+        between = f"; fresh ones differ by {percent(run.process_spread)}" if run.process_spread else ""
+        return f"± is a 95% interval within one process{between}."
+    if len(counts) == 1:
+        return f"± is a 95% interval over {counts.pop()} fresh processes."
+    low, high = min(counts), max(counts)
+    return f"± is a 95% interval over {low} to {high} fresh processes." + (
+        " Where there was one, it holds within that process." if low == 1 else ""
+    )
+
+
+def failures(run: Run) -> list[tuple[Result, str]]:
+    """Results without a figure, each with its reason."""
+    return [(result, result.reason or "no reason was given") for result in run.results if result.status != "ok"]
+
+
+def notes(run: Run) -> list[Note]:
+    """The cautions of all results: alike ones together, the kinds in the order in which they came up."""
+    shared = shared_place(run.results)
+    cases: dict[Caution, list[str]] = {}
+    for result in run.results:
+        for caution in dict.fromkeys(result.cautions):
+            cases.setdefault(caution, []).append(short_name(result, shared))
+    kinds = list(dict.fromkeys(caution.kind for caution in cases))
+    ordered = sorted(cases, key=lambda caution: kinds.index(caution.kind))
+    everywhere = len(run.results) if len(run.results) > 1 else 0
+    return [
+        Note(caution.kind, caution.cause, caution.cure, () if len(names) == everywhere else tuple(names))
+        for caution in ordered
+        for names in (cases[caution],)
+    ]
+
+
+def _per_second(result: Result, amount: float | None) -> float | None:
+    center = result.estimate.center_s if result.estimate else 0.0
+    return amount / center if amount and center > 0 else None

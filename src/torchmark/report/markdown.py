@@ -1,0 +1,69 @@
+"""A run as Markdown, for an issue or a chat: one table, and the notes that belong to it as a list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from torchmark.records import Result, Run
+from torchmark.report import figures, units
+from torchmark.report.terminal import machine_line, moment
+
+_COLUMNS = ("case", "per step", "±", "rate", "p99", "first step", "verdict")
+
+
+def render_markdown(run: Run) -> str:
+    """The whole report; it renders the same wherever tables are understood."""
+    header, shared = run.header, figures.shared_place(run.results)
+    device = run.results[0].case.device if shared else None
+    title = " · ".join(part for part in (f"run {header.id}", header.label, moment(header.created), shared) if part)
+    parts = [f"**{escape(title)}**  \n{escape(machine_line(header.machine, device))}"]
+    if run.results:
+        parts.append(table(_COLUMNS, [_row(result, shared) for result in run.results], right=range(1, 6)))
+    parts += [escape(note) for note in (figures.interval_note(run),) if note]
+    notes = _notes(run, shared)
+    if notes:
+        parts.append("\n".join(notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A table whose cells are Markdown already; columns with figures are aligned to the right."""
+    rule = ["---:" if index in right else "---" for index in range(len(columns))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (columns, rule, *rows))
+
+
+def code(text: str) -> str:
+    """The text as code; a backquote or a bar in it cannot end the cell."""
+    return "`" + text.replace("`", "'").replace("|", "/") + "`"
+
+
+def escape(text: str) -> str:
+    """The text as itself, whatever Markdown or HTML it holds."""
+    return re.sub(r"([\\`*_\[\]#|~])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def _row(result: Result, shared: str | None) -> list[str]:
+    name, estimate = code(figures.short_name(result, shared)), result.estimate
+    if result.status != "ok" or estimate is None:
+        return [name, *[units.NOTHING] * 5, escape(result.status)]
+    return [
+        name,
+        units.duration(estimate.center_s),
+        units.relative(estimate.precision),
+        escape(units.rate(figures.step_rate(result), result.work.unit if result.work else "")),
+        units.duration(figures.tail(result)),
+        units.duration(estimate.first_step_s),
+        escape(", ".join((estimate.verdict, *estimate.flags))),
+    ]
+
+
+def _notes(run: Run, shared: str | None) -> list[str]:
+    lines = [
+        f"- {escape(result.status)}: {code(figures.short_name(result, shared))}: {escape(reason)}"
+        for result, reason in figures.failures(run)
+    ]
+    for note in figures.notes(run):
+        cases = ", ".join(map(code, note.cases)) or "all cases"
+        lines.append(f"- **{escape(note.kind)}** ({cases}): {escape(note.cause)} → {escape(note.cure)}")
+    return lines + [f"- {escape(problem)}" for problem in run.problems]

@@ -1,0 +1,206 @@
+"""A run as a calm table for a terminal, with everything that should be read beside the figures below it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from torchmark.records import Machine, Result, Run
+from torchmark.report import figures, units
+from torchmark.report.text import shorten
+
+WIDE = 120  # columns from which the first step and the tail are shown
+WIDEST = 150  # columns from which the work per second is shown too
+NARROWEST_CASE = 16
+_GAP = 2
+
+_GOOD, _BAD, _MIXED, _FAINT = "green", "red", "yellow", "dim"
+_STYLES = {"stable": _GOOD, "contended": _BAD, "throttled": _BAD}
+
+
+def render_table(run: Run, width: int = 80, color: bool = False) -> str:
+    """The whole report. It fits into `width` columns."""
+    parts: list[RenderableType] = (
+        [_heading(run), _results(run, width)] if run.results else [_heading(run), "No results"]
+    )
+    interval = figures.interval_note(run)
+    if interval:
+        parts.append(Text(interval, style=_FAINT))
+    parts += _failures(run)
+    parts += _cautions(run)
+    parts += _problems(run)
+    return draw(parts, width, color)
+
+
+def draw(parts: Sequence[RenderableType], width: int, color: bool) -> str:
+    """Rich's drawing as a string that depends on nothing but its arguments."""
+    console = Console(
+        file=io.StringIO(),
+        width=max(width, 40),
+        force_terminal=color,
+        color_system="standard" if color else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+
+
+def machine_line(machine: Machine, device: str | None = None) -> str:
+    """Who measured: processor, or the one device that all cases used, with cores, memory and torch."""
+    models = {info.name: info.model for info in machine.devices}
+    cores = f"{machine.physical_cores} core{'s' if machine.physical_cores != 1 else ''}"
+    who = [models[device]] if device in models and device != "cpu" else []
+    who += [f"{machine.cpu}, {cores}, {machine.memory_gib} GiB"]
+    who += [f"torch {machine.torch}"] if machine.torch else []
+    return " · ".join(who)
+
+
+def moment(created: str) -> str:
+    """2026-11-15 19:45:49 UTC"""
+    return re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:Z|\+00:00)$", r"\1 \2 UTC", created)
+
+
+def fold_case(text: str, width: int) -> str:
+    """A case on as many lines as it needs, broken where a person would break it."""
+    if len(text) <= width:
+        return text
+    width -= 2  # for the indent of the lines after the first
+    lines: list[str] = [""]
+    for piece in re.findall(r"[:@+]?[^:@+,]*,?", text):
+        if lines[-1] and len(lines[-1]) + len(piece) > width:
+            lines.append("")
+        while len(lines[-1]) + len(piece) > width:
+            room = width - len(lines[-1])
+            lines[-1] += piece[:room]
+            piece = piece[room:]
+            lines.append("")
+        lines[-1] += piece
+    return "\n  ".join(line for line in lines if line)
+
+
+def _heading(run: Run) -> RenderableType:
+    header, shared = run.header, figures.shared_place(run.results)
+    title = Text(" · ").join(
+        [Text(f"run {header.id}", style="bold")]
+        + [Text(part) for part in (header.label, moment(header.created), f"on {shared}" if shared else None) if part]
+    )
+    device = run.results[0].case.device if shared else None
+    return Padding(Text("\n").join([title, Text(machine_line(header.machine, device), style=_FAINT)]), (0, 0, 1, 0))
+
+
+def _results(run: Run, width: int) -> RenderableType:
+    shared = figures.shared_place(run.results)
+    names = [figures.short_name(result, shared) for result in run.results]
+    verdicts = [_verdict(result) for result in run.results]
+    columns = _columns(run.results, width)
+    widths = [max(map(len, (title, *cells))) for title, cells in columns]
+    room = width - sum(widths) - _GAP * (len(widths) + 1)
+    case_width, verdict_width = _outer_widths(names, [text.plain for text in verdicts], room)
+    # The box itself puts one space between columns, the padding a second one.
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=_FAINT)
+    table.add_column("case", no_wrap=True, width=case_width)
+    for (title, _), figure_width in zip(columns, widths, strict=True):
+        table.add_column(title, justify="right", no_wrap=True, width=figure_width)
+    table.add_column("verdict", width=verdict_width)
+    for index, name in enumerate(names):
+        table.add_row(fold_case(name, case_width), *(cells[index] for _, cells in columns), verdicts[index])
+    return Padding(table, (0, 0, 1, 0))
+
+
+def _outer_widths(names: Sequence[str], verdicts: Sequence[str], room: int) -> tuple[int, int]:
+    """How the columns of figures leave the rest to the case and the verdict: both are broken before a figure is."""
+    words = max(len(word) for text in (*verdicts, "verdict") for word in text.split())
+    longest = max(map(len, (*names, "case")))
+    case_width = min(longest, max(NARROWEST_CASE, room - words))
+    return case_width, max(words, min(max(map(len, (*verdicts, "verdict"))), room - case_width))
+
+
+def _columns(results: Sequence[Result], width: int) -> list[tuple[str, list[str]]]:
+    """The columns of figures that fit, each with its cells; a failed case has none."""
+    shown = [result if result.status == "ok" else None for result in results]
+
+    def cells(title: str, figure: object) -> tuple[str, list[str]]:
+        assert callable(figure)
+        return title, [figure(result) if result and result.estimate else units.NOTHING for result in shown]
+
+    columns = [
+        cells("per step", lambda result: units.duration(result.estimate.center_s)),
+        cells("±", lambda result: units.relative(result.estimate.precision)),
+        cells("rate", lambda result: units.rate(figures.step_rate(result), result.work.unit if result.work else "")),
+    ]
+    if width >= WIDE:
+        columns += [
+            cells("first step", lambda result: units.duration(result.estimate.first_step_s)),
+            cells("p99", lambda result: units.duration(figures.tail(result))),
+        ]
+    if width >= WIDEST:
+        columns += [
+            cells("arithmetic", lambda result: units.arithmetic(figures.step_flops(result))),
+            cells("bandwidth", lambda result: units.bandwidth(figures.step_bandwidth(result))),
+        ]
+    return columns
+
+
+def _verdict(result: Result) -> Text:
+    if result.status != "ok" or result.estimate is None:
+        return Text(result.status, style=_BAD)
+    verdict = result.estimate.verdict
+    text = Text().append(verdict, style=_STYLES.get(verdict, _MIXED))
+    for flag in result.estimate.flags:
+        text.append(f" {flag}", style=_FAINT)
+    return text
+
+
+def _failures(run: Run) -> list[RenderableType]:
+    shared = figures.shared_place(run.results)
+    rows = [
+        (result.status, figures.short_name(result, shared), shorten(reason)) for result, reason in figures.failures(run)
+    ]
+    return _section("Without a figure", [(status, f"{name}\n{reason}") for status, name, reason in rows])
+
+
+def _cautions(run: Run) -> list[RenderableType]:
+    rows = []
+    for note in figures.notes(run):
+        cases = ", ".join(note.cases) if note.cases else "all cases"
+        advice = f"{shorten(note.cause)} → {shorten(note.cure)}" if note.cure else shorten(note.cause)
+        rows.append((note.kind, f"{cases}\n{advice}"))
+    previous = ""
+    for index, (kind, text) in enumerate(rows):
+        rows[index] = ("" if kind == previous else kind, text)
+        previous = kind
+    return _section("Cautions", rows)
+
+
+def _problems(run: Run) -> list[RenderableType]:
+    return _section("About the file", [("", shorten(problem)) for problem in run.problems])
+
+
+def _section(title: str, rows: Sequence[tuple[str, str]]) -> list[RenderableType]:
+    """A heading and its entries: the kind in a narrow column, what there is to say beside it."""
+    if not rows:
+        return []
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    if any(kind for kind, _ in rows):
+        grid.add_column(style=_MIXED, no_wrap=True)
+    grid.add_column()
+    for kind, text in rows:
+        first, _, rest = text.partition("\n")
+        body = Text(first)
+        if rest:
+            body.append(f"\n{rest}", style=_FAINT)
+        grid.add_row(*([Text(kind)] if len(grid.columns) > 1 else []), body)
+    return [Text(f"\n{title}", style="bold"), Padding(grid, (0, 0, 0, 2))]

@@ -1,0 +1,43 @@
+"""Strings from files made safe to print: no control characters, nothing that turns the reading direction."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any
+
+import msgspec
+
+from torchmark.records import Run
+
+# Control, format (bidi marks and zero-width characters among them), surrogates, line and paragraph separators.
+_UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+
+
+def clean(text: str) -> str:
+    """The text on one line, without characters that a terminal or a page would obey instead of showing."""
+    if text.isascii() and text.isprintable():
+        return text
+    spaced = re.sub(r"[\t\r\n\v\f\x85\u2028\u2029]+", " ", text)
+    return "".join(character for character in spaced if unicodedata.category(character) not in _UNSAFE)
+
+
+def clean_run(run: Run) -> Run:
+    """The run with every string in it cleaned, so that no report has to remember it."""
+    return msgspec.convert(clean_values(msgspec.to_builtins(run)), Run)
+
+
+def clean_values(value: Any) -> Any:
+    """Plain data with every string in it cleaned, keys included."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(str(key)): clean_values(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean_values(inner) for inner in value]
+    return value
+
+
+def shorten(text: str, length: int = 400) -> str:
+    """The beginning of a text that is too long for a table."""
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,99 @@
+"""Quantities in base units written as people read them: scaled, with three significant digits."""
+
+from __future__ import annotations
+
+import math
+
+NOTHING = "-"
+
+_DURATIONS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
+_THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
+
+LARGEST_PLAIN = 1e15  # nobody reads more digits than this
+
+
+def duration(seconds: float | None) -> str:
+    """2.53 ms"""
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return NOTHING
+    if seconds == 0:
+        return "0 ns"
+    scale, unit = _DURATIONS[0]
+    for scale, unit in _DURATIONS:
+        ceiling = {"s": 120.0, "min": 120.0, "h": math.inf}.get(unit, 999.5)
+        if seconds / scale < ceiling:
+            break
+    return f"{digits(seconds / scale)} {unit}"
+
+
+def rate(per_second: float | None, unit: str) -> str:
+    """50.6k sample/s"""
+    return NOTHING if _absent(per_second) else f"{_scaled(per_second or 0.0, '')}{unit}/s"
+
+
+def size(count: float | None) -> str:
+    """1.81 GB, in thousands as memory and bandwidth are sold"""
+    return NOTHING if _absent(count) else _scaled(count or 0.0, " ") + "B"
+
+
+def bandwidth(bytes_per_second: float | None) -> str:
+    """12.4 GB/s"""
+    return NOTHING if _absent(bytes_per_second) else f"{size(bytes_per_second)}/s"
+
+
+def arithmetic(flops_per_second: float | None) -> str:
+    """1.81 TFLOP/s"""
+    return NOTHING if _absent(flops_per_second) else _scaled(flops_per_second or 0.0, " ") + "FLOP/s"
+
+
+def relative(share: float | None) -> str:
+    """±0.4%"""
+    if share is None or not math.isfinite(share) or share < 0:
+        return NOTHING
+    return f"±{percent(share)}"
+
+
+def percent(share: float) -> str:
+    """0.4%: two significant digits below ten, and never more than two decimals"""
+    value = abs(share) * 100
+    if value == 0:
+        return "0%"
+    if value < 0.01:
+        return "<0.01%"
+    if value >= 999.5:
+        return ">999%"
+    sign = "-" if share < 0 else ""
+    decimals = 2 if value < 0.095 else 1 if value < 9.95 else 0
+    return f"{sign}{value:.{decimals}f}%"
+
+
+def factor(ratio: float | None) -> str:
+    """1.26x"""
+    if ratio is None or not math.isfinite(ratio) or ratio <= 0:
+        return NOTHING
+    return f"{ratio:.3f}x" if 0.9 <= ratio <= 1.1 else f"{digits(ratio)}x"
+
+
+def digits(value: float) -> str:
+    """Three significant digits as a plain number: 0.0123, 1.23, 12.3, 123, 12300."""
+    if value == 0:
+        return "0"
+    if abs(value) >= LARGEST_PLAIN:
+        return f"{value:.2e}"
+    exponent = math.floor(math.log10(abs(value)))
+    rounded = round(value, 2 - exponent)
+    exponent = math.floor(math.log10(abs(rounded))) if rounded else exponent
+    return f"{rounded:.{min(max(0, 2 - exponent), 12)}f}"
+
+
+def _absent(value: float | None) -> bool:
+    return value is None or not math.isfinite(value) or value <= 0
+
+
+def _scaled(value: float, space: str) -> str:
+    """A space stands before a unit with a prefix (GB); a count carries its prefix itself (50.6k)."""
+    step = 0
+    while value >= 999.5 and step < len(_THOUSANDS) - 1:
+        value, step = value / 1000, step + 1
+    whole = str(round(value)) if space and step == 0 else digits(value)
+    return f"{whole}{space}{_THOUSANDS[step]}{'' if space else ' '}"

@@ -1,0 +1,179 @@
+"""One lock per machine, so that two runs never measure over each other without wanting to.
+
+It lies outside the folder of runs, which the machines of a cluster share. The operating system lets go of it when
+its holder ends, however it ends, so there is no stale lock to clean up. A shared run goes beside other shared
+runs; one that did not ask for company never gets any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from torchmark.errors import LockedError, StoreError
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+_FAR = 1 << 30  # Windows locks are mandatory: a byte far behind the text keeps the text readable
+_NOTE_BYTES = 4096
+
+
+class Holder(Struct, frozen=True):
+    """Who measures, as the lock file tells."""
+
+    pid: int
+    since: str
+
+    @property
+    def text(self) -> str:
+        return f"process {self.pid}, since {self.since}" if self.pid else "a process that left no name"
+
+
+def lock_path() -> Path:
+    """The lock file: $TORCHMARK_LOCK, else one fixed place per machine; TMPDIR differs between users and jobs."""
+    chosen = os.environ.get("TORCHMARK_LOCK")
+    if chosen:
+        return Path(chosen)
+    fixed = Path("/tmp")
+    folder = fixed if os.name == "posix" and os.access(fixed, os.W_OK) else Path(tempfile.gettempdir())
+    return folder / "torchmark.lock"
+
+
+@contextlib.contextmanager
+def machine_lock(
+    wait: bool = False,
+    share: bool = False,
+    path: Path | None = None,
+    on_wait: Callable[[Holder], object] | None = None,
+) -> Iterator[None]:
+    """Hold the machine for one run. Where another holds it: wait for its end, or raise LockedError.
+
+    `on_wait` is told once who is being waited for, just before the waiting begins.
+    """
+    path = path or lock_path()
+    descriptor = _open(path)
+    _held.add(descriptor)
+    try:
+        if not _take(descriptor, share, wait=False):
+            holder = _read_holder(descriptor)
+            if not wait:
+                raise LockedError(
+                    f"another run is measuring on this machine ({holder.text})",
+                    "Wait for it with --wait, or start both with --share and read the figures with care",
+                )
+            if on_wait:
+                on_wait(holder)
+            _take(descriptor, share, wait=True)
+        _write_holder(descriptor)
+        yield
+    finally:
+        _held.discard(descriptor)
+        if sys.platform != "win32":
+            # Closing lets go only when no child that was just forked still has a copy.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+_held: set[int] = set()
+
+
+def _forget_in_child() -> None:
+    """A forked child must not keep its parent's lock alive after the parent has died."""
+    for descriptor in _held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    for _ in range(3):
+        try:
+            # Without O_CREAT first: Linux may forbid even root to open another user's file in /tmp with it.
+            return os.open(path, flags)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                return _create(path, flags)
+        except OSError as error:
+            raise _unusable(path, error) from error
+    raise _unusable(path, FileNotFoundError("it comes and goes"))
+
+
+def _create(path: Path, flags: int) -> int:
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if sys.platform != "win32":
+        os.fchmod(descriptor, 0o666)  # every user of the machine must be able to lock it
+    return descriptor
+
+
+def _unusable(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot use the lock file {path}: {error.strerror or error}",
+        "Delete it, or name another with TORCHMARK_LOCK",
+    )
+
+
+def _read_holder(descriptor: int) -> Holder:
+    try:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return msgspec.json.decode(os.read(descriptor, _NOTE_BYTES), type=Holder)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return Holder(0, "")
+
+
+def _write_holder(descriptor: int) -> None:
+    since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    with contextlib.suppress(OSError):  # the note is a courtesy; the lock holds without it, even on a full disk
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, msgspec.json.encode(Holder(os.getpid(), since)))
+
+
+if sys.platform == "win32":
+
+    def _take(descriptor: int, share: bool, wait: bool) -> bool:
+        """Windows has no shared lock here: a shared run makes sure that nobody holds the lock, and takes none."""
+        while True:
+            os.lseek(descriptor, _FAR, os.SEEK_SET)
+            try:
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            except OSError:
+                if not wait:
+                    return False
+                time.sleep(1.0)
+                continue
+            if share:
+                os.lseek(descriptor, _FAR, os.SEEK_SET)
+                msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+            return True
+
+else:
+
+    def _take(descriptor: int, share: bool, wait: bool) -> bool:
+        kind = fcntl.LOCK_SH if share else fcntl.LOCK_EX
+        try:
+            fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

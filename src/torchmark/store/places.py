@@ -1,0 +1,123 @@
+"""Where run files live, and how a person names one of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from msgspec import Struct
+
+from torchmark.errors import StoreError, UnknownName, UsageError
+from torchmark.records import RunHeader
+from torchmark.store.reader import read_header
+
+_SHOWN = 10  # candidates that an error lists
+
+
+class StoredRun(Struct, frozen=True):
+    """One file in the folder of runs; where the header is None, `problem` says why."""
+
+    path: Path
+    header: RunHeader | None = None
+    problem: str | None = None
+
+
+def home() -> Path:
+    """The folder of run files: $TORCHMARK_HOME, else the user data folder of the platform."""
+    chosen = os.environ.get("TORCHMARK_HOME")
+    if chosen:
+        return Path(chosen)
+    try:
+        return _data_folder() / "torchmark"
+    except RuntimeError:  # neither a home folder nor an entry in the user database, as in some containers
+        return Path(tempfile.gettempdir()) / "torchmark"
+
+
+def new_path(header: RunHeader) -> Path:
+    """Where a new run goes unless told otherwise; names sort by time."""
+    return home() / f"{_plain(header.created)}_{_plain(header.id)}.jsonl"
+
+
+def list_runs() -> tuple[StoredRun, ...]:
+    """All runs in the folder, newest first; only headers are read, unreadable files come last."""
+    try:
+        paths = sorted(home().glob("*.jsonl"), key=_modified, reverse=True)
+    except OSError as error:
+        raise StoreError(f"cannot read {home()}: {error.strerror}", "Check its permissions") from error
+    return tuple(sorted(map(_stored, paths), key=_created, reverse=True))
+
+
+def find_run(text: str) -> Path:
+    """The file that a person means: a path, `last`, `last~1`, a label, or the beginning of an id."""
+    if _is_file(text):
+        return Path(text)
+    runs = [(run.path, run.header) for run in list_runs() if run.header]
+    back = re.fullmatch(r"last(?:~([0-9]{1,6}))?", text)
+    if back:
+        return _from_last([path for path, _ in runs], int(back[1] or 0))
+    labelled = [(path, header) for path, header in runs if header.label == text]
+    named = labelled or [(path, header) for path, header in runs if text and header.id.startswith(text)]
+    if len(named) == 1:
+        return named[0][0]
+    if named:
+        raise _ambiguous(text, [header for _, header in named])
+    if os.sep in text or text.endswith(".jsonl"):
+        raise UsageError(f"there is no file '{text}'", "`torchmark runs` lists the runs that are here")
+    names = [name for _, header in runs for name in (header.label, header.id) if name]
+    raise UnknownName("run", text, ["last", *names[: 2 * _SHOWN]])
+
+
+def _data_folder() -> Path:
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return Path(local) if local else Path.home() / "AppData" / "Local"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support"
+    data = Path(os.environ.get("XDG_DATA_HOME", ""))
+    return data if data.is_absolute() else Path.home() / ".local" / "share"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "-", text)
+
+
+def _stored(path: Path) -> StoredRun:
+    try:
+        return StoredRun(path, read_header(path))
+    except StoreError as error:
+        return StoredRun(path, problem=str(error))
+
+
+def _created(run: StoredRun) -> str:
+    return run.header.created if run.header else ""
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _from_last(paths: list[Path], back: int) -> Path:
+    if not paths:
+        raise UsageError(f"there are no runs in {home()}", "Measure one with `torchmark run`")
+    if back >= len(paths):
+        raise UsageError(f"'last~{back}' is further back than the first run", f"The oldest is last~{len(paths) - 1}")
+    return paths[back]
+
+
+def _ambiguous(text: str, headers: list[RunHeader]) -> UsageError:
+    shown = ", ".join(f"{header.id} ({header.created})" for header in headers[:_SHOWN])
+    more = f" and {len(headers) - _SHOWN} more" if len(headers) > _SHOWN else ""
+    return UsageError(f"'{text}' names {len(headers)} runs: {shown}{more}", "Give the id of one")

@@ -1,0 +1,200 @@
+"""Run files read back: as a run, as samples, or only as far as a question needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from torchmark.errors import StoreError, UsageError
+from torchmark.records import Estimate, Result, Run, RunHeader, parse_case
+from torchmark.store.lines import (
+    LINE_BYTES,
+    SAMPLES_BYTES,
+    Finished,
+    Header,
+    Line,
+    Samples,
+    Spread,
+    Started,
+    check_size,
+    damaged,
+    decode_line,
+    decode_schema,
+    is_samples,
+)
+from torchmark.store.upgrade import check_schema
+
+ProcessSamples = dict[int, tuple[float, ...]]
+
+
+class _Story:
+    """What the lines told so far about every case."""
+
+    def __init__(self) -> None:
+        self.header: RunHeader | None = None
+        self.running: dict[str, int] = {}  # the process whose `started` has no `finished` yet
+        self.began: dict[str, int] = {}  # the line of the first `started`
+        self.finished: dict[str, Result] = {}
+        self.done: dict[str, set[int]] = {}
+        self.samples: dict[str, ProcessSamples] = {}
+        self.settled: dict[str, ProcessSamples] = {}  # the samples that the last `finished` line speaks of
+        self.spread: float | None = None
+        self.problems: list[str] = []
+
+    def take(self, line: Line, path: Path, number: int) -> None:
+        match line:
+            case Header():
+                if self.header is not None:
+                    raise damaged(path, number, "a second header")
+                self.header = line.header
+            case Started():
+                self.running[line.case] = line.process
+                self.began.setdefault(line.case, number)
+            case Samples():
+                self.samples.setdefault(line.case, {})[line.process] = line.samples_s
+            case Finished():
+                self._finish(line.result)
+            case Spread():
+                self.spread = line.process_spread
+
+    def _finish(self, result: Result) -> None:
+        text = result.case.text
+        process = self.running.pop(text, 0)
+        self.finished[text] = result
+        self.settled[text] = dict(self.samples.get(text, {}))
+        if result.status != "interrupted":
+            self.done.setdefault(text, set()).add(process)
+
+
+def load(path: str | Path, samples: bool = False) -> Run:
+    """The run in a file. The raw samples are left out unless asked for: they are most of its bytes."""
+    path = Path(path)
+    story = _read(path, samples)
+    assert story.header is not None
+    texts = dict.fromkeys((*story.header.cases, *story.began, *story.finished))
+    results = [_result(story, text, path) for text in texts if text in story.finished or text in story.began]
+    if samples:
+        results = [_with_samples(result, story.settled.get(result.case.text, {})) for result in results]
+    return Run(
+        header=story.header,
+        results=tuple(results),
+        process_spread=story.spread,
+        problems=(*story.problems, *_unfinished(story)),
+    )
+
+
+def load_samples(path: str | Path) -> dict[str, ProcessSamples]:
+    """Seconds per step, by the text of the case and the number of the process."""
+    return _read(Path(path), samples=True).samples
+
+
+def completed(path: str | Path) -> dict[str, int]:
+    """How many processes of each case came to an end, so that a resumed run knows where to go on."""
+    return {text: len(processes) for text, processes in _read(Path(path), samples=False).done.items()}
+
+
+def read_header(path: str | Path) -> RunHeader:
+    """Only the first line, for lists of runs."""
+    path = Path(path)
+    for number, raw in _raw_lines(path):
+        schema = decode_schema(raw, path)
+        check_schema(schema, path)
+        line = decode_line(raw, schema, path, number)
+        if not isinstance(line, Header):
+            raise damaged(path, number, "not a header")
+        return line.header
+    raise _empty(path)
+
+
+def sound_bytes(path: Path) -> tuple[int, bool, int]:
+    """How many bytes of a file hold whole lines, whether the last of them lacks its newline, and the schema."""
+    length = schema = 0
+    for number, raw in _raw_lines(path):
+        if number == 1:
+            schema = decode_schema(raw, path)
+        if not raw.endswith(b"\n"):
+            try:
+                decode_line(raw, schema, path, number)
+            except StoreError:
+                return length, False, schema
+            return length + len(raw), True, schema
+        length += len(raw)
+    return length, False, schema
+
+
+def _read(path: Path, samples: bool) -> _Story:
+    story, schema = _Story(), 0
+    for number, raw in _raw_lines(path):
+        if number == 1:
+            schema = decode_schema(raw, path)
+            check_schema(schema, path)
+        if is_samples(raw) and not samples and raw.endswith(b"\n"):
+            continue
+        try:
+            line = decode_line(raw, schema, path, number)
+        except StoreError:
+            if raw.endswith(b"\n") or number == 1:
+                raise
+            story.problems.append(f"line {number} is torn: the run was cut off while writing it, and it is left out")
+            break
+        story.take(line, path, number)
+    if story.header is None:
+        raise _empty(path)
+    return story
+
+
+def _empty(path: Path) -> StoreError:
+    return StoreError(f"{path} holds no run", "Its run died before it began: delete the file")
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines; none is read further than a sane length, whatever the file claims to be."""
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while raw := file.readline(LINE_BYTES + 1):
+                if is_samples(raw) and not raw.endswith(b"\n"):
+                    raw += file.readline(SAMPLES_BYTES)
+                number += 1
+                check_size(raw, path, number)
+                yield number, raw
+                if not raw.endswith(b"\n"):
+                    return
+    except OSError as error:
+        raise StoreError(
+            f"cannot read {path}: {error.strerror or error}", "Check the name and the permissions"
+        ) from error
+
+
+def _result(story: _Story, text: str, path: Path) -> Result:
+    if text in story.finished:
+        return story.finished[text]
+    try:
+        case = parse_case(text)
+    except UsageError as error:
+        raise damaged(path, story.began[text], f"{error.cause} - at `$.case`") from error
+    return Result(case=case, status="interrupted", reason="the run died while this case was measured")
+
+
+def _unfinished(story: _Story) -> Iterator[str]:
+    assert story.header is not None
+    for text, process in story.running.items():
+        if text in story.finished:
+            yield f"{text}: process {process} never finished; the figures are those of the others"
+    never = [text for text in story.header.cases if text not in story.began and text not in story.finished]
+    if never:
+        yield f"{len(never)} of {len(story.header.cases)} cases were never started"
+
+
+def _with_samples(result: Result, samples: ProcessSamples) -> Result:
+    """Samples go back to where they were before the file took them apart."""
+    ordered = [samples[process] for process in sorted(samples)]
+    together = tuple(value for values in ordered for value in values)
+    processes: tuple[Estimate, ...] = result.processes
+    if len(processes) == len(ordered):
+        pairs = zip(processes, ordered, strict=True)
+        processes = tuple(replace(estimate, samples_s=values) for estimate, values in pairs)
+    estimate = result.estimate and replace(result.estimate, samples_s=together)
+    return replace(result, estimate=estimate, processes=processes)

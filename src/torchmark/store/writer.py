@@ -1,0 +1,177 @@
+"""Run files written: each line whole, at once, and safe on the disk before anything else happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from msgspec.structs import replace
+
+from torchmark.errors import StoreError
+from torchmark.records import SCHEMA_VERSION, Result, RunHeader
+from torchmark.store.lines import Finished, Header, Line, Samples, Spread, Started, encode_line
+from torchmark.store.reader import read_header, sound_bytes
+
+FREE_BYTES = 16 << 20  # a long run with all its samples
+
+_CURES = {
+    errno.ENOSPC: "Free some space, or choose another place with --out",
+    errno.EDQUOT: "Free some of your quota, or choose another place with --out",
+    errno.EFBIG: "Lift the limit on file sizes (ulimit -f), or choose another place with --out",
+    errno.EROFS: "Choose another place with --out, or set TORCHMARK_HOME to a folder that can be written",
+    errno.EACCES: "Choose another place with --out, or set TORCHMARK_HOME to a folder of yours",
+    errno.EPERM: "Choose another place with --out, or set TORCHMARK_HOME to a folder of yours",
+    errno.EEXIST: "Choose another name with --out, or go on with that run: --resume",
+    errno.EISDIR: "Name a file, not a folder",
+    errno.ENOTDIR: "A part of the path is a file: choose another place with --out",
+    errno.ENOENT: "Start a new run without --resume",
+}
+
+
+class RunWriter:
+    """Appends to one run file. What a method has written survives whatever happens next."""
+
+    def __init__(self, path: Path, descriptor: int, length: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._length = length
+
+    @classmethod
+    def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
+        """A new file with its header; one that is there already is never touched."""
+        path = Path(path)
+        first = encode_line(Header(SCHEMA_VERSION, header))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            writer = cls(path, os.open(path, _flags() | os.O_CREAT | os.O_EXCL, 0o644), 0)
+        except OSError as error:
+            raise _explained(path, error) from error
+        try:
+            writer._append(first)
+            _sync_folder(path.parent)
+        except BaseException:
+            writer.close()
+            path.unlink(missing_ok=True)
+            raise
+        return writer
+
+    @classmethod
+    def resume(cls, path: str | Path) -> RunWriter:
+        """An existing file, to be gone on with; a torn last line is cut off first."""
+        path = Path(path)
+        read_header(path)
+        length, lacks_newline, schema = sound_bytes(path)
+        if schema != SCHEMA_VERSION:
+            raise StoreError(
+                f"{path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})",
+                "Start a new run without --resume",
+            )
+        try:
+            descriptor = os.open(path, _flags())
+        except OSError as error:
+            raise _explained(path, error) from error
+        writer = cls(path, descriptor, length)
+        try:
+            os.ftruncate(descriptor, length)
+            writer._append(b"\n" if lacks_newline else b"")
+        except OSError as error:
+            writer.close()
+            raise _explained(path, error) from error
+        return writer
+
+    def started(self, case: str, process: int = 0) -> None:
+        """A fresh process is about to measure the case."""
+        self._write(Started(case, process))
+
+    def samples(self, case: str, process: int, samples_s: tuple[float, ...]) -> None:
+        """The raw samples of one process."""
+        self._write(Samples(case, process, samples_s))
+
+    def finished(self, result: Result) -> None:
+        """What the case gave, with all processes so far; raw samples have a line of their own."""
+        estimate = result.estimate and replace(result.estimate, samples_s=())
+        processes = tuple(replace(process, samples_s=()) for process in result.processes)
+        self._write(Finished(replace(result, estimate=estimate, processes=processes)))
+
+    def spread(self, process_spread: float) -> None:
+        """How far fresh processes of this machine differ."""
+        self._write(Spread(process_spread))
+
+    def close(self) -> None:
+        """Let go of the file; everything is on the disk already."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, line: Line) -> None:
+        self._append(encode_line(line))
+
+    def _append(self, data: bytes) -> None:
+        """All of it or nothing: half a line in the middle of a file would spoil every line after it."""
+        try:
+            if os.write(self._descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._descriptor)
+        except OSError as error:
+            self._take_back()
+            raise _explained(self.path, error) from error
+        self._length += len(data)
+
+    def _take_back(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, self._length)
+        except OSError:
+            return  # a torn last line is the one fault that every reader forgives
+
+
+def check_writable(path: str | Path) -> None:
+    """Find out before measuring, not after, whether a new run file can be written here."""
+    path = Path(path)
+    try:
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            probe.write(bytes(4096))
+            probe.flush()
+            os.fsync(probe.fileno())
+        free = shutil.disk_usage(path.parent).free
+    except OSError as error:
+        raise _explained(path, error) from error
+    if free < FREE_BYTES:
+        raise StoreError(f"only {free >> 20} MiB are free for {path}", _CURES[errno.ENOSPC])
+
+
+def _flags() -> int:
+    return os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file's name is on the disk only when its folder is."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot
+            raise _explained(folder, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def _explained(path: Path, error: OSError) -> StoreError:
+    cure = _CURES.get(error.errno or 0, "Check the disk, or choose another place with --out")
+    return StoreError(f"cannot write {path}: {error.strerror or error}", cure)

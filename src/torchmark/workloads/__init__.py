@@ -1,0 +1,57 @@
+"""What is run: one file for each workload, found by its name; a broken one hides nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from torchmark.errors import TorchmarkError, UnknownName
+from torchmark.workloads.contract import Workload
+
+_NOT_WORKLOADS = ("contract",)
+
+
+def names() -> tuple[str, ...]:
+    """The workloads that can be used, in the order of the alphabet."""
+    return tuple(name for name, found in _load_all().items() if isinstance(found, Workload))
+
+
+def broken() -> dict[str, str]:
+    """The files that hold no usable workload, by the name it should have, with the reason."""
+    return {name: found for name, found in _load_all().items() if isinstance(found, str)}
+
+
+def find_workload(name: str) -> Workload:
+    """The workload of that name."""
+    found = _load_all().get(name)
+    if found is None:
+        raise UnknownName("workload", name, names())
+    if isinstance(found, str):
+        raise TorchmarkError(f"the file of workload '{name}' is broken ({found})", "Mend or remove it")
+    return found
+
+
+def forget() -> None:
+    """Look at the files again the next time, because one was added or removed."""
+    _load_all.cache_clear()
+
+
+@cache
+def _load_all() -> dict[str, Workload | str]:
+    modules = [found.name for found in pkgutil.iter_modules(__path__)]
+    public = sorted(name for name in modules if name not in _NOT_WORKLOADS and not name.startswith("_"))
+    return {name.replace("_", "-"): _load(name) for name in public}
+
+
+def _load(module_name: str) -> Workload | str:
+    """The workload of a file, or why there is none."""
+    name = module_name.replace("_", "-")
+    try:
+        module = importlib.import_module(f"{__name__}.{module_name}")
+        for found in vars(module).values():
+            if isinstance(found, type) and issubclass(found, Workload) and getattr(found, "name", None) == name:
+                return found()
+    except (Exception, SystemExit) as error:  # a stranger's file may do anything, even leave
+        return f"{type(error).__name__}: {error}"
+    return f"no Workload whose name is '{name}'"

@@ -1,0 +1,173 @@
+"""Comparisons are fair to both runs, and an answer is given only where there is evidence for it."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchmark.analyze.comparison import compare_runs, holm
+from torchmark.records import Estimate, Machine, Result, Run, RunHeader, Trend, parse_case
+
+MACHINE = Machine("cpu", 2, 2, 8, "Linux", "3.11")
+TEXTS = [f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3, 4)]
+OPPOSITE = {"faster": "slower", "slower": "faster", "same": "same", "unsure": "unsure"}
+
+times = st.floats(1e-7, 1e2)
+half_widths = st.floats(0, 0.2)
+tables = st.lists(st.lists(st.tuples(times, half_widths), min_size=1, max_size=5), min_size=1, max_size=4)
+spreads = st.none() | st.floats(0, 0.3)
+
+
+def estimate(center: float, half: float = 0.001, estimand: str = "median") -> Estimate:
+    return Estimate(
+        center, center * (1 - half), center * (1 + half), estimand, "stable", center, 100.0, 0, Trend(0, 0),
+        mean_s=center * 1.1, mean_low_s=center * 1.09, mean_high_s=center * 1.11,
+    )  # fmt: skip
+
+
+def run_of(*rows: list[tuple[float, float]], spread: float | None = None, cpu: str = "cpu") -> Run:
+    machine = Machine(cpu, 2, 2, 8, "Linux", "3.11")
+    results = []
+    for text, row in zip(TEXTS, rows, strict=False):
+        processes = tuple(estimate(*each) for each in row)
+        several = processes if len(processes) > 1 else ()
+        results.append(Result(parse_case(text), "ok", estimate=processes[0], processes=several))
+    return Run(RunHeader("x", "2026", machine, tuple(TEXTS), "torchmark run", "0"), tuple(results), spread)
+
+
+def processes(center: float, *offsets: float) -> list[tuple[float, float]]:
+    return [(center * math.exp(offset), 0.001) for offset in offsets]
+
+
+QUIET = (-0.002, 0.0, 0.002)
+
+
+@given(tables, tables, spreads, spreads)
+def test_swapping_the_runs_turns_every_answer_over(first, second, a_spread, b_spread) -> None:
+    a, b = run_of(*first, spread=a_spread), run_of(*second, spread=b_spread, cpu="other")
+    there, back = compare_runs(a, b), compare_runs(b, a)
+    assert len(there.pairs) == len(back.pairs)
+    for pair, mirrored in zip(there.pairs, back.pairs, strict=True):
+        assert pair.case == mirrored.case
+        assert pair.ratio == pytest.approx(1 / mirrored.ratio)
+        assert pair.verdict == OPPOSITE[mirrored.verdict]
+        assert pair.p_value == (None if mirrored.p_value is None else pytest.approx(mirrored.p_value))
+        if pair.low is not None and 1e-100 < pair.low < 1e100:
+            assert pair.low == pytest.approx(1 / mirrored.high)
+
+
+@given(tables, spreads)
+def test_a_run_never_differs_from_itself(table, spread) -> None:
+    run = run_of(*table, spread=spread)
+    for pair in compare_runs(run, run).pairs:
+        assert pair.ratio == 1
+        assert pair.verdict in ("same", "unsure")
+
+
+@given(tables, tables, spreads, st.floats(1e-3, 1e3))
+def test_the_unit_of_time_does_not_matter(first, second, spread, scale) -> None:
+    def scaled(table):
+        return [[(center * scale, half) for center, half in row] for row in table]
+
+    plain = compare_runs(run_of(*first, spread=spread), run_of(*second, spread=spread))
+    other = compare_runs(run_of(*scaled(first), spread=spread), run_of(*scaled(second), spread=spread))
+    for pair, again in zip(plain.pairs, other.pairs, strict=True):
+        assert pair.ratio == pytest.approx(again.ratio)
+        assert (pair.low is None) == (again.low is None)
+        assert pair.p_value == (None if again.p_value is None else pytest.approx(again.p_value, abs=1e-6))
+
+
+def test_clear_differences_are_told_and_equal_times_are_the_same() -> None:
+    a = run_of(*(processes(1e-3, *QUIET) for _ in range(3)))
+    b = run_of(processes(0.8e-3, *QUIET), processes(1.2e-3, *QUIET), processes(1e-3, *QUIET))
+    assert [pair.verdict for pair in compare_runs(a, b).pairs] == ["faster", "slower", "same"]
+
+
+def test_a_difference_of_less_than_one_percent_is_no_difference() -> None:
+    quiet = (-0.0001, 0.0, 0.0001)
+    (pair,) = compare_runs(run_of(processes(1e-3, *quiet)), run_of(processes(1.008e-3, *quiet))).pairs
+    assert pair.low > 1
+    assert pair.verdict == "same"
+
+
+def test_processes_that_disagree_leave_it_open() -> None:
+    wide = (-0.1, 0.0, 0.1)
+    (pair,) = compare_runs(run_of(processes(1e-3, *wide)), run_of(processes(1.05e-3, *wide))).pairs
+    assert pair.verdict == "unsure"
+    assert pair.low < 1 < pair.high
+
+
+def test_one_process_alone_gives_no_answer_however_tight_its_interval() -> None:
+    (pair,) = compare_runs(run_of([(1e-3, 1e-5)]), run_of([(2e-3, 1e-5)])).pairs
+    assert (pair.ratio, pair.verdict, pair.low, pair.p_value) == (pytest.approx(2), "unsure", None, None)
+
+
+def test_one_process_borrows_the_spread_of_its_machine() -> None:
+    (pair,) = compare_runs(run_of([(1e-3, 1e-5)], spread=0.05), run_of([(2e-3, 1e-5)])).pairs
+    assert pair.verdict == "slower"
+    (pair,) = compare_runs(run_of([(1e-3, 1e-5)], spread=0.05), run_of([(1.1e-3, 1e-5)])).pairs
+    assert pair.verdict == "unsure"
+    (pair,) = compare_runs(run_of([(1e-3, 1e-5)], spread=0.05), run_of([(2e-3, 1e-5)], cpu="other")).pairs
+    assert pair.verdict == "unsure"
+
+
+def test_a_median_is_never_held_against_a_mean() -> None:
+    a = run_of(processes(1e-3, *QUIET))
+    (result,) = a.results
+    means = tuple(estimate(each.mean_s, estimand="mean") for each in result.processes)
+    means = tuple(Estimate(**{**_fields(mean), "mean_s": mean.center_s}) for mean in means)
+    b = Run(a.header, (Result(result.case, "ok", estimate=means[0], processes=means),))
+    (pair,) = compare_runs(a, b).pairs
+    assert pair.ratio == pytest.approx(1)
+
+
+def _fields(record: Estimate) -> dict[str, object]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def test_what_cannot_be_paired_says_why() -> None:
+    row = processes(1e-3, *QUIET)
+    a = run_of(row, row, row)
+    results = list(run_of(row, row, row, row).results)
+    results[0] = Result(results[0].case, "oom")
+    results[1] = Result(results[1].case, "ok", version=2, estimate=results[1].estimate)
+    b = Run(a.header, tuple(results[:2] + results[3:]))
+    reasons = {each.case: each.reason for each in compare_runs(a, b).unpaired}
+    assert reasons == {
+        TEXTS[0]: "oom in the second run",
+        TEXTS[1]: "the work changed: version 1 in the first run, 2 in the second",
+        TEXTS[2]: "only in the first run",
+        TEXTS[3]: "only in the second run",
+    }
+
+
+def test_a_time_of_zero_cannot_be_compared() -> None:
+    a = run_of([(0.0, 0.0)], spread=0.1)
+    assert compare_runs(a, a).pairs == ()
+    assert "above zero" in compare_runs(a, a).unpaired[0].reason
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_the_correction_never_lowers_a_p_value_and_keeps_their_order(p_values: list[float]) -> None:
+    corrected = holm(p_values)
+    assert all(new >= old for new, old in zip(corrected, p_values, strict=True))
+    assert all(0 <= new <= 1 for new in corrected)
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    assert [corrected[index] for index in order] == sorted(corrected)
+
+
+def test_equal_machines_are_rarely_called_different_and_the_interval_covers() -> None:
+    """Four cases a table, three processes a side, processes that spread by 5%: 1000 comparisons of equals."""
+    chance = random.Random(1)
+
+    def draw() -> Run:
+        return run_of(*(processes(1e-3, *(chance.gauss(0, 0.05) for _ in range(3))) for _ in TEXTS))
+
+    pairs = [compare_runs(draw(), draw()).pairs for _ in range(1000)]
+    assert sum(any(pair.verdict in ("faster", "slower") for pair in table) for table in pairs) <= 65
+    covered = sum(pair.low <= 1 <= pair.high for table in pairs for pair in table)
+    assert covered >= 0.94 * 4000

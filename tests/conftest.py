@@ -1,0 +1,139 @@
+"""Made-up records that several tests need: one run that shows everything a run can show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from torchmark.records import (
+    Caution,
+    Contention,
+    DeviceInfo,
+    Estimate,
+    Machine,
+    Memory,
+    NumericCheck,
+    Result,
+    Run,
+    RunHeader,
+    Trend,
+    Work,
+    parse_case,
+)
+
+# The machine that tests run on may be busy, and no promise here is about time. A folder is not state worth guarding.
+settings.register_profile("calm", deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile("calm")
+
+MACHINE = Machine(
+    cpu="Intel Xeon Platinum 8370C",
+    physical_cores=2,
+    logical_cores=4,
+    memory_gib=16,
+    os="Linux 6.1",
+    python="3.11.7",
+    torch="2.13.0+cpu",
+    devices=(DeviceInfo("cpu", "Intel Xeon Platinum 8370C"),),
+)
+
+
+def estimate(center_s: float = 2.53e-3, half: float = 0.004, **changes: Any) -> Estimate:
+    fields: dict[str, Any] = {
+        "center_s": center_s,
+        "low_s": center_s * (1 - half),
+        "high_s": center_s * (1 + half),
+        "estimand": "median",
+        "verdict": "stable",
+        "first_step_s": center_s * 9,
+        "effective_samples": 212.0,
+        "warmup_cut": 12,
+        "trend": Trend(0.001, 0.4),
+        "sample_count": 400,
+        "median_s": center_s,
+        "mean_s": center_s * 1.01,
+        "mean_low_s": center_s,
+        "mean_high_s": center_s * 1.02,
+        "min_s": center_s * 0.9,
+        "p90_s": center_s * 1.1,
+        "p90_high_s": center_s * 1.2,
+        "p99_s": center_s * 1.4,
+        "mad_s": center_s * 0.01,
+        "contention": Contention(wait_share=0.001, switches=3),
+    }
+    return Estimate(**(fields | changes))
+
+
+def result(text: str = "mlp/infer@cpu/float32", center_s: float = 2.53e-3, **changes: Any) -> Result:
+    fields: dict[str, Any] = {
+        "case": parse_case(text),
+        "status": "ok",
+        "estimate": estimate(center_s),
+        "work": Work(items=128, unit="sample", flops=1.1e9, bytes=4.2e6),
+        "memory": Memory(host_peak_bytes=310_000_000),
+        "numeric": NumericCheck(1.2e-7, 1e-4, "float64 on the cpu"),
+        "phases_s": {"prepare": 0.21, "warm-up": 0.4, "measure": 3.1},
+        "settings": {"threads": 2, "matmul_precision": "highest", "affinity": None},
+    }
+    return Result(**(fields | changes))
+
+
+def header(cases: tuple[str, ...] = (), **changes: Any) -> RunHeader:
+    fields: dict[str, Any] = {
+        "id": "3f9c2a71",
+        "created": "2026-11-15T19:45:49Z",
+        "machine": MACHINE,
+        "cases": cases,
+        "command": "torchmark run mlp",
+        "version": "0.1.0",
+    }
+    return RunHeader(**(fields | changes))
+
+
+def rich_run() -> Run:
+    busy = Caution("contended", "other processes used 38% of the CPU", "stop them and run again")
+    results = (
+        result("null/infer@cpu/float32", 4.1e-8, work=Work(items=0, unit="step")),
+        result("mlp/infer@cpu/float32", processes=tuple(map(estimate, (2.50e-3, 2.53e-3, 2.55e-3)))),
+        result(
+            "mlp/train:batch=512@cpu/float32+compile+threads=2",
+            31.4e-3,
+            estimate=estimate(31.4e-3, 0.12, verdict="contended", flags=("oversubscribed", "bimodal")),
+            cautions=(busy,),
+        ),
+        result(
+            "matmul/infer:size=4096@cpu/float32",
+            1.92,
+            estimate=estimate(1.92, 0.021, verdict="noisy", flags=("single-process",)),
+            cautions=(busy, Caution("few-samples", "only 6 steps fitted into the budget", "give it --budget 5m")),
+        ),
+        result(
+            "tensor-add/infer:size=100000000,variant=in-place@cpu/float32",
+            status="oom",
+            reason="tried to allocate 37.3 GB with 14.1 GB free",
+            estimate=None,
+        ),
+    )
+    return Run(header(tuple(each.case.text for each in results), label="nightly"), results, process_spread=0.041)
+
+
+@pytest.fixture(scope="session")
+def make_estimate() -> Callable[..., Estimate]:
+    return estimate
+
+
+@pytest.fixture(scope="session")
+def make_result() -> Callable[..., Result]:
+    return result
+
+
+@pytest.fixture(scope="session")
+def make_header() -> Callable[..., RunHeader]:
+    return header
+
+
+@pytest.fixture(scope="session")
+def full_run() -> Run:
+    return rich_run()

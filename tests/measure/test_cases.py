@@ -1,0 +1,170 @@
+"""A sweep becomes the cases that were asked for, and what cannot be is refused with a cause and a cure."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchmark.errors import UnknownName, UsageError
+from torchmark.measure.cases import COMPILE_MODES, SUITES, Sweep, expand, full_params, suite
+from torchmark.measure.parameters import split_settings, split_values
+from torchmark.records import DTYPES, TRANSFERS, parse_case
+from torchmark.workloads import find_workload
+
+
+def texts(*workloads: str, **changes: Any) -> list[str]:
+    return [case.text for case in expand(Sweep(workloads, **changes))]
+
+
+def some(values: Any) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(values), min_size=1, max_size=3)
+
+
+numbers = st.integers(1, 4096).map(str)
+mlp_sweeps = st.builds(
+    Sweep,
+    workloads=st.just(["mlp"]),
+    devices=some(["cpu", "cuda:1", "mps"]),
+    modes=some(["infer", "train", "infer,train"]),
+    params=st.dictionaries(st.sampled_from(["batch", "outputs"]), st.lists(numbers, min_size=1, max_size=3)),
+    dtypes=some(DTYPES),
+    compile=some(COMPILE_MODES),
+    transfer=some(TRANSFERS),
+    threads=st.lists(st.sampled_from(["1", "2", "1..3"]), max_size=2),
+)
+
+
+@settings(max_examples=50)
+@given(mlp_sweeps)
+def test_every_case_is_unique_and_is_what_its_text_says(sweep: Sweep) -> None:
+    cases = expand(sweep)
+    written = [case.text for case in cases]
+    assert len(set(written)) == len(written) > 0
+    assert expand(sweep) == cases
+    assert tuple(parse_case(text) for text in written) == cases
+    assert expand(Sweep(written)) == cases
+    for case in cases:
+        filled = msgspec.structs.asdict(full_params(case))
+        assert {**msgspec.structs.asdict(find_workload("mlp").params()), **case.params} == filled
+
+
+@given(st.integers(1, 500), st.integers(0, 500), st.integers(2, 9))
+def test_ranges_are_what_they_say(first: int, more: int, by: int) -> None:
+    last = first + more
+    assert split_values([f"{first}..{last}"]) == tuple(map(str, range(first, last + 1)))
+    assert split_values([f"{first}..{last}+{by}"]) == tuple(map(str, range(first, last + 1, by)))
+    multiplied = [int(value) for value in split_values([f"{first}..{last}x{by}"])]
+    assert multiplied == [first * by**power for power in range(len(multiplied))]
+    assert multiplied[-1] <= last < multiplied[-1] * by
+
+
+@given(st.text(max_size=30))
+def test_no_value_that_can_be_typed_ends_in_a_traceback(text: str) -> None:
+    for changes in ({"params": {"batch": [text]}}, {"dtypes": [text]}, {"threads": [text]}, {"devices": [text]}):
+        with suppress(UsageError):
+            expand(Sweep(["mlp"], **changes))
+
+
+def test_the_last_part_changes_fastest() -> None:
+    assert texts("mlp", modes=["train,infer"], params={"batch": ["16,64"]}, dtypes=["float32"]) == [
+        "mlp/train:batch=16@cpu/float32",
+        "mlp/train:batch=64@cpu/float32",
+        "mlp/infer:batch=16@cpu/float32",
+        "mlp/infer:batch=64@cpu/float32",
+    ]
+
+
+def test_defaults_are_left_out_and_no_case_comes_twice() -> None:
+    assert texts("mlp") == ["mlp/infer@cpu/float32"]
+    assert texts("mlp", params={"batch": ["128", "128,64..128x2"]}) == [
+        "mlp/infer@cpu/float32",
+        "mlp/infer:batch=64@cpu/float32",
+    ]
+    assert texts("mlp/infer:batch=128@cpu/float32", "mlp") == ["mlp/infer@cpu/float32"]
+
+
+def test_a_case_that_is_written_out_is_taken_as_it_is() -> None:
+    written = "mlp/train:batch=64@cpu/float32+compile+per-step+threads=2"
+    assert texts(written, "null", dtypes=["bfloat16"]) == [written, "null/infer@cpu/bfloat16"]
+
+
+def test_tiny_cases_are_small_unless_a_size_is_given() -> None:
+    assert texts("matmul", tiny=True) == ["matmul/infer:size=24@cpu/float32"]
+    assert texts("matmul", tiny=True, params={"size": ["64"]}) == ["matmul/infer:size=64@cpu/float32"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workloads": ["mpl"]}, "unknown workload 'mpl'. Did you mean 'mlp'"),
+        ({"modes": ["trian"]}, "unknown mode of mlp 'trian'. Did you mean 'train'"),
+        ({"params": {"bach": ["1"]}}, "unknown parameter of mlp 'bach'. Did you mean 'batch'"),
+        ({"workloads": ["tensor-add"], "params": {"variant": ["as-runn"]}}, "'as-runn'. Did you mean 'as-run'"),
+        ({"dtypes": ["flot32"]}, "unknown dtype 'flot32'. Did you mean 'float32'"),
+        ({"devices": ["cuba"]}, "unknown device 'cuba'. Did you mean 'cuda'"),
+        ({"transfer": ["per-stp"]}, "unknown transfer 'per-stp'. Did you mean 'per-step'"),
+        ({"compile": ["max-autotun"]}, "Did you mean 'max-autotune'"),
+        ({"workloads": ["mpl/infer@cpu/float32"]}, "Did you mean 'mlp'"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnknownName, match=message):
+        expand(Sweep(**({"workloads": ["mlp"]} | changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"params": {"batch": ["0"]}}, "batch=0 is not possible for mlp: it takes a whole number from 1"),
+        ({"params": {"batch": ["x"]}}, "batch=x is not possible"),
+        ({"params": {"batch": ["1.5"]}}, "batch=1.5 is not possible"),
+        ({"params": {"batch": ["-1"]}}, "batch=-1 is not possible"),
+        ({"params": {"batch": ["9" * 6000]}}, "."),
+        ({"params": {"batch": ["64..16"]}}, "leads nowhere"),
+        ({"params": {"batch": ["1..64x1"]}}, "leads nowhere"),
+        ({"params": {"batch": ["1..99999999"]}}, "more than 1000 values"),
+        ({"params": {"batch": ["1..999"], "outputs": ["1..999"]}}, "more than 10000 cases"),
+        ({"params": {"batch": ["1,,2"]}}, "a value is empty"),
+        ({"threads": ["0"]}, "threads cannot be 0"),
+        ({"threads": ["two"]}, "'two' is no number of threads"),
+        ({"workers": ["2"]}, "mlp runs in one worker only"),
+        ({"devices": ["cuda:one"]}, "does not say which cuda device"),
+        ({"workloads": []}, "no workload is named"),
+        ({"workloads": ["mlp/infer@cpu"]}, "is not a case"),
+        ({"workloads": ["mlp/infer@cpu/float32"], "params": {"batch": ["1"]}}, "change nothing"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_a_cure(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        expand(Sweep(**({"workloads": ["mlp"]} | changes)))
+    assert caught.value.cure
+
+
+def test_settings_are_gathered_by_name() -> None:
+    assert split_settings(["batch=16,64", "outputs=2", "batch=1..3"]) == {"batch": ("16,64", "1..3"), "outputs": ("2",)}
+    for text in ("batch", "=4", "batch="):
+        with pytest.raises(UsageError, match="does not set a parameter"):
+            split_settings([text])
+
+
+def test_each_suite_contains_the_one_before_it_on_every_device() -> None:
+    quick, standard, full = (suite(name, ["cpu", "cuda:0"]) for name in ("quick", "standard", "full"))
+    assert set(map(str, quick)) < set(map(str, standard)) < set(map(str, full))
+    assert [case.device for case in quick] == ["cpu"] * (len(quick) // 2) + ["cuda:0"] * (len(quick) // 2)
+    assert {"null/infer@cpu/float32", "mlp/infer@cpu/float32+per-step", "matmul/infer@cpu/bfloat16"} <= {
+        case.text for case in quick
+    }
+    with pytest.raises(UnknownName, match="Did you mean 'quick'"):
+        suite("quik")
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_tiny_suite_has_no_large_case(name: str) -> None:
+    for case in suite(name, tiny=True):
+        tiny = msgspec.structs.asdict(find_workload(case.workload).tiny)
+        assert all(value == tiny[key] for key, value in case.params.items() if isinstance(value, int))

@@ -1,0 +1,186 @@
+"""Reports say the same in every format, fit where they are shown, and obey nothing that a file says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from torchmark.errors import UnknownName
+from torchmark.records import Case, Caution, Result, Run, Work
+from torchmark.report import FORMATS, render
+from torchmark.report.details import render_details, strip
+from torchmark.report.terminal import fold_case
+from torchmark.report.text import clean
+
+EVIL = "\x1b[31m\u202eevil\u2066\x00\x9b\u200b\n<script>|`*"
+
+
+def test_the_table_fits_and_grows_with_the_terminal(full_run: Run) -> None:
+    for width in (80, 100, 120, 160):
+        text = render(full_run, "table", width)
+        assert max(map(len, text.splitlines())) <= width
+        assert ("first step" in text) == ("p99" in text) == (width >= 120)
+        assert "…" not in text
+
+
+def test_the_table_says_what_matters(full_run: Run) -> None:
+    text = render(full_run, "table", 120)
+    heading, rows = text.split("─" * 10, 1)
+    assert "3f9c2a71" in heading
+    assert "nightly" in heading
+    assert "cpu/float32" in heading
+    assert "torch 2.13.0+cpu" in heading
+    assert "@cpu" not in rows
+    (mlp,) = [line for line in rows.splitlines() if line.startswith("mlp/infer")]
+    assert mlp.split() == [
+        "mlp/infer",
+        "2.53",
+        "ms",
+        "±0.4%",
+        "50.6k",
+        "sample/s",
+        "22.8",
+        "ms",
+        "3.54",
+        "ms",
+        "stable",
+    ]
+    (null,) = [line for line in rows.splitlines() if line.startswith("null/infer")]
+    assert "step/s" not in null
+    assert "tried to allocate 37.3 GB" in rows
+    assert "other processes used 38% of the CPU → stop them and run again" in rows
+    assert "over 1 to 3 fresh processes" in rows
+
+
+def test_a_failed_case_has_a_status_and_no_figure(full_run: Run) -> None:
+    lines = render(full_run, "table", 120).splitlines()
+    (row,) = [line for line in lines if line.startswith("tensor-add") and line.endswith("oom")]
+    assert row.split()[1:] == ["-", "-", "-", "-", "-", "oom"]
+
+
+def test_the_interval_is_named(full_run: Run, make_result, make_estimate) -> None:
+    one = replace(full_run, results=(make_result(),))
+    assert "within one process; fresh ones differ by 4.1%" in render(one)
+    three = replace(full_run, results=(make_result(processes=(make_estimate(),) * 3),))
+    assert "over 3 fresh processes" in render(three)
+
+
+def test_cases_at_different_places_keep_their_place(full_run: Run, make_result) -> None:
+    mixed = replace(full_run, results=(make_result("mlp/infer@cpu/float32"), make_result("mlp/infer@cuda:0/float16")))
+    text = render(mixed)
+    assert "mlp/infer@cuda:0/float16" in text
+    assert " on cpu" not in text
+
+
+def test_a_caution_of_all_cases_is_said_once(full_run: Run, make_result) -> None:
+    battery = Caution("on-battery", "the machine runs on battery", "plug it in")
+    results = tuple(make_result(f"mlp/infer:batch={size}@cpu/float32", cautions=(battery,)) for size in (1, 2, 3))
+    text = render(replace(full_run, results=results))
+    assert text.count("plug it in") == 1
+    assert "all cases" in text
+
+
+def test_colour_is_there_only_when_wanted(full_run: Run) -> None:
+    assert "\x1b" not in render(full_run, "table", 80, color=False)
+    assert "\x1b[" in render(full_run, "table", 80, color=True)
+
+
+def test_an_empty_run_is_a_report_too(full_run: Run) -> None:
+    for format_name in FORMATS:
+        render(replace(full_run, results=()), format_name)
+    assert "No results" in render(replace(full_run, results=(), problems=("line 2 is torn",)))
+
+
+def test_csv_has_one_line_per_result_and_no_formula(full_run: Run) -> None:
+    poisoned = replace(full_run.results[0], reason="=cmd|' /C calc'!A0", work=Work(2, "@x"))
+    rows = list(
+        csv.DictReader(io.StringIO(render(replace(full_run, results=(*full_run.results[1:], poisoned)), "csv")))
+    )
+    assert len(rows) == len(full_run.results)
+    assert float(rows[0]["step_s"]) == 2.53e-3
+    assert float(rows[0]["items_per_s"]) == pytest.approx(128 / 2.53e-3)
+    assert rows[0]["processes"] == "3"
+    assert rows[3]["status"] == "oom"
+    assert rows[3]["step_s"] == ""
+    assert rows[4]["reason"].startswith("'=")
+    assert rows[4]["unit"] == "'@x"
+
+
+def test_json_is_the_records(full_run: Run) -> None:
+    whole = json.loads(render(full_run, "json"))
+    assert set(whole) == {"run", "results"}
+    assert whole["run"]["id"] == "3f9c2a71"
+    assert whole["run"]["process_spread"] == 0.041
+    assert msgspec.convert(whole["results"], tuple[Result, ...]) == full_run.results
+    lines = render(full_run, "jsonl").splitlines()
+    assert [json.loads(line) for line in lines] == whole["results"]
+
+
+def test_markdown_is_one_table(full_run: Run) -> None:
+    table = [line for line in render(full_run, "md").splitlines() if line.startswith("|")]
+    assert len(table) == 2 + len(full_run.results)
+    assert len({line.count("|") for line in table}) == 1
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("color", [False, True])
+def test_nothing_in_a_file_reaches_the_terminal_unfiltered(full_run: Run, make_result, format_name, color) -> None:
+    bad = make_result(status="crashed", reason=EVIL, cautions=(Caution(EVIL, EVIL, EVIL),), work=Work(1, EVIL))
+    bad = replace(bad, case=Case(EVIL, EVIL, {EVIL: EVIL}, EVIL, EVIL), settings={EVIL: EVIL})
+    run = replace(full_run, header=replace(full_run.header, label=EVIL, id=EVIL), results=(bad,), problems=(EVIL,))
+    for text in (render(run, format_name, 80, color), render_details(run, 80, color)):
+        for character in "\u202e\u2066\u200b\x00\x9b":
+            assert character not in text
+            assert f"\\u{ord(character):04x}" not in text.lower()
+        assert "\x1b[31m\u202e" not in text
+        assert "\x1b[31mevil" not in text
+
+
+def test_markdown_and_html_in_a_file_stay_text(full_run: Run, make_result) -> None:
+    bad = make_result(status="crashed", reason="<script>| [x](y) **b**", cautions=(Caution("a|b", "<img>", "`"),))
+    text = render(replace(full_run, results=(bad,)), "md")
+    outside = re.sub(r"`[^`]*`", "", text.replace("\\`", ""))
+    assert "<" not in outside
+    assert "[x](y)" not in outside
+    assert "a|b" not in outside
+
+
+@given(st.text())
+def test_cleaned_text_is_printable(text: str) -> None:
+    cleaned = clean(text)
+    assert "\n" not in cleaned
+    assert "\x1b" not in cleaned
+    assert clean(cleaned) == cleaned
+
+
+def test_an_unknown_format_is_named(full_run: Run) -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'json'"):
+        render(full_run, "jsn")
+
+
+@given(st.from_regex(r"[a-z]{1,20}/[a-z]{1,9}(:[a-z]{1,30}=[0-9]{1,30}(,[a-z]{1,9}=[0-9]{1,9}){0,3})?", fullmatch=True),
+       st.integers(8, 40))  # fmt: skip
+def test_a_folded_case_keeps_every_character_and_the_width(text: str, width: int) -> None:
+    folded = fold_case(text, width)
+    assert folded.replace("\n  ", "") == text
+    assert max(map(len, folded.split("\n"))) <= width
+
+
+def test_details_tell_everything(full_run: Run, make_estimate) -> None:
+    processes = tuple(make_estimate(samples_s=(1e-3, 2e-3, 3e-3)) for _ in range(2))
+    text = render_details(replace(full_run, results=(replace(full_run.results[1], processes=processes),)), 100)
+    for words in ("p90, p99", "phases", "matmul_precision highest", "numeric check", "process 2", "310 MB", "▁▄█"):
+        assert words in text
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=300))
+def test_a_strip_of_step_times_never_exceeds_its_width(samples: list[float]) -> None:
+    assert len(strip(samples, 50)) == min(50, len(samples))

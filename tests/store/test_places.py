@@ -1,0 +1,105 @@
+"""Where runs are kept, and how a person finds one again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchmark.errors import UsageError
+from torchmark.store import RunWriter, find_run, home, list_runs, new_path
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_header) -> dict[str, Path]:
+    """Four runs, the youngest written first, two of them with the same label."""
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    paths = {}
+    for name, second, label in (
+        ("ab12", 9, "nightly"),
+        ("ab34", 3, "nightly"),
+        ("cd56", 5, "quiet"),
+        ("ef78", 1, None),
+    ):
+        header = make_header(id=name, created=f"2026-11-15T10:00:0{second}Z", label=label)
+        paths[name] = new_path(header)
+        RunWriter.create(paths[name], header).close()
+    return paths
+
+
+@pytest.mark.usefixtures("runs")
+def test_runs_are_listed_newest_first_and_a_broken_one_hides_nothing() -> None:
+    (home() / "broken.jsonl").write_bytes(b"nonsense")
+    listed = list_runs()
+    assert [run.header.id for run in listed if run.header] == ["ab12", "cd56", "ab34", "ef78"]
+    assert [run.path.name for run in listed if run.problem] == ["broken.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("last", "ab12"), ("last~0", "ab12"), ("last~2", "ab34"), ("quiet", "cd56"), ("cd", "cd56"), ("ef78", "ef78")],
+)
+def test_a_run_is_found_by(runs: dict[str, Path], text: str, name: str) -> None:
+    assert find_run(text) == runs[name]
+
+
+def test_an_existing_path_comes_first(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("last").write_bytes(b"")
+    assert find_run("last") == Path("last")
+    assert find_run(str(runs["ef78"])) == runs["ef78"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nightly", "names 2 runs: ab12 .*, ab34"),
+        ("ab", "names 2 runs"),
+        ("quite", "Did you mean 'quiet'"),
+        ("lst", "Did you mean 'last'"),
+        ("last~9", "The oldest is last~3"),
+        ("missing.jsonl", "no file"),
+        ("", "unknown run"),
+        ("x" * 5000, "unknown run"),
+        ("a\0b", "unknown run"),
+    ],
+)
+@pytest.mark.usefixtures("runs")
+def test_what_names_no_run_or_several_is_an_error_that_helps(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        find_run(text)
+
+
+def test_without_runs_the_cure_is_to_measure_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "nowhere"))
+    assert list_runs() == ()
+    with pytest.raises(UsageError, match="torchmark run"):
+        find_run("last")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the folder is another on other systems")
+def test_the_home_is_where_the_platform_keeps_user_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TORCHMARK_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert home() == tmp_path / ".local/share/torchmark"
+    monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")
+    assert home() == tmp_path / ".local/share/torchmark"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert home() == tmp_path / "data/torchmark"
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become a user without a home")
+def test_a_user_without_a_home_still_has_a_place() -> None:
+    program = "import os; os.setuid(54321); from torchmark.store import home; print(home())"
+    environment = {key: value for key, value in os.environ.items() if key not in ("HOME", "TORCHMARK_HOME")}
+    environment.pop("XDG_DATA_HOME", None)
+    # Imported before the change of user: the interpreter's own folders may be closed to others.
+    program = "import torchmark.store; " + program
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert done.stdout.strip().endswith("torchmark")

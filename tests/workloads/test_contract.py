@@ -1,0 +1,132 @@
+"""Every workload, found by itself, keeps the contract in every mode, dtype and way of transfer."""
+
+from __future__ import annotations
+
+import ast
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from torchmark import workloads
+from torchmark.measure.check import check_step
+from torchmark.measure.parameters import list_parameters
+from torchmark.workloads.contract import Setting, Step, Workload
+
+NAMES = workloads.names()
+FORBIDDEN_CALLS = {"synchronize", "print", "perf_counter", "monotonic", "process_time", "sleep", "item", "tolist"}
+FORBIDDEN_MODULES = {"time", "timeit", "datetime", "torchmark.devices", "torchmark.measure"}
+
+
+def forms(workload: Workload) -> list[msgspec.Struct]:
+    """The tiny parameters with every choice that is offered by name."""
+    choices = [(each.name, choice) for each in list_parameters(workload) for choice in each.choices]
+    return [workload.tiny, *(msgspec.structs.replace(workload.tiny, **{name: choice}) for name, choice in choices)]
+
+
+CASES = [
+    pytest.param(name, params, mode, dtype, transfer, id=f"{name}-{index}-{mode}-{dtype}-{transfer}")
+    for name in NAMES
+    for index, params in enumerate(forms(workloads.find_workload(name)))
+    for mode in workloads.find_workload(name).modes
+    for dtype in workloads.find_workload(name).dtypes
+    for transfer in ("resident", "per-step")
+]
+
+
+def prepare(name: str, params: msgspec.Struct, **settings: object) -> Step:
+    return workloads.find_workload(name).prepare(params, Setting(**settings))
+
+
+def values(step: Step) -> list[list[float]]:
+    return [output.double().flatten().tolist() for output in step.outputs()] if step.outputs else []
+
+
+@pytest.mark.parametrize(("name", "params", "mode", "dtype", "transfer"), CASES)
+def test_a_step_runs_and_computes_the_right_numbers(
+    name: str, params: msgspec.Struct, mode: str, dtype: str, transfer: str
+) -> None:
+    step = prepare(name, params, mode=mode, dtype=dtype, transfer=transfer)
+    step.run()
+    step.run()
+    check = check_step(step, dtype)
+    if step.outputs is not None:
+        assert check is not None
+        assert check.error <= check.tolerance < 0.2
+    work = step.work
+    assert workloads.find_workload(name).work(params, Setting(mode=mode, dtype=dtype)) in (work, None)
+    assert work.unit.islower()
+    for amount in (work.items, work.flops, work.bytes):
+        assert amount is None or (math.isfinite(amount) and amount >= 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(name: str) -> None:
+    workload = workloads.find_workload(name)
+    for mode in workload.modes:
+        first, again, other = (values(prepare(name, workload.tiny, mode=mode, seed=seed)) for seed in (3, 3, 4))
+        assert first == again
+        assert not first or first != other
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checking_changes_nothing_about_what_is_timed(name: str) -> None:
+    workload = workloads.find_workload(name)
+    for mode in workload.modes:
+        checked, left_alone = (prepare(name, workload.tiny, mode=mode) for _ in range(2))
+        for step in (checked, left_alone):
+            step.run()
+        check_step(checked, "float32")
+        seen, expected = checked.run(), left_alone.run()
+        assert seen is expected is None or bool((seen == expected).all())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_declares_what_the_tool_shows_and_stores(name: str) -> None:
+    workload = workloads.find_workload(name)
+    assert workload.summary().endswith(".")
+    assert len(workload.summary()) <= 120
+    assert workload.__doc__
+    assert workload.version >= 1
+    assert workload.modes
+    assert isinstance(workload.tiny, workload.params)
+    for parameter in list_parameters(workload):
+        assert isinstance(parameter.default, int | float | bool | str)
+        assert parameter.choices or "from" in parameter.takes or "above" in parameter.takes or "on" in parameter.takes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_workload_synchronises_times_or_prints(name: str) -> None:
+    source = Path(sys.modules[type(workloads.find_workload(name)).__module__].__file__ or "").read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            assert called not in FORBIDDEN_CALLS, f"line {node.lineno} calls {called}"
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert not FORBIDDEN_MODULES.intersection(names)
+
+
+def test_finding_workloads_and_running_null_imports_no_torch() -> None:
+    program = (
+        "import sys; from torchmark import workloads; from torchmark.workloads.contract import Setting\n"
+        "found = [workloads.find_workload(name) for name in workloads.names()]\n"
+        "[each.work(each.params(), Setting(mode=mode)) for each in found for mode in each.modes]\n"
+        "null = workloads.find_workload('null'); null.prepare(null.tiny, Setting(mode='infer')).run()\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_compiled_steps_compute_the_right_numbers() -> None:
+    for name in NAMES:
+        workload = workloads.find_workload(name)
+        for params in forms(workload):
+            for mode in workload.modes:
+                step = prepare(name, params, mode=mode, compile="on")
+                step.run()
+                check_step(step, "float32")
