@@ -15,8 +15,8 @@ COARSE = 0.05
 def cautions_of(result: Result) -> tuple[Caution, ...]:
     """Everything that a result's own figures warn about."""
     estimate = result.estimate
-    if estimate is None:
-        return ()
+    if estimate is None or estimate.center_s <= estimate.call_cost_s:
+        return ()  # below what calling a step costs there is nothing to be relative to
     found = [_verdict_caution(estimate)]
     found += [rule(estimate) for flag, rule in _FLAGS.items() if flag in estimate.flags]
     if estimate.sample_count < FEW_SAMPLES:

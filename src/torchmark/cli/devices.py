@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
@@ -38,7 +39,7 @@ def _show(names: tuple[str, ...] | None, form: str) -> None:
     if form == "json":
         click.echo(_json(inventory))
     else:
-        click.echo("\n".join(_inventory_lines(inventory)))
+        click.echo("\n".join(map(_folded, _inventory_lines(inventory))))
 
 
 def _audit(names: tuple[str, ...], form: str) -> None:
@@ -113,6 +114,13 @@ def _support_text(support: DtypeSupport) -> str:
         return "crashes" if support.crashed else "does not run"
     times = f"{support.slowdown or 1.0:.2g}×" if (support.slowdown or 1.0) < 99.5 else f"{support.slowdown:.0f}×"
     return times if support.fast else f"{times}, no fast path"
+
+
+def _folded(line: str) -> str:
+    """A sentence on as many lines as the terminal makes of it; tables are left as they are."""
+    from torchmark.cli.output import terminal_width
+
+    return line if "  " in line else fill(line, terminal_width(), subsequent_indent="  ", break_long_words=False)
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from torchmark.measure.messages import Message, Phase, Sampled
 from torchmark.records import Case, Result
+from torchmark.report.figures import margin, step_time
 from torchmark.report.units import duration, relative
 
 _PHASES = {
@@ -59,7 +60,7 @@ class ProgressLine:
         if self._live:
             return
         estimate = result.estimate
-        figure = f"{duration(estimate.center_s)} {relative(estimate.precision)} {estimate.verdict}" if estimate else ""
+        figure = f"{step_time(estimate)} {margin(estimate)} {estimate.verdict}" if estimate else ""
         self._print(f"{self._label}: {figure if result.status == 'ok' else result.status}")
 
     def clear(self) -> None:

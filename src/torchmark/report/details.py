@@ -71,7 +71,7 @@ def _estimate_rows(found: Estimate) -> Iterator[Row]:
     interval = f"{units.duration(found.low_s)} to {units.duration(found.high_s)}"
     yield (
         "per step",
-        f"{units.duration(found.center_s)} {units.relative(found.precision)} ({found.estimand}, {interval})",
+        f"{figures.step_time(found)} {figures.margin(found)} ({found.estimand}, {interval})",
     )
     yield "verdict", " ".join((found.verdict, *found.flags))
     for evidence in found.evidence:
@@ -127,7 +127,7 @@ def _rate_rows(result: Result) -> Iterator[Row]:
 
 def _process_rows(result: Result) -> Iterator[Row]:
     for number, process in enumerate(result.processes, 1):
-        figure = f"{units.duration(process.center_s)} {units.relative(process.precision)} {process.verdict}"
+        figure = f"{figures.step_time(process)} {figures.margin(process)} {process.verdict}"
         yield f"process {number}", f"{figure}\n{strip(process.samples_s)}".rstrip()
     if result.estimate and result.estimate.samples_s and not result.processes:
         yield "step times", strip(result.estimate.samples_s)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from torchmark.records import Caution, Result, Run
-from torchmark.report.units import percent
+from torchmark.records import Caution, Estimate, Result, Run
+from torchmark.report.units import duration, percent, relative
 
 
 class Note(Struct, frozen=True):
@@ -33,6 +33,18 @@ def shared_place(results: Sequence[Result]) -> str | None:
 def short_name(result: Result, shared: str | None) -> str:
     """The case without the place that the heading names already."""
     return result.case.text.replace(f"@{shared}", "", 1) if shared else result.case.text
+
+
+def step_time(estimate: Estimate) -> str:
+    """The time of a step; one that came out below nothing is nothing."""
+    return duration(max(estimate.center_s, 0.0))
+
+
+def margin(estimate: Estimate) -> str:
+    """Half the interval, relative to the step; in seconds where the step is no longer than the call of one."""
+    if estimate.center_s <= estimate.call_cost_s:
+        return f"±{duration((estimate.high_s - estimate.low_s) / 2)}"
+    return relative(estimate.precision)
 
 
 def step_rate(result: Result) -> float | None:

@@ -49,8 +49,8 @@ def _row(result: Result, shared: str | None) -> list[str]:
         return [name, *[units.NOTHING] * 5, escape(result.status)]
     return [
         name,
-        units.duration(estimate.center_s),
-        units.relative(estimate.precision),
+        figures.step_time(estimate),
+        figures.margin(estimate),
         escape(units.rate(figures.step_rate(result), result.work.unit if result.work else "")),
         units.duration(figures.tail(result)),
         units.duration(estimate.first_step_s),

@@ -137,8 +137,8 @@ def _columns(results: Sequence[Result], width: int) -> list[tuple[str, list[str]
         return title, [figure(result) if result and result.estimate else units.NOTHING for result in shown]
 
     columns = [
-        cells("per step", lambda result: units.duration(result.estimate.center_s)),
-        cells("±", lambda result: units.relative(result.estimate.precision)),
+        cells("per step", lambda result: figures.step_time(result.estimate)),
+        cells("±", lambda result: figures.margin(result.estimate)),
         cells("rate", lambda result: units.rate(figures.step_rate(result), result.work.unit if result.work else "")),
     ]
     if width >= WIDE:
@@ -173,16 +173,22 @@ def _failures(run: Run) -> list[RenderableType]:
 
 
 def _cautions(run: Run) -> list[RenderableType]:
-    rows = []
+    """One entry for each kind, with the first cause as its example: `show --details` has every case's own."""
+    kinds: dict[str, list[figures.Note]] = {}
     for note in figures.notes(run):
-        cases = ", ".join(note.cases) if note.cases else "all cases"
-        advice = f"{shorten(note.cause)} → {shorten(note.cure)}" if note.cure else shorten(note.cause)
-        rows.append((note.kind, f"{cases}\n{advice}"))
-    previous = ""
-    for index, (kind, text) in enumerate(rows):
-        rows[index] = ("" if kind == previous else kind, text)
-        previous = kind
+        kinds.setdefault(note.kind, []).append(note)
+    rows = []
+    for kind, notes in kinds.items():
+        advice = f"\n→ {shorten(notes[0].cure)}" if notes[0].cure else ""
+        rows.append((kind, f"{_where(notes)}: {shorten(notes[0].cause)}{advice}"))
     return _section("Cautions", rows)
+
+
+def _where(notes: Sequence[figures.Note]) -> str:
+    names = [name for note in notes for name in note.cases]
+    if not names:
+        return "all cases"
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _problems(run: Run) -> list[RenderableType]:
