@@ -193,7 +193,8 @@ class Estimate(Struct, frozen=True):
     p99_high_s: float | None = None
     mad_s: float = 0.0
     outlier_share: float = 0.0
-    device_step_s: float | None = None  # by the device's own events, beside the wall time
+    device_step_s: float | None = None  # the mean by the device's own events, beside the wall time
+    wall_step_s: float | None = None  # the mean by the host's clock over the same steps
     contention: Contention = Contention()
     sync_cost_s: float = 0.0
     call_cost_s: float = 0.0
@@ -258,6 +259,26 @@ class Machine(Struct, frozen=True):
     devices: tuple[DeviceInfo, ...] = ()
 
 
+class StageEstimate(Struct, frozen=True):
+    """One part of a job: how often the job does it, and how long it takes once. The interval is 95%."""
+
+    name: str
+    steps: int  # 0: inside the steps of another stage
+    center_s: float
+    low_s: float
+    high_s: float
+
+
+class JobEstimate(Struct, frozen=True):
+    """How long the whole job takes: measured whole, or extrapolated from its steps."""
+
+    seconds: float
+    low_s: float
+    high_s: float
+    whole: bool
+    stages: tuple[StageEstimate, ...] = ()
+
+
 class Result(Struct, frozen=True):
     """What a case gave. With several processes `estimate` combines them and `processes` keeps each one."""
 
@@ -271,6 +292,8 @@ class Result(Struct, frozen=True):
     work: Work | None = None
     memory: Memory | None = None
     numeric: NumericCheck | None = None
+    job: JobEstimate | None = None
+    metrics: dict[str, float] = field(default_factory=dict)  # loss, accuracy, shares, counts
     phases_s: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Value | None] = field(default_factory=dict)
     cautions: tuple[Caution, ...] = ()

@@ -44,9 +44,7 @@ _VERDICTS: dict[str, Callable[[Estimate, str], Caution]] = {
     ),
     "drifting": lambda _, seen: Caution("drifting", seen, "Measure longer with --budget until it settles"),
     "warming": lambda _, seen: Caution("warming", seen, "Give it more time with --budget"),
-    "noisy": lambda estimate, seen: Caution(
-        "noisy", f"{seen} where ±{100 * estimate.target:g}% was asked for", "Give it more time with --budget"
-    ),
+    "noisy": lambda _, seen: Caution("noisy", seen, "Give it more time with --budget"),
 }
 
 
@@ -66,11 +64,17 @@ _FLAGS: dict[str, Callable[[Estimate], Caution]] = {
         "step times come in two distinct levels",
         "The median describes the more frequent level only: see `torchmark show --samples`",
     ),
+    "paging": lambda _: Caution(
+        "paging",
+        "the system moved memory to and from the disk meanwhile",
+        "Free some memory, or use a smaller batch",
+    ),
+    "on-battery": lambda _: Caution("on-battery", "the machine ran on its battery", "Plug it in and measure again"),
 }
 
 
 def _busy_share(estimate: Estimate) -> float:
-    return min((estimate.device_step_s or 0.0) / estimate.mean_s, 1.0) if estimate.mean_s > 0 else 0.0
+    return min((estimate.device_step_s or 0.0) / estimate.wall_step_s, 1.0) if estimate.wall_step_s else 0.0
 
 
 def _few_samples(estimate: Estimate) -> Caution:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +14,7 @@ from scipy.special import stdtrit
 from torchmark.analyze.series import Reading
 from torchmark.analyze.statistics import CONFIDENCE, MAD_TO_DEVIATION, WINSOR_MADS, Series, mean_interval, tail_bound
 from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, worst
-from torchmark.records import Conditions, Estimand, Estimate, Memory, Result
+from torchmark.records import Conditions, Contention, Estimand, Estimate, Memory, Result
 
 
 class Observations(Struct, frozen=True):
@@ -37,7 +38,7 @@ class Observations(Struct, frozen=True):
 def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate:
     """The estimate of one process. The constant cost of calling a step is taken off every figure."""
     contention = contention_of(seen.readings, seen.wait_share, seen.switches)
-    judgement = judge(reading, seen.confirmed, contention, seen.readings)
+    judgement = judge(reading, seen.confirmed, contention, seen.readings, seen.target)
     raw = samples[reading.cut :]
     kept, cost = np.sort(raw) - seen.call_cost_s, seen.call_cost_s
     median = float(np.median(kept))
@@ -77,6 +78,7 @@ def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate
         mad_s=mad,
         outlier_share=float(np.mean(deviations > WINSOR_MADS * MAD_TO_DEVIATION * mad)) if mad > 0 else 0.0,
         device_step_s=seen.device_step_s,
+        wall_step_s=seen.wall_step_s,
         contention=contention,
         sync_cost_s=seen.sync_cost_s,
         call_cost_s=cost,
@@ -94,6 +96,8 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
     if len(processes) == 1:
         only = processes[0]
         return replace(only, flags=_union([only.flags, ("single-process",)]))
+    if len({estimate.estimand for estimate in processes}) > 1:
+        processes = [_as_mean(estimate) for estimate in processes]
     centers = np.array([estimate.center_s for estimate in processes])
     middle = sorted(processes, key=lambda estimate: estimate.center_s)[len(processes) // 2]
     center = float(centers.mean())
@@ -101,7 +105,7 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
     return replace(
         middle,
         center_s=center,
-        low_s=center - reach,
+        low_s=max(center - reach, min(center, 0.0)),  # processes may disagree by more than there is time
         high_s=center + reach,
         verdict=worst([estimate.verdict for estimate in processes]),
         first_step_s=processes[0].first_step_s,
@@ -111,7 +115,28 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         samples_s=(),
         flags=_union([estimate.flags for estimate in processes]),
         evidence=_telling(processes).evidence,
+        contention=_worst_contention([estimate.contention for estimate in processes]),
     )
+
+
+def _as_mean(estimate: Estimate) -> Estimate:
+    """Steps of about the shortest length that is timed alone: some processes saw a median, some only a mean."""
+    return replace(
+        estimate,
+        estimand="mean",
+        center_s=estimate.mean_s,
+        low_s=estimate.mean_low_s,
+        high_s=estimate.mean_high_s,
+    )
+
+
+def _worst_contention(seen: Sequence[Contention]) -> Contention:
+    """Of every share the largest, as the verdict is that of the worst process."""
+
+    def largest(name: str) -> Any:
+        return max((value for each in seen if (value := getattr(each, name)) is not None), default=None)
+
+    return Contention(**{name: largest(name) for name in Contention.__struct_fields__})
 
 
 def _telling(processes: Sequence[Estimate]) -> Estimate:

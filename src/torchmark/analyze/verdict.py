@@ -15,6 +15,7 @@ TAKEN_SHARE = 0.02  # of the machine's capacity, or of the measuring time
 LEAST_TAKEN_S = 0.04  # four ticks of the kernel's clock: less cannot be told from its rounding
 PROBE_SLOWER = 1.03
 CLOCK_DROP = 0.95
+PAGING_RATE = 10.0  # major faults a second
 LAUNCH_SHARE = 0.9
 MODE_SHARE = 0.1
 MODE_DISTANCE = 0.03
@@ -53,12 +54,15 @@ def contention_of(readings: Sequence[Conditions], wait_share: float | None, swit
     )
 
 
-def judge(reading: Reading, confirmed: bool, contention: Contention, readings: Sequence[Conditions]) -> Judgement:
+def judge(
+    reading: Reading, confirmed: bool, contention: Contention, readings: Sequence[Conditions], target: float
+) -> Judgement:
     """The first verdict, in order of precedence, that the evidence supports."""
     taken = _taken(contention)
     held_down = _held_down(readings)
     slower = reading.slowing or (reading.trending and reading.trend.change > 0)
-    flags = ("oversubscribed",) if _oversubscribed(contention, taken) else ()
+    seen = {"oversubscribed": _oversubscribed(contention, taken), "paging": _paging(readings)}
+    flags = tuple(flag for flag, found in seen.items() if found)
     if taken:
         return Judgement("contended", flags, tuple(taken))
     if slower and held_down:
@@ -70,7 +74,7 @@ def judge(reading: Reading, confirmed: bool, contention: Contention, readings: S
     if reading.warming:
         return Judgement("warming", flags, ("step times had not settled by half of the samples",))
     if not confirmed:
-        return Judgement("noisy", flags, (f"the interval reached ±{reading.precision:.1%}",))
+        return Judgement("noisy", flags, (_imprecision(reading.precision, target),))
     return Judgement("stable", flags, ())
 
 
@@ -101,6 +105,19 @@ def _oversubscribed(contention: Contention, taken: Sequence[str]) -> bool:
     """Threads that wait for a core although nobody else uses one wait for each other."""
     waited = contention.wait_share is not None and contention.wait_share > TAKEN_SHARE
     return waited and not taken and contention.other_cpu_share is not None
+
+
+def _paging(readings: Sequence[Conditions]) -> bool:
+    """Steps that keep waiting for the disk to bring memory back; a few faults are code that runs for the first time."""
+    counts = [reading.major_fault_count for reading in readings if reading.major_fault_count is not None]
+    span = readings[-1].at_s - readings[0].at_s if readings else 0.0
+    return len(counts) > 1 and span > 0 and counts[-1] - counts[0] > PAGING_RATE * max(span, 1.0)
+
+
+def _imprecision(precision: float, target: float) -> str:
+    if precision <= target:
+        return f"±{precision:.2%} was reached, but too late or with too few independent samples to be confirmed"
+    return f"the interval reached ±{precision:.1%} where ±{100 * target:g}% was asked for"
 
 
 def _held_down(readings: Sequence[Conditions]) -> list[str]:

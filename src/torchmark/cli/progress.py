@@ -29,8 +29,8 @@ class ProgressLine:
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
-        self._total, self._position = total, 0
-        self._label, self._deadline = "", 0.0
+        self._total = total
+        self._case, self._label, self._deadline = "", "", 0.0
 
     def note(self, text: str) -> None:
         """Something that concerns the whole run."""
@@ -42,7 +42,7 @@ class ProgressLine:
 
     def started(self, case: Case, position: int, process: int, processes: int) -> None:
         turn = f" process {process + 1}/{processes}" if processes > 1 else ""
-        self._position, self._label = position, f"[{position}/{self._total}]{turn} {case.text}"
+        self._case, self._label = case.text, f"[{position}/{self._total}]{turn} {case.text}"
         self._show(self._label, f" · starting{self._left()}")
 
     def heard(self, message: Message) -> None:
@@ -61,7 +61,8 @@ class ProgressLine:
             return
         estimate = result.estimate
         figure = f"{step_time(estimate)} {margin(estimate)} {estimate.verdict}" if estimate else ""
-        self._print(f"{self._label}: {figure if result.status == 'ok' else result.status}")
+        label = self._label if result.case.text == self._case else result.case.text  # one that never started
+        self._print(f"{label}: {figure if result.status == 'ok' else result.status}")
 
     def clear(self) -> None:
         if self._live:

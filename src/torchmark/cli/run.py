@@ -123,9 +123,8 @@ def _expand(options: dict[str, Any], devices: Sequence[str]) -> tuple[Case, ...]
         if options["suite_name"]:
             raise UsageError("a suite and workloads were both named", "Name one or the other")
         return expand(Sweep(options["workloads"], **chosen))
-    axes = [
-        f"--{name}" for name in ("mode", "param", "dtype", "compile", "transfer", "threads") if _given(options, name)
-    ]
+    names = ("mode", "param", "dtype", "compile", "transfer", "threads", "workers")
+    axes = [f"--{name}" for name in names if _given(options, name)]
     if axes:
         raise UsageError(f"{axes[0]} needs a workload", "Name one: `torchmark list` shows them")
     return suite(options["suite_name"] or "quick", devices, tiny=options["tiny"])
@@ -159,6 +158,8 @@ def _plan(cases: tuple[Case, ...], options: dict[str, Any]) -> Plan:
 
 
 def _usual_budget(cases: tuple[Case, ...], options: dict[str, Any]) -> float:
+    if options["steps"]:
+        return float(options["timeout_s"]) * len(cases)  # what was asked for is done, however long it takes
     if options["workloads"]:
         return CASE_BUDGETS[options["rigor"]] * len(cases)
     return SUITE_BUDGETS[options["suite_name"] or "quick"]
@@ -173,7 +174,7 @@ def _describe(plan: Plan) -> str:
         if plan.steps
         else f"at most {duration(share)} each, {duration(plan.budget_s)} in all"
     )
-    return "\n".join([*lines, "", f"{len(lines)} cases, {processes}, {limit}"])
+    return "\n".join([*lines, "", f"{len(lines)} case{'s' if len(lines) > 1 else ''}, {processes}, {limit}"])
 
 
 def _header(plan: Plan, machine: Machine, label: str | None) -> RunHeader:
@@ -198,6 +199,7 @@ def _header(plan: Plan, machine: Machine, label: str | None) -> RunHeader:
 
 def _resume(options: dict[str, Any]) -> int:
     """Measure what a run that was stopped still lacks, into the same file."""
+    _check_resumable(options)
     path = find_run(options["resumed"])
     run = load(path)
     header = run.header
@@ -214,14 +216,48 @@ def _resume(options: dict[str, Any]) -> int:
         steps=header.steps,
         seed=header.seed,
     )
+    if options["dry_run"]:
+        emit(_describe(plan))
+        return EXIT_FINE
+    if missing:
+        _check_same_machine(header)
     with machine_lock(wait=options["wait"], share=options["share"]), RunWriter.resume(path) as writer:
         return _measure(plan, header.machine, writer, done, options["format"])
+
+
+def _check_resumable(options: dict[str, Any]) -> None:
+    """A run that goes on keeps what it was started with."""
+    fixed = ["suite_name", "devices", "modes", "params", "dtypes", "compile_", "transfer", "threads", "workers"]
+    given = [name for name in (*fixed, "steps", "label", "out", "watch", "tiny") if options[name]]
+    if options["workloads"] or given:
+        raise UsageError(
+            "--resume goes on with the cases and settings of that run, which cannot be changed",
+            "Leave everything but --budget and --timeout out, or start a new run without --resume",
+        )
+
+
+def _check_same_machine(header: RunHeader) -> None:
+    """Folders of runs are shared between machines; figures of two of them must not end up in one file."""
+    here = survey_devices([device.name for device in header.machine.devices])
+    names = [name for name in Machine.__struct_fields__ if name not in ("power_mode", "on_battery")]
+    changed = [name for name in names if getattr(here, name) != getattr(header.machine, name)]
+    if changed:
+        was, now = (getattr(machine, changed[0]) for machine in (header.machine, here))
+        raise UsageError(
+            f"this run was begun on another machine: its {changed[0]} was {was} and is {now} here",
+            "Start a new run without --resume",
+        )
+
+
+def _log_path(path: Path) -> Path:
+    """Beside the run file, and never the run file itself, whatever that is called."""
+    return path.with_name(path.name + ".log")
 
 
 def _measure(plan: Plan, machine: Machine, writer: RunWriter, done: dict[str, Any], format: str) -> int:  # noqa: A002
     """Every result is on the disk before the next process starts; an interrupt ends the run in order."""
     progress = ProgressLine(len(plan.cases))
-    session = Session(plan, machine, progress.heard, writer.path.with_suffix(".log"))
+    session = Session(plan, machine, progress.heard, _log_path(writer.path))
     position = {case.text: number for number, case in enumerate(plan.cases, 1)}
     code = EXIT_FINE
     try:
@@ -251,7 +287,7 @@ def _conclude(run: Run, path: Path, format: str, code: int) -> int:  # noqa: A00
     if format == "table":
         click.echo(f"Kept as {run.header.id}: torchmark show {run.header.id}", err=True)
         if any(result.status == "crashed" for result in run.results):
-            click.echo(f"What the workers printed: {path.with_suffix('.log')}", err=True)
+            click.echo(f"What the workers printed: {_log_path(path)}", err=True)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
     return code

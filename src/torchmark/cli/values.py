@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 _UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+_NUMBER = r"\d+(?:\.\d+)?"
+_PART = re.compile(rf"({_NUMBER})(ms|s|m|h|$)")
+_WHOLE = re.compile(rf"(?:{_NUMBER}(?:ms|s|m|h))*(?:{_NUMBER})?")
 LONGEST_S = 30 * 24 * 3600.0
 
 
@@ -21,7 +23,7 @@ class Duration(click.ParamType[float]):
         if isinstance(value, float):
             return value
         text = str(value).strip().lower()
-        if not re.fullmatch(rf"(?:{_PART.pattern})+", text):
+        if not text or not _WHOLE.fullmatch(text):
             self.fail(f"'{value}' is not a time. Write 30s, 5m or 1h30m", param, ctx)
         seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
         if not 0 < seconds <= LONGEST_S:

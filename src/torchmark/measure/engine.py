@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
+from torchmark.analyze.series import Reading
 from torchmark.analyze.summary import Observations, summarise
 from torchmark.measure.pair import measure_pair
 from torchmark.measure.sampling import (
@@ -17,7 +20,7 @@ from torchmark.measure.sampling import (
     StopRule,
     TimeBlock,
     as_block,
-    block_size_for,
+    choose_block_size,
 )
 from torchmark.records import Block, Conditions, Estimand, Estimate
 
@@ -38,12 +41,15 @@ def measure_steps(
     `time_block(k)` runs k steps and returns their seconds, one synchronisation included. `conditions` and `progress`
     are called at checkpoints, outside the timed region.
     """
-    first_step_s = max(as_block(time_block(1)).total_s - sync_cost_s, 0.0)
-    block_size, single_steps = _choose_block(time_block, sync_cost_s, settings)
-    estimand: Estimand = "median" if single_steps else "mean"
+    first = as_block(time_block(1))
+    by_events = isinstance(first.step_s, tuple)
+    block_size = 1 if settings.steps is not None else choose_block_size(time_block, sync_cost_s)
+    estimand: Estimand = "median" if block_size == 1 or by_events else "mean"
+    if by_events:
+        settings = replace(settings, call_cost_s=0.0)  # the device's own stamps do not see what a call costs the host
     samples, seen = Samples(settings.steps or settings.max_samples), _Beside()
     readings = [conditions()] if conditions else []
-    rule = StopRule(settings, estimand, 1 if single_steps else block_size, clock)
+    rule = StopRule(settings, estimand, 1 if by_events else block_size, clock)
     while not rule.finished:
         block = as_block(time_block(block_size))
         seen.add(block, block_size, sync_cost_s)
@@ -54,38 +60,29 @@ def measure_steps(
             if conditions:
                 readings.append(conditions())
             if progress:
-                center, low, high = (max(value - settings.call_cost_s, 0.0) for value in reading.interval)
-                progress(Progress(samples.count, rule.elapsed_s, settings.budget_s, center, low, high))
-    assert rule.reading is not None  # a rule only finishes at a look
-    return summarise(
-        samples.values,
-        rule.reading,
-        Observations(
-            estimand=estimand,
-            block_size=block_size,
-            confirmed=rule.confirmed,
-            first_step_s=first_step_s,
-            sync_cost_s=sync_cost_s,
-            call_cost_s=settings.call_cost_s,
-            target=settings.target,
-            duration_s=rule.elapsed_s,
-            wait_share=seen.wait_share,
-            switches=seen.switches,
-            device_step_s=seen.device_step_s,
-            wall_step_s=seen.wall_step_s,
-            readings=tuple(readings),
-        ),
+                progress(_progress(samples.count, rule, reading))
+    observations = Observations(
+        estimand=estimand,
+        block_size=block_size,
+        confirmed=rule.confirmed,
+        first_step_s=max(first.total_s - sync_cost_s, 0.0),
+        sync_cost_s=sync_cost_s,
+        call_cost_s=settings.call_cost_s,
+        target=settings.target,
+        duration_s=rule.elapsed_s,
+        wait_share=seen.wait_share,
+        switches=seen.switches,
+        device_step_s=seen.device_step_s,
+        wall_step_s=seen.wall_step_s,
+        readings=tuple(readings),
     )
+    assert rule.reading is not None  # a rule only finishes at a look
+    return summarise(samples.values, rule.reading, observations)
 
 
-def _choose_block(time_block: TimeBlock, sync_cost_s: float, settings: Settings) -> tuple[int, bool]:
-    """How many steps make a sample, and whether each of them is seen alone."""
-    if settings.steps is not None:
-        return 1, True
-    probes = [as_block(time_block(1)) for _ in range(2)]
-    step_s = min(probe.total_s for probe in probes) - sync_cost_s
-    block_size = block_size_for(step_s, sync_cost_s)
-    return block_size, block_size == 1 or isinstance(probes[-1].step_s, tuple)
+def _progress(count: int, rule: StopRule, reading: Reading) -> Progress:
+    center, low, high = (max(value - rule.settings.call_cost_s, 0.0) for value in reading.interval)
+    return Progress(count, rule.elapsed_s, rule.settings.budget_s, center, low, high)
 
 
 def _per_step(block: Block, block_size: int, sync_cost_s: float) -> tuple[float, ...]:

@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
+import msgspec
+
 from torchmark.devices import forbid_fallback
 from torchmark.measure.messages import Job, Measured, Message, Phase, Refused, Surveyed, decode_message, encode
 from torchmark.measure.outcomes import death_of, memory_kills
@@ -50,7 +52,8 @@ class Launcher:
         theirs.close()
         lifeline_end.close()
         try:
-            ours.send_bytes(encode(job))
+            with contextlib.suppress(OSError):  # it died before it could listen: what is said of it tells how
+                ours.send_bytes(encode(job))
             return _attend(process, ours, time.monotonic() + timeout_s, timeout_s, listen, kills)
         finally:
             _end(process)
@@ -73,7 +76,7 @@ def _attend(process, pipe: Connection, deadline: float, timeout_s: float, listen
     while True:
         ready = wait([pipe, process.sentinel], max(deadline - time.monotonic(), 0.0))
         if not ready:
-            return Ended(None, "timeout", f"no result after {timeout_s:.0f} s; it was busy with: {phase}")
+            return Ended(None, "timeout", f"no result after {timeout_s:g} s; it was busy with: {phase}")
         if pipe not in ready:
             process.join(GRACE_S)
             return Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
@@ -82,6 +85,8 @@ def _attend(process, pipe: Connection, deadline: float, timeout_s: float, listen
         except (EOFError, OSError):
             process.join(GRACE_S)
             return Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
+        except msgspec.MsgspecError as error:
+            return Ended(None, "crashed", f"the worker said during {phase} what cannot be read: {error}")
         if isinstance(message, Measured | Surveyed | Refused):
             return Ended(message)
         if isinstance(message, Phase):

@@ -18,7 +18,7 @@ from torchmark.measure.sampling import (
     StopRule,
     TimeBlock,
     as_block,
-    block_size_for,
+    choose_block_size,
 )
 
 
@@ -50,14 +50,18 @@ def measure_pair(
     """Time A and B in adjacent pairs of random order, and estimate the median of the log-ratios."""
     order = random.Random(seed)
     first_a_s, first_b_s = (as_block(timed(1)).total_s for timed in (time_a, time_b))
-    size_a, size_b = (_block_size(timed, sync_cost_s) for timed in (time_a, time_b))
+    size_a, size_b = (choose_block_size(timed, sync_cost_s) for timed in (time_a, time_b))
+
+    def step(timed: TimeBlock, size: int) -> float:
+        return max((as_block(timed(size)).total_s - sync_cost_s) / size - settings.call_cost_s, 1e-12)
+
     ratios = Samples(settings.steps or settings.max_samples)
     rule = StopRule(settings, "median", 1, clock)
     while not rule.finished:
         if order.random() < 0.5:
-            a, b = _step(time_a, size_a, sync_cost_s), _step(time_b, size_b, sync_cost_s)
+            a, b = step(time_a, size_a), step(time_b, size_b)
         else:
-            b, a = _step(time_b, size_b, sync_cost_s), _step(time_a, size_a, sync_cost_s)
+            b, a = step(time_b, size_b), step(time_a, size_a)
         ratios.add(b / a)
         if rule.due(ratios.count):
             interval = rule.look(ratios.values).interval
@@ -86,11 +90,3 @@ def _answer(low: float, high: float) -> Answer:
     if high < 1 / (1 + DIFFERENT):
         return "faster"
     return "same" if low >= 1 / (1 + SAME) and high <= 1 + SAME else "unsure"
-
-
-def _block_size(timed: TimeBlock, sync_cost_s: float) -> int:
-    return block_size_for(min(as_block(timed(1)).total_s for _ in range(2)) - sync_cost_s, sync_cost_s)
-
-
-def _step(timed: TimeBlock, size: int, sync_cost_s: float) -> float:
-    return max((as_block(timed(size)).total_s - sync_cost_s) / size, 1e-12)

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from torchmark.analyze.series import Reading, read_series
 from torchmark.analyze.statistics import Series, rank_difference
+from torchmark.errors import TorchmarkError
 from torchmark.records import Block, Conditions, Estimand
 
 MIN_BLOCK_S = 10e-6  # below this the clock's own cost and grain show in a sample
@@ -19,6 +20,8 @@ CONFIRMATION_Z = 2.3
 CORRELATED = 2.0  # correlation time from which a series counts as correlated
 ENOUGH_TIMES = 100.0  # a correlated series must be this many correlation times long before it may be called steady
 FEWEST_SAMPLES = 3
+SYNC_TIMES = 2.0  # a block must take this many times the sync before the rest of it is worth dividing
+PROBE_GROWTH = 16
 
 Clock = Callable[[], float]
 TimeBlock = Callable[[int], "Block | float"]
@@ -55,7 +58,26 @@ DEFAULTS = Settings()
 
 
 def as_block(seen: Block | float) -> Block:
-    return seen if isinstance(seen, Block) else Block(float(seen))
+    """What a timer gave, as a block; a timer that gives no time would never let the budget run out."""
+    block = seen if isinstance(seen, Block) else Block(float(seen))
+    if not math.isfinite(block.total_s):
+        raise TorchmarkError(f"the timer says that a block took {block.total_s} s", "Time it with a clock that counts")
+    return block
+
+
+def choose_block_size(time_block: TimeBlock, sync_cost_s: float) -> int:
+    """How many steps make a sample.
+
+    What is left of a short block after its sync is taken off may be nothing at all by chance, which would ask for
+    millions of steps; such a block is tried again longer first.
+    """
+    size = 1
+    while True:
+        total_s = min(as_block(time_block(size)).total_s for _ in range(2))
+        wanted = block_size_for((total_s - sync_cost_s) / size, sync_cost_s)
+        if wanted <= size or total_s >= SYNC_TIMES * sync_cost_s:
+            return wanted
+        size = min(PROBE_GROWTH * size, wanted)
 
 
 def block_size_for(step_s: float, sync_cost_s: float) -> int:
@@ -73,6 +95,8 @@ class Samples:
 
     def add(self, seconds: float) -> None:
         if self.count < len(self._seconds):
+            if not math.isfinite(seconds):
+                raise TorchmarkError(f"the timer says that a step took {seconds} s", "Time it with a clock that counts")
             # A sync that was cheaper than calibrated must not make a time that has no logarithm.
             self._seconds[self.count] = max(seconds, 1e-12)
             self.count += 1
@@ -112,7 +136,9 @@ class StopRule:
             count >= FEWEST_SAMPLES and elapsed + sample_s > 1.1 * settings.budget_s
         )
         self.finished = late or count >= settings.max_samples
-        return self.finished or (count >= self._next and elapsed >= settings.min_time_s)
+        # Short steps fill the array before the least time has passed, and a look at the end alone confirms nothing.
+        roomy = elapsed < settings.min_time_s and 2 * count < settings.max_samples
+        return self.finished or (count >= self._next and not roomy)
 
     def look(self, values: Series) -> Reading:
         """Read the series; finish when it is good and was already good before the samples since then."""
@@ -121,7 +147,8 @@ class StopRule:
         good = self._good(reading, count)
         if good and self._good_at:
             good = self._agrees(values, reading)
-        self.confirmed = good and self._good_at > 0
+        # A number of steps that was fixed beforehand cannot have been chosen by luck.
+        self.confirmed = good and (self._good_at > 0 or self.settings.steps is not None)
         self.finished = self.finished or self.confirmed
         self._good_at = count if good else 0
         self._next = math.ceil(count * (self.settings.confirmation if good else self.settings.growth))

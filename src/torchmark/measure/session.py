@@ -92,6 +92,8 @@ class Session:
         """Measure everything that is not done yet, one process after another, each round over all cases."""
         for text, results in (done or {}).items():
             self._results[text] = list(results)
+            if len(results) == 1 and text in self._wanted and _is_costly(results[0]):
+                self._wanted[text] = 1
         self._deadline = time.monotonic() + self._plan.budget_s
         references: list[Result] = []
         for process in range(self._plan.processes):
@@ -136,8 +138,8 @@ class Session:
         ended = self._launcher.run(self._job(case, process, share), self._plan.timeout_s, self._listen)
         result = _result(case, ended)
         samples = result.processes[0].samples_s if result.processes else ()
-        if process == 0 and _preparing_s(result) > share:
-            self._wanted[case.text] = 1  # three times the building would leave no time for steps
+        if process == 0 and _is_costly(result):
+            self._wanted[case.text] = 1
         yield replace(self._add(case, result), process=process, samples_s=samples)
 
     def _share(self) -> float:
@@ -202,12 +204,21 @@ def survey_devices(devices: Sequence[str] | None) -> Machine:
 
 
 def results_so_far(run: Run) -> dict[str, list[Result]]:
-    """What a stored run has already, by case and process; an interrupted case has nothing."""
+    """What a stored run has already, by case and process; a case that was interrupted or skipped has nothing."""
     return {
-        result.case.text: [replace(result, processes=(process,)) for process in result.processes] or [result]
+        result.case.text: _by_process(result)
         for result in run.results
-        if result.status != "interrupted"
+        if result.processes or result.status not in ("interrupted", "skipped")
     }
+
+
+def _by_process(result: Result) -> list[Result]:
+    """The times of the phases are sums over the processes, so they go to the first alone."""
+    first, *others = result.processes or (None,)
+    return [
+        replace(result, processes=(first,) if first else ()),
+        *(replace(result, processes=(other,), phases_s={}) for other in others if other),
+    ]
 
 
 def _result(case: Case, ended: Ended) -> Result:
@@ -216,5 +227,7 @@ def _result(case: Case, ended: Ended) -> Result:
     return Result(case=case, status=ended.status, reason=ended.reason, version=find_workload(case.workload).version)
 
 
-def _preparing_s(result: Result) -> float:
-    return sum(seconds for name, seconds in result.phases_s.items() if name not in ("steps", "preheat"))
+def _is_costly(result: Result) -> bool:
+    """Preparing took more than its share of the budget: to do that three times would leave no time for steps."""
+    preparing = sum(seconds for name, seconds in result.phases_s.items() if name not in ("steps", "preheat"))
+    return result.budget_s is not None and preparing > result.budget_s

@@ -59,13 +59,14 @@ def time_on(
     progress: Callable[[Progress], None] | None = None,
 ) -> Estimate:
     """Calibrate, then sample with the collector frozen and, where time is real, the neighbours watched."""
-    costs = device.calibrate()
+    costs, time_block = device.calibrate(), device.timer(step)
+    real = device.clock is time.perf_counter
     with quiet_interpreter():
         return measure_steps(
-            with_waits(device.timer(step)),
+            with_waits(time_block) if real else time_block,
             clock=device.clock,
             sync_cost_s=costs.sync_s,
-            conditions=with_probe(open_conditions(), device.clock) if device.clock is time.perf_counter else None,
+            conditions=with_probe(open_conditions(), device.clock) if real else None,
             settings=replace(settings, call_cost_s=costs.call_s),
             progress=progress,
         )

@@ -33,7 +33,7 @@ from torchmark.measure.messages import (
     encode,
 )
 from torchmark.measure.outcomes import status_of
-from torchmark.measure.sampling import FEWEST_SAMPLES, Progress, Settings
+from torchmark.measure.sampling import FEWEST_SAMPLES, Progress, Settings, choose_block_size
 from torchmark.measure.timing import quiet_interpreter, time_on
 from torchmark.meters.memory import HostMemoryMeter
 from torchmark.records import Memory, Result, Value
@@ -282,14 +282,15 @@ def preheat(device: Device, seconds: float) -> None:
 
 def watch(device: Device, step: Step, say: Say) -> None:
     """Keep going and tell the step time of every second, until the session is stopped."""
-    time_block = device.timer(step.run)
+    time_block, sync_s = device.timer(step.run), device.calibrate().sync_s
+    size = choose_block_size(time_block, sync_s)
     with quiet_interpreter():
         began, total = device.clock(), 0
         while True:
             since, count = device.clock(), 0
             while device.clock() - since < WATCH_WINDOW_S:
-                time_block(1)
-                count += 1
+                time_block(size)
+                count += size
             total += count
             step_s = (device.clock() - since) / count
             say(Sampled(Progress(total, device.clock() - began, 0.0, step_s, step_s, step_s)))

@@ -9,7 +9,7 @@ from functools import cache
 from torchmark.errors import TorchmarkError, UnknownName
 from torchmark.workloads.contract import Workload
 
-_NOT_WORKLOADS = ("contract",)
+_NOT_WORKLOADS = ("contract", "setting", "flops", "reference", "filling", "images")
 
 
 def names() -> tuple[str, ...]:

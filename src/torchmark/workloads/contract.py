@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
 from torchmark.records import Work
+from torchmark.workloads.setting import Setting
 
 if TYPE_CHECKING:
     import torch
@@ -18,79 +18,15 @@ if TYPE_CHECKING:
 Tensors = Sequence["torch.Tensor"]
 Pairs = Sequence[tuple["torch.Tensor", "torch.Tensor"]]
 
-_ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+__all__ = ["Pairs", "Setting", "Stage", "Step", "Tensors", "Workload"]
 
 
-class Setting(Struct, frozen=True):
-    """Everything beside its parameters that a workload must follow."""
+class Stage(Struct, frozen=True):
+    """A part of a job: how often the job does it, and how to do it once."""
 
-    mode: str
-    device: str = "cpu"
-    dtype: str = "float32"
-    compile: str = "off"
-    transfer: str = "resident"
-    seed: int = 0
-    rank: int = 0
-    world_size: int = 1
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        import torch
-
-        dtype = getattr(torch, self.dtype)
-        assert isinstance(dtype, torch.dtype)
-        return dtype
-
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of one number, known without torch."""
-        return _ITEM_BYTES[self.dtype]
-
-    @contextmanager
-    def seeded(self) -> Iterator[None]:
-        """Inside, everything that draws from torch's own generator, such as weight initialisation, is repeatable."""
-        import torch
-
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self.seed)
-            yield
-
-    def generator(self) -> torch.Generator:
-        """Seeded random numbers, made on the host so that every device is given the same."""
-        import torch
-
-        return torch.Generator().manual_seed(self.seed)
-
-    def place(self, host: torch.Tensor) -> torch.Tensor:
-        """The tensor on the device, in this setting's dtype where it is a floating one."""
-        return host.to(self.device, self.torch_dtype) if host.is_floating_point() else host.to(self.device)
-
-    def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The same model with every weight and buffer placed on the device."""
-        # What `Module.to` is made of: it knows on which devices a weight can be moved and where it must be replaced.
-        model._apply(self.place)  # type: ignore[no-untyped-call]
-        return model
-
-    def feed(self, host: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """How a step gets its input: from the device's own memory, or copied from the host every time."""
-        if self.transfer == "resident":
-            resident = self.place(host)
-            return lambda: resident
-        kept = host.to(self.torch_dtype) if host.is_floating_point() else host
-        return lambda: kept.to(self.device)
-
-    def drain(self, output: torch.Tensor) -> torch.Tensor:
-        """What a step does with its output: leave it, or copy it to the host every time."""
-        return output if self.transfer == "resident" else output.to("cpu")
-
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function itself, or what `torch.compile` makes of it."""
-        if self.compile == "off":
-            return function
-        import torch
-
-        compiled: Callable[..., Any] = torch.compile(function, mode=None if self.compile == "on" else self.compile)
-        return compiled
+    name: str
+    steps: int  # in the whole job; 0: it happens inside the steps of another stage and is timed for its share only
+    run: Callable[[], object]
 
 
 class Step(Struct, frozen=True):
@@ -109,6 +45,10 @@ class Step(Struct, frozen=True):
     copies: Callable[[], Pairs] | None = None  # (on the device, as it was made): must be equal to the last bit
     roundings: int = 1  # how many roundings follow one another between input and output; they widen the tolerance
     magnitude: float = 0.0  # what an output is worth where nothing cancels: errors are taken relative to no less
+    job_steps: int = 0  # how many of these steps make the whole job; 0: there is no job, only steps
+    stages: tuple[Stage, ...] = ()  # what else the job does
+    alone: Callable[[], object] | None = None  # the same step without the other ranks, from `Setting.alone`
+    metrics: Callable[[], dict[str, float]] | None = None  # what the steps so far have come to: loss, accuracy, counts
 
 
 class Workload(ABC):
@@ -130,6 +70,11 @@ class Workload(ABC):
 
     def work(self, params: Any, setting: Setting) -> Work | None:
         """What one step is worth, computed without torch; None where only `prepare` can tell."""
+        del params, setting
+        return None
+
+    def memory_bytes(self, params: Any, setting: Setting) -> float | None:
+        """About how much memory a step needs at its peak; None where it is too little to matter."""
         del params, setting
         return None
 
