@@ -1,10 +1,12 @@
-"""Does torchmark say the same as torch's own timer? Pairs of fresh processes, taking turns.
+"""Does torchmark say the same as others do? Pairs of fresh processes, taking turns.
 
-    python benchmarks/parity.py                 8 pairs each for mlp and matmul
+    python benchmarks/parity.py                       mlp and matmul against `torch.utils.benchmark`
+    python benchmarks/parity.py --against loop        mlp, bert and resnet50 against a bare loop
     python benchmarks/parity.py --pairs 5 --rounds 6
 
-In each pair one process measures with torchmark's engine and one with `torch.utils.benchmark`; they take turns in
-short rounds, so that a disturbance meets both. Printed: the ratio of torchmark's figure to torch's, over the pairs.
+In each pair one process measures with torchmark's engine and one with the other method, a bare loop being warm and
+synchronised with the same settings; they take turns in short rounds, so that a disturbance meets both. Printed: the
+ratio of torchmark's figure to the other's, over the pairs.
 """
 
 from __future__ import annotations
@@ -18,11 +20,22 @@ from statistics import fmean, median, stdev
 
 from scipy.special import stdtrit
 
-LIMIT = 0.03
-ROUND_S = 1.0
+# Against whom: the limit of the difference, and for each case how long a round takes.
+COMPARISONS = {
+    "torch": (0.03, {"mlp": 1.0, "matmul/infer:size=512@cpu/float32": 1.0}),
+    "loop": (
+        0.04,
+        {
+            "mlp": 1.0,
+            "bert-encode/infer:batch=4@cpu/float32": 2.0,
+            "resnet50/infer@cpu/float32": 4.0,
+            "bert-classify/train@cpu/float32": 18.0,
+        },
+    ),
+}
 
 CHILD = """
-import sys
+import statistics, sys, time
 from msgspec.structs import replace
 from torch.utils.benchmark import Timer
 import torch
@@ -38,20 +51,30 @@ torch.set_num_threads(threads)
 case = expand(Sweep([text]))[0]
 run = find_workload(case.workload).prepare(full_params(case), Setting(mode=case.mode)).run
 device = open_device("cpu")
+began = time.perf_counter()
 for _ in range(20):
     run()
+    if time.perf_counter() - began > seconds:
+        break
 for line in sys.stdin:
     if method == "torchmark":
         print(time_on(device, run, replace(DEFAULTS, budget_s=seconds, target=1e-6)).median_s, flush=True)
-    else:
+    elif method == "torch":
         timer = Timer("run()", globals={"run": run}, num_threads=threads)
         print(timer.blocked_autorange(min_run_time=seconds).median, flush=True)
+    else:
+        times, end = [], time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - began)
+        print(statistics.median(times), flush=True)
 """
 
 
-def start(method: str, case: str, threads: int) -> subprocess.Popen[str]:
+def start(method: str, case: str, round_s: float, threads: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", CHILD, method, case, str(ROUND_S), str(threads)],
+        [sys.executable, "-c", CHILD, method, case, str(round_s), str(threads)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -66,14 +89,14 @@ def ask(process: subprocess.Popen[str]) -> float:
     return float(process.stdout.readline())
 
 
-def pair_ratio(case: str, rounds: int, threads: int) -> float:
+def pair_ratio(case: str, other: str, round_s: float, rounds: int, threads: int) -> float:
     """The median log-ratio of one pair of fresh processes over its rounds."""
-    pair = {method: start(method, case, threads) for method in ("torchmark", "torch")}
+    pair = {method: start(method, case, round_s, threads) for method in ("torchmark", other)}
     logs = []
     for number in range(rounds + 1):
         times = {method: ask(pair[method]) for method in random.sample(list(pair), 2)}
         if number:  # the first round warms both up
-            logs.append(math.log(times["torchmark"] / times["torch"]))
+            logs.append(math.log(times["torchmark"] / times[other]))
     for process in pair.values():
         assert process.stdin is not None
         process.stdin.close()
@@ -83,21 +106,29 @@ def pair_ratio(case: str, rounds: int, threads: int) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", choices=tuple(COMPARISONS), default="torch")
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", help="one case of them")
     options = parser.parse_args()
+    limit, cases = COMPARISONS[options.against]
     held = True
-    for case in ("mlp", "matmul/infer:size=512@cpu/float32"):
-        logs = [pair_ratio(case, options.rounds, options.threads) for _ in range(options.pairs)]
+    for case, round_s in cases.items():
+        if options.only not in (None, case):
+            continue
+        logs = [
+            pair_ratio(case, options.against, round_s, options.rounds, options.threads) for _ in range(options.pairs)
+        ]
         reach = float(stdtrit(len(logs) - 1, 0.975)) * stdev(logs) / math.sqrt(len(logs))
         low, high = math.expm1(fmean(logs) - reach), math.expm1(fmean(logs) + reach)
-        inside = low >= -LIMIT and high <= LIMIT
+        inside = low >= -limit and high <= limit
         held = held and inside
         print(
-            f"{'ok  ' if inside else 'FAIL'} {case}: torchmark / torch.utils.benchmark - 1 = "
+            f"{'ok  ' if inside else 'FAIL'} {case}: torchmark / {options.against} - 1 = "
             f"{math.expm1(fmean(logs)):+.2%} [{low:+.2%}, {high:+.2%}], "
-            f"{len(logs)} pairs of fresh processes (goal: inside ±{LIMIT:.0%})"
+            f"{len(logs)} pairs of fresh processes (goal: inside ±{limit:.0%})",
+            flush=True,
         )
     return 0 if held else 1
 

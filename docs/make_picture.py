@@ -1,12 +1,15 @@
-"""Draws docs/picture.svg: the run recorded in docs/example-run.jsonl, as a terminal of 80 columns shows it.
+"""Draws docs/picture.svg and the output in README.md from the run that is recorded in docs/example-run.jsonl.
 
-python docs/make_picture.py
+python docs/make_picture.py            again, after a change to what a run prints
+python docs/make_picture.py RUN.jsonl  records another run first, without its samples
 """
 
 from __future__ import annotations
 
 import io
+import json
 import re
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -17,18 +20,43 @@ from torchmark import load
 from torchmark.report import render
 
 FOLDER = Path(__file__).parent
+README = FOLDER.parent / "README.md"
+EXAMPLE = FOLDER / "example-run.jsonl"
 COLUMNS = 80
+
+
+def record(path: Path) -> None:
+    """Keep what a table shows: the header, what each case gave in the end, the spread."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    kept: dict[str, str] = {}
+    for line in lines:
+        content = json.loads(line)
+        if content["kind"] not in ("samples", "started"):
+            case = content["result"]["case"] if content["kind"] == "finished" else None
+            kept[f"{content['kind']} {json.dumps(case, sort_keys=True)}"] = line
+    EXAMPLE.write_text("\n".join(kept.values()) + "\n", encoding="utf-8")
 
 
 def draw() -> str:
     """The picture. It depends on nothing but the recorded run and the code that prints it."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, _environ={})
     console.print(Text("$ torchmark run", style="bold"), highlight=False)
-    console.print(Text.from_ansi(render(load(FOLDER / "example-run.jsonl"), "table", COLUMNS, color=True)))
+    console.print(Text.from_ansi(render(load(EXAMPLE), "table", COLUMNS, color=True).rstrip("\n")))
     drawing = console.export_svg(title="torchmark run", theme=MONOKAI, unique_id="torchmark")
-    # The picture must not fetch anything from anywhere: readers without a network see it too.
+    # Readers without a network see it too, and nobody is told that they look at it.
     return re.sub(r"@font-face \{.*?\}\s*", "", drawing, flags=re.DOTALL).replace("Fira Code,", "") + "\n"
 
 
+def paste() -> str:
+    """The README with the same run as text."""
+    output = f"```\n$ torchmark run\n{render(load(EXAMPLE), 'table', COLUMNS)}```"
+    return re.sub(
+        r"```\n\$ torchmark run\n.*?```", lambda _: output, README.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+
+
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        record(Path(sys.argv[1]))
     (FOLDER / "picture.svg").write_text(draw(), encoding="utf-8")
+    README.write_text(paste(), encoding="utf-8")

@@ -1,8 +1,8 @@
 """The documentation is true: its commands and examples run, its links lead somewhere, its tables match the code.
 
 Commands in console, bash and sh blocks are run through the real entry point, with this rule: `run` only plans
-(`--dry-run`) and uses the fake device unless it names a case, whose device is part of it; `--resume` finds a run that
-is complete already; `--audit` audits the fake device. Everything else is run as it stands.
+(`--dry-run`) and uses the fake device unless --device, a case or --resume names one;
+`--audit` audits the fake device. Everything else is run as it stands.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def text(page: Path) -> str:
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
-    return [body for language, body in re.findall(r"```(\w*)\n(.*?)```", text(page), re.DOTALL) if language in languages]
+    return [
+        body for language, body in re.findall(r"```(\w*)\n(.*?)```", text(page), re.DOTALL) if language in languages
+    ]
 
 
 def command_lines(page: Path) -> list[str]:
@@ -53,8 +55,8 @@ def as_tested(line: str) -> list[str]:
     """The rule at the top of this file."""
     arguments = shlex.split(line)[1:]
     fake = ["--device", "fake"]
-    if arguments[0] == "run" and "--resume" not in arguments:
-        named = any("@" in argument for argument in arguments) or "--device" in arguments
+    if arguments[0] == "run":
+        named = any("@" in argument or argument in ("--device", "--resume") for argument in arguments)
         return [*arguments, "--dry-run", *([] if named else fake)]
     return [*arguments, *(fake if "--audit" in arguments and "--device" not in arguments else [])]
 
@@ -169,6 +171,13 @@ def test_the_method_explains_every_verdict_in_order() -> None:
     for page in (README, ROOT / "docs" / "method.md"):
         rows = [row for row in re.findall(r"^\| `([\w-]+)` \|", text(page), re.MULTILINE) if row in VERDICTS]
         assert tuple(rows) == VERDICTS, page.name
+
+
+def test_the_method_explains_every_flag_that_warns() -> None:
+    from torchmark.analyze.cautions import _FLAGS
+
+    told = set(re.findall(r"^\| `([\w-]+)` \|", text(ROOT / "docs" / "method.md"), re.MULTILINE))
+    assert set(_FLAGS) <= told
 
 
 def test_the_output_in_the_readme_is_the_recorded_run() -> None:

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchmark.errors import UnknownName, UsageError
-from torchmark.measure.cases import COMPILE_MODES, SUITES, Sweep, expand, full_params, suite
+from torchmark.measure.cases import COMPILE_MODES, Sweep, expand, full_params
 from torchmark.measure.parameters import split_settings, split_values
+from torchmark.meters.contention import allowed_cores
 from torchmark.records import DTYPES, TRANSFERS, parse_case
 from torchmark.workloads import find_workload
 
@@ -132,7 +133,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(changes: dict[str, Any], m
         ({"params": {"batch": ["1,,2"]}}, "a value is empty"),
         ({"threads": ["0"]}, "threads cannot be 0"),
         ({"threads": ["two"]}, "'two' is no number of threads"),
-        ({"workers": ["2"]}, "mlp runs in one worker only"),
+        ({"workloads": ["matmul"], "workers": ["2"]}, "matmul runs in one worker only"),
+        ({"workers": ["1,two"]}, "'two' is no number of workers"),
         ({"devices": ["cuda:one"]}, "does not say which cuda device"),
         ({"workloads": []}, "no workload is named"),
         ({"workloads": ["mlp/infer@cpu"]}, "is not a case"),
@@ -145,26 +147,24 @@ def test_a_value_that_cannot_be_is_refused_with_a_cure(changes: dict[str, Any], 
     assert caught.value.cure
 
 
+def test_without_workers_it_is_the_published_count() -> None:
+    assert texts("mnist-ddp-mlp") == ["mnist-ddp-mlp/train@cpu/float32+workers=4"]
+    assert texts("mnist-ddp-sigmoid", workers=["1"]) == ["mnist-ddp-sigmoid/train@cpu/float32"]
+    assert texts("mlp", modes=["train"]) == ["mlp/train@cpu/float32"]
+
+
+def test_counts_of_workers_are_compared_with_equal_threads() -> None:
+    cores = len(allowed_cores())
+    for most, nodes in ((2, 1), (cores, 1), (4 * cores, 1), (2 * cores, 2)):
+        cases = expand(Sweep(["mlp"], modes=["train"], workers=[f"1,{most}"], nodes=nodes))
+        assert {case.threads for case in cases} == {max(1, cores * nodes // most)} or most == 1
+        given = expand(Sweep(["mlp"], modes=["train"], workers=[f"1,{most}"], threads=["3"]))
+        assert {case.threads for case in given} == {3}
+    assert [case.threads for case in expand(Sweep(["mlp"], modes=["train"], workers=["2"]))] == [None]
+
+
 def test_settings_are_gathered_by_name() -> None:
     assert split_settings(["batch=16,64", "outputs=2", "batch=1..3"]) == {"batch": ("16,64", "1..3"), "outputs": ("2",)}
     for text in ("batch", "=4", "batch="):
         with pytest.raises(UsageError, match="does not set a parameter"):
             split_settings([text])
-
-
-def test_each_suite_contains_the_one_before_it_on_every_device() -> None:
-    quick, standard, full = (suite(name, ["cpu", "cuda:0"]) for name in ("quick", "standard", "full"))
-    assert set(map(str, quick)) < set(map(str, standard)) < set(map(str, full))
-    assert [case.device for case in quick] == ["cpu"] * (len(quick) // 2) + ["cuda:0"] * (len(quick) // 2)
-    assert {"null/infer@cpu/float32", "mlp/infer@cpu/float32+per-step", "matmul/infer@cpu/bfloat16"} <= {
-        case.text for case in quick
-    }
-    with pytest.raises(UnknownName, match="Did you mean 'quick'"):
-        suite("quik")
-
-
-@pytest.mark.parametrize("name", SUITES)
-def test_a_tiny_suite_has_no_large_case(name: str) -> None:
-    for case in suite(name, tiny=True):
-        tiny = msgspec.structs.asdict(find_workload(case.workload).tiny)
-        assert all(value == tiny[key] for key, value in case.params.items() if isinstance(value, int))

@@ -7,24 +7,30 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from torchmark import workloads
+from torchmark.errors import UnsupportedError
 from torchmark.measure.check import check_step
 from torchmark.measure.parameters import list_parameters
 from torchmark.workloads.contract import Setting, Step, Workload
 
 NAMES = workloads.names()
 FORBIDDEN_CALLS = {"synchronize", "print", "perf_counter", "monotonic", "process_time", "sleep", "item", "tolist"}
+MOST_BYTES = 200_000_000
 FORBIDDEN_MODULES = {"time", "timeit", "datetime", "torchmark.devices", "torchmark.measure"}
 
 
 def forms(workload: Workload) -> list[msgspec.Struct]:
-    """The tiny parameters with every choice that is offered by name."""
+    """The tiny parameters with every choice that is offered by name, as far as it stays small."""
     choices = [(each.name, choice) for each in list_parameters(workload) for choice in each.choices]
-    return [workload.tiny, *(msgspec.structs.replace(workload.tiny, **{name: choice}) for name, choice in choices)]
+    others = [msgspec.structs.replace(workload.tiny, **{name: choice}) for name, choice in choices]
+    settings = [Setting(mode=mode) for mode in workload.modes]
+    small = [each for each in others if max(workload.memory_bytes(each, how) or 0 for how in settings) < MOST_BYTES]
+    return [workload.tiny, *(each for each in small if each != workload.tiny)]
 
 
 CASES = [
@@ -38,7 +44,18 @@ CASES = [
 
 
 def prepare(name: str, params: msgspec.Struct, **settings: object) -> Step:
-    return workloads.find_workload(name).prepare(params, Setting(**settings))
+    try:
+        return workloads.find_workload(name).prepare(params, Setting(**settings))
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+
+
+def run_seeded(step: Step) -> Any:
+    """Training may drop out at random: the same for both that are compared."""
+    import torch
+
+    torch.manual_seed(0)
+    return step.run()
 
 
 def values(step: Step) -> list[list[float]]:
@@ -78,10 +95,10 @@ def test_checking_changes_nothing_about_what_is_timed(name: str) -> None:
     for mode in workload.modes:
         checked, left_alone = (prepare(name, workload.tiny, mode=mode) for _ in range(2))
         for step in (checked, left_alone):
-            step.run()
+            run_seeded(step)
         check_step(checked, "float32")
-        seen, expected = checked.run(), left_alone.run()
-        assert seen is expected is None or bool((seen == expected).all())  # type: ignore[union-attr]
+        seen, expected = run_seeded(checked), run_seeded(left_alone)
+        assert seen is expected is None or bool((seen == expected).all())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,7 +140,7 @@ def test_finding_workloads_and_running_null_imports_no_torch() -> None:
 
 @pytest.mark.slow
 def test_compiled_steps_compute_the_right_numbers() -> None:
-    for name in NAMES:
+    for name in set(NAMES) - {"copy"}:  # it is refused on the CPU
         workload = workloads.find_workload(name)
         for params in forms(workload):
             for mode in workload.modes:

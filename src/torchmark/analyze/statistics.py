@@ -19,6 +19,7 @@ GEWEKE_Z = 1.64
 BATCHES = 8
 GROUPS = 12
 STEADY_RISE = 0.87  # Kendall's tau of 12 group medians; chance reaches it about once in 100,000 series
+TAIL_CAUTION = 1.5  # Hill's estimate rests on few samples
 WIDEST_REACH = 0.45  # share of the samples on one side; beyond it a single spike would decide
 FEW_SAMPLES = 6  # below this, order statistics cannot reach 95%
 
@@ -222,7 +223,7 @@ def mean_interval(times: Series, time: float) -> Interval:
     t = float(stdtrit(max(effective - 1, 2.0), 0.5 + CONFIDENCE / 2))
     skewness = max(float(np.mean(((times - center) / deviation) ** 3)), 0.0)
     lean = error * skewness / (6 * math.sqrt(effective)) * (1 + 2 * t * t)
-    return Interval(center, center - t * error, center + t * error + lean + _unseen_tail(times))
+    return Interval(center, max(center - t * error, 0.0), center + t * error + lean + _unseen_tail(times))
 
 
 def _unseen_tail(times: Series) -> float:
@@ -235,7 +236,7 @@ def _unseen_tail(times: Series) -> float:
     if excess[0] <= 0:
         return 0.0
     heaviness = max(1 / max(float(np.mean(np.log(excess[1:] / excess[0]))), 1e-9), 1.2)
-    return float(excess[0]) * math.pow(top, 1 / heaviness) / (count * (heaviness - 1))
+    return TAIL_CAUTION * float(excess[0]) * math.pow(top, 1 / heaviness) / (count * (heaviness - 1))
 
 
 def tail_bound(ordered: Series, share: float) -> float | None:

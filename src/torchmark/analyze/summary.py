@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 from torchmark.analyze.series import Reading
 from torchmark.analyze.statistics import CONFIDENCE, MAD_TO_DEVIATION, WINSOR_MADS, Series, mean_interval, tail_bound
 from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, worst
-from torchmark.records import Conditions, Contention, Estimand, Estimate, Memory, Result
+from torchmark.records import Conditions, Contention, Estimand, Estimate, JobEstimate, Memory, Result
 
 
 class Observations(Struct, frozen=True):
@@ -113,6 +113,8 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         sample_count=sum(estimate.sample_count for estimate in processes),
         duration_s=sum(estimate.duration_s for estimate in processes),
         samples_s=(),
+        p90_s=max(estimate.p90_s for estimate in processes),
+        p99_s=max(estimate.p99_s for estimate in processes),
         flags=_union([estimate.flags for estimate in processes]),
         evidence=_telling(processes).evidence,
         contention=_worst_contention([estimate.contention for estimate in processes]),
@@ -164,8 +166,20 @@ def combine_results(results: Sequence[Result]) -> Result:
             key=lambda check: check.error / check.tolerance,
             default=None,
         ),
+        job=_combine_jobs([result.job for result in results if result.job]),
+        metrics=latest.metrics or results[0].metrics,
+        budget_s=sum(result.budget_s or 0.0 for result in results) or None,
         phases_s={name: sum(result.phases_s.get(name, 0.0) for result in results) for name in sorted(phases)},
     )
+
+
+def _combine_jobs(jobs: Sequence[JobEstimate]) -> JobEstimate | None:
+    """The one that was run whole; else the middle one, with an interval that spans them all."""
+    whole = [job for job in jobs if job.whole]
+    if whole or not jobs:
+        return whole[0] if whole else None
+    middle = sorted(jobs, key=lambda job: job.seconds)[len(jobs) // 2]
+    return replace(middle, low_s=min(job.low_s for job in jobs), high_s=max(job.high_s for job in jobs))
 
 
 def _which_process(results: Sequence[Result], failed: Result) -> str | None:

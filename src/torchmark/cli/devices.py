@@ -75,7 +75,7 @@ def _inventory_lines(inventory: Inventory) -> Iterable[str]:
     yield f"torch {machine.torch}, built for {machine.torch_build}; Python {machine.python}"
     yield (
         f"Threads: {threads.within_operators} within operators, {threads.between_operators} between them;"
-        f" OMP_NUM_THREADS {threads.omp_num_threads or 'not set'}; {threads.cores_allowed} cores allowed"
+        f" {threads.cores_allowed} cores allowed; OMP_NUM_THREADS {threads.omp_num_threads or 'not set'}"
     )
     if machine.power_mode:
         yield f"Power: {machine.power_mode}{', on battery' if machine.on_battery else ''}"

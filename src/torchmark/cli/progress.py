@@ -33,8 +33,8 @@ class ProgressLine:
         self._case, self._label, self._deadline = "", "", 0.0
 
     def note(self, text: str) -> None:
-        """Something that concerns the whole run."""
-        self._show(text) if self._live else self._print(text)
+        """Something that concerns the whole run, for whoever watches."""
+        self._show(text)
 
     def expect(self, seconds: float) -> None:
         """From now on, this much time is left at most."""

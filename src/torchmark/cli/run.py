@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
 from collections.abc import Sequence
@@ -19,10 +20,13 @@ from torchmark.cli.progress import ProgressLine
 from torchmark.cli.values import Duration, Share
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 from torchmark.measure.awake import keep_awake
-from torchmark.measure.cases import SUITES, Sweep, expand, suite
+from torchmark.measure.cases import Sweep, expand
+from torchmark.measure.messages import Rendezvous
 from torchmark.measure.session import Finished, Plan, Session, SpreadFound, Started, results_so_far, survey_devices
+from torchmark.measure.suites import SUITES, suite
 from torchmark.records import RIGORS, Case, Machine, Rigor, Run, RunHeader
 from torchmark.report import render
+from torchmark.report.figures import time_by_phase
 from torchmark.report.units import duration
 from torchmark.store import RunWriter, check_writable, find_run, load, machine_lock, new_path
 
@@ -36,6 +40,7 @@ Examples:
   torchmark run mlp --mode infer,train -p batch=16,64 --dtype float32,bfloat16
   torchmark run matmul --threads 1..4 --label after-upgrade
   torchmark run mlp/infer:batch=64@cpu/float32     one case, as results print it
+  torchmark run mnist-ddp-mlp --workers 1,2,4      how it scales
   torchmark run tensor-add --watch                 live rate until Ctrl-C
   torchmark run --resume last                      go on where a run was stopped
 """
@@ -53,7 +58,9 @@ Examples:
 )
 @click.option("--transfer", multiple=True, metavar="HOW,…", help="resident, per-step (copies to and from the device).")
 @click.option("--threads", multiple=True, metavar="N,…", help="CPU threads; default: torch's choice.")
-@click.option("--workers", multiple=True, metavar="N,…", help="Ranks that share the work.")
+@click.option("--workers", multiple=True, metavar="N,…", help="Ranks that share the work, on all nodes together.")
+@click.option("--nodes", type=click.IntRange(1, 4096), default=1, help="Machines that share them; needs --rendezvous.")
+@click.option("--rendezvous", metavar="HOST:PORT", help="Where they meet: the same command is given on each of them.")
 @click.option("--budget", "budget_s", type=Duration(), help="Time for the whole run, at most.")
 @click.option("--steps", type=click.IntRange(1, 1_000_000), help="Exactly this many steps, however precise.")
 @click.option("--target", type=Share(), default="1%", show_default=True, help="Precision at which a case is done.")
@@ -62,6 +69,9 @@ Examples:
 )
 @click.option("--timeout", "timeout_s", type=Duration(), default="10m", show_default=True, help="For one process.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For weights and inputs.")
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
+)
 @click.option("--label", help="A name for this run.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep it; default: with the others."
@@ -101,9 +111,13 @@ def _find_cases(options: dict[str, Any]) -> tuple[tuple[Case, ...], Machine]:
     wanted = [name for text in options["devices"] for name in text.split(",") if name]
     if written_out and not wanted:
         wanted = sorted({case.device for case in expand(Sweep(options["workloads"]))})
-    _expand(options, wanted or ["cpu"])  # mistakes are told before anything slow is done
-    ProgressLine(0).note("looking at the machine …")
-    machine = survey_devices(wanted or None)
+    _rendezvous(_expand(options, wanted or ["cpu"]), options)  # mistakes are told before anything slow is done
+    progress = ProgressLine(0)
+    progress.note("looking at the machine …")
+    try:
+        machine = survey_devices(wanted or None)
+    finally:
+        progress.clear()
     return _expand(options, [device.name for device in machine.devices]), machine
 
 
@@ -116,7 +130,8 @@ def _expand(options: dict[str, Any], devices: Sequence[str]) -> tuple[Case, ...]
         "compile": options["compile_"] or ["off"],
         "transfer": options["transfer"] or ["resident"],
         "threads": options["threads"],
-        "workers": options["workers"] or ["1"],
+        "workers": options["workers"],
+        "nodes": options["nodes"],
         "tiny": options["tiny"],
     }
     if options["workloads"]:
@@ -154,7 +169,27 @@ def _plan(cases: tuple[Case, ...], options: dict[str, Any]) -> Plan:
         target=options["target"],
         steps=options["steps"],
         seed=options["seed"],
+        data=options["data"],
+        guarded=not options["workloads"],
+        rendezvous=_rendezvous(cases, options),
     )
+
+
+def _rendezvous(cases: tuple[Case, ...], options: dict[str, Any]) -> Rendezvous | None:
+    """Where the nodes meet, if there are several; every case must have as many workers on each of them."""
+    nodes, endpoint = options["nodes"], options["rendezvous"]
+    if (nodes > 1) != bool(endpoint):
+        raise UsageError("--nodes and --rendezvous belong together", "Say how many machines meet, and where: HOST:PORT")
+    if not endpoint:
+        return None
+    if not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\s]+):[1-9]\d{0,4}", endpoint):
+        raise UsageError(f"'{endpoint}' is no place to meet", "Write HOST:PORT, as in node0:29400")
+    for case in cases:
+        if case.workers % nodes:
+            raise UsageError(
+                f"{case.text} cannot be shared out among {nodes} nodes", "--workers counts those of all nodes together"
+            )
+    return Rendezvous(endpoint, nodes)
 
 
 def _usual_budget(cases: tuple[Case, ...], options: dict[str, Any]) -> float:
@@ -180,12 +215,13 @@ def _describe(plan: Plan) -> str:
 def _header(plan: Plan, machine: Machine, label: str | None) -> RunHeader:
     texts = tuple(case.text for case in plan.cases)
     exact = f"--steps {plan.steps}" if plan.steps else f"--budget {plan.budget_s:g}s --target {plan.target:g}"
+    nodes = f" --nodes {plan.rendezvous.nodes} --rendezvous HOST:PORT" if plan.rendezvous else ""  # never a real name
     return RunHeader(
         id=secrets.token_hex(4),
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         machine=machine,
         cases=texts,
-        command=f"torchmark run {' '.join(texts)} --rigor {plan.rigor} {exact} --seed {plan.seed}",
+        command=f"torchmark run {' '.join(texts)} --rigor {plan.rigor} {exact} --seed {plan.seed}{nodes}",
         version=__version__,
         label=label,
         rigor=plan.rigor,
@@ -205,7 +241,9 @@ def _resume(options: dict[str, Any]) -> int:
     header = run.header
     cases = expand(Sweep(header.cases))
     done = results_so_far(run)
-    missing = sum(max(header.processes - len(done.get(text, [])), 0) for text in header.cases)
+    # A case that failed is done: another process would fail alike.
+    due = [text for text in header.cases if all(result.status == "ok" for result in done.get(text, []))]
+    missing = sum(max(header.processes - len(done.get(text, [])), 0) for text in due)
     share = missing / max(header.processes * len(cases), 1)
     plan = Plan(
         cases=cases,
@@ -215,6 +253,7 @@ def _resume(options: dict[str, Any]) -> int:
         target=header.target,
         steps=header.steps,
         seed=header.seed,
+        rendezvous=_rendezvous(cases, options),
     )
     if options["dry_run"]:
         emit(_describe(plan))
@@ -279,15 +318,19 @@ def _measure(plan: Plan, machine: Machine, writer: RunWriter, done: dict[str, An
         for result in session.interrupted():
             writer.finished(result)
     progress.clear()
-    return _conclude(load(writer.path), writer.path, format, code)
+    return _conclude(load(writer.path), writer, format, code)
 
 
-def _conclude(run: Run, path: Path, format: str, code: int) -> int:  # noqa: A002
+def _conclude(run: Run, writer: RunWriter, format: str, code: int) -> int:  # noqa: A002
     emit(render(run, format, terminal_width(), use_color()))
     if format == "table":
+        spent = time_by_phase(run)
+        if spent:
+            text = f"{spent} Storing took {duration(writer.seconds)}."
+            click.echo(click.wrap_text(text, terminal_width()), err=True)
         click.echo(f"Kept as {run.header.id}: torchmark show {run.header.id}", err=True)
         if any(result.status == "crashed" for result in run.results):
-            click.echo(f"What the workers printed: {_log_path(path)}", err=True)
+            click.echo(f"What the workers printed: {_log_path(writer.path)}", err=True)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
     return code

@@ -43,6 +43,7 @@ class Device(ABC):
         self.name = name
         self.place = name  # where torch puts this device's tensors
         self.clock: Clock = time.perf_counter
+        self.family: int | None = None  # the process whose whole tree does the work, where this one does only a part
 
     @classmethod
     @abstractmethod

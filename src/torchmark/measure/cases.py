@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from torchmark.devices import KINDS
 from torchmark.errors import UnknownName, UsageError
 from torchmark.measure.parameters import RANGE_HELP, list_parameters, read_params, split_values
+from torchmark.meters.contention import allowed_cores
 from torchmark.records import DTYPES, TRANSFERS, Case, Value, parse_case, parse_value
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Workload
@@ -26,7 +27,8 @@ class Sweep(Struct, frozen=True):
     """What a person asks for: every combination of these. All values are as typed: with commas, numbers with ranges.
 
     A workload is a name or a whole case in its text form, which is then taken as it is.
-    Without modes it is each workload's first; without threads torch's own choice.
+    Without modes it is each workload's first; without workers as many as it is published with; without threads torch's
+    own choice, but where counts of workers are to be compared, every rank of them gets the same number.
     """
 
     workloads: Sequence[str]
@@ -37,7 +39,8 @@ class Sweep(Struct, frozen=True):
     compile: Sequence[str] = ("off",)
     transfer: Sequence[str] = ("resident",)
     threads: Sequence[str] = ()
-    workers: Sequence[str] = ("1",)
+    workers: Sequence[str] = ()
+    nodes: int = 1  # among which the workers are shared out
     tiny: bool = False
 
 
@@ -99,8 +102,8 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
         split_values(sweep.dtypes),
         split_values(sweep.compile),
         split_values(sweep.transfer),
-        split_values(sweep.threads) or (None,),
-        split_values(sweep.workers),
+        split_values(sweep.threads) or (_equal_threads(sweep),),
+        split_values(sweep.workers) or (str(workload.default_workers),),
     ]
     if math.prod(map(len, axes)) > _MOST_CASES:
         raise UsageError(f"the sweep has more than {_MOST_CASES} cases", "Ask for fewer values at once")
@@ -118,6 +121,12 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
             threads=None if threads is None else _number("threads", threads),
             workers=_number("workers", str(workers)),
         )
+
+
+def _equal_threads(sweep: Sweep) -> str | None:
+    """Threads for each rank where counts of workers are compared: what the largest count leaves for each."""
+    counts = {_number("workers", text) for text in split_values(sweep.workers)}
+    return str(max(1, len(allowed_cores()) // (max(counts) // sweep.nodes or 1))) if len(counts) > 1 else None
 
 
 def _check_device(name: str) -> None:
@@ -143,55 +152,3 @@ def _number(name: str, text: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text):
         raise UsageError(f"'{text}' is no number of {name}", f"Write a whole number. {RANGE_HELP}")
     return int(text)
-
-
-# What `run` does without a workload. A new workload adds its line to each suite that it belongs in; what a suite holds
-# and the one before it holds too comes first, so that a run that is stopped early has the most telling cases.
-_QUICK = (
-    Sweep(["null"]),
-    Sweep(["mlp"], modes=["infer"], transfer=["resident", "per-step"]),
-    Sweep(["mlp"], modes=["train"]),
-    Sweep(["tensor-add"], params={"variant": ["resident", "as-run"]}),
-    Sweep(["matmul"], dtypes=["float32", "bfloat16"]),
-)
-_STANDARD = (
-    *_QUICK,
-    Sweep(["mlp"], modes=["infer,train"], params={"batch": ["1,16,128,1024"]}),
-    Sweep(["mlp"], modes=["infer,train"], dtypes=["float32,bfloat16"], compile=["off,on"]),
-    Sweep(["mlp"], params={"outputs": ["512"]}, transfer=["resident,per-step"]),
-    Sweep(["tensor-add"], params={"variant": ["as-written"]}),
-    Sweep(["matmul"], params={"size": ["512,4096"]}, dtypes=["float32,bfloat16"]),
-)
-_FULL = (
-    *_STANDARD,
-    Sweep(
-        ["mlp"], modes=["infer,train"], params={"batch": ["1..4096x4"]}, dtypes=["float32,bfloat16"], compile=["off,on"]
-    ),
-    Sweep(["mlp"], modes=["infer,train"], params={"batch": ["1..4096x4"]}, transfer=["per-step"]),
-    Sweep(["tensor-add"], params={"size": ["768..12288x2"], "variant": ["resident,as-run,as-written"]}),
-    Sweep(["matmul"], params={"size": ["256..8192x2"]}, dtypes=["float32,bfloat16"]),
-    Sweep(["matmul"], params={"size": ["256..1024x2"]}, dtypes=["float64,float16"]),
-    Sweep(["matmul"], params={"size": ["128"], "batch": ["16..256x4"]}),
-)
-SUITES: Mapping[str, tuple[Sweep, ...]] = {"quick": _QUICK, "standard": _STANDARD, "full": _FULL}
-
-
-def suite(name: str, devices: Sequence[str] = ("cpu",), *, tiny: bool = False) -> tuple[Case, ...]:
-    """The cases of a suite, one device after the other. Tiny keeps what sets no size: variants, dtypes, modes."""
-    _check_name("suite", name, tuple(SUITES))
-    cases: dict[str, Case] = {}
-    for device in split_values(devices):
-        for sweep in SUITES[name]:
-            changes = {"devices": [device], "tiny": tiny, "params": _sizeless(sweep) if tiny else sweep.params}
-            cases.update((case.text, case) for case in expand(msgspec.structs.replace(sweep, **changes)))
-    return tuple(cases.values())
-
-
-def _sizeless(sweep: Sweep) -> dict[str, Sequence[str]]:
-    chosen = {
-        parameter.name
-        for name in sweep.workloads
-        for parameter in list_parameters(find_workload(name))
-        if parameter.choices
-    }
-    return {name: values for name, values in sweep.params.items() if name in chosen}

@@ -24,6 +24,8 @@ from torchmark.measure.sampling import (
 )
 from torchmark.records import Block, Conditions, Estimand, Estimate
 
+SLOW_STEP_S = 0.5
+
 __all__ = ["Block", "Conditions", "Estimate", "Progress", "Settings", "measure_pair", "measure_steps"]
 
 
@@ -43,7 +45,8 @@ def measure_steps(
     """
     first = as_block(time_block(1))
     by_events = isinstance(first.step_s, tuple)
-    block_size = 1 if settings.steps is not None else choose_block_size(time_block, sync_cost_s)
+    kept = [first] if settings.warm and first.total_s >= SLOW_STEP_S else []  # too dear to be thrown away
+    block_size = 1 if kept or settings.steps is not None else choose_block_size(time_block, sync_cost_s)
     estimand: Estimand = "median" if block_size == 1 or by_events else "mean"
     if by_events:
         settings = replace(settings, call_cost_s=0.0)  # the device's own stamps do not see what a call costs the host
@@ -51,14 +54,12 @@ def measure_steps(
     readings = [conditions()] if conditions else []
     rule = StopRule(settings, estimand, 1 if by_events else block_size, clock)
     while not rule.finished:
-        block = as_block(time_block(block_size))
+        block = kept.pop() if kept else as_block(time_block(block_size))
         seen.add(block, block_size, sync_cost_s)
-        for seconds in _per_step(block, block_size, sync_cost_s):
-            samples.add(seconds)
+        samples.add(*_per_step(block, block_size, sync_cost_s))
         if rule.due(samples.count):
             reading = rule.look(samples.values)
-            if conditions:
-                readings.append(conditions())
+            readings += [conditions()] if conditions else []
             if progress:
                 progress(_progress(samples.count, rule, reading))
     observations = Observations(
@@ -114,7 +115,7 @@ class _Beside:
 
     @property
     def wait_share(self) -> float | None:
-        return self._wait_s / self._total_s if self._waits and self._total_s > 0 else None
+        return min(self._wait_s / self._total_s, 1.0) if self._waits and self._total_s > 0 else None
 
     @property
     def switches(self) -> int | None:

@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from torchmark.devices import forbid_fallback
 from torchmark.measure.messages import Job, Measured, Message, Phase, Refused, Surveyed, decode_message, encode
@@ -21,6 +22,7 @@ from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.records import Status
 
 GRACE_S = 2.0
+LONGEST_WAIT_S = 24 * 3600.0  # systems count the milliseconds of a wait in few bits
 Listen = Callable[[Message], None]
 
 
@@ -38,6 +40,7 @@ class Launcher:
         self._log = log
         forbid_fallback()  # torch reads this while it is imported, which the workers' server does once for all
         self._context = _context(imports_torch, fresh)
+        self._server_is_up = False
 
     def run(self, job: Job, timeout_s: float, listen: Listen) -> Ended:
         """Start a worker for the job, hand out what it says, and return when it has ended or had to be ended."""
@@ -48,10 +51,12 @@ class Launcher:
 
         log = str(self._log) if self._log else None
         process = self._context.Process(target=serve, args=(theirs, lifeline_end, log))  # type: ignore[attr-defined]
-        process.start()
-        theirs.close()
-        lifeline_end.close()
         try:
+            with _undisturbed() if self._server_is_up else contextlib.nullcontext():
+                process.start()
+            self._server_is_up = self._context.get_start_method() == "forkserver"
+            theirs.close()
+            lifeline_end.close()
             with contextlib.suppress(OSError):  # it died before it could listen: what is said of it tells how
                 ours.send_bytes(encode(job))
             return _attend(process, ours, time.monotonic() + timeout_s, timeout_s, listen, kills)
@@ -59,6 +64,19 @@ class Launcher:
             _end(process)
             ours.close()
             lifeline.close()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals wait: half-started, a worker would tell its end to the terminal.
+
+    Only where the server forks it: a process that is started directly would keep the signals blocked.
+    """
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _context(imports_torch: bool, fresh: bool) -> BaseContext:
@@ -74,7 +92,10 @@ def _attend(process, pipe: Connection, deadline: float, timeout_s: float, listen
     """Sleep on the pipe until something is said; never poll: a busy parent would disturb what it measures."""
     phase = "start"
     while True:
-        ready = wait([pipe, process.sentinel], max(deadline - time.monotonic(), 0.0))
+        left = max(deadline - time.monotonic(), 0.0)
+        ready = wait([pipe, process.sentinel], min(left, LONGEST_WAIT_S))
+        if not ready and left > LONGEST_WAIT_S:
+            continue
         if not ready:
             return Ended(None, "timeout", f"no result after {timeout_s:g} s; it was busy with: {phase}")
         if pipe not in ready:
@@ -96,12 +117,26 @@ def _attend(process, pipe: Connection, deadline: float, timeout_s: float, listen
 
 def _end(process) -> None:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
     """Let a worker that is done leave by itself; end the rest, with everything in its group."""
+    if process.pid is None:  # it was not even started
+        return
     process.join(0.05)
+    descendants = _descendants(process.pid) if process.is_alive() else []
     if process.is_alive():
         _signal_group(process, signal.SIGTERM)
         process.join(GRACE_S)
     _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
     process.join(GRACE_S)
+    for descendant in descendants:
+        with contextlib.suppress(psutil.Error):
+            descendant.kill()
+
+
+def _descendants(number: int) -> list[psutil.Process]:
+    """Everything that comes from the worker: ranks have groups of their own, which a signal to its group misses."""
+    try:
+        return list(psutil.Process(number).children(recursive=True))
+    except psutil.Error:
+        return []
 
 
 def _signal_group(process, number: signal.Signals) -> None:  # type: ignore[no-untyped-def]  # as above

@@ -6,7 +6,15 @@ import msgspec
 from msgspec import Struct
 
 from torchmark.measure.sampling import Progress, Settings
-from torchmark.records import Case, Machine, Result
+from torchmark.records import Case, Machine, Result, Status
+
+
+class Rendezvous(Struct, frozen=True):
+    """Where the nodes of a run meet, how many they are, and how long one waits for the others."""
+
+    endpoint: str  # host:port, the same on every node
+    nodes: int
+    patience_s: float = 300.0
 
 
 class MeasureJob(Struct, frozen=True, tag="measure"):
@@ -19,6 +27,9 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
     preheat_s: float = 0.0
     time_left_s: float | None = None  # of the whole run: what cannot fit into this is skipped
     watch: bool = False
+    whole: bool = False  # run the whole job, too
+    data: str | None = None  # folder with the real data sets
+    rendezvous: Rendezvous | None = None  # None: all ranks are on this machine
 
 
 class SurveyJob(Struct, frozen=True, tag="survey"):
@@ -58,9 +69,32 @@ class Refused(Struct, frozen=True, tag="refused"):
     cure: str
 
 
+class Joined(Struct, frozen=True, tag="joined"):
+    """A rank is there and waits for its part."""
+
+    rank: int
+
+
+class TakePart(Struct, frozen=True, tag="take part"):
+    """What a rank is to do, and how long it took to start it."""
+
+    job: MeasureJob
+    starting_s: float
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    """A rank cannot go on."""
+
+    rank: int
+    status: Status
+    reason: str
+
+
 Job = MeasureJob | SurveyJob
 Message = Phase | Sampled | Measured | Surveyed | Refused
 
 encode = msgspec.json.Encoder().encode
 decode_job = msgspec.json.Decoder(Job).decode
 decode_message = msgspec.json.Decoder(Message).decode
+decode_part = msgspec.json.Decoder(TakePart).decode
+decode_from_rank = msgspec.json.Decoder(Phase | Sampled | Measured | Joined | Failed).decode

@@ -53,15 +53,15 @@ def clean(text: str) -> str:
     return _ADDRESS_OR_PATH.sub("…", first)[:LONGEST_REASON]
 
 
-def death_of(exit_code: int | None, killed_for_memory: bool, phase: str) -> tuple[Status, str]:
-    """The status and the reason for a worker that died without a word."""
+def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: str = "the worker") -> tuple[Status, str]:
+    """The status and the reason for a worker, or a rank, that died without a word."""
     if exit_code is None:
-        return "crashed", f"the worker stopped answering during {phase}"
+        return "crashed", f"{who} stopped answering during {phase}"
     if exit_code >= 0:
-        return "crashed", f"the worker exited with code {exit_code} during {phase}"
+        return "crashed", f"{who} exited with code {exit_code} during {phase}"
     if -exit_code == signal.SIGKILL and killed_for_memory:
-        return "host-oom", f"the system ran out of memory during {phase} and killed the worker"
-    reason = f"the worker was ended by {signal_name(-exit_code)} during {phase}"
+        return "host-oom", f"the system ran out of memory during {phase} and killed {who}"
+    reason = f"{who} was ended by {signal_name(-exit_code)} during {phase}"
     return "crashed", f"{reason}. {_CURES[-exit_code]}" if -exit_code in _CURES else reason
 
 

@@ -40,6 +40,7 @@ class Settings(Struct, frozen=True):
     growth: float = 1.25
     confirmation: float = 1.5
     max_samples: int = 50_000
+    warm: bool = False  # steps were run just before, so that the first one is like any other
     call_cost_s: float = 0.0  # what calling an empty step costs; taken off every step
 
 
@@ -93,12 +94,12 @@ class Samples:
         self._seconds = np.empty(capacity)
         self.count = 0
 
-    def add(self, seconds: float) -> None:
-        if self.count < len(self._seconds):
-            if not math.isfinite(seconds):
-                raise TorchmarkError(f"the timer says that a step took {seconds} s", "Time it with a clock that counts")
+    def add(self, *seconds: float) -> None:
+        for each in seconds[: len(self._seconds) - self.count]:
+            if not math.isfinite(each):
+                raise TorchmarkError(f"the timer says that a step took {each} s", "Time it with a clock that counts")
             # A sync that was cheaper than calibrated must not make a time that has no logarithm.
-            self._seconds[self.count] = max(seconds, 1e-12)
+            self._seconds[self.count] = max(each, 1e-12)
             self.count += 1
 
     @property

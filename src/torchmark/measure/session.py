@@ -12,16 +12,22 @@ from msgspec.structs import replace
 from torchmark.analyze.cautions import cautions_of
 from torchmark.analyze.summary import combine_results, process_spread
 from torchmark.errors import DeviceError, TorchmarkError
+from torchmark.measure.cases import full_params
 from torchmark.measure.launch import Ended, Launcher
-from torchmark.measure.messages import Measured, MeasureJob, Message, Refused, Surveyed, SurveyJob
+from torchmark.measure.messages import Measured, MeasureJob, Message, Refused, Rendezvous, Surveyed, SurveyJob
 from torchmark.measure.sampling import DEFAULTS, Settings
 from torchmark.records import Case, Machine, Result, Rigor, Run
 from torchmark.workloads import find_workload
+from torchmark.workloads.contract import Setting
 
 PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
 SURVEY_TIMEOUT_S = 120.0
+GIB = 1024**3
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
+USUAL_NEED_S = 4.0  # of a case that nothing is known about yet
+MOST_NEED_S = 60.0  # no case may starve the others, however noisy it is
+MOST_MISSED = 5.0  # a target that is missed by more than this is out of reach
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
 REFERENCE_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 REFERENCE_PROCESSES = 3
@@ -38,6 +44,9 @@ class Plan(Struct, frozen=True):
     target: float = 0.01
     steps: int | None = None
     seed: int = 0
+    data: str | None = None  # folder with the real data sets
+    guarded: bool = False  # leave out what would not fit into memory: nobody asked for it by name
+    rendezvous: Rendezvous | None = None  # where the nodes of the run meet, if there are several
 
     @property
     def processes(self) -> int:
@@ -122,16 +131,17 @@ class Session:
         raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}")
 
     def _is_due(self, case: Case, process: int) -> bool:
-        so_far = self._results.get(case.text, [])
-        if len(so_far) > process or process >= self._wanted[case.text]:
-            return False
-        return all(result.status == "ok" for result in so_far)
+        return len(self._results.get(case.text, [])) <= process and self._due(case) > 0
 
     def _measure(self, case: Case, process: int) -> Iterator[Event]:
-        share = self._share()
+        share = self._share(case)
         if share < LEAST_SHARE_S:
             if process == 0:
                 yield self._add(case, self._skipped(case))
+            return
+        too_large = self._plan.guarded and self._too_large(case)
+        if too_large:
+            yield self._add(case, too_large)
             return
         self._under_way = case
         yield Started(case, process)
@@ -142,14 +152,32 @@ class Session:
             self._wanted[case.text] = 1
         yield replace(self._add(case, result), process=process, samples_s=samples)
 
-    def _share(self) -> float:
-        """Time for the next process: what is left, divided among all that are still due."""
-        due = sum(
-            max(self._wanted[case.text] - len(self._results.get(case.text, [])), 0)
-            for case in self._plan.cases
-            if all(result.status == "ok" for result in self._results.get(case.text, []))
-        )
-        return (self._deadline - time.monotonic()) / max(due, 1)
+    def _share(self, case: Case) -> float:
+        """Time for the next process: what is left, divided among all that are still due by what each of them needs."""
+        if self._plan.rendezvous:  # every node must come to the same decisions, whatever its clock says
+            return self._plan.budget_s / (len(self._plan.cases) * self._plan.processes)
+        needs = {other.text: self._need(other) * self._due(other) for other in self._plan.cases}
+        part = self._need(case) / max(sum(needs.values()), 1e-9)
+        left = self._deadline - time.monotonic()
+        # Never so little that nothing comes of it: rather the first cases, which tell most, than none or the last.
+        return min(max(left * min(part, 1.0), LEAST_SHARE_S), left)
+
+    def _due(self, case: Case) -> int:
+        """How many processes a case still lacks; none where one has failed."""
+        so_far = self._results.get(case.text, [])
+        good = all(result.status == "ok" for result in so_far)
+        return max(self._wanted[case.text] - len(so_far), 0) if good else 0
+
+    def _need(self, case: Case) -> float:
+        """Seconds that a process of this case takes to reach the target, as far as that is known."""
+        so_far = [result for result in self._results.get(case.text, []) if result.estimate]
+        if not so_far:
+            return USUAL_NEED_S
+        last = so_far[-1]
+        assert last.estimate is not None
+        missed = max(last.estimate.precision / self._plan.target, 1.0) if last.estimate.center_s > 0 else 1.0
+        steps_s: float = min(last.phases_s.get("steps", 0.0) * min(missed, MOST_MISSED) ** 2, MOST_NEED_S)
+        return _preparing_s(last) + max(steps_s, 1.0)
 
     def _job(self, case: Case, process: int, share: float) -> MeasureJob:
         first_on_device = case.device not in self._warm
@@ -160,7 +188,10 @@ class Session:
             seed=self._plan.seed,
             process=process,
             preheat_s=min(PREHEAT_S, share / 4) if first_on_device else 0.0,
-            time_left_s=self._deadline - time.monotonic(),
+            time_left_s=None if self._plan.rendezvous else self._deadline - time.monotonic(),
+            whole=self._plan.rigor == "rigorous" and process == 0,
+            data=self._plan.data,
+            rendezvous=self._plan.rendezvous,
         )
 
     def _settings(self, share: float) -> Settings:
@@ -177,8 +208,22 @@ class Session:
         return Finished(replace(combined, cautions=cautions_of(combined)), len(results) - 1)
 
     def _skipped(self, case: Case) -> Result:
-        reason = f"the budget of {self._plan.budget_s:.0f} s was spent before its turn. Give it more time with --budget"
+        reason = f"the budget of {self._plan.budget_s:g} s was spent before its turn. Give it more time with --budget"
         return Result(case=case, status="skipped", reason=reason, version=find_workload(case.workload).version)
+
+    def _too_large(self, case: Case) -> Result | None:
+        """A suite leaves out what cannot fit; named by itself, the case is tried and ends as `oom`."""
+        workload = find_workload(case.workload)
+        setting = Setting(mode=case.mode, device=case.device, dtype=case.dtype)
+        needed, room = workload.memory_bytes(full_params(case), setting), self._room(case.device)
+        if needed is None or room is None or needed <= room:
+            return None
+        reason = f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}. Name the case to try it"
+        return Result(case=case, status="skipped", reason=reason, version=workload.version)
+
+    def _room(self, device: str) -> float | None:
+        found = [info.memory_bytes for info in (self._machine.devices if self._machine else ()) if info.name == device]
+        return found[0] if found else None
 
     def _wants_reference(self) -> bool:
         roomy = self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None
@@ -213,11 +258,11 @@ def results_so_far(run: Run) -> dict[str, list[Result]]:
 
 
 def _by_process(result: Result) -> list[Result]:
-    """The times of the phases are sums over the processes, so they go to the first alone."""
+    """The budget and the times of the phases are sums over the processes, so they go to the first alone."""
     first, *others = result.processes or (None,)
     return [
         replace(result, processes=(first,) if first else ()),
-        *(replace(result, processes=(other,), phases_s={}) for other in others if other),
+        *(replace(result, processes=(other,), phases_s={}, budget_s=None) for other in others if other),
     ]
 
 
@@ -227,7 +272,10 @@ def _result(case: Case, ended: Ended) -> Result:
     return Result(case=case, status=ended.status, reason=ended.reason, version=find_workload(case.workload).version)
 
 
+def _preparing_s(result: Result) -> float:
+    return sum(seconds for name, seconds in result.phases_s.items() if name not in ("steps", "preheat", "job"))
+
+
 def _is_costly(result: Result) -> bool:
     """Preparing took more than its share of the budget: to do that three times would leave no time for steps."""
-    preparing = sum(seconds for name, seconds in result.phases_s.items() if name not in ("steps", "preheat"))
-    return result.budget_s is not None and preparing > result.budget_s
+    return result.budget_s is not None and _preparing_s(result) > result.budget_s

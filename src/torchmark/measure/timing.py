@@ -66,7 +66,7 @@ def time_on(
             with_waits(time_block) if real else time_block,
             clock=device.clock,
             sync_cost_s=costs.sync_s,
-            conditions=with_probe(open_conditions(), device.clock) if real else None,
+            conditions=with_probe(open_conditions(family=device.family), device.clock) if real else None,
             settings=replace(settings, call_cost_s=costs.call_s),
             progress=progress,
         )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -19,6 +17,8 @@ from torchmark.devices import find_devices, open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import DoesNotFitError, TorchmarkError
 from torchmark.measure.cases import full_params
+from torchmark.measure.jobs import measure_job, run_whole
+from torchmark.measure.lifeline import end_with, lead_own_group
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.messages import (
     Measured,
@@ -34,6 +34,7 @@ from torchmark.measure.messages import (
 )
 from torchmark.measure.outcomes import status_of
 from torchmark.measure.sampling import FEWEST_SAMPLES, Progress, Settings, choose_block_size
+from torchmark.measure.team import ALONE, Team
 from torchmark.measure.timing import quiet_interpreter, time_on
 from torchmark.meters.memory import HostMemoryMeter
 from torchmark.records import Memory, Result, Value
@@ -43,13 +44,16 @@ from torchmark.workloads.contract import Setting, Step, Workload
 PREHEAT_SIZE = 512
 WATCH_WINDOW_S = 1.0
 LEAST_STEPS_SHARE = 0.3
+ENOUGH_SAMPLES = 8.5  # steps that a slow case gets at least
+SLOW_SHARE = 0.2  # of what is left of the run, for one slow case at most
 
 Say = Callable[[Message], None]
 
 
 def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
     """Do the one job that comes over the pipe. Runs in a process of its own."""
-    _detach(lifeline)
+    lead_own_group()
+    end_with(lifeline)
     if log:
         _redirect_output(log)
     job = decode_job(pipe.recv_bytes())
@@ -59,43 +63,13 @@ def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
 
     if isinstance(job, SurveyJob):
         say(_survey(job))
+    elif job.case.workers > 1:
+        from torchmark.measure.ranks import measure_ranks
+
+        say(Measured(measure_ranks(job, say)))
     else:
         say(Measured(measure(job, say)))
     pipe.close()
-
-
-def _detach(lifeline: Connection) -> None:
-    """Own session, so that the whole group can be ended; and end with the session that started it, whatever happens."""
-    if hasattr(os, "setsid"):
-        os.setsid()
-        signal.signal(signal.SIGTERM, lambda *_: _end_group())
-        _ask_for_death_signal()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-
-
-def _end_with(lifeline: Connection) -> None:
-    """Sleeps until the other end of the lifeline is gone."""
-    try:
-        lifeline.recv_bytes()
-    except (EOFError, OSError):
-        _end_group()
-
-
-def _end_group() -> None:
-    if hasattr(os, "killpg"):
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
-def _ask_for_death_signal() -> None:
-    """On Linux also by signal, should this process be too busy to run its watching thread."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def _redirect_output(log: str) -> None:
@@ -134,7 +108,7 @@ class _Phases:
         return sum(self.seconds.values())
 
 
-def measure(job: MeasureJob, say: Say) -> Result:
+def measure(job: MeasureJob, say: Say, team: Team = ALONE) -> Result:
     """The result of a case in this process: every failure that can be caught becomes a status."""
     phases = _Phases(say)
     workload = find_workload(job.case.workload)
@@ -147,7 +121,7 @@ def measure(job: MeasureJob, say: Say) -> Result:
         "seed": job.seed,
     }
     try:
-        found = _measure(job, workload, params, phases, say)
+        found = _measure(job, workload, params, phases, say, team)
     except Exception as error:
         status, reason = status_of(error)
         _log_traceback()
@@ -157,81 +131,104 @@ def measure(job: MeasureJob, say: Say) -> Result:
     return Result(**common, **found, status="ok", phases_s=phases.seconds)
 
 
-def _measure(job: MeasureJob, workload: Workload, params: Any, phases: _Phases, say: Say) -> dict[str, Any]:
+def _measure(job: MeasureJob, workload: Workload, params: Any, phases: _Phases, say: Say, team: Team) -> dict[str, Any]:
     case = job.case
     phases.enter("import")
-    device = open_device(case.device)
+    device = team.open(case.device)
     uses_torch = device.needs_torch or workload.needs_torch
-    settings = _prepare_torch(case.threads) if uses_torch else {}
+    settings = (prepare_torch(case.threads) if uses_torch else {}) | team.settings()
+    if device.kind == "cpu":
+        limit_memory(team.local_size)
     if job.preheat_s > 0 and device.needs_torch:
         phases.enter("preheat")
         preheat(device, job.preheat_s)
     phases.enter("build")
-    setting = Setting(
-        mode=case.mode,
-        device=device.place,
-        dtype=case.dtype,
-        compile=case.compile,
-        transfer=case.transfer,
-        seed=job.seed,
-    )
     host = HostMemoryMeter()
-    step = workload.prepare(params, setting)
+    step = workload.prepare(params, setting_of(job, device.place, team.rank, team.world_size))
+    team.take(step)
     phases.enter("first step" if case.compile == "off" else "compile")
     first_s = _first_step(device, step)
-    _check_fits(job, device, step)
-    before_check = _memory(device, host)
+    step_s = _check_fits(job, device, step, first_s)
+    before_check = team.memory(_memory(device, host))
     phases.enter("check")
     numeric = None
-    if uses_torch:
-        from torchmark.measure.check import check_step
-
-        numeric = check_step(_as_seen(step, device), case.dtype)
+    if uses_torch and job.process == 0:  # the other processes of a case compute the very same
+        numeric = team.check(step, device, case.dtype)
     device.reset_peak_memory()
     host.reset()
     phases.enter("steps")
     if job.watch:
         watch(device, step, say)
     estimate = time_on(
-        device, step.run, _steps_settings(job.settings, phases.spent_s), lambda progress: say(Sampled(progress))
+        device, step.run, _steps_settings(job, phases.spent_s, step_s), lambda progress: say(Sampled(progress))
     )
     estimate = replace(estimate, first_step_s=first_s)  # the engine's own first step came after the check
+    memory = most_memory([before_check, team.memory(_memory(device, host))])
+    phases.enter("job")
+    whole_job = measure_job(step, estimate, device, job.settings)
+    if whole_job and job.whole:
+        whole_job = run_whole(step, device, whole_job, lambda share: say(Phase(f"the whole job, {share:.0%}")))
     return {
         "estimate": combine([estimate]),
         "processes": (estimate,),
         "work": step.work,
-        "memory": most_memory([before_check, _memory(device, host)]),
+        "memory": memory,
+        "job": whole_job,
+        "metrics": _metrics(step) | team.metrics(step, device, estimate),
         "numeric": numeric,
         "settings": settings,
     }
 
 
-def _as_seen(step: Step, device: Device) -> Step:
-    """The step with its outputs as the device tells them."""
-    outputs = step.outputs
-    return replace(step, outputs=lambda: [device.observe(tensor) for tensor in outputs()]) if outputs else step
+def setting_of(job: MeasureJob, place: str, rank: int, world_size: int) -> Setting:
+    """What a rank of this case must follow."""
+    case = job.case
+    return Setting(
+        mode=case.mode,
+        device=place,
+        dtype=case.dtype,
+        compile=case.compile,
+        transfer=case.transfer,
+        seed=job.seed,
+        rank=rank,
+        world_size=world_size,
+        data=job.data,
+    )
 
 
-def _steps_settings(settings: Settings, spent_s: float) -> Settings:
-    """The budget is for the whole process; steps always get a fair part of it, however long preparing took."""
-    return replace(settings, budget_s=max(settings.budget_s - spent_s, LEAST_STEPS_SHARE * settings.budget_s))
+def _metrics(step: Step) -> dict[str, float]:
+    found = step.metrics() if step.metrics else {}
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+
+
+def _steps_settings(job: MeasureJob, spent_s: float, step_s: float) -> Settings:
+    """The budget is for the whole process, but steps get a fair part of it however long preparing took, and slow ones
+    enough for an interval that means something, where the run has the time."""
+    share_s = job.settings.budget_s
+    left_s = share_s if job.time_left_s is None else max(job.time_left_s - spent_s, 0.0)
+    enough_s = max(FEWEST_SAMPLES * step_s, min(ENOUGH_SAMPLES * step_s, SLOW_SHARE * left_s))
+    return replace(job.settings, warm=True, budget_s=max(share_s - spent_s, LEAST_STEPS_SHARE * share_s, enough_s))
 
 
 def _first_step(device: Device, step: Step) -> float:
     return device.timer(step.run)(1).total_s
 
 
-def _check_fits(job: MeasureJob, device: Device, step: Step) -> None:
-    """A case that cannot give even three steps in the time that is left says how long it would need."""
-    if job.time_left_s is None or job.settings.steps is not None:
-        return
+def _check_fits(job: MeasureJob, device: Device, step: Step, first_s: float) -> float:
+    """About how long a step takes. A case that cannot give even three says how long it would need."""
+    left_s = job.time_left_s
+    if job.settings.steps is not None:
+        return 0.0
+    if left_s is not None and job.case.compile == "off" and FEWEST_SAMPLES * first_s < SLOW_SHARE * left_s:
+        return first_s  # a second one could only be faster
     step_s = device.timer(step.run)(1).total_s
-    if FEWEST_SAMPLES * step_s > job.time_left_s:
-        needed = FEWEST_SAMPLES * step_s
+    if left_s is not None and FEWEST_SAMPLES * step_s > left_s:
         raise DoesNotFitError(
-            f"one step takes {step_s:.3g} s, so that it needs {needed:.3g} s where {job.time_left_s:.3g} s are left",
+            f"one step takes {step_s:.3g} s, so that it needs {FEWEST_SAMPLES * step_s:.3g} s "
+            f"where {max(left_s, 0.0):.3g} s are left",
             "Give it more time with --budget",
         )
+    return step_s
 
 
 def _memory(device: Device, host: HostMemoryMeter) -> Memory:
@@ -239,7 +236,7 @@ def _memory(device: Device, host: HostMemoryMeter) -> Memory:
     return Memory(host.read().peak_bytes, own.device_peak_bytes, own.device_reserved_bytes, own.provenance)
 
 
-def _prepare_torch(threads: int | None) -> dict[str, Value | None]:
+def prepare_torch(threads: int | None) -> dict[str, Value | None]:
     """Set the thread count, and note every setting that changes the speed."""
     import torch
 
@@ -267,6 +264,23 @@ def _word(text: str | None) -> str | None:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
+
+
+def limit_memory(sharers: int) -> None:
+    """Refuse this process more memory than is free, or its share where ranks divide it: then too large a case ends as
+    `oom`, not the whole machine."""
+    try:
+        import resource
+
+        import psutil
+    except ImportError:  # Windows has no such limit
+        return
+    if not hasattr(resource, "RLIMIT_DATA"):
+        return
+    own = psutil.Process().memory_info()
+    free = psutil.virtual_memory().available // sharers + getattr(own, "data", own.rss)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (free if hard < 0 else min(free, hard), hard))
 
 
 def preheat(device: Device, seconds: float) -> None:

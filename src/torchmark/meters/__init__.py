@@ -11,12 +11,18 @@ from torchmark.meters.contract import ROOT, Meter
 from torchmark.records import Conditions
 
 
-def open_conditions(clock: Callable[[], float] = time.perf_counter, root: Path = ROOT) -> Callable[[], Conditions]:
-    """A reader of the machine's state at this moment; what it needs is looked up once, so that a reading is cheap."""
+def open_conditions(
+    clock: Callable[[], float] = time.perf_counter, root: Path = ROOT, family: int | None = None
+) -> Callable[[], Conditions]:
+    """A reader of the machine's state at this moment; what it needs is looked up once, so that a reading is cheap.
+
+    `family` is the process whose descendants all belong to the measurement, where those of this one are not all.
+    """
     from torchmark.meters import contention, heat, memory
 
     cores = contention.capacity(root)
-    other_cpu, steal, wait = contention.OtherCpu(root), contention.Steal(root), contention.RunQueueWait(root)
+    other_cpu = contention.OtherCpu(root, family)
+    steal, wait = contention.Steal(root), contention.RunQueueWait(root)
     throttled, throttling = contention.open_throttled(root), heat.open_throttling(root)
     frequency, temperature = heat.open_clock(root), heat.open_temperature(root)
 

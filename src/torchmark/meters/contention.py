@@ -33,14 +33,14 @@ class OtherCpu(Meter[float]):
 
     name = "other processes' CPU"
 
-    def __init__(self, root: Path = ROOT) -> None:
-        self._root = root
+    def __init__(self, root: Path = ROOT, family: int | None = None) -> None:
+        self._root, self._family = root, family
         self._cores = allowed_cores()
         self._most_s = 0.0
         self._linux = core_ticks(root, self._cores) is not None
 
     def read(self) -> float:
-        own_s = _tree_seconds(self._root) if self._linux else time.process_time()
+        own_s = _tree_seconds(self._root, self._family) if self._linux else time.process_time()
         busy_s = self._linux_busy() if self._linux else _psutil_busy()
         # The kernel counts in ticks of 10 ms, so the difference trembles; the reading promises that it only grows.
         self._most_s = max(self._most_s, busy_s - own_s)
@@ -181,8 +181,11 @@ def core_ticks(root: Path, cores: frozenset[int]) -> list[list[int]] | None:
     return found or None
 
 
-def _tree_seconds(root: Path) -> float:
-    """CPU seconds of this process and everything that descends from it, the ended ones included."""
+def _tree_seconds(root: Path, family: int | None = None) -> float:
+    """CPU seconds of this process, or another, and everything that descends from it, the ended ones included."""
+    if family is not None:
+        members = (str(family), *_descendants(root, str(family)))
+        return sum(_process_ticks(root / "proc" / each / "stat") for each in members) / os.sysconf("SC_CLK_TCK")
     times = os.times()
     own_s = time.process_time() + times.children_user + times.children_system
     ticks = sum(_process_ticks(root / "proc" / child / "stat") for child in _descendants(root, "self"))

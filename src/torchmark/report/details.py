@@ -68,7 +68,7 @@ def _rows(result: Result) -> Iterator[Row]:
 
 
 def _estimate_rows(found: Estimate) -> Iterator[Row]:
-    interval = f"{units.duration(found.low_s)} to {units.duration(found.high_s)}"
+    interval = f"{units.duration(max(found.low_s, 0.0))} to {units.duration(found.high_s)}"
     yield (
         "per step",
         f"{figures.step_time(found)} {figures.margin(found)} ({found.estimand}, {interval})",

@@ -89,6 +89,14 @@ def interval_note(run: Run) -> str | None:
     )
 
 
+def time_by_phase(run: Run) -> str | None:
+    """Where the time went, over all cases and processes, longest first."""
+    names = dict.fromkeys(name for result in run.results for name in result.phases_s)
+    spent = {name: sum(result.phases_s.get(name, 0.0) for result in run.results) for name in names}
+    parts = [f"{name} {duration(seconds)}" for name, seconds in sorted(spent.items(), key=lambda item: -item[1])]
+    return f"Time went to: {', '.join(parts)}." if parts else None
+
+
 def failures(run: Run) -> list[tuple[Result, str]]:
     """Results without a figure, each with its reason."""
     return [(result, result.reason or "no reason was given") for result in run.results if result.status != "ok"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from torchmark.records import Result, Run
-from torchmark.report import figures, units
+from torchmark.report import figures, scaling, units
 from torchmark.report.terminal import machine_line, moment
 
 _COLUMNS = ("case", "per step", "±", "rate", "p99", "first step", "verdict")
@@ -21,6 +21,10 @@ def render_markdown(run: Run) -> str:
     if run.results:
         parts.append(table(_COLUMNS, [_row(result, shared) for result in run.results], right=range(1, 6)))
     parts += [escape(note) for note in (figures.interval_note(run),) if note]
+    for name, rows, note in scaling.tables(run):
+        parts.append(f"Scaling of {code(name)}")
+        parts.append(table(scaling.COLUMNS, [[escape(cell) for cell in cells] for cells in rows], right=range(5)))
+        parts.append(escape(note))
     notes = _notes(run, shared)
     if notes:
         parts.append("\n".join(notes))

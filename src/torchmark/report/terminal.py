@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchmark.records import Machine, Result, Run
-from torchmark.report import figures, units
+from torchmark.report import figures, scaling, units
 from torchmark.report.text import shorten
 
 WIDE = 120  # columns from which the first step and the tail are shown
@@ -33,6 +33,7 @@ def render_table(run: Run, width: int = 80, color: bool = False) -> str:
     interval = figures.interval_note(run)
     if interval:
         parts.append(Text(interval, style=_FAINT))
+    parts += _scaling(run)
     parts += _failures(run)
     parts += _cautions(run)
     parts += _problems(run)
@@ -162,6 +163,20 @@ def _verdict(result: Result) -> Text:
     for flag in result.estimate.flags:
         text.append(f" {flag}", style=_FAINT)
     return text
+
+
+def _scaling(run: Run) -> list[RenderableType]:
+    """What more workers bring, for every case that was measured with several counts of them."""
+    parts: list[RenderableType] = []
+    for name, rows, note in scaling.tables(run):
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=_FAINT)
+        for title in scaling.COLUMNS:
+            table.add_column(title, justify="right", no_wrap=True)
+        for cells in rows:
+            table.add_row(*cells)
+        parts += [Text(f"\nScaling of {name}", style="bold"), Padding(table, (0, 0, 0, 2))]
+        parts.append(Padding(Text(note, style=_FAINT), (0, 0, 0, 2)))
+    return parts
 
 
 def _failures(run: Run) -> list[RenderableType]:

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -39,6 +40,7 @@ class RunWriter:
         self.path = path
         self._descriptor = descriptor
         self._length = length
+        self.seconds = 0.0  # spent on writing, so far
 
     @classmethod
     def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
@@ -120,6 +122,7 @@ class RunWriter:
 
     def _append(self, data: bytes) -> None:
         """All of it or nothing: half a line in the middle of a file would spoil every line after it."""
+        began = time.monotonic()
         try:
             if os.write(self._descriptor, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -128,6 +131,7 @@ class RunWriter:
             self._take_back()
             raise _explained(self.path, error) from error
         self._length += len(data)
+        self.seconds += time.monotonic() - began
 
     def _take_back(self) -> None:
         try:

@@ -9,7 +9,19 @@ from functools import cache
 from torchmark.errors import TorchmarkError, UnknownName
 from torchmark.workloads.contract import Workload
 
-_NOT_WORKLOADS = ("contract", "setting", "flops", "reference", "filling", "images")
+_NOT_WORKLOADS = (
+    "contract",
+    "setting",
+    "flops",
+    "reference",
+    "filling",
+    "llama",
+    "images",
+    "fingerprint",
+    "encoder",
+    "learning",
+    "reinforcement",
+)
 
 
 def names() -> tuple[str, ...]:

@@ -49,6 +49,7 @@ class Step(Struct, frozen=True):
     stages: tuple[Stage, ...] = ()  # what else the job does
     alone: Callable[[], object] | None = None  # the same step without the other ranks, from `Setting.alone`
     metrics: Callable[[], dict[str, float]] | None = None  # what the steps so far have come to: loss, accuracy, counts
+    notes: dict[str, str] = {}  # what was chosen while preparing and is no parameter, such as the kind of attention
 
 
 class Workload(ABC):
@@ -62,6 +63,7 @@ class Workload(ABC):
     needs_torch: ClassVar[bool] = True
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", "bfloat16", "float16")
     distributed: ClassVar[bool] = False  # can be run by several workers at once
+    default_workers: ClassVar[int] = 1
 
     @classmethod
     def summary(cls) -> str:

@@ -19,7 +19,7 @@ _CHECKED_ROWS = 2
 
 
 class Params(Struct, frozen=True):
-    """Rows in a step, and numbers that come out for each of them."""
+    """Rows in a step of one worker, and numbers that come out for each of them."""
 
     batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 128
     outputs: Annotated[int, Meta(ge=1, le=1_048_576)] = 2
@@ -37,10 +37,11 @@ class Mlp(Workload):
     modes = ("infer", "train")
     params = Params
     tiny = Params(batch=2)
+    distributed = True
 
     def work(self, params: Params, setting: Setting) -> Work:
         """Only the matrix products count as FLOPs: forward, for each weight's gradient, and for each layer's but the
-        first one's input. Bytes: weights and data read once, results written once."""
+        first one's input. Bytes: weights and data read once, results written once. Of all workers together."""
         edges = list(_edges(params))
         weights = sum(wide * narrow for wide, narrow in edges)
         values = parameter_count(params) + params.batch * (_WIDTHS[0] + params.outputs)
@@ -49,10 +50,10 @@ class Mlp(Workload):
         else:
             products = weights
         return Work(
-            items=params.batch,
+            items=params.batch * setting.world_size,
             unit="sample",
-            flops=2 * params.batch * products,
-            bytes=values * setting.item_bytes,
+            flops=2 * params.batch * products * setting.world_size,
+            bytes=values * setting.item_bytes * setting.world_size,
         )
 
     def prepare(self, params: Params, setting: Setting) -> Step:
@@ -99,7 +100,8 @@ def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
     import torch
 
     model, rows, targets = _make(params, setting)
-    forward = setting.compiled(setting.place_model(model).train())
+    shared = setting.parallel(setting.place_model(model).train())
+    forward = setting.compiled(shared)
     feed_rows, feed_targets = setting.feed(rows), setting.feed(targets)
     scale = _loss_scale(params, setting)
     gradient = setting.place(torch.tensor(scale))
@@ -112,12 +114,16 @@ def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
         optimizer.step()
         return loss.detach()
 
+    def run() -> torch.Tensor:
+        return setting.drain(learn(feed_rows(), feed_targets()))
+
     return Step(
-        run=lambda: setting.drain(learn(feed_rows(), feed_targets())),
+        run=run,
         work=work,
         outputs=lambda: _learn_once(params, setting, model, learn),
         reference=lambda: _learn_once_by_hand(params, setting),
         roundings=21,  # seven forward, two in the loss, three for each layer on the way back
+        alone=setting.alone(shared, run),
     )
 
 

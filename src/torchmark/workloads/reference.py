@@ -13,9 +13,17 @@ if TYPE_CHECKING:
 
 def exact_model(model: torch.nn.Module) -> torch.nn.Module:
     """The same model, same weights, in float64 on the CPU; the original is left alone."""
+    # Each tensor is copied straight to where it belongs: a second copy on the device might not fit.
+    known = {id(each): _exact(each) for each in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, known)
+
+
+def _exact(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
-    return copy.deepcopy(model).to("cpu").to(torch.float64)
+    host = tensor.detach().cpu()  # first of all: not every device knows float64
+    host = host.to(torch.float64 if host.is_floating_point() else host.dtype, copy=True)
+    return torch.nn.Parameter(host, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else host
 
 
 @contextmanager

@@ -1,0 +1,92 @@
+"""Copies between host and device memory: what the link between them carries, pinned or pageable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from torchmark.errors import UnsupportedError
+from torchmark.records import Work
+from torchmark.workloads.contract import Setting, Step, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+_BLOCK = 262_144  # random numbers that are drawn; a larger tensor repeats them
+_CHECKED = 4096
+
+
+class Params(Struct, frozen=True):
+    """How much is copied in a step, which way, and whether the host's memory is locked in place for it."""
+
+    size_bytes: Annotated[int, Meta(ge=1024, le=268_435_456)] = 67_108_864
+    direction: Literal["to-device", "to-host"] = "to-device"
+    pinned: bool = False
+
+
+class Copy(Workload):
+    """One copy into memory that is there already. Both ends are made before, so nothing but the copy is timed.
+
+    The transfer setting changes nothing here. A CPU works in the host's own memory: there is no link to measure.
+    """
+
+    name = "copy"
+    params = Params
+    tiny = Params(size_bytes=1024)
+
+    def work(self, params: Params, setting: Setting) -> Work:
+        """Bytes are those that cross the link, once."""
+        size = _elements(params, setting) * setting.item_bytes
+        return Work(items=1, unit="copy", flops=0, bytes=size)
+
+    def prepare(self, params: Params, setting: Setting) -> Step:
+        if setting.device == "cpu":
+            raise UnsupportedError(
+                "copy measures the link between host and device, and a CPU works in the host's own memory",
+                "Choose an accelerator; for the speed of memory itself run tensor-add",
+            )
+        return prepare_copy(params, setting)
+
+
+def prepare_copy(params: Params, setting: Setting) -> Step:
+    """The step on any device that torch can copy to."""
+    import torch
+
+    host = _lock(_make(params, setting)) if params.pinned else _make(params, setting)
+    if params.direction == "to-device":
+        source, target = host, torch.zeros_like(host, device=setting.device)
+    else:
+        source, target = setting.place(host).clone(), torch.zeros_like(host, pin_memory=params.pinned)
+
+    def run() -> torch.Tensor:
+        return target.copy_(source, non_blocking=params.pinned)
+
+    return Step(
+        run=run,
+        work=Copy().work(params, setting),
+        outputs=lambda: (run()[-_CHECKED:],),
+        reference=lambda: (_make(params, setting)[-_CHECKED:].double(),),
+        copies=lambda: ((source, _make(params, setting)), (target, _make(params, setting))),
+    )
+
+
+def _elements(params: Params, setting: Setting) -> int:
+    return params.size_bytes // setting.item_bytes
+
+
+def _make(params: Params, setting: Setting) -> torch.Tensor:
+    import torch
+
+    count = _elements(params, setting)
+    block = torch.rand(min(count, _BLOCK), generator=setting.generator()).to(setting.torch_dtype)
+    return block.repeat(-(-count // len(block)))[:count].clone()
+
+
+def _lock(host: torch.Tensor) -> torch.Tensor:
+    try:
+        return host.pin_memory()
+    except (RuntimeError, NotImplementedError) as error:
+        raise UnsupportedError(
+            f"the host's memory cannot be pinned here ({str(error).splitlines()[0]})", "Use pinned=off"
+        ) from error

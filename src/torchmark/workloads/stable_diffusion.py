@@ -1,0 +1,332 @@
+"""Stable Diffusion turns noise into an image: seconds per denoising iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from torchmark.records import Work
+from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
+from torchmark.workloads.filling import FilledPairs, Filling, build_filled, build_on_meta
+from torchmark.workloads.flops import count_flops
+from torchmark.workloads.reference import plain_kernels
+
+if TYPE_CHECKING:
+    import torch
+
+_GUIDANCE = 7.5
+_TOKENS = 77
+_LATENT_CHANNELS = 4
+_PIXELS_PER_LATENT = 8
+_LATENT_SCALE = 0.18215
+_TRAINED_STEPS, _FIRST_BETA, _LAST_BETA = 1000, 0.00085, 0.012
+_CHECKED_LATENTS, _CHECKED_DECODED, _CHECKED_TOKENS = 8, 2, 8
+
+
+class Params(Struct, frozen=True):
+    """Width and height of the image in pixels, scheduler steps, the model, and whether to decode the image too."""
+
+    size: Annotated[int, Meta(ge=64, le=4096, multiple_of=8)] = 512
+    steps: Annotated[int, Meta(ge=1, le=999)] = 50
+    model: Literal["v1.5", "tiny"] = "v1.5"
+    decode: bool = True
+
+
+class Shape(Struct, frozen=True):
+    """Widths of the three networks; they have the same parts in either model."""
+
+    unet: tuple[int, ...]
+    decoder: tuple[int, ...]
+    groups: int
+    text: int
+    text_layers: int
+    vocabulary: int
+    weights: int  # of text encoder and UNet
+    decoder_weights: int
+
+
+SHAPES = {
+    "v1.5": Shape((320, 640, 1280, 1280), (128, 256, 512, 512), 32, 768, 12, 49_408, 982_581_444, 83_653_863),
+    "tiny": Shape((32, 32, 64, 64), (16, 16, 32, 32), 8, 32, 2, 1000, 0, 0),
+}
+
+
+class StableDiffusion(Workload):
+    """One step is a denoising iteration: the UNet for two prompts at once, guidance 7.5, and the PNDM scheduler, which
+    makes one iteration more than it is asked for steps. Steps go through the real timesteps, again and again.
+
+    The job is one image: text encoding, all iterations, decoding. Configurations are those of version 1.5, weights are
+    random numbers of the usual size. Compiling means the UNet.
+    """
+
+    name = "stable-diffusion"
+    params = Params
+    tiny = Params(size=64, steps=4, model="tiny")
+    dtypes = ("float32", "bfloat16", "float16")
+
+    def memory_bytes(self, params: Params, setting: Setting) -> float:
+        """Weights, and for each pixel what the widest layers hold: those that decode, where they are there."""
+        shape = SHAPES[params.model]
+        weights = shape.weights + (shape.decoder_weights if params.decode else 0)
+        per_pixel = (10 if params.decode else 2) * shape.decoder[0]
+        return float((weights + per_pixel * params.size**2) * setting.item_bytes)
+
+    def prepare(self, params: Params, setting: Setting) -> Step:
+        shape = SHAPES[params.model]
+        parts = {name: build_filled(make, setting) for name, make in _makers(shape, params.decode).items()}
+        job = _Job(params, setting, {name: model for name, (model, _) in parts.items()})
+        weights = sum(weight.numel() for weight in job.unet.parameters())
+        stages = [Stage("text encoding", 1, job.encode)]
+        if params.decode:
+            stages.append(Stage("image decoding", 1, job.decode))
+        return Step(
+            run=job.iterate,
+            work=iteration_work(params, setting),
+            outputs=job.outputs,
+            reference=lambda: _reference(params, setting, {name: filling for name, (_, filling) in parts.items()}),
+            copies=lambda: FilledPairs(*parts.values()),
+            roundings=24,  # measured: the UNet's hundreds of layers come to less than half of this
+            job_steps=len(job.timesteps),
+            stages=tuple(stages),
+            metrics=lambda: {"unet_calls": float(len(job.timesteps)), "parameters": float(weights)},
+            notes={"attention": "sdpa"},
+        )
+
+
+class _Job:
+    """The parts of an image's making on the device, and how far the denoising has come."""
+
+    def __init__(self, params: Params, setting: Setting, models: dict[str, Any]) -> None:
+        self._params, self._setting, self._models = params, setting, models
+        self.unet = models["unet"]
+        self._predict = setting.compiled(self.unet)
+        self._scheduler = _make_scheduler(params)
+        self.timesteps = [int(step) for step in self._scheduler.timesteps]
+        # Each is on the device beforehand, as looking one up there while the steps run would wait for the device.
+        self._placed = [setting.place(step) for step in self._scheduler.timesteps]
+        latents = params.size // _PIXELS_PER_LATENT
+        self._noise = setting.place(_noise(setting, latents))
+        self._latents, self._done = self._noise, 0
+        self._ids = setting.place(_token_ids(SHAPES[params.model], setting))
+        self._embeddings = self.encode()
+
+    def encode(self) -> torch.Tensor:
+        """The empty prompt and the prompt, one after the other as the usual pipeline does."""
+        import torch
+
+        with torch.inference_mode():
+            return torch.cat([self._models["text"](input_ids=ids).last_hidden_state for ids in self._ids.chunk(2)])
+
+    def iterate(self) -> torch.Tensor:
+        """The next iteration; after the last one the next image begins."""
+        import torch
+
+        with torch.inference_mode():
+            if self._done == len(self.timesteps):
+                self._scheduler.set_timesteps(self._params.steps)
+                self._latents, self._done = self._noise, 0
+            latents = self._latents.to(self._setting.device)
+            predicted = self._predict_noise(latents, self._done, self._embeddings)
+            latents = self._scheduler.step(_guided(predicted), self.timesteps[self._done], latents, return_dict=False)[
+                0
+            ]
+            self._latents, self._done = self._setting.drain(latents), self._done + 1
+        return self._latents
+
+    def _predict_noise(self, latents: torch.Tensor, index: int, embeddings: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        predicted: torch.Tensor = self._predict(
+            torch.cat((latents, latents)), self._placed[index], encoder_hidden_states=embeddings, return_dict=False
+        )[0]
+        return predicted
+
+    def decode(self) -> torch.Tensor:
+        return self._decode(self._latents.to(self._setting.device))
+
+    def _decode(self, latents: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        with torch.inference_mode():
+            image: torch.Tensor = self._models["decoder"].decode(latents / _LATENT_SCALE, return_dict=False)[0]
+            return image
+
+    def outputs(self) -> Tensors:
+        """Of every part what it makes of a small input; of an image's beginning also what the scheduler makes of it."""
+        import torch
+
+        place, setting = self._setting.place, self._setting
+        latents = place(_noise(setting, _CHECKED_LATENTS))
+        with torch.inference_mode():
+            text = self._models["text"](input_ids=self._ids[:, :_CHECKED_TOKENS]).last_hidden_state
+            embeddings = place(_checked_embeddings(SHAPES[self._params.model], setting))
+            predicted = self._predict_noise(latents, 0, embeddings)
+            scheduler = _make_scheduler(self._params)
+            moved = scheduler.step(_guided(predicted), self.timesteps[0], latents, return_dict=False)[0]
+        small = place(_noise(setting, _CHECKED_DECODED))
+        return (text, predicted, moved, *([self._decode(small)] if self._params.decode else []))
+
+
+def _reference(params: Params, setting: Setting, fillings: dict[str, Filling]) -> Tensors:
+    """The same in float64, the scheduler's first step by another formula: to the image that the noise points at, and
+    back along it."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    shape, makers = SHAPES[params.model], _makers(SHAPES[params.model], params.decode)
+    models = {name: build_on_meta(make, torch.float64) for name, make in makers.items()}
+
+    def exactly(name: str, run: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+        with fillings[name].exact(models[name]):
+            return run(models[name])
+
+    latents, small = (
+        _noise(setting, size).to(setting.torch_dtype).double() for size in (_CHECKED_LATENTS, _CHECKED_DECODED)
+    )
+    ids = _token_ids(shape, setting)[:, :_CHECKED_TOKENS]
+    embeddings = _checked_embeddings(shape, setting).to(setting.torch_dtype).double()
+    timestep = _make_scheduler(params).timesteps[0]
+    places = torch.arange(ids.shape[1])[None]
+    with torch.inference_mode(), plain_kernels(), sdpa_kernel(SDPBackend.MATH):
+        text = exactly("text", lambda model: model(input_ids=ids, position_ids=places).last_hidden_state)
+        doubled = torch.cat((latents, latents))
+        predicted = exactly("unet", lambda model: model(doubled, timestep, embeddings).sample)
+        moved = _first_move(params, latents, _guided(predicted), int(timestep))
+        if not params.decode:
+            return (text, predicted, moved)
+        image = exactly("decoder", lambda model: model.decode(small / _LATENT_SCALE).sample)
+    return (text, predicted, moved, image)
+
+
+def _first_move(params: Params, latents: torch.Tensor, noise: torch.Tensor, timestep: int) -> torch.Tensor:
+    import torch
+
+    betas = torch.linspace(_FIRST_BETA**0.5, _LAST_BETA**0.5, _TRAINED_STEPS, dtype=torch.float64) ** 2
+    kept = (1 - betas).cumprod(0)
+    now, then = kept[timestep], kept[max(0, timestep - _TRAINED_STEPS // params.steps)]
+    image = (latents - (1 - now).sqrt() * noise) / now.sqrt()
+    return then.sqrt() * image + (1 - then).sqrt() * noise
+
+
+def _guided(predicted: torch.Tensor) -> torch.Tensor:
+    """Away from what the empty prompt gives, past what the prompt gives."""
+    empty, prompted = predicted.chunk(2)
+    return empty + _GUIDANCE * (prompted - empty)
+
+
+def iteration_work(params: Params, setting: Setting) -> Work:
+    """FLOPs of the UNet, which is all that counts. Bytes: weights, prompts and latents read once, latents written."""
+    import torch
+
+    shape, latents = SHAPES[params.model], params.size // _PIXELS_PER_LATENT
+    unet = build_on_meta(lambda: make_unet(shape), torch.float32)
+    doubled = torch.empty(2, _LATENT_CHANNELS, latents, latents, device="meta")
+    text = torch.empty(2, _TOKENS, shape.text, device="meta")
+    timestep = torch.zeros((), device="meta")
+    values = sum(weight.numel() for weight in unet.parameters()) + text.numel() + doubled.numel()
+    return Work(
+        items=1,
+        unit="iteration",
+        flops=count_flops(lambda: unet(doubled, timestep, text)),
+        bytes=values * setting.item_bytes,
+    )
+
+
+def _makers(shape: Shape, decode: bool) -> dict[str, Callable[[], torch.nn.Module]]:
+    makers: dict[str, Callable[[], torch.nn.Module]] = {
+        "text": lambda: make_text_encoder(shape),
+        "unet": lambda: make_unet(shape),
+    }
+    return {**makers, "decoder": lambda: make_decoder(shape)} if decode else makers
+
+
+def make_text_encoder(shape: Shape) -> Any:
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    return CLIPTextModel(
+        CLIPTextConfig(
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.text,
+            intermediate_size=4 * shape.text,
+            num_hidden_layers=shape.text_layers,
+            num_attention_heads=shape.text // 64 or 2,
+            max_position_embeddings=_TOKENS,
+            hidden_act="quick_gelu",
+            projection_dim=shape.text,
+            bos_token_id=shape.vocabulary - 2,
+            eos_token_id=shape.vocabulary - 1,
+            attn_implementation="sdpa",
+        )
+    )
+
+
+def make_unet(shape: Shape) -> Any:
+    from diffusers import UNet2DConditionModel
+
+    return UNet2DConditionModel(
+        sample_size=64,
+        in_channels=_LATENT_CHANNELS,
+        out_channels=_LATENT_CHANNELS,
+        down_block_types=(*["CrossAttnDownBlock2D"] * 3, "DownBlock2D"),
+        up_block_types=("UpBlock2D", *["CrossAttnUpBlock2D"] * 3),
+        block_out_channels=shape.unet,
+        layers_per_block=2,
+        norm_num_groups=shape.groups,
+        cross_attention_dim=shape.text,
+        attention_head_dim=8,
+    )
+
+
+def make_decoder(shape: Shape) -> Any:
+    from diffusers import AutoencoderKL
+
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=shape.decoder,
+        layers_per_block=2,
+        latent_channels=_LATENT_CHANNELS,
+        norm_num_groups=shape.groups,
+        sample_size=512,
+        scaling_factor=_LATENT_SCALE,
+    )
+
+
+def _make_scheduler(params: Params) -> Any:
+    from diffusers import PNDMScheduler
+
+    scheduler = PNDMScheduler(
+        num_train_timesteps=_TRAINED_STEPS,
+        beta_start=_FIRST_BETA,
+        beta_end=_LAST_BETA,
+        beta_schedule="scaled_linear",
+        skip_prk_steps=True,
+        set_alpha_to_one=False,
+        steps_offset=1,
+    )
+    scheduler.set_timesteps(params.steps)
+    return scheduler
+
+
+def _noise(setting: Setting, size: int) -> torch.Tensor:
+    import torch
+
+    return torch.randn(1, _LATENT_CHANNELS, size, size, generator=setting.generator())
+
+
+def _checked_embeddings(shape: Shape, setting: Setting) -> torch.Tensor:
+    import torch
+
+    return torch.randn(2, _CHECKED_TOKENS, shape.text, generator=setting.generator())
+
+
+def _token_ids(shape: Shape, setting: Setting) -> torch.Tensor:
+    """Begin and end with nothing between, and a prompt as long as it may be."""
+    import torch
+
+    begin, end = shape.vocabulary - 2, shape.vocabulary - 1
+    empty = torch.tensor([begin] + [end] * (_TOKENS - 1))
+    words = torch.randint(begin, (_TOKENS - 2,), generator=setting.generator())
+    return torch.stack((empty, torch.cat((empty[:1], words, empty[-1:]))))

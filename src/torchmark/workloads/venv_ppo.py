@@ -1,0 +1,283 @@
+"""Two-stage offline reinforcement learning: tiny kernels, long rollouts and a host that keeps asking for results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from msgspec import Meta, Struct
+
+from torchmark.records import Work
+from torchmark.workloads.contract import Pairs, Setting, Stage, Step, Tensors, Workload
+from torchmark.workloads.reference import exact_model, plain_kernels
+from torchmark.workloads.reinforcement.known import known_results, load_weights, weights_of
+from torchmark.workloads.reinforcement.networks import OBSERVATION, SHAPES, make_network
+from torchmark.workloads.reinforcement.records import WINDOW, make_windows
+from torchmark.workloads.reinforcement.training import (
+    PASSES,
+    FiniteCheck,
+    Networks,
+    Rollout,
+    descend,
+    imitation_reward,
+    judge,
+    matcher_loss,
+    one_step_error,
+    policy_loss,
+    roll_out,
+    task_reward,
+    venv_loss,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+VENV_EPOCHS = 50
+POLICY_EPOCHS = 20
+_GRAPHS = 2
+_VALIDATIONS = 2  # each graph is rolled out on both halves of the records
+_LEARNING_RATE = 4e-5
+_MATCHER_LEARNING_RATE = 6e-4
+_CHECKED_WINDOWS = 2
+
+
+class Params(Struct, frozen=True):
+    """Rows of each stage's rollouts, steps of the second one's, width of all networks, and whether to ask the host."""
+
+    batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 1024
+    policy_batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 256
+    horizon: Annotated[int, Meta(ge=2, le=10_000)] = 100
+    width: Annotated[int, Meta(ge=1, le=16_384)] = 256
+    checks: bool = True
+
+
+class VenvPpo(Workload):
+    """A clean-room job of the same computational shape as a commercial SDK's, not the same code: its times can be set
+    beside published ones of that SDK, but a ratio of the two would mean nothing.
+
+    One step is one epoch of learning a virtual environment, for a training and a validation graph: a rollout of ten
+    steps from recorded observations, one update of the matcher that tells recorded from rolled out, two PPO passes
+    over policy, transition and value, and rollouts on both halves of the records. The job is 50 of them and then 20
+    policy epochs, in which one policy for each graph is learned by PPO inside its environment.
+
+    With `checks` the host reads at every step of every rollout whether each tensor is finite. Numbers shorter than
+    float32 are not offered: a step of this learning rate would vanish in rounding and nothing would be learned.
+    """
+
+    name = "venv-ppo"
+    modes = ("train",)
+    params = Params
+    tiny = Params(batch=8, policy_batch=4, horizon=5, width=16)
+    dtypes = ("float32", "float64")
+
+    def work(self, params: Params, setting: Setting) -> Work:
+        """Only matrix products count as FLOPs. Bytes: weights read and written once, one batch of records read."""
+        rows = params.batch * WINDOW
+        forward = {kind: shape.forward_products(params.width) for kind, shape in SHAPES.items()}
+        training = {kind: shape.training_products(params.width) for kind, shape in SHAPES.items()}
+        products = (
+            (1 + _VALIDATIONS) * rows * (forward["policy"] + forward["transition"])
+            + 2 * rows * training["matcher"]
+            + rows * forward["matcher"]
+            + (rows + params.batch) * forward["value"]
+            + PASSES * rows * (training["policy"] + training["transition"] + training["value"])
+        )
+        weights = sum(shape.parameter_count(params.width) for shape in SHAPES.values())
+        values = 2 * weights + (1 + _VALIDATIONS) * rows * SHAPES["matcher"].inputs
+        return Work(
+            items=1,
+            unit="epoch",
+            flops=2 * _GRAPHS * products,
+            bytes=_GRAPHS * values * setting.item_bytes,
+        )
+
+    def prepare(self, params: Params, setting: Setting) -> Step:
+        job = _Job(params, setting)
+        return Step(
+            run=job.learn_environment,
+            work=self.work(params, setting),
+            outputs=job.outputs,
+            reference=lambda: _reference(params, setting),
+            copies=job.copies,
+            roundings=40,  # ten layers forward, as many back with two each, and what lies between
+            job_steps=VENV_EPOCHS,
+            stages=(Stage("policy epoch", POLICY_EPOCHS, job.learn_policies),),
+            metrics=job.metrics,
+        )
+
+
+class _Graph(NamedTuple):
+    """The networks of one half of the records, as modules and as they are called, and what changes them."""
+
+    modules: tuple[nn.Module, ...]
+    networks: Networks
+    optimizer: torch.optim.Optimizer
+    matcher_optimizer: torch.optim.Optimizer
+
+
+class _Learner(NamedTuple):
+    """A policy to be learned inside a virtual environment, with its own value."""
+
+    policy: Callable[..., torch.Tensor]
+    value: Callable[..., torch.Tensor]
+    optimizer: torch.optim.Optimizer
+
+
+class _Job:
+    """Everything that lives as long as the job; `learn_environment` and `learn_policies` are its two kinds of step."""
+
+    def __init__(self, params: Params, setting: Setting) -> None:
+        import torch
+
+        self.params, self.setting = params, setting
+        self.windows = setting.feed(_make_windows(setting))
+        modules, policies = _make_modules(params, setting)
+        self.graphs = [_make_graph(each, setting) for each in modules]
+        self.learners = [_make_learner(each, setting) for each in policies]
+        # One generator for each stage, so that neither changes what the other draws.
+        self.venv_generator, self.policy_generator = (
+            torch.Generator(setting.device).manual_seed(setting.seed + offset) for offset in (1, 2)
+        )
+        self.venv_check, self.policy_check = FiniteCheck(params.checks), FiniteCheck(params.checks)
+        self.venv_epochs = self.policy_epochs = 0
+
+    def learn_environment(self) -> torch.Tensor:
+        """One epoch of the first stage: how far both graphs' rollouts stay from the records of both halves."""
+        import torch
+
+        self.venv_epochs += 1
+        halves = self.windows()
+        errors = []
+        for graph, half in zip(self.graphs, halves, strict=True):
+            self._learn_graph(graph, self._draw(half))
+            errors += [self._validate(graph, self._draw(each)) for each in halves]
+        return self.setting.drain(torch.stack(errors))
+
+    def learn_policies(self) -> torch.Tensor:
+        """One epoch of the second stage: the mean reward of each policy before it learned from it."""
+        import torch
+
+        self.policy_epochs += 1
+        halves = self.windows()
+        rewards = [
+            self._learn_policy(learner, graph.networks, half)
+            for learner, graph, half in zip(self.learners, self.graphs, halves, strict=True)
+        ]
+        return self.setting.drain(torch.stack(rewards))
+
+    def _draw(self, half: torch.Tensor) -> torch.Tensor:
+        """A batch of recorded windows, steps first."""
+        import torch
+
+        size = (self.params.batch,)
+        chosen = torch.randint(len(half), size, generator=self.venv_generator, device=half.device)
+        return half[chosen].transpose(0, 1)
+
+    def _roll_out(self, networks: Networks, real: torch.Tensor) -> Rollout:
+        start = real[0, :, : OBSERVATION.encoded]
+        return roll_out(networks.policy, networks.transition, start, WINDOW, self.venv_generator, self.venv_check)
+
+    def _learn_graph(self, graph: _Graph, real: torch.Tensor) -> None:
+        import torch
+
+        networks = graph.networks
+        rollout = self._roll_out(networks, real)
+        made = rollout.joined()
+        descend(graph.matcher_optimizer, lambda: matcher_loss(networks.matcher, real, made))
+        with torch.no_grad():
+            judged = judge(networks.value, rollout, imitation_reward(networks.matcher, real, made))
+        for _ in range(PASSES):
+            descend(graph.optimizer, lambda: venv_loss(networks, rollout, judged))
+
+    def _validate(self, graph: _Graph, real: torch.Tensor) -> torch.Tensor:
+        return (self._roll_out(graph.networks, real).joined() - real).abs().mean()
+
+    def _learn_policy(self, learner: _Learner, venv: Networks, half: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        size, generator = (self.params.policy_batch,), self.policy_generator
+        chosen = torch.randint(len(half), size, generator=generator, device=half.device)
+        start = half[chosen, 0, : OBSERVATION.encoded]
+        rollout = roll_out(learner.policy, venv.transition, start, self.params.horizon, generator, self.policy_check)
+        rewards = task_reward(rollout)
+        with torch.no_grad():
+            judged = judge(learner.value, rollout, rewards)
+        for _ in range(PASSES):
+            descend(learner.optimizer, lambda: policy_loss(learner.policy, learner.value, rollout, judged))
+        return rewards.mean()
+
+    def outputs(self) -> Tensors:
+        """What the first graph's networks and losses make of known rows from the first weights."""
+        graph = self.graphs[0]
+        kept = [weight.detach().clone() for weight in weights_of(graph.modules)]
+        load_weights(graph.modules, self._first_weights())
+        rows = self.setting.place(_make_windows(self.setting)[0, :_CHECKED_WINDOWS])
+        results = known_results(graph.networks, weights_of(graph.modules), rows.transpose(0, 1))
+        load_weights(graph.modules, kept)
+        return results
+
+    def _first_weights(self) -> Tensors:
+        first = _make_modules(self.params, self.setting)[0][0]
+        return weights_of([self.setting.place_model(module) for module in first])
+
+    def copies(self) -> Pairs:
+        """The records, and the weights that the job starts from."""
+        made = weights_of(_make_modules(self.params, self.setting)[0][0])
+        weights = zip(self._first_weights(), made, strict=True)
+        return [(self.windows(), _make_windows(self.setting)), *weights]
+
+    def metrics(self) -> dict[str, float]:
+        """The error is that of each graph on the half that it did not learn from."""
+        unseen = zip(self.graphs, reversed(list(self.windows())), strict=True)
+        errors = [float(one_step_error(graph.networks.transition, half)) for graph, half in unseen]
+        counts = {f"{kind}_parameters": SHAPES[kind].parameter_count(self.params.width) for kind in SHAPES}
+        return {
+            "host_reads": self.venv_check.reads / max(self.venv_epochs, 1),
+            "policy_host_reads": self.policy_check.reads / max(self.policy_epochs, 1),
+            "one_step_error": sum(errors) / len(errors),
+            **counts,
+        }
+
+
+def _make_windows(setting: Setting) -> torch.Tensor:
+    return make_windows(setting.generator()).to(setting.torch_dtype)
+
+
+def _make_modules(params: Params, setting: Setting) -> tuple[list[list[nn.Module]], list[list[nn.Module]]]:
+    """The networks of both graphs, and policy and value of both learners, on the host; the same for the same seed."""
+    with setting.seeded():
+        graphs = [[make_network(kind, params.width) for kind in SHAPES] for _ in range(_GRAPHS)]
+        learners = [[make_network(kind, params.width) for kind in ("policy", "value")] for _ in range(_GRAPHS)]
+    for module in (module for each in (*graphs, *learners) for module in each):
+        module.to(setting.torch_dtype)
+    return graphs, learners
+
+
+def _make_graph(modules: list[nn.Module], setting: Setting) -> _Graph:
+    import torch
+
+    placed = [setting.place_model(module) for module in modules]
+    networks = Networks(*(setting.compiled(module) for module in placed))
+    policy, transition, matcher, value = placed
+    return _Graph(
+        tuple(placed),
+        networks,
+        torch.optim.Adam(weights_of([policy, transition, value]), lr=_LEARNING_RATE),
+        torch.optim.Adam(matcher.parameters(), lr=_MATCHER_LEARNING_RATE),
+    )
+
+
+def _make_learner(modules: list[nn.Module], setting: Setting) -> _Learner:
+    import torch
+
+    placed = [setting.place_model(module) for module in modules]
+    policy, value = (setting.compiled(module) for module in placed)
+    return _Learner(policy, value, torch.optim.Adam(weights_of(placed), lr=_LEARNING_RATE))
+
+
+def _reference(params: Params, setting: Setting) -> Tensors:
+    modules = [exact_model(module) for module in _make_modules(params, setting)[0][0]]
+    rows = _make_windows(setting)[0, :_CHECKED_WINDOWS].double()
+    with plain_kernels():
+        return known_results(Networks(*modules), weights_of(modules), rows.transpose(0, 1))

@@ -1,0 +1,47 @@
+"""Every reason for doubt has a cause in words, with the figures that were seen, and a cure."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchmark.analyze.cautions import cautions_of
+from torchmark.records import VERDICTS, Contention
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in VERDICTS if verdict != "stable"])
+def test_every_verdict_but_stable_is_explained(verdict: str, make_result, make_estimate) -> None:
+    doubtful = make_estimate(verdict=verdict, evidence=("this was seen", "and that"))
+    (caution,) = cautions_of(make_result(estimate=doubtful))
+    assert (caution.kind, caution.cause) == (verdict, "this was seen; and that")
+    assert caution.cure
+
+
+def test_a_stable_result_needs_no_caution_and_a_failed_one_has_a_reason_instead(make_result, make_estimate) -> None:
+    assert cautions_of(make_result()) == ()
+    assert cautions_of(make_result(status="oom", estimate=None)) == ()
+    assert cautions_of(make_result(estimate=make_estimate(flags=("single-process",)))) == ()
+
+
+@pytest.mark.parametrize("flag", ["oversubscribed", "launch-bound", "bimodal", "paging", "on-battery"])
+def test_a_flag_that_changes_the_figure_is_explained(flag: str, make_result, make_estimate) -> None:
+    (caution,) = cautions_of(make_result(estimate=make_estimate(flags=(flag,))))
+    assert caution.kind == flag
+    assert caution.cause
+    assert caution.cure
+
+
+def test_the_cause_has_the_figures(make_result, make_estimate) -> None:
+    waited = make_estimate(flags=("oversubscribed",), contention=Contention(wait_share=0.25))
+    assert "25% of the time" in cautions_of(make_result(estimate=waited))[0].cause
+    idle = make_estimate(4e-5, flags=("launch-bound",), device_step_s=4e-5, wall_step_s=1e-4)
+    assert "only 40% of the time" in cautions_of(make_result(estimate=idle))[0].cause
+
+
+def test_few_samples_and_processes_that_differ_are_told(make_result, make_estimate) -> None:
+    (few,) = cautions_of(make_result(estimate=make_estimate(sample_count=4)))
+    assert (few.kind, "only 4 samples" in few.cause) == ("few-samples", True)
+    processes = tuple(map(make_estimate, (1.0, 1.1, 1.25)))
+    (spread,) = cautions_of(make_result(processes=processes))
+    assert spread.kind == "process-spread"
+    assert "3 fresh processes differ by 11%" in spread.cause
+    assert cautions_of(make_result(processes=processes[:1])) == ()

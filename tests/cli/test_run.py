@@ -1,0 +1,296 @@
+"""`torchmark run` from the command line to the run file: with the fake device, real workers, and every kind of end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchmark import cli
+from torchmark.store import load
+
+COMMAND = [sys.executable, "-m", "torchmark"]
+CASES = [f"null/infer@fake/float32+threads={number}" for number in (1, 2, 3)]
+SLEEPING = "stream=iid2,step=0.02,sleep=on"
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home and a lock of the test's own, so that tests neither meet each other nor a real run."""
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setenv("TORCHMARK_FAKE", "stream=iid2,step=0.01")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("TORCHMARK_DEBUG", raising=False)
+
+
+def run(*arguments: str, fake: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | ({"TORCHMARK_FAKE": fake} if fake else {})
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=environment, check=False)
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"TORCHMARK_FAKE": SLEEPING}
+    return subprocess.Popen(
+        [*COMMAND, "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.02)
+
+
+def second_case_started(out: Path) -> bool:
+    return out.exists() and f'"started","case":"{CASES[1]}"' in out.read_text()
+
+
+def fails(capsys: pytest.CaptureFixture[str], code: int, words: str, *arguments: str) -> None:
+    got = cli.main(arguments)
+    out, err = capsys.readouterr()
+    assert (got, out) == (code, ""), err
+    assert err.startswith("torchmark: error: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("mpl", "unknown workload 'mpl'. Did you mean 'mlp'?"),
+        ("mlp --device cdua", "unknown device 'cdua'. Did you mean 'cuda'?"),
+        ("mlp --device cuda:x", "does not say which cuda device"),
+        ("mlp --dtype float23", "unknown dtype 'float23'. Did you mean 'float"),
+        ("mlp --mode trian", "unknown mode of mlp 'trian'. Did you mean 'train'?"),
+        ("mlp -p bach=16", "unknown parameter of mlp 'bach'. Did you mean 'batch'?"),
+        ("mlp -p batch=0", "batch=0 is not possible for mlp"),
+        ("mlp -p batch=many", "batch=many is not possible for mlp"),
+        ("mlp -p batch", "Write KEY=VALUE"),
+        ("tensor-add -p variant=residnt", "unknown variant of tensor-add 'residnt'. Did you mean 'resident'?"),
+        ("mlp --compile maybe", "unknown compile mode 'maybe'"),
+        ("mlp --transfer per-stpe", "unknown transfer 'per-stpe'. Did you mean 'per-step'?"),
+        ("mlp --threads 0", "threads cannot be 0"),
+        ("mlp --threads two", "'two' is no number of threads"),
+        ("mlp --budget 0", "must be above 0"),
+        ("mlp --budget soon", "'soon' is not a time. Write 30s, 5m or 1h30m"),
+        ("mlp --budget " + "1" * 60 + "x", "is not a time"),
+        ("mlp --target 0", "is not a share between 0 and 1"),
+        ("mlp --target 200%", "is not a share between 0 and 1"),
+        ("mlp --steps 0", "0 is not in the range"),
+        ("mlp --rigor utmost", "'utmost' is not one of"),
+        ("mlp --budgett 5s", "Did you mean '--budget'"),
+        ("mlp --suite quick", "a suite and workloads were both named"),
+        ("--dtype bfloat16", "--dtype needs a workload"),
+        ("--workers 2", "--workers needs a workload"),
+        ("mlp --mode train --workers 2 --nodes 2", "--nodes and --rendezvous belong together"),
+        ("mlp --mode train --workers 2 --rendezvous a:1", "--nodes and --rendezvous belong together"),
+        ("mlp --mode train --workers 2 --nodes 2 --rendezvous a", "'a' is no place to meet"),
+        ("mlp --mode train --workers 3 --nodes 2 --rendezvous a:1", "cannot be shared out among 2 nodes"),
+        ("mlp/infer@cpu/float99", "unknown dtype 'float99'"),
+        ("mlp/infer@cpu", "is not a case"),
+        ("--resume last", "there are no runs"),
+        ("--resume last mlp", "--resume goes on with the cases and settings of that run"),
+        ("--resume last --watch", "--resume goes on with the cases and settings of that run"),
+    ],
+)
+def test_wrong_input_is_one_line_with_the_cure_and_nothing_is_started(capsys, tmp_path, arguments, words) -> None:
+    fails(capsys, 2, words, "run", *arguments.split())
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_time_is_read_as_people_write_it(capsys) -> None:
+    for text in ("90", "90s", "1.5m", "1m30s", "90000ms", "0.025h"):
+        assert cli.main(["run", CASES[0], "--budget", text, "--dry-run"]) == 0
+        assert "1 case, 3 processes each, at most 90.0 s each, 90.0 s in all" in capsys.readouterr().out
+
+
+def test_a_dry_run_shows_the_cases_and_measures_nothing(capsys, tmp_path: Path) -> None:
+    assert cli.main(["run", *CASES, "--budget", "3m", "--dry-run"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[:3] == CASES
+    assert "3 cases, 3 processes each" in out[-1]
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.slow
+def test_a_device_that_is_not_here_is_one_line_and_exit_4() -> None:
+    done = run("run", "null", "--device", "xpu:7")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith("torchmark: error: ")
+    assert done.stderr.count("\n") == 1
+    assert "xpu" in done.stderr
+
+
+def test_an_output_place_that_cannot_be_used_is_exit_4_and_harms_no_file(capsys, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    fails(capsys, 4, "File exists", "run", CASES[0], "--out", str(tmp_path / "file"))
+    fails(capsys, 4, "cannot write", "run", CASES[0], "--out", str(tmp_path / "file" / "run.jsonl"))
+    fails(capsys, 2, "is a directory", "run", CASES[0], "--out", str(tmp_path))
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense\n", b'{"kind":"header","schema":99,"header":{}}\n', b"\xff\xfe\n"])
+@pytest.mark.parametrize("arguments", [["run", "--resume"], ["show"]], ids=["resume", "show"])
+def test_a_file_that_is_no_run_is_exit_4_and_stays_as_it_is(capsys, tmp_path, content, arguments) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(content)
+    fails(capsys, 4, str(path), *arguments, str(path))
+    assert path.read_bytes() == content
+
+
+def test_a_run_is_measured_kept_and_found_again_by_its_label(capsys, tmp_path: Path) -> None:
+    assert cli.main(["run", *CASES[:2], "--budget", "20s", "--label", "nightly"]) == 0
+    out, err = capsys.readouterr()
+    assert "null/infer" in out
+    assert "stable" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "\x1b" not in out + err
+    assert err.count("process 3/3") == 2  # where nobody watches, every process leaves one line
+    (path,) = (tmp_path / "home").glob("*.jsonl")
+    stored = load(path)
+    assert stored.header.cases == tuple(CASES[:2])
+    assert [(result.status, len(result.processes)) for result in stored.results] == [("ok", 3)] * 2
+    assert cli.main(["show", "nightly"]) == 0
+    assert capsys.readouterr().out == out
+    words = stored.header.command.split()
+    assert cli.main([*words[1:], "--dry-run"]) == 0  # the command in the file is one that works
+    assert capsys.readouterr().out.splitlines()[:2] == CASES[:2]
+
+
+@pytest.mark.parametrize("format_", ["table", "md", "csv", "json", "jsonl"])
+def test_every_format_goes_to_stdout_alone(capsys, format_: str) -> None:
+    assert cli.main(["run", CASES[0], "--steps", "5", "--format", format_]) == 0
+    out = capsys.readouterr().out
+    if format_ == "json":
+        (result,) = json.loads(out)["results"]
+        assert (result["status"], result["estimate"]["sample_count"]) == ("ok", 5)
+        assert result["estimate"]["center_s"] == pytest.approx(0.01, rel=0.1)
+    elif format_ == "jsonl":
+        assert all(json.loads(line) for line in out.splitlines())
+    elif format_ == "csv":
+        (row,) = csv.DictReader(io.StringIO(out))
+        assert row["status"] == "ok"
+    elif format_ == "md":
+        assert "|---" in out or "| ---" in out or "|:--" in out
+    else:
+        assert "null/infer" in out
+
+
+def test_steps_are_done_however_long_they_take(capsys) -> None:
+    assert cli.main(["run", *CASES, "--steps", "7", "--dry-run"]) == 0
+    assert "3 cases, 1 process each, 7 steps each" in capsys.readouterr().out
+    done = run("run", *CASES[:2], "--steps", "60", "--format", "json", fake=SLEEPING)
+    assert [result["estimate"]["sample_count"] for result in json.loads(done.stdout)["results"]] == [60, 60]
+
+
+def test_a_run_in_which_nothing_succeeds_is_exit_3_and_kept(tmp_path: Path) -> None:
+    out = tmp_path / "run.log"  # a name that workers must not print into
+    done = run("run", *CASES[:2], "--out", str(out), fake="fault=crash")
+    assert done.returncode == 3
+    assert done.stdout.count("crashed") >= 2
+    assert "SIGABRT" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert "What the workers printed: " in done.stderr
+    assert [result.status for result in load(out).results] == ["crashed", "crashed"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_run_in_order_and_resume_completes_it(tmp_path: Path, number, code: int) -> None:
+    out = tmp_path / "run.jsonl"
+    process = start(*CASES, "--steps", "40", "--out", str(out))
+    wait_until(lambda: second_case_started(out))
+    process.send_signal(number)
+    printed, heard = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in heard
+    assert "interrupted" in printed
+    assert {result.case.text: result.status for result in load(out).results} == {
+        CASES[0]: "ok",
+        CASES[1]: "interrupted",
+    }
+    first = load(out).results[0]
+    done = run("run", "--resume", str(out), fake=SLEEPING)
+    assert done.returncode == 0, done.stderr
+    assert [result.status for result in load(out).results] == ["ok"] * 3
+    assert load(out).results[0] == first
+
+
+def test_a_run_that_was_killed_loses_no_finished_case_and_can_be_resumed(tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    process = start(*CASES, "--steps", "40", "--out", str(out))
+    wait_until(lambda: second_case_started(out))
+    process.kill()
+    process.communicate()
+    kept = load(out)
+    assert [result.case.text for result in kept.results if result.status == "ok"] == CASES[:1]
+    done = run("run", "--resume", str(out), "--dry-run", fake=SLEEPING)
+    assert (done.returncode, load(out)) == (0, kept)
+    done = run("run", "--resume", str(out), fake=SLEEPING)
+    assert done.returncode == 0, done.stderr
+    resumed = load(out)
+    assert [result.status for result in resumed.results] == ["ok"] * 3
+    assert (resumed.header, resumed.results[0]) == (kept.header, kept.results[0])
+
+
+def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    assert run("run", CASES[0], "--rigor", "quick", "--out", str(out)).returncode == 0
+    lines = out.read_text().splitlines(keepends=True)
+    elsewhere = lines[0].replace('"logical_cores":', '"logical_cores":9')
+    out.write_text(elsewhere)
+    done = run("run", "--resume", str(out))
+    assert done.returncode == 2
+    assert "begun on another machine: its logical_cores was 9" in done.stderr
+    assert out.read_text() == elsewhere
+
+
+def test_two_runs_do_not_measure_at_once_unless_they_want_to(tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    process = start(*CASES, "--steps", "200", "--out", str(out))
+    wait_until(out.exists)
+    refused = run("run", CASES[0], "--steps", "3")
+    assert refused.returncode == 4
+    assert f"process {process.pid}" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert not list((tmp_path / "home").glob("*.jsonl"))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert run("run", CASES[0], "--steps", "3").returncode == 0
+
+
+def test_watching_prints_a_line_a_second_until_stopped(tmp_path: Path) -> None:
+    process = start(CASES[0], "--watch")
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(2)]
+    process.send_signal(signal.SIGINT)
+    _, heard = process.communicate(timeout=60)
+    assert (process.returncode, heard) == (0, "")
+    assert all(line.startswith(f"{CASES[0]} · ") and "steps/s" in line for line in lines)
+    assert not list((tmp_path / "home").glob("*.jsonl"))
+
+
+def test_only_one_case_can_be_watched(capsys) -> None:
+    fails(capsys, 2, "--watch shows one case, not 2", "run", *CASES[:2], "--watch")
+
+
+@pytest.mark.slow
+def test_real_work_is_measured_and_its_numbers_checked() -> None:
+    done = run("run", "mlp", "matmul", "--tiny", "--device", "cpu", "--budget", "10s", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)["results"]
+    assert [result["status"] for result in results] == ["ok", "ok"]
+    for result in results:
+        assert result["estimate"]["low_s"] <= result["estimate"]["center_s"] <= result["estimate"]["high_s"]
+        assert result["numeric"]["error"] <= result["numeric"]["tolerance"]
+        assert result["work"]["flops"] > 0

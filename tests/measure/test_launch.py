@@ -1,0 +1,128 @@
+"""Workers are started, heard and ended, and nothing of them is left, however they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+from torchmark.errors import DeviceError
+from torchmark.measure.launch import Ended, Launcher
+from torchmark.measure.messages import Measured, MeasureJob, Message, Phase, Sampled, Surveyed, SurveyJob
+from torchmark.measure.sampling import Settings
+from torchmark.measure.session import survey_devices
+from torchmark.records import parse_case
+
+CASE = parse_case("null/infer@fake/float32")
+
+
+def run(listen=lambda _: None, timeout_s: float = 60.0, fresh: bool = False, **settings) -> Ended:
+    return Launcher(imports_torch=False, fresh=fresh).run(MeasureJob(CASE, Settings(**settings)), timeout_s, listen)
+
+
+def workers() -> list[psutil.Process]:
+    """Living children that lead a session of their own, as only workers do."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if os.getsid(child.pid) == child.pid and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+        except (OSError, psutil.Error):
+            continue
+    return found
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["forked", "spawned"])
+def test_a_worker_says_what_it_does_and_gives_its_result(play, fresh: bool) -> None:
+    play("stream=iid2,step=0.01")
+    heard: list[Message] = []
+    ended = run(heard.append, fresh=fresh)
+    assert isinstance(ended.answer, Measured)
+    assert ended.answer.result.status == "ok"
+    assert ended.answer.result.processes[0].samples_s
+    phases = [message.name for message in heard if isinstance(message, Phase)]
+    assert phases[:5] == ["import", "build", "first step", "check", "steps"]
+    assert any(isinstance(message, Sampled) for message in heard)
+    assert workers() == []
+
+
+def test_a_worker_that_aborts_is_a_crash_with_its_signal_and_its_phase(play) -> None:
+    play("fault=crash")
+    ended = run()
+    assert (ended.answer, ended.status) == (None, "crashed")
+    assert ended.reason == "the worker was ended by SIGABRT during steps"
+
+
+def test_a_worker_that_hangs_is_ended_in_time_and_is_gone(play) -> None:
+    play("fault=hang,after=0")
+    started = time.monotonic()
+    ended = run(timeout_s=1.0)
+    assert ended.status == "timeout"
+    assert ended.reason == "no result after 1 s; it was busy with: first step"
+    assert time.monotonic() - started < 30
+    assert workers() == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no such signal here")
+def test_a_worker_that_does_not_answer_to_sigterm_is_killed(play) -> None:
+    play("fault=hang,after=0")
+    stopped: list[int] = []
+
+    def stop(message: Message) -> None:
+        if isinstance(message, Phase) and message.name == "first step":
+            (worker,) = workers()
+            os.kill(worker.pid, signal.SIGSTOP)  # a stopped process handles no signal but SIGKILL
+            stopped.append(worker.pid)
+
+    assert run(stop, timeout_s=1.0).status == "timeout"
+    assert stopped
+    assert not psutil.pid_exists(stopped[0])
+
+
+def test_a_worker_that_is_killed_in_the_middle_is_a_crash(play) -> None:
+    play("fault=hang,after=0")
+
+    def kill(message: Message) -> None:
+        if isinstance(message, Phase) and message.name == "first step":
+            threading.Thread(target=lambda: [os.kill(worker.pid, signal.SIGKILL) for worker in workers()]).start()
+
+    ended = run(kill)
+    assert ended.status == "crashed"
+    assert "SIGKILL" in ended.reason
+
+
+def test_whoever_stops_listening_leaves_no_worker_behind(play) -> None:
+    play("fault=hang,after=0")
+
+    def leave(_: Message) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(leave)
+    assert workers() == []
+
+
+def test_what_libraries_print_goes_to_the_log(play, tmp_path) -> None:
+    play("fault=oom")
+    log = tmp_path / "log"
+    ended = Launcher(log, imports_torch=False).run(MeasureJob(CASE, Settings()), 60.0, lambda _: None)
+    assert isinstance(ended.answer, Measured)
+    assert "Traceback" in log.read_text()
+
+
+def test_a_survey_tells_the_machine_without_torch_here(play) -> None:
+    play("stream=sticky")
+    ended = Launcher(imports_torch=False).run(SurveyJob(("fake",)), 60.0, lambda _: None)
+    assert isinstance(ended.answer, Surveyed)
+    assert survey_devices(["fake"]) == ended.answer.machine
+    assert ended.answer.machine.devices[0].model == "fake device playing sticky"
+
+
+def test_a_device_that_cannot_be_opened_is_one_error(play) -> None:
+    play("stream=nonsense")
+    with pytest.raises(DeviceError, match="unknown stream 'nonsense'"):
+        survey_devices(["fake"])

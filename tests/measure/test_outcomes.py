@@ -1,0 +1,77 @@
+"""Every way to fail ends in the right status, with a reason that can be shared."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from torchmark.errors import DeviceError, DoesNotFitError, UnsupportedError, UsageError, WrongResultError
+from torchmark.measure.outcomes import LONGEST_REASON, death_of, memory_kills, status_of
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch names its own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (WrongResultError("too far off", "Look"), "wrong-result"),
+        (DoesNotFitError("it takes an hour", "Wait"), "skipped"),
+        (UnsupportedError("no such operator"), "unsupported"),
+        (DeviceError("no such device"), "unsupported"),
+        (UsageError("what is this"), "crashed"),
+        (MemoryError(), "oom"),
+        (OutOfMemoryError("CUDA ran dry"), "oom"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 9.01 GB)"), "oom"),
+        (RuntimeError("Invalid buffer size: 37.25 GB"), "oom"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"), "oom"),
+        (RuntimeError("UR error: UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"), "oom"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), "oom"),
+        (RuntimeError("std::bad_alloc"), "oom"),
+        (NotImplementedError("The operator 'aten::x' is not currently implemented for the MPS device"), "unsupported"),
+        (RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'"), "unsupported"),
+        (RuntimeError("CUDA error: no kernel image is available for execution on the device"), "unsupported"),
+        (TypeError("BFloat16 is not supported on MPS"), "unsupported"),
+        (ValueError("something else"), "crashed"),
+    ],
+)
+def test_an_error_becomes_a_status(error: Exception, status: str) -> None:
+    found, reason = status_of(error)
+    assert found == status
+    assert reason
+    assert "\n" not in reason
+
+
+def test_a_reason_is_short_and_names_no_place() -> None:
+    error = RuntimeError("failed in /home/jane/secret/model.py at 0x7f00deadbeef\n  more\n" + "x" * 1000)
+    _, reason = status_of(error)
+    assert reason == "RuntimeError: failed in … at …"
+    assert len(status_of(RuntimeError("y" * 1000))[1]) <= LONGEST_REASON
+    assert "jane" not in status_of(OSError(r"cannot open C:\Users\jane\model.pt"))[1]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "for_memory", "status", "words"),
+    [
+        (3, False, "crashed", "exited with code 3 during build"),
+        (0, False, "crashed", "exited with code 0 during build"),
+        (-signal.SIGSEGV, False, "crashed", "ended by SIGSEGV during build"),
+        (-signal.SIGKILL, False, "crashed", "ended by SIGKILL during build"),
+        (-signal.SIGKILL, True, "host-oom", "ran out of memory during build"),
+        (-signal.SIGABRT, True, "crashed", "ended by SIGABRT"),
+        (-signal.SIGILL, False, "crashed", "set ONEDNN_MAX_CPU_ISA"),
+        (-250, False, "crashed", "signal 250"),
+        (None, False, "crashed", "stopped answering during build"),
+    ],
+)
+def test_a_death_is_told_by_how_it_came(exit_code, for_memory: bool, status: str, words: str) -> None:
+    found, reason = death_of(exit_code, for_memory, "build")
+    assert found == status
+    assert words in reason
+
+
+def test_the_kernels_count_of_memory_kills_can_be_read_anywhere() -> None:
+    assert memory_kills() >= 0

@@ -1,0 +1,156 @@
+"""A session: rounds over all cases in fresh processes, and a failure that harms nobody else."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from torchmark.measure.session import Event, Finished, Plan, Session, Started, results_so_far
+from torchmark.records import Machine, Result, Run, parse_case
+
+FIRST, SECOND = (parse_case(f"null/infer@fake/float32+threads={number}") for number in (1, 2))
+PLAN = Plan((FIRST, SECOND), budget_s=30.0)
+
+
+def events(plan: Plan = PLAN, done=None, machine: Machine | None = None) -> list[Event]:
+    return list(Session(plan, machine, lambda _: None).events(done))
+
+
+def latest(seen: list[Event]) -> dict[str, Result]:
+    return {event.result.case.text: event.result for event in seen if isinstance(event, Finished)}
+
+
+def test_processes_take_turns_over_the_cases(play) -> None:
+    play("stream=iid2,step=0.01")
+    seen = events()
+    started = [(event.case, event.process) for event in seen if isinstance(event, Started)]
+    assert started == [(case, process) for process in range(3) for case in (FIRST, SECOND)]
+    finished = [event for event in seen if isinstance(event, Finished)]
+    assert [(event.result.case, event.process) for event in finished] == started
+    assert [len(event.result.processes) for event in finished] == [1, 1, 2, 2, 3, 3]
+    assert all(len(event.samples_s) == event.result.processes[-1].sample_count for event in finished)
+
+
+def test_the_last_word_on_a_case_is_over_all_its_processes(play) -> None:
+    play("stream=iid2,step=0.01")
+    seen = events()
+    found = latest(seen)[FIRST.text]
+    assert (found.status, found.rigor, len(found.processes)) == ("ok", "default", 3)
+    assert found.estimate is not None
+    assert "single-process" not in found.estimate.flags
+    assert found.estimate.sample_count == sum(process.sample_count for process in found.processes)
+    first = next(event.result.budget_s for event in seen if isinstance(event, Finished))
+    assert first is not None
+    assert first <= 5.0  # an even share for the first of six processes
+    assert found.budget_s is not None
+    assert found.budget_s > first
+
+
+@pytest.mark.parametrize("changes", [{"rigor": "quick"}, {"steps": 4}], ids=["quick", "steps"])
+def test_one_process_is_enough_where_no_more_was_asked_for(play, changes) -> None:
+    play("stream=iid2,step=0.01")
+    plan = Plan((FIRST,), budget_s=60.0, **changes)
+    found = latest(events(plan))[FIRST.text]
+    assert plan.processes == len(found.processes) == 1
+    assert found.rigor == plan.rigor
+    assert found.processes[0].sample_count == (plan.steps or found.processes[0].sample_count)
+
+
+def test_rigor_sets_the_number_of_processes() -> None:
+    assert [Plan((FIRST,), rigor=rigor).processes for rigor in ("quick", "default", "rigorous")] == [1, 3, 5]
+
+
+def test_a_case_that_fails_is_tried_once_and_the_others_go_on(play) -> None:
+    play("fault=crash")
+    seen = events()
+    assert [(event.case, event.process) for event in seen if isinstance(event, Started)] == [(FIRST, 0), (SECOND, 0)]
+    assert {found.status for found in latest(seen).values()} == {"crashed"}
+    assert "SIGABRT" in (latest(seen)[SECOND.text].reason or "")
+
+
+@pytest.mark.parametrize(("fault", "status"), [("oom", "oom"), ("hang", "timeout")])
+def test_every_fault_has_its_status(play, fault: str, status: str) -> None:
+    play(f"fault={fault}")
+    found = latest(events(replace(PLAN, cases=(FIRST,), timeout_s=1.0)))[FIRST.text]
+    assert (found.status, found.estimate, found.version) == (status, None, 1)
+    assert found.reason
+
+
+def test_a_device_that_is_not_here_is_unsupported_and_harms_no_other_case(play) -> None:
+    play("stream=iid2,step=0.01")
+    absent = parse_case("null/infer@xpu:7/float32")
+    found = latest(events(Plan((absent, FIRST), rigor="quick", budget_s=60.0)))
+    assert found[absent.text].status == "unsupported"
+    assert "xpu" in (found[absent.text].reason or "")
+    assert found[FIRST.text].status == "ok"
+
+
+def test_what_the_budget_has_no_time_for_is_skipped_with_the_reason(play) -> None:
+    play("stream=iid2,step=0.02,sleep=on")
+    seen = events(Plan((FIRST, SECOND), budget_s=0.3, rigor="quick", steps=20))
+    found = latest(seen)
+    assert [found[case.text].status for case in (FIRST, SECOND)] == ["ok", "skipped"]
+    assert [event.case for event in seen if isinstance(event, Started)] == [FIRST]
+    reason = found[SECOND.text].reason or ""
+    assert reason == "the budget of 0.3 s was spent before its turn. Give it more time with --budget"
+
+
+def test_a_case_keeps_what_it_has_when_the_time_for_more_processes_is_gone(play) -> None:
+    play("stream=iid10,step=0.02,sleep=on")
+    found = latest(events(Plan((FIRST,), budget_s=1.5, target=1e-6)))[FIRST.text]
+    assert found.status == "ok"
+    assert 1 <= len(found.processes) <= 3
+
+
+def stored(seen: list[Event], make_header) -> Run:
+    return Run(make_header(tuple(case.text for case in PLAN.cases)), tuple(latest(seen).values()))
+
+
+def test_a_resumed_session_does_only_what_is_missing(play, make_header) -> None:
+    play("stream=iid2,step=0.01")
+    before = events()[:10]  # two whole rounds and the third of the first case
+    session = Session(PLAN, None, lambda _: None)
+    seen = list(session.events(results_so_far(stored(before, make_header))))
+    assert [(event.case, event.process) for event in seen if isinstance(event, Started)] == [(SECOND, 2)]
+    (found,) = latest(seen).values()
+    assert len(found.processes) == 3
+    assert found.phases_s["steps"] > latest(before)[SECOND.text].phases_s["steps"]
+
+
+def test_resuming_counts_no_time_twice(make_result, make_estimate, make_header) -> None:
+    kept = make_result(processes=(make_estimate(), make_estimate(), make_estimate()), phases_s={"steps": 3.0})
+    again = results_so_far(Run(make_header(), (kept,)))[kept.case.text]
+    assert [result.processes for result in again] == [(each,) for each in kept.processes]
+    assert sum(result.phases_s.get("steps", 0.0) for result in again) == 3.0
+
+
+def test_what_failed_stays_and_what_was_dropped_is_done_again(make_result, make_header) -> None:
+    texts = ("null/infer@cpu/float32", "mlp/infer@cpu/float32", "matmul/infer@cpu/float32")
+    statuses = ("crashed", "interrupted", "skipped")
+    run = Run(
+        make_header(),
+        tuple(make_result(text, status=status, estimate=None) for text, status in zip(texts, statuses, strict=True)),
+    )
+    assert list(results_so_far(run)) == ["null/infer@cpu/float32"]
+
+
+def test_an_interrupt_names_the_case_that_it_dropped(play) -> None:
+    play("stream=iid2,step=0.01")
+    session = Session(PLAN, None, lambda _: None)
+    under_way = session.events()
+    assert session.interrupted() == ()
+    next(under_way)
+    (dropped,) = session.interrupted()
+    assert (dropped.case, dropped.status) == (FIRST, "interrupted")
+    next(under_way)
+    assert session.interrupted() == ()
+    under_way.close()
+
+
+def test_a_battery_is_flagged_and_cautioned(play, full_run) -> None:
+    play("stream=iid2,step=0.01")
+    machine = replace(full_run.header.machine, on_battery=True)
+    found = latest(events(Plan((FIRST,), rigor="quick", budget_s=10.0), machine=machine))[FIRST.text]
+    assert found.estimate is not None
+    assert "on-battery" in found.estimate.flags
+    assert [caution.kind for caution in found.cautions] == ["on-battery"]
