@@ -208,7 +208,7 @@ def test_two_nodes_meet_and_end_with_the_same_figures(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    sizes = "-p batch=2 --workers 2,4 --budget 8s --rigor default --format json"
+    sizes = "-p batch=2 --workers 2,4 --budget 4s --rigor quick --format json"
     meeting = f"--nodes 2 --rendezvous 127.0.0.1:{port}"
     command = [sys.executable, "-m", "torchmark", "run", "mlp", "--mode", "train", *f"{sizes} {meeting}".split()]
     nodes = [

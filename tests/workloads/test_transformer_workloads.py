@@ -92,13 +92,15 @@ def test_training_learns_the_repeated_batch(name: str, dtype: str) -> None:
     assert losses[-1] < 0.8 * losses[0]
     assert step.metrics is not None
     assert step.metrics() == {"loss": losses[-1]}
+    assert check_step(step, dtype) is not None  # what is learned by then must not pass for wrong
 
 
 def test_resnet_learns_the_repeated_batch() -> None:
-    step = find_workload("resnet50").prepare(resnet50.Params(batch=4, image=32), Setting(mode="train"))
-    losses = [float(step.run()) for _ in range(6)]  # type: ignore[arg-type]
+    """At 64 pixels, because at 32 the last norms have only one number for each image to go by."""
+    step = find_workload("resnet50").prepare(resnet50.Params(batch=8, image=64), Setting(mode="train"))
+    losses = [float(step.run()) for _ in range(8)]  # type: ignore[arg-type]
     assert losses[0] == pytest.approx(6.9, abs=1.0)
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.6 * losses[0]
 
 
 def test_a_published_case_that_did_not_fit_is_known_not_to() -> None:

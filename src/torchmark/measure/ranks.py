@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from msgspec.structs import asdict, replace
 
 from torchmark.measure.cases import full_params
 from torchmark.measure.channel import open_listener
+from torchmark.measure.lifeline import end_group
 from torchmark.measure.messages import (
     Failed,
     Joined,
@@ -41,7 +43,8 @@ LAST_WORDS_S = 2.0
 # What a rank says that lost its peers: somebody else's end is behind it.
 PEER_LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection (was )?(closed|refused|reset)"
-    r"|gloo.*(pair|transport|timed out)|remote process exited|nccl.*(abort|remote|unhandled system)|DistNetworkError|DistStoreError|socket timeout",
+    r"|gloo.*(pair|transport|timed out)|remote process exited"
+    r"|nccl.*(abort|remote|unhandled system)|DistNetworkError|DistStoreError|socket timeout",
     re.IGNORECASE,
 )
 
@@ -177,14 +180,20 @@ class Hub:
 
 def _launch(job: MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int, int], str]:
     """Exit codes by rank of those that failed, and why nothing was started where nothing was."""
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import elastic_launch
 
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):  # each has a level of its own
+            logging.getLogger(name).setLevel(logging.ERROR)  # it warns of what is done on purpose
     end = time.monotonic() + hub.patience_s
     while True:
         try:
             elastic_launch(_configuration(job, per_node), sys.executable)("-P", "-m", "torchmark.measure.rank")
+        except SignalException:
+            end_group()  # as a worker does when it is told to; the launcher has ended the ranks
         except ChildFailedError as error:
             return {rank: failure.exitcode for rank, failure in error.failures.items()}, ""
         except (RendezvousError, RuntimeError, ValueError, OSError) as error:

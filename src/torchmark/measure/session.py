@@ -25,7 +25,7 @@ SURVEY_TIMEOUT_S = 120.0
 GIB = 1024**3
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
-USUAL_NEED_S = 4.0  # of a case that nothing is known about yet
+FIRST_ROUND = 0.7  # of the time, where more rounds follow
 MOST_NEED_S = 60.0  # no case may starve the others, however noisy it is
 MOST_MISSED = 5.0  # a target that is missed by more than this is out of reach
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
@@ -153,14 +153,18 @@ class Session:
         yield replace(self._add(case, result), process=process, samples_s=samples)
 
     def _share(self, case: Case) -> float:
-        """Time for the next process: what is left, divided among all that are still due by what each of them needs."""
+        """Time for the next process: in the first round alike for all, then by what each case was found to need."""
         if self._plan.rendezvous:  # every node must come to the same decisions, whatever its clock says
             return self._plan.budget_s / (len(self._plan.cases) * self._plan.processes)
-        needs = {other.text: self._need(other) * self._due(other) for other in self._plan.cases}
-        part = self._need(case) / max(sum(needs.values()), 1e-9)
         left = self._deadline - time.monotonic()
+        unknown = sum(1 for other in self._plan.cases if not self._results.get(other.text))
+        if not self._results.get(case.text):
+            share = left * (FIRST_ROUND if self._plan.processes > 1 else 1.0) / unknown
+        else:
+            needs = sum(self._need(other) * self._due(other) for other in self._plan.cases)
+            share = left * self._need(case) / max(needs, self._need(case))
         # Never so little that nothing comes of it: rather the first cases, which tell most, than none or the last.
-        return min(max(left * min(part, 1.0), LEAST_SHARE_S), left)
+        return min(max(share, LEAST_SHARE_S), left)
 
     def _due(self, case: Case) -> int:
         """How many processes a case still lacks; none where one has failed."""
@@ -169,10 +173,10 @@ class Session:
         return max(self._wanted[case.text] - len(so_far), 0) if good else 0
 
     def _need(self, case: Case) -> float:
-        """Seconds that a process of this case takes to reach the target, as far as that is known."""
+        """Seconds that another process of this case takes to reach the target, judged by the last one."""
         so_far = [result for result in self._results.get(case.text, []) if result.estimate]
         if not so_far:
-            return USUAL_NEED_S
+            return 0.0
         last = so_far[-1]
         assert last.estimate is not None
         missed = max(last.estimate.precision / self._plan.target, 1.0) if last.estimate.center_s > 0 else 1.0

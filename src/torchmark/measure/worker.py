@@ -45,7 +45,8 @@ PREHEAT_SIZE = 512
 WATCH_WINDOW_S = 1.0
 LEAST_STEPS_SHARE = 0.3
 ENOUGH_SAMPLES = 8.5  # steps that a slow case gets at least
-SLOW_SHARE = 0.2  # of what is left of the run, for one slow case at most
+SLOW_SHARES = 3.0  # budgets of its own that a slow case may take for that
+SURELY_FITS = 0.2  # of what is left of the run
 
 Say = Callable[[Message], None]
 
@@ -205,8 +206,7 @@ def _steps_settings(job: MeasureJob, spent_s: float, step_s: float) -> Settings:
     """The budget is for the whole process, but steps get a fair part of it however long preparing took, and slow ones
     enough for an interval that means something, where the run has the time."""
     share_s = job.settings.budget_s
-    left_s = share_s if job.time_left_s is None else max(job.time_left_s - spent_s, 0.0)
-    enough_s = max(FEWEST_SAMPLES * step_s, min(ENOUGH_SAMPLES * step_s, SLOW_SHARE * left_s))
+    enough_s = max(FEWEST_SAMPLES * step_s, min(ENOUGH_SAMPLES * step_s, SLOW_SHARES * share_s))
     return replace(job.settings, warm=True, budget_s=max(share_s - spent_s, LEAST_STEPS_SHARE * share_s, enough_s))
 
 
@@ -219,7 +219,7 @@ def _check_fits(job: MeasureJob, device: Device, step: Step, first_s: float) -> 
     left_s = job.time_left_s
     if job.settings.steps is not None:
         return 0.0
-    if left_s is not None and job.case.compile == "off" and FEWEST_SAMPLES * first_s < SLOW_SHARE * left_s:
+    if left_s is not None and job.case.compile == "off" and FEWEST_SAMPLES * first_s < SURELY_FITS * left_s:
         return first_s  # a second one could only be faster
     step_s = device.timer(step.run)(1).total_s
     if left_s is not None and FEWEST_SAMPLES * step_s > left_s:

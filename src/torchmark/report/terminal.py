@@ -180,11 +180,13 @@ def _scaling(run: Run) -> list[RenderableType]:
 
 
 def _failures(run: Run) -> list[RenderableType]:
+    """What failed for the same reason stands together."""
     shared = figures.shared_place(run.results)
-    rows = [
-        (result.status, figures.short_name(result, shared), shorten(reason)) for result, reason in figures.failures(run)
-    ]
-    return _section("Without a figure", [(status, f"{name}\n{reason}") for status, name, reason in rows])
+    alike: dict[tuple[str, str], list[str]] = {}
+    for result, reason in figures.failures(run):
+        alike.setdefault((result.status, shorten(reason)), []).append(figures.short_name(result, shared))
+    rows = [(status, f"{', '.join(names)}\n{reason}") for (status, reason), names in alike.items()]
+    return _section("Without a figure", rows)
 
 
 def _cautions(run: Run) -> list[RenderableType]:

@@ -20,7 +20,7 @@ PARAMETERS = 25_557_032
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width inside the blocks, number of blocks
 _WIDENING = 4  # of a block's output
 _LABELS = 1000
-_LEARNING_RATE, _MOMENTUM = 0.0001, 0.9  # so slow that even two images cannot throw it off
+_LEARNING_RATE, _MOMENTUM = 0.001, 0.9
 _CHECKED_IMAGES = 2
 _CHECKED_PIXELS = 64  # width and height in the check of training
 
