@@ -159,7 +159,8 @@ def test_a_port_behind_which_nobody_answers_is_given_up_in_time(folder: Path) ->
 
 
 @pytest.mark.parametrize("who", ["session", "worker"])
-def test_ranks_end_with_whoever_started_them(folder: Path, who: str) -> None:
+def test_ranks_end_with_whoever_started_them(folder: Path, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))  # the started process finds this module by its name
     process = multiprocessing.get_context("spawn").Process(target=run, args=("wait",))
     process.start()
     wait_until(lambda: len(list(folder.glob("rank-*"))) == 2)

@@ -140,7 +140,7 @@ def test_finding_workloads_and_running_null_imports_no_torch() -> None:
 
 @pytest.mark.slow
 def test_compiled_steps_compute_the_right_numbers() -> None:
-    for name in set(NAMES) - {"copy"}:  # it is refused on the CPU
+    for name in ("matmul", "mlp"):  # one compilation takes 10 s and more, so that not every workload can have one here
         workload = workloads.find_workload(name)
         for params in forms(workload):
             for mode in workload.modes:

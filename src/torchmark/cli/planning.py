@@ -160,7 +160,6 @@ def make_header(plan: Plan, machine: Machine, label: str | None) -> RunHeader:
 
 def plan_rest(run: Run, options: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
     """What a run that was stopped still lacks, and what it has."""
-    _check_resumable(options)
     header = run.header
     cases = expand(Sweep(header.cases))
     done = results_so_far(run)
@@ -184,7 +183,7 @@ def plan_rest(run: Run, options: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
     return plan, done
 
 
-def _check_resumable(options: dict[str, Any]) -> None:
+def check_resumable(options: dict[str, Any]) -> None:
     """A run that goes on keeps what it was started with."""
     fixed = ["suite_name", "devices", "modes", "params", "dtypes", "compile_", "transfer", "threads", "workers"]
     given = [name for name in (*fixed, "steps", "label", "out", "watch", "tiny") if options[name]]

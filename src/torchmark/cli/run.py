@@ -13,7 +13,15 @@ from msgspec.structs import replace
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.measuring import measure_plan
 from torchmark.cli.output import emit, format_option
-from torchmark.cli.planning import check_options, describe_plan, find_cases, make_header, make_plan, plan_rest
+from torchmark.cli.planning import (
+    check_options,
+    check_resumable,
+    describe_plan,
+    find_cases,
+    make_header,
+    make_plan,
+    plan_rest,
+)
 from torchmark.cli.values import Duration, Share
 from torchmark.errors import EXIT_FINE, UsageError
 from torchmark.measure.awake import keep_awake
@@ -100,6 +108,7 @@ def command(**options: Any) -> int:
 
 def _resume(options: dict[str, Any]) -> int:
     """Measure what a run that was stopped still lacks, into the same file."""
+    check_resumable(options)
     path = find_run(options["resumed"])
     run = load(path)
     plan, done = plan_rest(run, options)

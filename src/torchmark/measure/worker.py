@@ -177,7 +177,7 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: _Phases, 
         "job": whole_job,
         "metrics": _metrics(step) | team.metrics(step, device, estimate),
         "numeric": numeric,
-        "settings": settings,
+        "settings": settings | step.notes,
     }
 
 

@@ -84,7 +84,7 @@ def make_model(params: Params) -> Any:
     from transformers import BertConfig, BertForSequenceClassification
 
     shape = SHAPES[params.size]
-    config = BertConfig(  # type: ignore[call-arg]
+    config = BertConfig(
         vocab_size=_VOCABULARY,
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
@@ -94,7 +94,7 @@ def make_model(params: Params) -> Any:
         num_labels=_LABELS,
         problem_type="single_label_classification",
     )
-    return BertForSequenceClassification(config)  # type: ignore[no-untyped-call]
+    return BertForSequenceClassification(config)
 
 
 def _make(params: Params, setting: Setting) -> tuple[Any, Tensors]:

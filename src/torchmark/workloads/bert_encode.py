@@ -101,7 +101,7 @@ def make_model(params: Params) -> Any:
         intermediate_size=shape.feedforward,
         max_position_embeddings=_POSITIONS,
     )
-    return BertModel(config)  # type: ignore[no-untyped-call]
+    return BertModel(config)
 
 
 def _ids(rows: int, params: Params) -> torch.Tensor:

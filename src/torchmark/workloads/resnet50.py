@@ -88,8 +88,8 @@ def make_model() -> Any:
     """The model with weights drawn from torch's generator."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    config = ResNetConfig(num_labels=_LABELS, problem_type="single_label_classification")  # type: ignore[call-arg]
-    return ResNetForImageClassification(config)  # type: ignore[no-untyped-call]
+    config = ResNetConfig(num_labels=_LABELS, problem_type="single_label_classification")
+    return ResNetForImageClassification(config)
 
 
 def _convolutions(image: int) -> Iterator[Convolution]:

@@ -90,7 +90,7 @@ def make_model(params: Params) -> Any:
     from transformers import ViTConfig, ViTForImageClassification
 
     shape = SHAPES[params.size]
-    config = ViTConfig(  # type: ignore[call-arg]
+    config = ViTConfig(
         image_size=params.image,
         patch_size=_PATCH,
         hidden_size=shape.hidden,
