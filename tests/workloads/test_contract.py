@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from torchmark import workloads
-from torchmark.errors import UnsupportedError
+from torchmark.errors import UnsupportedError, WrongResultError
 from torchmark.measure.check import check_step
 from torchmark.measure.parameters import list_parameters
 from torchmark.workloads.contract import Setting, Step, Workload
@@ -136,6 +136,33 @@ def test_finding_workloads_and_running_null_imports_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# The others have no weights, or are filled on the device and have such a test of their own.
+MODELS = sorted(
+    set(NAMES)
+    - {"null", "copy", "dataloader", "matmul", "tensor-add", "stable-diffusion"}
+    - {"llm-prefill", "llm-decode"}
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_weight_that_arrives_one_percent_off_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = workloads.find_workload(name)
+    place_model, spoiled = Setting.place_model, []
+
+    def spoil(setting: Setting, model: Any) -> Any:
+        placed = place_model(setting, model)
+        if not spoiled:
+            spoiled.append(max(placed.parameters(), key=lambda weight: weight.numel()))
+            spoiled[0].data.view(-1)[7] *= 1.01
+        return placed
+
+    monkeypatch.setattr(Setting, "place_model", spoil)
+    step = workload.prepare(workload.tiny, Setting(mode=workload.modes[0]))
+    assert spoiled, "no model was placed on the device"
+    with pytest.raises(WrongResultError):
+        check_step(step, "float32")
 
 
 @pytest.mark.slow

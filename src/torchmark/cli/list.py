@@ -34,7 +34,7 @@ def _overview(workloads: list[Workload], broken: dict[str, str]) -> str:
     wide = max(len(each.name) for each in workloads)
     modes = max(len(", ".join(each.modes)) for each in workloads)
     lines = [
-        _hang(f"{each.name:{wide}}  {', '.join(each.modes):{modes}}  v{each.version}  ", each.summary())
+        _hang(f"{each.name:{wide}}  {', '.join(each.modes):{modes}}  v{each.version}  ", _gist(each))
         for each in workloads
     ]
     lines += [_hang(f"{name:{wide}}  broken: ", reason) for name, reason in broken.items()]
@@ -61,6 +61,11 @@ def _page(workload: Workload) -> str:
             *_example_lines(workload, facts["parameters"]),
         ]
     )
+
+
+def _gist(workload: Workload) -> str:
+    """What it is, without what it is good for."""
+    return workload.summary().partition(":")[0].rstrip(".")
 
 
 def _parameter_lines(parameters: list[dict[str, Any]]) -> list[str]:

@@ -15,6 +15,7 @@ from torchmark.workloads.contract import Stage, Step
 STAGE_SHARE = 0.15  # of the case's budget, for each stage beside the main one
 LEAST_STAGE_S = 0.3
 STAGE_SAMPLES = 8
+OFTEN = 50
 
 
 def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) -> JobEstimate | None:
@@ -54,7 +55,10 @@ def _stage_of(main: Estimate, steps: int) -> StageEstimate:
 
 def _time_stage(stage: Stage, device: Device, settings: Settings) -> StageEstimate:
     budget_s = max(STAGE_SHARE * settings.budget_s, LEAST_STAGE_S)
-    once_s = device.timer(stage.run)(1).total_s
+    time_block = device.timer(stage.run)
+    once_s = time_block(1).total_s
+    if once_s > budget_s and stage.steps >= OFTEN:  # the first time may have started what all the others use
+        once_s = time_block(1).total_s
     if once_s > budget_s:  # once is all there is time for: right within a factor of two, and said so
         return StageEstimate(stage.name, stage.steps, once_s, once_s / 2, once_s * 2)
     brief = replace(

@@ -25,7 +25,7 @@ SURVEY_TIMEOUT_S = 120.0
 GIB = 1024**3
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
-FIRST_ROUND = 0.7  # of the time, where more rounds follow
+FIRST_LOOK = 0.7  # of an even share, where many cases are due: building and slow steps take more than theirs
 MOST_NEED_S = 60.0  # no case may starve the others, however noisy it is
 MOST_MISSED = 5.0  # a target that is missed by more than this is out of reach
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
@@ -159,7 +159,7 @@ class Session:
         left = self._deadline - time.monotonic()
         unknown = sum(1 for other in self._plan.cases if not self._results.get(other.text))
         if not self._results.get(case.text):
-            share = left * (FIRST_ROUND if self._plan.processes > 1 else 1.0) / unknown
+            share = left / (unknown * self._plan.processes) * (FIRST_LOOK if unknown > self._plan.processes else 1.0)
         else:
             needs = sum(self._need(other) * self._due(other) for other in self._plan.cases)
             share = left * self._need(case) / max(needs, self._need(case))

@@ -30,27 +30,28 @@ def _line(workload: str, only: Literal["", "cpu", "accelerators"] = "", **axes: 
     return Line(Sweep([workload], params={name: [str(value)] for name, value in axes.items()}, **known), only)  # type: ignore[arg-type]  # all are lists of text
 
 
+# What is quick to measure comes first, so that a run that is short of time or stopped early has the most to tell.
 _QUICK = (
     _line("null"),
     _line("mlp", modes="infer", transfer="resident,per-step"),
     _line("mlp", modes="train"),
     _line("tensor-add", variant="resident,as-run"),
     _line("matmul", dtypes="float32,bfloat16"),
-    _line("resnet50", modes="infer"),
+    _line("copy", "accelerators", direction="to-device,to-host", pinned="on,off"),
     _line("bert-encode", batch="1,4"),
-    _line("bert-classify", modes="train,infer", batch=4),
-    _line("stable-diffusion", size=256, decode="off"),
-    _line("mnist-cnn"),
-    _line("cifar-cnn"),
-    _line("mnist-ddp-sigmoid", "cpu", workers=2),
-    _line("mnist-ddp-mlp", "cpu", workers=4),
-    _line("venv-ppo"),
     _line("lstm", modes="infer"),
     _line("llm-prefill"),
     _line("llm-decode"),
-    _line("vit-train", batch=4),
-    _line("copy", "accelerators", direction="to-device,to-host", pinned="on,off"),
     _line("dataloader", "cpu"),
+    _line("mnist-cnn"),
+    _line("cifar-cnn"),
+    _line("resnet50", modes="infer"),
+    _line("bert-classify", modes="train,infer", batch=4),
+    _line("mnist-ddp-sigmoid", "cpu", workers=2),
+    _line("mnist-ddp-mlp", "cpu", workers=4),
+    _line("vit-train", batch=4),
+    _line("venv-ppo"),
+    _line("stable-diffusion", size=256, decode="off"),
 )
 _STANDARD = (
     *_QUICK,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -25,9 +26,24 @@ def place(result: Result) -> str:
 
 
 def shared_place(results: Sequence[Result]) -> str | None:
-    """The place of all results, or None where they differ."""
-    places = {place(result) for result in results}
-    return places.pop() if len(places) == 1 else None
+    """The place that most results have in common, so that rows need not repeat it; None where there is no such."""
+    counts = Counter(place(result) for result in results)
+    (name, count), *_ = counts.most_common(1) or [("", 0)]
+    return name if count > len(results) / 2 else None
+
+
+def place_note(results: Sequence[Result]) -> str | None:
+    """Where the cases ran that do not say it themselves."""
+    shared = shared_place(results)
+    alike = len({place(result) for result in results}) == 1
+    return None if shared is None else f"on {shared}{'' if alike else ' unless said otherwise'}"
+
+
+def common_flags(results: Sequence[Result]) -> frozenset[str]:
+    """Flags that the note below the table says of all rows at once."""
+    measured = [result.estimate for result in results if result.estimate]
+    alone = measured and all("single-process" in estimate.flags for estimate in measured)
+    return frozenset({"single-process"} if alone else ())
 
 
 def short_name(result: Result, shared: str | None) -> str:
@@ -87,6 +103,19 @@ def interval_note(run: Run) -> str | None:
     return f"± is a 95% interval over {low} to {high} fresh processes." + (
         " Where there was one, it holds within that process." if low == 1 else ""
     )
+
+
+def jobs(run: Run) -> list[tuple[Result, str]]:
+    """How long whole jobs take, and how that is known."""
+    found = []
+    for result in run.results:
+        if result.job is None or not any(stage.steps for stage in result.job.stages):
+            continue
+        parts = ", ".join(f"{stage.steps} × {stage.name}" for stage in result.job.stages if stage.steps)
+        known = "run whole" if result.job.whole else f"{duration(result.job.low_s)} to {duration(result.job.high_s)}"
+        source = "" if result.job.whole else ", extrapolated from"
+        found.append((result, f"{duration(result.job.seconds)} ({known}){source or ':'} {parts}"))
+    return found
 
 
 def time_by_phase(run: Run) -> str | None:

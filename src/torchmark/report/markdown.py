@@ -15,8 +15,12 @@ _COLUMNS = ("case", "per step", "±", "rate", "p99", "first step", "verdict")
 def render_markdown(run: Run) -> str:
     """The whole report; it renders the same wherever tables are understood."""
     header, shared = run.header, figures.shared_place(run.results)
-    device = run.results[0].case.device if shared else None
-    title = " · ".join(part for part in (f"run {header.id}", header.label, moment(header.created), shared) if part)
+    device = shared.partition("/")[0] if shared else None
+    title = " · ".join(
+        part
+        for part in (f"run {header.id}", header.label, moment(header.created), figures.place_note(run.results))
+        if part
+    )
     parts = [f"**{escape(title)}**  \n{escape(machine_line(header.machine, device))}"]
     if run.results:
         parts.append(table(_COLUMNS, [_row(result, shared) for result in run.results], right=range(1, 6)))
@@ -64,6 +68,10 @@ def _row(result: Result, shared: str | None) -> list[str]:
 
 def _notes(run: Run, shared: str | None) -> list[str]:
     lines = [
+        f"- whole job of {code(figures.short_name(result, shared))}: {escape(text)}"
+        for result, text in figures.jobs(run)
+    ]
+    lines += [
         f"- {escape(result.status)}: {code(figures.short_name(result, shared))}: {escape(reason)}"
         for result, reason in figures.failures(run)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -34,6 +34,7 @@ def render_table(run: Run, width: int = 80, color: bool = False) -> str:
     if interval:
         parts.append(Text(interval, style=_FAINT))
     parts += _scaling(run)
+    parts += _jobs(run)
     parts += _failures(run)
     parts += _cautions(run)
     parts += _problems(run)
@@ -96,16 +97,17 @@ def _heading(run: Run) -> RenderableType:
     header, shared = run.header, figures.shared_place(run.results)
     title = Text(" · ").join(
         [Text(f"run {header.id}", style="bold")]
-        + [Text(part) for part in (header.label, moment(header.created), f"on {shared}" if shared else None) if part]
+        + [Text(part) for part in (header.label, moment(header.created), figures.place_note(run.results)) if part]
     )
-    device = run.results[0].case.device if shared else None
+    device = shared.partition("/")[0] if shared else None
     return Padding(Text("\n").join([title, Text(machine_line(header.machine, device), style=_FAINT)]), (0, 0, 1, 0))
 
 
 def _results(run: Run, width: int) -> RenderableType:
     shared = figures.shared_place(run.results)
     names = [figures.short_name(result, shared) for result in run.results]
-    verdicts = [_verdict(result) for result in run.results]
+    hidden = figures.common_flags(run.results)
+    verdicts = [_verdict(result, hidden) for result in run.results]
     columns = _columns(run.results, width)
     widths = [max(map(len, (title, *cells))) for title, cells in columns]
     room = width - sum(widths) - _GAP * (len(widths) + 1)
@@ -155,13 +157,14 @@ def _columns(results: Sequence[Result], width: int) -> list[tuple[str, list[str]
     return columns
 
 
-def _verdict(result: Result) -> Text:
+def _verdict(result: Result, hidden: Set[str] = frozenset()) -> Text:
     if result.status != "ok" or result.estimate is None:
         return Text(result.status, style=_BAD)
     verdict = result.estimate.verdict
     text = Text().append(verdict, style=_STYLES.get(verdict, _MIXED))
     for flag in result.estimate.flags:
-        text.append(f" {flag}", style=_FAINT)
+        if flag not in hidden:
+            text.append(f" {flag}", style=_FAINT)
     return text
 
 
@@ -177,6 +180,12 @@ def _scaling(run: Run) -> list[RenderableType]:
         parts += [Text(f"\nScaling of {name}", style="bold"), Padding(table, (0, 0, 0, 2))]
         parts.append(Padding(Text(note, style=_FAINT), (0, 0, 0, 2)))
     return parts
+
+
+def _jobs(run: Run) -> list[RenderableType]:
+    shared = figures.shared_place(run.results)
+    rows = [("", f"{figures.short_name(result, shared)}: {text}") for result, text in figures.jobs(run)]
+    return _section("Whole jobs", rows)
 
 
 def _failures(run: Run) -> list[RenderableType]:

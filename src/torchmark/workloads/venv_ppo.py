@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Pairs, Setting, Stage, Step, Tensors, Workload
+from torchmark.workloads.fingerprint import fingerprints
 from torchmark.workloads.reference import exact_model, plain_kernels
 from torchmark.workloads.reinforcement.known import known_results, load_weights, weights_of
 from torchmark.workloads.reinforcement.networks import OBSERVATION, SHAPES, make_network
@@ -133,8 +134,11 @@ class _Job:
         self.params, self.setting = params, setting
         self.windows = setting.feed(_make_windows(setting))
         modules, policies = _make_modules(params, setting)
+        every = [module for group in (*modules, *policies) for module in group]
+        self.made = [print_ for module in every for print_ in fingerprints(module)]
         self.graphs = [_make_graph(each, setting) for each in modules]
         self.learners = [_make_learner(each, setting) for each in policies]
+        self.placed = [print_ for module in every for print_ in fingerprints(module)]  # before the first step learns
         # One generator for each stage, so that neither changes what the other draws.
         self.venv_generator, self.policy_generator = (
             torch.Generator(setting.device).manual_seed(setting.seed + offset) for offset in (1, 2)
@@ -222,10 +226,8 @@ class _Job:
         return weights_of([self.setting.place_model(module) for module in first])
 
     def copies(self) -> Pairs:
-        """The records, and the weights that the job starts from."""
-        made = weights_of(_make_modules(self.params, self.setting)[0][0])
-        weights = zip(self._first_weights(), made, strict=True)
-        return [(self.windows(), _make_windows(self.setting)), *weights]
+        """The records, and fingerprints of all weights that the job starts from."""
+        return [(self.windows(), _make_windows(self.setting)), *zip(self.placed, self.made, strict=True)]
 
     def metrics(self) -> dict[str, float]:
         """The error is that of each graph on the half that it did not learn from."""
