@@ -84,7 +84,9 @@ def _context(imports_torch: bool, fresh: bool) -> BaseContext:
     if sys.platform != "linux" or fresh:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torchmark.measure.worker", *(["torch"] if imports_torch else [])])
+    context.set_forkserver_preload(
+        ["torchmark.measure.tether", "torchmark.measure.worker", *(["torch"] if imports_torch else [])]
+    )
     return context
 
 
