@@ -2,7 +2,7 @@
 
     python benchmarks/parity.py                       mlp and matmul against `torch.utils.benchmark`
     python benchmarks/parity.py --against loop        mlp, bert and resnet50 against a bare loop
-    python benchmarks/parity.py --pairs 5 --rounds 6
+    python benchmarks/parity.py --pairs 5 --rounds 6   fewer pairs, a wider interval
 
 In each pair one process measures with torchmark's engine and one with the other method, a bare loop being warm and
 synchronised with the same settings; they take turns in short rounds, so that a disturbance meets both. Printed: the
@@ -107,8 +107,8 @@ def pair_ratio(case: str, other: str, round_s: float, rounds: int, threads: int)
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", choices=tuple(COMPARISONS), default="torch")
-    parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", help="one case of them")
     options = parser.parse_args()

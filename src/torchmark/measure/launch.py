@@ -22,6 +22,7 @@ from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.records import Status
 
 GRACE_S = 2.0
+LEAVING_S = 1.0
 LONGEST_WAIT_S = 24 * 3600.0  # systems count the milliseconds of a wait in few bits
 Listen = Callable[[Message], None]
 
@@ -59,7 +60,10 @@ class Launcher:
             lifeline_end.close()
             with contextlib.suppress(OSError):  # it died before it could listen: what is said of it tells how
                 ours.send_bytes(encode(job))
-            return _attend(process, ours, time.monotonic() + timeout_s, timeout_s, listen, kills)
+            ended = _attend(process, ours, time.monotonic() + timeout_s, timeout_s, listen, kills)
+            if ended.answer:
+                process.join(LEAVING_S)  # its data loaders put their things away
+            return ended
         finally:
             _end(process)
             ours.close()
@@ -84,10 +88,19 @@ def _context(imports_torch: bool, fresh: bool) -> BaseContext:
     if sys.platform != "linux" or fresh:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
+    _hush_tracker()
     context.set_forkserver_preload(
         ["torchmark.measure.tether", "torchmark.measure.worker", *(["torch"] if imports_torch else [])]
     )
     return context
+
+
+def _hush_tracker() -> None:
+    """What an ended worker left behind is put away by Python's tracker, which would tell the terminal about it."""
+    wanted = "ignore:resource_tracker:UserWarning"
+    given = os.environ.get("PYTHONWARNINGS", "")
+    if wanted not in given:
+        os.environ["PYTHONWARNINGS"] = f"{given},{wanted}".lstrip(",")
 
 
 def _attend(process, pipe: Connection, deadline: float, timeout_s: float, listen: Listen, kills: int) -> Ended:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
