@@ -47,6 +47,7 @@ LEAST_STEPS_SHARE = 0.3
 ENOUGH_SAMPLES = 8.5  # steps that a slow case gets at least
 SLOW_SHARES = 3.0  # budgets of its own that a slow case may take for that
 SURELY_FITS = 0.2  # of what is left of the run
+DEAR_STEP_S = 2.0
 
 Say = Callable[[Message], None]
 
@@ -219,8 +220,12 @@ def _check_fits(job: MeasureJob, device: Device, step: Step, first_s: float) -> 
     left_s = job.time_left_s
     if job.settings.steps is not None:
         return 0.0
-    if left_s is not None and job.case.compile == "off" and FEWEST_SAMPLES * first_s < SURELY_FITS * left_s:
-        return first_s  # a second one could only be faster
+    if (
+        left_s is not None
+        and job.case.compile == "off"
+        and DEAR_STEP_S < first_s < SURELY_FITS * left_s / FEWEST_SAMPLES
+    ):
+        return first_s  # a second one could only be faster, and would cost as much again
     step_s = device.timer(step.run)(1).total_s
     if left_s is not None and FEWEST_SAMPLES * step_s > left_s:
         raise DoesNotFitError(
