@@ -68,7 +68,7 @@ def test_ranges_are_what_they_say(first: int, more: int, by: int) -> None:
 def test_no_value_that_can_be_typed_ends_in_a_traceback(text: str) -> None:
     for changes in ({"params": {"batch": [text]}}, {"dtypes": [text]}, {"threads": [text]}, {"devices": [text]}):
         with suppress(UsageError):
-            expand(Sweep(["mlp"], **changes))
+            assert all(parse_case(case.text) == case for case in expand(Sweep(["mlp"], **changes)))
 
 
 def test_the_last_part_changes_fastest() -> None:
