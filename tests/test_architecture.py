@@ -130,6 +130,8 @@ def test_no_public_name_is_that_of_a_room() -> None:
         ("from torchmark.cli import main; main(['--help'])", {"torch", "numpy", "msgspec", "rich"}),
         ("from torchmark.cli import main; main(['runs'])", {"torch", "numpy"}),
         ("from torchmark.cli import main; assert main(['show', PATH]) == 0", {"torch", "numpy"}),
+        ("from torchmark.cli import main; assert main(['check', PATH]) in (0, 1)", {"torch"}),
+        ("from torchmark.cli import main; assert main(['export', PATH, '--show']) == 0", {"torch", "numpy", "rich"}),
     ],
 )
 def test_what_is_quick_stays_quick(program: str, absent: set[str], tmp_path: Path) -> None:

@@ -1,19 +1,22 @@
 """The documentation is true: its commands and examples run, its links lead somewhere, its tables match the code.
 
 Commands in console, bash and sh blocks are run through the real entry point, with this rule: `run` only plans
-(`--dry-run`) and uses the fake device unless --device, a case or --resume names one;
-`--audit` audits the fake device. Everything else is run as it stands.
+(`--dry-run`) and uses the fake device unless --device, a case or --resume names one; `replicate` only plans, too, and
+so does `ab`, with this interpreter for each that is named and nothing in its settings files;
+`report` writes to stdout; `--audit` audits the fake device. Everything else is run as it stands.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -26,7 +29,7 @@ from torchmark.store import load
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FILES_TO_COPY = {"add-a-device.md", "add-a-workload.md"}  # their examples are whole files, tested with their room
 EXAMPLE = ROOT / "docs" / "example-run.jsonl"
 RUN = "pip install -c constraints.txt . && torchmark run"
@@ -58,6 +61,14 @@ def as_tested(line: str) -> list[str]:
     if arguments[0] == "run":
         named = any("@" in argument or argument in ("--device", "--resume") for argument in arguments)
         return [*arguments, "--dry-run", *([] if named else fake)]
+    if arguments[0] == "ab":
+        stand_ins = {"--python": sys.executable, "--settings": os.devnull}
+        named = [stand_ins.get(before, argument) for before, argument in pairwise(["", *arguments])]
+        return [*named, "--dry-run", *fake]
+    if arguments[0] == "replicate":
+        return [*arguments, "--dry-run"]
+    if arguments[0] == "report":
+        return [*arguments, "--out", "-"]
     return [*arguments, *(fake if "--audit" in arguments and "--device" not in arguments else [])]
 
 
@@ -113,8 +124,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
-    linked = set(re.findall(r"\]\((?:docs/)?([\w-]+\.md)", text(README)))
-    assert linked >= {page.name for page in PAGES} - {"README.md"}
+    linked = {(ROOT / target).resolve() for target in re.findall(r"\]\(([\w/-]+\.md)", text(README))}
+    assert linked >= set(PAGES) - {README}
 
 
 def test_the_two_commands_of_the_readme_are_exact() -> None:

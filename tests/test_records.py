@@ -27,6 +27,7 @@ cases = st.builds(
     transfer=st.sampled_from(["resident", "per-step"]),
     threads=st.none() | st.integers(0, 999_999_999),
     workers=st.integers(0, 999_999_999),
+    protocol=st.sampled_from(["steady", "as-published"]),
 )
 
 
@@ -79,6 +80,8 @@ def test_any_other_text_is_refused_with_one_kind_of_error(text: str) -> None:
         "mlp/infer@cpu/float32+threads=" + "9" * 5000,
         "mlp/infer@cpu/float32+compile=",
         "mlp/infer@cpu/float32+per-step=2",
+        "mlp/infer@cpu/float32+as-published=1",
+        "mlp/infer@cpu/float32+as-published+as-published",
         "mlp/infer@cpu/float32+fast",
         "mlp/infer@cuda:\u0663/float32",
         "mlp/infer@cpu/float32\n",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from torchmark.errors import UsageError
 
@@ -14,12 +14,23 @@ from torchmark.errors import UsageError
 #   1  2026-11  the first: header, started, samples, finished
 SCHEMA_VERSION = 1
 
-Value = int | float | bool | str
+# A run file may come from anybody: what is longer, larger or more than this is refused while it is being read.
+MOST_CASES = 10_000
+SEVERAL = Meta(max_length=64)
+Name = Annotated[str, Meta(max_length=500)]
+Text = Annotated[str, Meta(max_length=10_000)]
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Real = Annotated[float, Meta(ge=-1e100, le=1e100)]  # squares and products of what anybody measured are finite
+Value = Whole | float | bool | Name
 Status = Literal["ok", "oom", "host-oom", "timeout", "crashed", "unsupported", "wrong-result", "interrupted", "skipped"]
-Verdict = Literal["contended", "throttled", "slowing", "drifting", "warming", "noisy", "stable"]
+# `as-published` is no judgement: the figure was got by a procedure that allows none.
+Verdict = Literal["contended", "throttled", "slowing", "drifting", "warming", "noisy", "stable", "as-published"]
 Estimand = Literal["median", "mean"]
 Rigor = Literal["quick", "default", "rigorous"]
 Transfer = Literal["resident", "per-step"]
+Protocol = Literal["steady", "as-published"]
+Level = Literal["well-formed", "consistent", "corroborated"]
 
 STATUSES: tuple[str, ...] = get_args(Status)
 VERDICTS: tuple[str, ...] = get_args(Verdict)
@@ -31,29 +42,39 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 class Case(Struct, frozen=True):
     """A workload with all its settings on a device. `params` holds only those that differ from the defaults."""
 
-    workload: str
-    mode: str
-    params: dict[str, Value] = field(default_factory=dict)
-    device: str = "cpu"
-    dtype: str = "float32"
-    compile: str = "off"
+    workload: Name
+    mode: Name
+    params: Annotated[dict[Name, Value], SEVERAL] = field(default_factory=dict)
+    device: Name = "cpu"
+    dtype: Name = "float32"
+    compile: Name = "off"
     transfer: Transfer = "resident"
-    threads: int | None = None
-    workers: int = 1
+    threads: Count | None = None
+    workers: Count = 1
+    protocol: Protocol = "steady"  # as-published: timed the way that a publication did, flaws and all
 
     @property
     def text(self) -> str:
         """The one way a case is written: printed everywhere, accepted everywhere, safe in any shell."""
+        return f"{self.task}@{self.device}/{self.dtype}{''.join(self.options)}"
+
+    @property
+    def task(self) -> str:
+        """The beginning of the text: what is done, wherever and however that may be."""
         params = ",".join(f"{key}={_value_text(self.params[key])}" for key in sorted(self.params))
-        options = [
+        return f"{self.workload}/{self.mode}{':' if params else ''}{params}"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The end of the text: what differs from the usual way to do it."""
+        options = (
             {"off": "", "on": "+compile"}.get(self.compile, f"+compile={self.compile}"),
             "+per-step" if self.transfer == "per-step" else "",
             f"+threads={self.threads}" if self.threads is not None else "",
             f"+workers={self.workers}" if self.workers != 1 else "",
-        ]
-        return (
-            f"{self.workload}/{self.mode}{':' if params else ''}{params}@{self.device}/{self.dtype}{''.join(options)}"
+            "+as-published" if self.protocol == "as-published" else "",
         )
+        return tuple(filter(None, options))
 
 
 _CASE = re.compile(
@@ -87,11 +108,12 @@ def parse_case(text: str) -> Case:
         transfer="per-step" if "per-step" in options else "resident",
         threads=int(options["threads"]) if "threads" in options else None,
         workers=int(options.get("workers", "1")),
+        protocol="as-published" if "as-published" in options else "steady",
     )
 
 
-_OPTION = re.compile(r"compile(=[a-z0-9-]+)?|per-step|(threads|workers)=[0-9]{1,9}")
-_OPTIONS = "+compile, +compile=MODE, +per-step, +threads=N, +workers=N"
+_OPTION = re.compile(r"compile(=[a-z0-9-]+)?|per-step|as-published|(threads|workers)=[0-9]{1,9}")
+_OPTIONS = "+compile, +compile=MODE, +per-step, +threads=N, +workers=N, +as-published"
 
 
 def parse_value(text: str) -> Value:
@@ -115,10 +137,10 @@ def _value_text(value: Value) -> str:
 class Work(Struct, frozen=True):
     """What one step is worth; `flops` and `bytes` are the work itself, not what an implementation spends on it."""
 
-    items: float
-    unit: str
-    flops: float | None = None
-    bytes: float | None = None
+    items: Real
+    unit: Name
+    flops: Real | None = None
+    bytes: Real | None = None
 
 
 class Block(Struct, frozen=True):
@@ -128,6 +150,15 @@ class Block(Struct, frozen=True):
     step_s: float | tuple[float, ...] | None = None  # by the device's own events: the mean, or every step alone
     wait_s: float | None = None  # time that the timing thread was runnable but waited for a core
     switches: int | None = None  # involuntary context switches
+
+
+class Moment(Struct, frozen=True):
+    """What every clock says at one moment, and how often this process had been stopped and gone on by then."""
+
+    steady_s: float  # stands still while the machine sleeps
+    wall_s: float  # what a calendar shows; it can be set
+    boot_s: float | None = None  # goes on while the machine sleeps; None: there is no such clock
+    stops: int = 0
 
 
 class Conditions(Struct, frozen=True):
@@ -149,57 +180,58 @@ class Conditions(Struct, frozen=True):
 class Contention(Struct, frozen=True):
     """How much of the measuring time others took; None is unreadable."""
 
-    wait_share: float | None = None
-    other_cpu_share: float | None = None
-    steal_share: float | None = None
-    throttled_share: float | None = None
-    probe_dilation: float | None = None  # 1.03: the reference probe became 3% slower
-    switches: int | None = None
+    wait_share: Real | None = None
+    other_cpu_share: Real | None = None
+    steal_share: Real | None = None
+    throttled_share: Real | None = None
+    probe_dilation: Real | None = None  # 1.03: the reference probe became 3% slower
+    switches: Whole | None = None
 
 
 class Trend(Struct, frozen=True):
     """How the step time moved over the kept samples: relative change from first to last, and its strength."""
 
-    change: float
-    z: float
+    change: Real
+    z: Real
 
 
 class Estimate(Struct, frozen=True):
     """What the engine knows about the time of one step. The interval is 95%."""
 
-    center_s: float
-    low_s: float
-    high_s: float
+    center_s: Real
+    low_s: Real
+    high_s: Real
     estimand: Estimand
     verdict: Verdict
-    first_step_s: float
-    effective_samples: float
-    warmup_cut: int
+    first_step_s: Real
+    effective_samples: Real
+    warmup_cut: Whole
     trend: Trend
-    samples_s: tuple[float, ...] = ()  # seconds per step, in order, nothing deleted
-    flags: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()  # what the verdict rests on, in words
-    sample_count: int = 0
-    block_size: int = 1
-    autocorrelation_time: float = 1.0
-    median_s: float = 0.0
-    mean_s: float = 0.0
-    mean_low_s: float = 0.0
-    mean_high_s: float = 0.0
-    min_s: float = 0.0
-    p90_s: float = 0.0
-    p90_high_s: float | None = None  # 95% upper bound; None: too few samples for one
-    p99_s: float = 0.0
-    p99_high_s: float | None = None
-    mad_s: float = 0.0
-    outlier_share: float = 0.0
-    device_step_s: float | None = None  # the mean by the device's own events, beside the wall time
-    wall_step_s: float | None = None  # the mean by the host's clock over the same steps
+    samples_s: tuple[Real, ...] = ()  # seconds per step, in order, nothing deleted
+    flags: Annotated[tuple[Name, ...], SEVERAL] = ()
+    evidence: Annotated[tuple[Text, ...], SEVERAL] = ()  # what the verdict rests on, in words
+    sample_count: Whole = 0
+    void_count: Whole = 0  # samples across which the machine slept or the process was stopped: taken again
+    block_size: Count = 1
+    autocorrelation_time: Real = 1.0
+    median_s: Real = 0.0
+    mean_s: Real = 0.0
+    mean_low_s: Real = 0.0
+    mean_high_s: Real = 0.0
+    min_s: Real = 0.0
+    p90_s: Real = 0.0
+    p90_high_s: Real | None = None  # 95% upper bound; None: too few samples for one
+    p99_s: Real = 0.0
+    p99_high_s: Real | None = None
+    mad_s: Real = 0.0
+    outlier_share: Real = 0.0
+    device_step_s: Real | None = None  # the mean by the device's own events, beside the wall time
+    wall_step_s: Real | None = None  # the mean by the host's clock over the same steps
     contention: Contention = Contention()
-    sync_cost_s: float = 0.0
-    call_cost_s: float = 0.0
-    target: float = 0.01
-    duration_s: float = 0.0
+    sync_cost_s: Real = 0.0
+    call_cost_s: Real = 0.0
+    target: Real = 0.01
+    duration_s: Real = 0.0
 
     @property
     def precision(self) -> float:
@@ -210,51 +242,51 @@ class Estimate(Struct, frozen=True):
 class Caution(Struct, frozen=True):
     """A reason to read a figure with care: what kind, why, and what to do about it."""
 
-    kind: str
-    cause: str
-    cure: str
+    kind: Name
+    cause: Text
+    cure: Text
 
 
 class Memory(Struct, frozen=True):
     """Peak memory of a case; a missing figure says why."""
 
-    host_peak_bytes: int | None = None
-    device_peak_bytes: int | None = None
-    device_reserved_bytes: int | None = None
-    provenance: str = "measured"  # measured, sampled, or 'unavailable because …'
+    host_peak_bytes: Whole | None = None
+    device_peak_bytes: Whole | None = None
+    device_reserved_bytes: Whole | None = None
+    provenance: Text = "measured"  # measured, sampled, or 'unavailable because …'
 
 
 class NumericCheck(Struct, frozen=True):
     """How far the outputs were from the reference, which is another computation."""
 
-    error: float
-    tolerance: float
-    method: str
+    error: Real
+    tolerance: Real
+    method: Text
 
 
 class DeviceInfo(Struct, frozen=True):
     """Who a device is. Never a serial number or a UUID."""
 
-    name: str  # cpu, cuda:0, mps, xpu:0, fake
-    model: str
-    memory_bytes: int | None = None
-    driver: str | None = None
-    capability: str | None = None
-    cores: int | None = None
+    name: Name  # cpu, cuda:0, mps, xpu:0, fake
+    model: Name
+    memory_bytes: Whole | None = None
+    driver: Name | None = None
+    capability: Name | None = None
+    cores: Whole | None = None
 
 
 class Machine(Struct, frozen=True):
     """What ran: allow-listed, nothing that names a person, a host or a place."""
 
-    cpu: str
-    physical_cores: int
-    logical_cores: int
-    memory_gib: int
-    os: str
-    python: str
-    torch: str | None = None
-    torch_build: str | None = None
-    power_mode: str | None = None
+    cpu: Name
+    physical_cores: Whole
+    logical_cores: Whole
+    memory_gib: Whole
+    os: Name
+    python: Name
+    torch: Name | None = None
+    torch_build: Name | None = None
+    power_mode: Name | None = None
     on_battery: bool | None = None
     devices: tuple[DeviceInfo, ...] = ()
 
@@ -262,21 +294,21 @@ class Machine(Struct, frozen=True):
 class StageEstimate(Struct, frozen=True):
     """One part of a job: how often the job does it, and how long it takes once. The interval is 95%."""
 
-    name: str
-    steps: int  # 0: inside the steps of another stage
-    center_s: float
-    low_s: float
-    high_s: float
+    name: Name
+    steps: Whole  # 0: inside the steps of another stage
+    center_s: Real
+    low_s: Real
+    high_s: Real
 
 
 class JobEstimate(Struct, frozen=True):
     """How long the whole job takes: measured whole, or extrapolated from its steps."""
 
-    seconds: float
-    low_s: float
-    high_s: float
+    seconds: Real
+    low_s: Real
+    high_s: Real
     whole: bool
-    stages: tuple[StageEstimate, ...] = ()
+    stages: Annotated[tuple[StageEstimate, ...], SEVERAL] = ()
 
 
 class Result(Struct, frozen=True):
@@ -284,40 +316,40 @@ class Result(Struct, frozen=True):
 
     case: Case
     status: Status
-    version: int = 1
-    reason: str | None = None
-    params: dict[str, Value] = field(default_factory=dict)
+    version: Whole = 1
+    reason: Text | None = None
+    params: Annotated[dict[Name, Value], SEVERAL] = field(default_factory=dict)
     estimate: Estimate | None = None
-    processes: tuple[Estimate, ...] = ()
+    processes: Annotated[tuple[Estimate, ...], SEVERAL] = ()
     work: Work | None = None
     memory: Memory | None = None
     numeric: NumericCheck | None = None
     job: JobEstimate | None = None
-    metrics: dict[str, float] = field(default_factory=dict)  # loss, accuracy, shares, counts
-    phases_s: dict[str, float] = field(default_factory=dict)
-    settings: dict[str, Value | None] = field(default_factory=dict)
-    cautions: tuple[Caution, ...] = ()
-    budget_s: float | None = None
+    metrics: Annotated[dict[Name, float], SEVERAL] = field(default_factory=dict)  # loss, accuracy, shares, counts
+    phases_s: Annotated[dict[Name, Real], SEVERAL] = field(default_factory=dict)
+    settings: Annotated[dict[Name, Value | None], SEVERAL] = field(default_factory=dict)
+    cautions: Annotated[tuple[Caution, ...], SEVERAL] = ()
+    budget_s: Real | None = None
     rigor: Rigor = "quick"
-    seed: int = 0
+    seed: Whole = 0
 
 
 class RunHeader(Struct, frozen=True):
     """The first line of a run file: what was going to be measured, where, and how to do it again."""
 
-    id: str
-    created: str  # UTC, to the second
+    id: Name
+    created: Name  # UTC, to the second
     machine: Machine
-    cases: tuple[str, ...]
+    cases: Annotated[tuple[Text, ...], Meta(max_length=MOST_CASES)]
     command: str  # rebuilt from the cases, never the argv
-    version: str  # torchmark's
-    label: str | None = None
+    version: Name  # torchmark's
+    label: Text | None = None
     rigor: Rigor = "default"
-    processes: int = 1  # fresh processes planned for each case
-    budget_s: float | None = None
-    target: float = 0.01
-    steps: int | None = None
-    seed: int = 0
+    processes: Whole = 1  # fresh processes planned for each case
+    budget_s: Real | None = None
+    target: Real = 0.01
+    steps: Whole | None = None
+    seed: Whole = 0
 
 
 class Run(Struct, frozen=True):
@@ -327,3 +359,12 @@ class Run(Struct, frozen=True):
     results: tuple[Result, ...] = ()
     process_spread: float | None = None  # relative spread between fresh processes, from the reference case
     problems: tuple[str, ...] = ()  # what was odd about the file, such as a torn last line
+
+
+class Flaw(Struct, frozen=True):
+    """Something about a run file that is not as it should be, and which level of trust it is in the way of."""
+
+    level: Level
+    line: int  # 0: not of one line
+    place: str  # $.result.estimate.center_s; empty where it is no field
+    text: str

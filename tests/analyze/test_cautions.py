@@ -8,12 +8,17 @@ from torchmark.analyze.cautions import cautions_of
 from torchmark.records import VERDICTS, Contention
 
 
-@pytest.mark.parametrize("verdict", [verdict for verdict in VERDICTS if verdict != "stable"])
-def test_every_verdict_but_stable_is_explained(verdict: str, make_result, make_estimate) -> None:
+@pytest.mark.parametrize("verdict", [verdict for verdict in VERDICTS if verdict not in ("stable", "as-published")])
+def test_every_verdict_against_a_figure_is_explained(verdict: str, make_result, make_estimate) -> None:
     doubtful = make_estimate(verdict=verdict, evidence=("this was seen", "and that"))
     (caution,) = cautions_of(make_result(estimate=doubtful))
     assert (caution.kind, caution.cause) == (verdict, "this was seen; and that")
     assert caution.cure
+
+
+def test_nothing_is_judged_about_a_figure_that_allows_no_judgement(make_result, make_estimate) -> None:
+    one = make_estimate(verdict="as-published", sample_count=1)
+    assert cautions_of(make_result(estimate=one)) == ()
 
 
 def test_a_stable_result_needs_no_caution_and_a_failed_one_has_a_reason_instead(make_result, make_estimate) -> None:

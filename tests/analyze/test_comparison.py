@@ -8,9 +8,18 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from torchmark.analyze.comparison import compare_runs, holm
-from torchmark.records import Estimate, Machine, Result, Run, RunHeader, Trend, parse_case
+from torchmark.analyze.comparison import (
+    compare_all,
+    compare_runs,
+    compare_within,
+    find_lost,
+    find_slower,
+    holm,
+    overall,
+)
+from torchmark.records import Contention, Estimate, Machine, Result, Run, RunHeader, Trend, Work, parse_case
 
 MACHINE = Machine("cpu", 2, 2, 8, "Linux", "3.11")
 TEXTS = [f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3, 4)]
@@ -136,13 +145,15 @@ def test_what_cannot_be_paired_says_why() -> None:
     results[0] = Result(results[0].case, "oom")
     results[1] = Result(results[1].case, "ok", version=2, estimate=results[1].estimate)
     b = Run(a.header, tuple(results[:2] + results[3:]))
-    reasons = {each.case: each.reason for each in compare_runs(a, b).unpaired}
+    unpaired = compare_runs(a, b).unpaired
+    reasons = {each.case: each.reason.partition(";")[0] for each in unpaired}
     assert reasons == {
         TEXTS[0]: "oom in the second run",
-        TEXTS[1]: "the work changed: version 1 in the first run, 2 in the second",
-        TEXTS[2]: "only in the first run",
-        TEXTS[3]: "only in the second run",
+        TEXTS[1]: "the work changed: version 1 in the first run, 2 in the second run",
+        TEXTS[2]: "not in the second run",
+        TEXTS[3]: "not in the first run",
     }
+    assert {each.case for each in find_lost([compare_runs(a, b)])} == {TEXTS[0], TEXTS[2]}
 
 
 def test_a_time_of_zero_cannot_be_compared() -> None:
@@ -171,3 +182,104 @@ def test_equal_machines_are_rarely_called_different_and_the_interval_covers() ->
     assert sum(any(pair.verdict in ("faster", "slower") for pair in table) for table in pairs) <= 65
     covered = sum(pair.low <= 1 <= pair.high for table in pairs for pair in table)
     assert covered >= 0.94 * 4000
+
+
+def published(center: float) -> Run:
+    figure = Estimate(center, center, center, "mean", "as-published", 0.0, 1.0, 0, Trend(0, 0), mean_s=center)
+    return Run(run_of().header, (Result(parse_case(TEXTS[0] + "+as-published"), "ok", estimate=figure),), 0.05)
+
+
+def test_a_published_figure_gives_a_ratio_and_no_interval() -> None:
+    (pair,) = compare_runs(published(1e-3), published(10e-3)).pairs
+    assert (pair.ratio, pair.low, pair.verdict) == (pytest.approx(10), None, "unsure")
+    assert pair.no_interval == "timed as published"
+    (pair,) = compare_runs(run_of(processes(1e-3, *QUIET)), published(10e-3)).pairs
+    assert (pair.ratio, pair.low, pair.verdict) == (pytest.approx(10 / 1.1, rel=0.01), None, "unsure")
+
+
+def test_more_work_in_a_step_is_compared_by_the_item() -> None:
+    def result(workers: int, center: float) -> Result:
+        several = tuple(estimate(*each) for each in processes(center, *QUIET))
+        case = parse_case(f"mlp/train@cpu/float32+workers={workers}")
+        return Result(case, "ok", estimate=several[0], processes=several, work=Work(64.0 * workers, "sample"))
+
+    run = Run(run_of().header, (result(1, 1e-3), result(4, 2e-3)))
+    ((pair,),) = (comparison.pairs for comparison in compare_within([run], "workers"))
+    assert (pair.ratio, pair.verdict) == (pytest.approx(0.5), "faster")
+    assert pair.differences[0].text == "workers 1 → 4"
+
+
+def busy(run: Run, share: float) -> Run:
+    """The same run, had others been seen to take that share of the processor."""
+    seen = replace(run.results[0].estimate, verdict="contended", contention=Contention(other_cpu_share=share))
+    return replace(run, results=(replace(run.results[0], estimate=seen),))
+
+
+def test_being_kept_busy_explains_slowness_and_never_speed() -> None:
+    a, b = run_of(processes(1e-3, *QUIET)), run_of(processes(1.3e-3, *QUIET))
+    assert compare_runs(a, b).pairs[0].verdict == "slower"
+    assert compare_runs(a, busy(b, 0.03)).pairs[0].verdict == "slower"
+    assert compare_runs(a, busy(b, 0.2)).pairs[0].verdict == "unsure"
+    assert compare_runs(a, busy(b, 0.9)).pairs[0].verdict == "unsure"
+    assert compare_runs(busy(a, 0.9), b).pairs[0].verdict == "slower"
+    assert find_slower([compare_runs(a, b)], 0.05)
+    assert not find_slower([compare_runs(a, busy(b, 0.2))], 0.05)
+
+
+@given(tables, tables, spreads)
+def test_the_mean_of_a_family_is_the_ratio_of_geometric_means(first, second, spread) -> None:
+    comparison = compare_runs(run_of(*first, spread=spread), run_of(*second, spread=spread))
+    if comparison.pairs:
+        (family,) = comparison.families
+        logs = [math.log(pair.ratio) for pair in comparison.pairs]
+        assert family.count == len(logs)
+        assert family.ratio == pytest.approx(math.exp(math.fsum(logs) / len(logs)))
+        assert overall(comparison.families).ratio == pytest.approx(family.ratio)
+        assert (family.low is None) == any(pair.low is None for pair in comparison.pairs)
+
+
+@given(tables, tables, spreads)
+def test_swapping_the_runs_turns_the_families_over(first, second, spread) -> None:
+    a, b = run_of(*first, spread=spread), run_of(*second, spread=spread)
+    for family, mirrored in zip(compare_runs(a, b).families, compare_runs(b, a).families, strict=True):
+        assert family.ratio == pytest.approx(1 / mirrored.ratio)
+        assert family.verdict == OPPOSITE[mirrored.verdict]
+
+
+def test_a_family_is_surer_than_its_cases_unless_whole_rounds_were_disturbed() -> None:
+    """Four cases that are 6% slower, processes that spread by 3%: no case is clear, the workload is."""
+    offsets = [(-0.03, 0.0, 0.03), (0.03, -0.03, 0.0), (0.0, 0.03, -0.03), (0.03, 0.0, -0.03)]
+    alone = [run_of(*(processes(center, *each) for each in offsets)) for center in (1e-3, 1.06e-3)]
+    comparison = compare_runs(*alone)
+    assert {pair.verdict for pair in comparison.pairs} == {"unsure"}
+    assert comparison.families[0].verdict == "slower"
+    together = [run_of(*(processes(center, -0.03, 0.0, 0.03) for _ in offsets)) for center in (1e-3, 1.06e-3)]
+    assert compare_runs(*together).families[0].verdict == "unsure"
+
+
+def test_with_more_runs_every_answer_needs_more_evidence() -> None:
+    rows = [processes(1e-3, -0.01, 0.0, 0.01)]
+    a, b = run_of(*rows), run_of(processes(1.07e-3, -0.01, 0.0, 0.01))
+    assert compare_runs(a, b).pairs[0].verdict == "slower"
+    many = compare_all([a, *[b] * 40])
+    assert len(many) == 40
+    assert {pair.verdict for comparison in many for pair in comparison.pairs} == {"unsure"}
+
+
+def test_slower_by_more_than_a_share_is_told_from_slower() -> None:
+    a = run_of(processes(1e-3, *QUIET), processes(1e-3, *QUIET))
+    b = run_of(processes(1.04e-3, *QUIET), processes(1.2e-3, *QUIET))
+    comparison = compare_runs(a, b)
+    assert [pair.verdict for pair in comparison.pairs] == ["slower", "slower"]
+    assert [row.ratio > 1.1 for row in find_slower([comparison], 0.05)] == [True, True]  # the case and its workload
+    assert find_slower([comparison], 0.05)[0].case == TEXTS[1]
+    assert find_slower([comparison], 0.3) == ()
+    assert find_slower([compare_runs(b, a)], 0.01) == ()
+
+
+@given(tables, tables, spreads, st.floats(0.001, 0.5), st.floats(0.001, 0.5))
+def test_a_larger_allowance_never_finds_more(first, second, spread, one, other) -> None:
+    comparison = compare_runs(run_of(*first, spread=spread), run_of(*second, spread=spread))
+    small, large = sorted((one, other))
+    assert len(find_slower([comparison], large)) <= len(find_slower([comparison], small))
+    assert all(row.low > 1 + small for row in find_slower([comparison], small))

@@ -15,7 +15,7 @@ from torchmark.analyze.verdict import Judgement, contention_of, is_bimodal, is_l
 from torchmark.devices.streams import stream
 from torchmark.records import VERDICTS, Conditions, Contention, Trend
 
-ORDER = ("contended", "throttled", "slowing", "drifting", "warming", "noisy", "stable")
+ORDER = ("contended", "throttled", "slowing", "drifting", "warming", "noisy", "stable", "as-published")
 HOT = (Conditions(0.0, thermal_count=1), Conditions(5.0, thermal_count=4))
 NOBODY = Contention()
 BUSY = Contention(other_cpu_share=0.3)

@@ -45,12 +45,9 @@ def test_an_error_becomes_a_status(error: Exception, status: str) -> None:
     assert "\n" not in reason
 
 
-def test_a_reason_is_short_and_names_no_place() -> None:
-    error = RuntimeError("failed in /home/jane/secret/model.py at 0x7f00deadbeef\n  more\n" + "x" * 1000)
-    _, reason = status_of(error)
-    assert reason == "RuntimeError: failed in … at …"
-    assert len(status_of(RuntimeError("y" * 1000))[1]) <= LONGEST_REASON
-    assert "jane" not in status_of(OSError(r"cannot open C:\Users\jane\model.pt"))[1]
+def test_a_reason_is_one_line_however_much_there_is_to_tell() -> None:
+    assert status_of(RuntimeError("\n\nfailed in layer 3\n  more\n"))[1] == "RuntimeError: failed in layer 3"
+    assert len(status_of(RuntimeError("y" * 100_000))[1]) <= LONGEST_REASON
 
 
 @pytest.mark.parametrize(

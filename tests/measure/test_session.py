@@ -95,6 +95,12 @@ def test_what_the_budget_has_no_time_for_is_skipped_with_the_reason(play) -> Non
     assert reason == "the budget of 0.3 s was spent before its turn. Give it more time with --budget"
 
 
+def test_a_noisy_case_with_much_time_is_not_ended_for_being_late(play) -> None:
+    play("stream=iid10,step=0.02,sleep=on")
+    plan = Plan((FIRST,), budget_s=3600.0, target=1e-6, timeout_s=4.0, rigor="quick")
+    assert latest(events(plan))[FIRST.text].status == "ok"
+
+
 def test_a_case_keeps_what_it_has_when_the_time_for_more_processes_is_gone(play) -> None:
     play("stream=iid10,step=0.02,sleep=on")
     found = latest(events(Plan((FIRST,), budget_s=1.5, target=1e-6)))[FIRST.text]

@@ -51,7 +51,7 @@ def test_out_of_memory_is_a_status_that_keeps_the_phases(script) -> None:
     script("fault=oom")
     found, _ = measured()
     assert (found.status, found.estimate) == ("oom", None)
-    assert found.reason == "MemoryError: the fake device was asked to run out of memory"
+    assert found.reason == "MemoryError: the fake device was asked to run out of memory (during steps)"
     assert "steps" in found.phases_s
 
 

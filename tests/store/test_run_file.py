@@ -22,8 +22,9 @@ from torchmark.store import RunWriter, check_writable, completed, load, load_sam
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
 SAMPLES = (0.001, 0.0012, 0.0011)
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
-words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+finite = st.floats(-1e100, 1e100)
+# Without what paths and addresses are made of: those are never written.
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=r"/\:~@.x"), max_size=8)
 estimates = st.builds(
     Estimate,
     center_s=finite,
@@ -196,7 +197,7 @@ def test_the_writer_refuses_what_is_not_finite(path: Path, make_header, make_res
             writer.samples(A, 0, (1.0, value))
         with pytest.raises(StoreError, match="process_spread"):
             writer.spread(value)
-    assert path.read_bytes() == before
+        assert path.read_bytes() == before
 
 
 def edited(path: Path, line: int, change) -> Path:
@@ -329,4 +330,4 @@ def test_every_line_is_one_object_with_its_kind_first(whole: Path) -> None:
 def test_an_unprintable_number_in_the_settings_is_refused(path: Path, make_header, make_result) -> None:
     with RunWriter.create(path, make_header((A,))) as writer, pytest.raises(StoreError):
         writer.finished(replace(make_result(A), settings={"huge": 10**5000}))
-    assert msgspec.json.decode(path.read_bytes())["kind"] == "header"
+    assert not [line for line in path.read_bytes().splitlines() if msgspec.json.decode(line)["kind"] == "finished"]

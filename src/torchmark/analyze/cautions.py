@@ -15,7 +15,9 @@ COARSE = 0.05
 def cautions_of(result: Result) -> tuple[Caution, ...]:
     """Everything that a result's own figures warn about."""
     estimate = result.estimate
-    if estimate is None or estimate.center_s <= estimate.call_cost_s:
+    if estimate is None or estimate.verdict == "as-published":
+        return ()  # one figure alone warns about nothing
+    if estimate.center_s <= estimate.call_cost_s:
         return ()  # below what calling a step costs there is nothing to be relative to
     found = [_verdict_caution(estimate)]
     found += [rule(estimate) for flag, rule in _FLAGS.items() if flag in estimate.flags]
@@ -27,15 +29,18 @@ def cautions_of(result: Result) -> tuple[Caution, ...]:
     return tuple(caution for caution in found if caution)
 
 
+def contended(seen: str) -> Caution:
+    """Others took time from it."""
+    return Caution("contended", seen, "Stop what else is running and measure again; this figure is too slow")
+
+
 def _verdict_caution(estimate: Estimate) -> Caution | None:
     make = _VERDICTS.get(estimate.verdict)
     return make(estimate, "; ".join(estimate.evidence)) if make else None
 
 
 _VERDICTS: dict[str, Callable[[Estimate, str], Caution]] = {
-    "contended": lambda _, seen: Caution(
-        "contended", seen, "Stop what else is running and measure again; this figure is too slow"
-    ),
+    "contended": lambda _, seen: contended(seen),
     "throttled": lambda _, seen: Caution(
         "throttled", seen, "Let it cool, improve the cooling or power supply, and compare sustained figures only"
     ),
@@ -69,8 +74,20 @@ _FLAGS: dict[str, Callable[[Estimate], Caution]] = {
         "the system moved memory to and from the disk meanwhile",
         "Free some memory, or use a smaller batch",
     ),
+    "paused": lambda estimate: Caution(
+        "paused",
+        "the machine slept, its clock was set, or the process was stopped meanwhile"
+        + _taken_again(estimate.void_count),
+        "Keep it awake and measure again: the first step and whole jobs may have the pause in their times",
+    ),
     "on-battery": lambda _: Caution("on-battery", "the machine ran on its battery", "Plug it in and measure again"),
 }
+
+
+def _taken_again(count: int) -> str:
+    return (
+        f"; {count} sample{'s' * (count > 1)} across it {'were' if count > 1 else 'was'} taken again" if count else ""
+    )
 
 
 def _busy_share(estimate: Estimate) -> float:

@@ -1,4 +1,4 @@
-"""Two runs compared case by case: how much faster or slower, how sure that is, and what could not be compared.
+"""Runs compared case by case: how much faster or slower, how sure that is, and what could not be compared.
 
 Step times are compared as logarithms, so that swapping the runs only turns every ratio over. Fresh processes of the
 same case differ by more than the interval inside one of them tells, so the interval of a ratio rests on the spread
@@ -9,29 +9,45 @@ reference case. Where neither is known, no answer is given.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
-from scipy.special import ndtri, stdtr, stdtrit
 
-from torchmark.records import Estimand, Estimate, Result, Run
+from torchmark.analyze.differences import Difference, differences_of
+from torchmark.analyze.evidence import (
+    CHANCE,
+    EVERYTHING,
+    Side,
+    chance_beyond,
+    explained,
+    holm,
+    sides_of,
+    total_variance,
+    variance_of_rounds,
+)
+from torchmark.analyze.pairing import PLACES, Match, Pairing, Places, Unpaired, pair_runs, pair_within
+from torchmark.analyze.student import critical
+from torchmark.records import Result, Run
 
 Answer = Literal["faster", "slower", "same", "unsure"]
 
-CONFIDENCE = 0.95
 # A difference counts only where the whole interval lies beyond this: nobody acts on less than 1%.
 DIFFERENT = 0.01
 # Two times count as the same only where the whole interval lies within this: a larger difference is ruled out.
 SAME = 0.03
-# A spread borrowed from the reference case stems from a handful of processes, and of another case: about as much
-# evidence as five processes give.
-BORROWED_FREEDOM = 4.0
+# Two runs on one machine may differ as wholes, and neither of them can know. A mean over many cases would claim to be
+# surer than that, so each run is allowed this much.
+RUN_SPREAD = 0.01
+MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
 
 
 class Pair(Struct, frozen=True):
-    """One case in both runs. `ratio` is the step time of b over that of a: below 1, b is faster."""
+    """One case on both sides. `ratio` is the step time of b over that of a: below 1, b is faster.
+
+    Where a step does another amount of work, as with more workers, the time of one item stands for that of a step.
+    """
 
     case: str
     ratio: float
@@ -42,67 +58,105 @@ class Pair(Struct, frozen=True):
     low: float | None = None  # 95% interval of the ratio, of this case alone
     high: float | None = None
     p_value: float | None = None  # of no difference beyond 1%, corrected for the number of cases
+    differences: tuple[Difference, ...] = ()
+    error: float | None = None  # standard error of the logarithm of the ratio
+    freedom: float | None = None  # degrees of freedom of that error
+    explained: float = 0.0  # how much of that logarithm others may be to blame for, who kept the slower side busy
+    no_interval: str | None = None  # why there is none
 
 
-class Unpaired(Struct, frozen=True):
-    """A case that could not be compared, and why."""
+class Family(Struct, frozen=True):
+    """All pairs of one workload: the geometric mean of their ratios."""
 
-    case: str
-    reason: str
+    name: str
+    count: int
+    ratio: float
+    verdict: Answer = "unsure"
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
+    error: float | None = None
+    freedom: float | None = None
+    explained: float = 0.0
 
 
 class Comparison(Struct, frozen=True):
-    """Everything that two runs say about each other."""
+    """Everything that two runs, or two settings inside one run, say about each other."""
 
     pairs: tuple[Pair, ...]
     unpaired: tuple[Unpaired, ...]
+    families: tuple[Family, ...] = ()
+    axis: str | None = None  # what partners differ in on purpose
 
 
-class _Side(Struct, frozen=True):
-    """One run's knowledge of the logarithm of a step time; the variance is None where it is unknown."""
-
-    log_time: float
-    variance: float | None
-    freedom: float
-    basis: str
-
-
-def compare_runs(a: Run, b: Run) -> Comparison:
+def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
     """Pair the cases of two runs that did the same work, and say for each whether b is faster than a.
 
     `faster` and `slower` hold over the whole table: p-values are corrected after Holm. `same` needs an interval that
-    touches 1 ± 1% and stays within ±3%. Everything else is `unsure`.
+    touches 1 ± 1% and stays within ±3%. Everything else is `unsure`. Partners may differ in `by`.
     """
-    ours = {result.case.text: result for result in a.results}
-    theirs = {result.case.text: result for result in b.results}
-    pairs, unpaired = [], []
-    for text in dict.fromkeys((*ours, *theirs)):
-        reason = _obstacle(ours.get(text), theirs.get(text))
-        if reason:
-            unpaired.append(Unpaired(text, reason))
-        else:
-            pairs.append(_pair(ours[text], theirs[text], _spreads(a, b)))
-    return Comparison(tuple(_judge(pairs)), tuple(unpaired))
+    return compare_all((a, b), by)[0]
 
 
-def _obstacle(a: Result | None, b: Result | None) -> str | None:
-    """Why two results cannot be compared, or None."""
-    if a is None or b is None:
-        return f"only in the {'first' if b is None else 'second'} run"
-    if a.version != b.version:
-        return f"the work changed: version {a.version} in the first run, {b.version} in the second"
-    estimand = _shared_estimand(a, b)
-    failures = {"first": _failure(a, estimand), "second": _failure(b, estimand)}
-    reasons = [f"{why} in the {which} run" for which, why in failures.items() if why]
-    return ", ".join(reasons) or None
+def compare_all(runs: Sequence[Run], by: str | None = None, places: Sequence[str] = ()) -> tuple[Comparison, ...]:
+    """Every run after the first against the first; the answers hold over all of them together."""
+    first, *others = runs
+    named: Sequence[Places] = [(places[0], place) for place in places[1:]] if places else [PLACES] * len(others)
+    return _judge_all(
+        _compare(first, other, pair_runs(first, other, by, both), by) for other, both in zip(others, named, strict=True)
+    )
 
 
-def _failure(result: Result, estimand: Estimand) -> str | None:
-    if result.status != "ok":
-        return result.status
-    if result.estimate is None or not all(0 < time < math.inf for time in _times(result, estimand)):
-        return "no step time above zero"
-    return None
+def compare_within(runs: Sequence[Run], by: str) -> tuple[Comparison, ...]:
+    """Inside each run the cases that differ in `by` alone, against a baseline; the answers hold over all runs."""
+    return _judge_all(_compare(run, run, pair_within(run, by), by) for run in runs)
+
+
+def find_slower(comparisons: Sequence[Comparison], share: float) -> tuple[Pair | Family, ...]:
+    """Cases, and workloads with several cases, that are slower by more than `share`, beyond what chance explains."""
+    found: list[Pair | Family] = [pair for comparison in comparisons for pair in comparison.pairs]
+    found += [family for comparison in comparisons for family in comparison.families if family.count > 1]
+    known = [each for each in found if each.error is not None]
+    chances = [_chance(each, share) if each.ratio > 1 else 1.0 for each in known]
+    return tuple(each for each, chance in zip(known, holm(chances), strict=True) if chance < CHANCE)
+
+
+def find_lost(comparisons: Sequence[Comparison]) -> tuple[Unpaired, ...]:
+    """Cases that succeeded on the first side, and on the other failed or are not there."""
+    unpaired = [each for comparison in comparisons for each in comparison.unpaired]
+    return tuple(each for each in unpaired if each.a and each.a.status == "ok" and each.kind != "refused")
+
+
+def overall(families: Sequence[Family]) -> Family | None:
+    """The geometric mean in which every workload counts once, however many cases of it there are.
+
+    Its interval holds however much the errors of the workloads depend on one another.
+    """
+    if not families:
+        return None
+    count = len(families)
+    center = math.fsum(math.log(family.ratio) for family in families) / count
+    blame = math.fsum(family.explained for family in families) / count
+    mean = Family("all workloads", sum(family.count for family in families), math.exp(center), explained=blame)
+    errors = [family.error for family in families if family.error is not None]
+    if len(errors) < count:
+        return mean
+    freedom = min(family.freedom or 1.0 for family in families)
+    return _judge([_with_interval(mean, math.fsum(errors) / count, freedom)])[0]
+
+
+def _compare(a: Run, b: Run, pairing: Pairing, axis: str | None) -> Comparison:
+    spreads = _spreads(a, b)
+    pairs, sides, unpaired = [], [], []
+    for match in pairing.matches:
+        both = sides_of(match.a, match.b, spreads)
+        if both is None:
+            unpaired.append(Unpaired(match.a.case.text, "no step time above zero", "refused", match.a, match.b))
+            continue
+        pairs.append(_pair(match, both, differences_of(match.a, match.b, a.header, b.header)))
+        sides.append(both)
+    families = _families(pairs, sides, 0.0 if a is b else 2 * RUN_SPREAD**2)
+    return Comparison(tuple(pairs), (*unpaired, *pairing.unpaired), tuple(families), axis)
 
 
 def _spreads(a: Run, b: Run) -> tuple[float | None, float | None]:
@@ -113,101 +167,110 @@ def _spreads(a: Run, b: Run) -> tuple[float | None, float | None]:
     return first, second
 
 
-def _pair(a: Result, b: Result, spreads: tuple[float | None, float | None]) -> Pair:
-    estimand = _shared_estimand(a, b)
-    first, second = _side(a, estimand, spreads[0]), _side(b, estimand, spreads[1])
-    difference = second.log_time - first.log_time
-    basis = f"{first.basis} against {second.basis}"
-    pair = Pair(a.case.text, math.exp(difference), "unsure", basis, a, b)
+def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference, ...]) -> Pair:
+    first, second = sides
+    difference = min(max(second.center - first.center, -EVERYTHING), EVERYTHING)
+    pair = Pair(
+        match.a.case.text,
+        math.exp(difference),
+        "unsure",
+        f"{first.basis} against {second.basis}",
+        match.a,
+        match.b,
+        differences=differences,
+        explained=explained(match.b if difference > 0 else match.a),
+        no_interval=first.doubt or second.doubt,
+    )
     if first.variance is None or second.variance is None:
         return pair
-    error, freedom = _welch(first.variance, first.freedom, second.variance, second.freedom)
-    reach = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) if error > 0 else 0.0
-    return replace(
-        pair,
-        low=math.exp(difference - reach),
-        high=math.exp(difference + reach),
-        p_value=_p_value(difference, error, freedom),
+    variance, freedom = total_variance([(first.variance, first.freedom), (second.variance, second.freedom)])
+    return _with_interval(pair, math.sqrt(variance), freedom)
+
+
+Row = TypeVar("Row", Pair, Family)
+
+
+def _with_interval(row: Row, error: float, freedom: float) -> Row:
+    center = math.log(row.ratio)
+    reach = error * critical(freedom, CHANCE) if error > 0 else 0.0
+    row = replace(
+        row,
+        low=math.exp(max(center - reach, -EVERYTHING)),
+        high=math.exp(min(center + reach, EVERYTHING)),
+        error=error,
+        freedom=min(freedom, MOST_FREEDOM),
+    )
+    return replace(row, p_value=_chance(row, DIFFERENT))
+
+
+def _chance(row: Pair | Family, share: float) -> float:
+    """How often chance alone, and others who kept the slower side busy, would part equals so far."""
+    assert row.error is not None
+    assert row.freedom is not None
+    return chance_beyond(abs(math.log(row.ratio)) - row.explained, row.error, row.freedom, share)
+
+
+def _families(pairs: Sequence[Pair], sides: Sequence[tuple[Side, Side]], apart: float) -> Iterable[Family]:
+    groups: dict[str, list[int]] = {}
+    for index, pair in enumerate(pairs):
+        groups.setdefault(pair.a.case.workload, []).append(index)
+    for name, members in groups.items():
+        yield _family(name, [pairs[index] for index in members], [sides[index] for index in members], apart)
+
+
+def _family(name: str, pairs: Sequence[Pair], sides: Sequence[tuple[Side, Side]], apart: float) -> Family:
+    """The mean of a workload's cases; `apart` is the variance that two runs add as wholes."""
+    count = len(pairs)
+    center = math.fsum(math.log(pair.ratio) for pair in pairs) / count
+    blame = math.fsum(explained(pair.b if center > 0 else pair.a) for pair in pairs) / count
+    family = Family(name, count, math.exp(center), explained=blame)
+    known = [(pair.error, pair.freedom) for pair in pairs if pair.error is not None and pair.freedom is not None]
+    if len(known) < count:
+        return family
+    rounds = [variance_of_rounds([both[side].logs for both in sides]) for side in (0, 1)]
+    first, second = rounds
+    if count == 1 or first is None or second is None:
+        # With one process each nothing tells how far the errors depend on one another: assume the worst.
+        return _with_interval(
+            family, math.fsum(error for error, _ in known) / count, min(freedom for _, freedom in known)
+        )
+    own, own_freedom = total_variance([(error**2 / count**2, freedom) for error, freedom in known])
+    # Processes of one round share what disturbed the machine then: means of rounds differ by more than their cases do.
+    together, freedom = total_variance([first, second])
+    parts = [(own, own_freedom), (max(together - own, 0.0), freedom), (apart, math.inf)]
+    variance, freedom = total_variance(parts)
+    return _with_interval(family, math.sqrt(variance), freedom)
+
+
+def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
+    """All pairs are one table and all families another: with more rows, each needs more evidence."""
+    comparisons = tuple(comparisons)
+    pairs = iter(_judge([pair for comparison in comparisons for pair in comparison.pairs]))
+    families = iter(_judge([family for comparison in comparisons for family in comparison.families]))
+    return tuple(
+        replace(
+            comparison,
+            pairs=tuple(next(pairs) for _ in comparison.pairs),
+            families=tuple(next(families) for _ in comparison.families),
+        )
+        for comparison in comparisons
     )
 
 
-def _shared_estimand(*results: Result) -> Estimand:
-    """What all estimates estimate; where they differ, the mean, which every one of them has."""
-    kinds = {estimate.estimand for result in results for estimate in _estimates(result)}
-    return kinds.pop() if len(kinds) == 1 else "mean"
-
-
-def _estimates(result: Result) -> tuple[Estimate, ...]:
-    return result.processes if len(result.processes) > 1 or not result.estimate else (result.estimate,)
-
-
-def _times(result: Result, estimand: Estimand) -> list[float]:
-    return [estimate.center_s if estimate.estimand == estimand else estimate.mean_s for estimate in _estimates(result)]
-
-
-def _side(result: Result, estimand: Estimand, spread: float | None) -> _Side:
-    logs = [math.log(time) for time in _times(result, estimand)]
-    count, center = len(logs), math.fsum(logs) / len(logs)
-    within = math.fsum(_within_variance(estimate, estimand) for estimate in _estimates(result)) / count
-    if count == 1:
-        variance = None if spread is None else math.log1p(spread) ** 2 + within
-        return _Side(center, variance, BORROWED_FREEDOM, "one process" if spread is None else "a borrowed spread")
-    # Few processes may agree by chance more closely than each of them is known: the spread is never below that.
-    between = max(math.fsum((log - center) ** 2 for log in logs) / (count - 1), within)
-    return _Side(center, between / count, count - 1.0, f"{count} processes")
-
-
-def _within_variance(estimate: Estimate, estimand: Estimand) -> float:
-    """The variance of the log time that the interval inside one process stands for."""
-    own = estimate.estimand == estimand
-    low, high = (estimate.low_s, estimate.high_s) if own else (estimate.mean_low_s, estimate.mean_high_s)
-    if not 0 < low <= high < math.inf:
-        return 0.0
-    return (math.log(high / low) / (2 * float(ndtri((1 + CONFIDENCE) / 2)))) ** 2
-
-
-def _welch(a: float, a_freedom: float, b: float, b_freedom: float) -> tuple[float, float]:
-    """Standard error of a difference, and the degrees of freedom that it may claim."""
-    largest = max(a, b)
-    if largest == 0:
-        return 0.0, math.inf
-    first, second = a / largest, b / largest  # squares of tiny variances would underflow
-    freedom = (first + second) ** 2 / (first**2 / a_freedom + second**2 / b_freedom)
-    return math.sqrt(a + b), freedom
-
-
-def _p_value(difference: float, error: float, freedom: float) -> float:
-    """How often so large a difference would be seen, were the true one within ±1%."""
-    beyond = abs(difference) - math.log1p(DIFFERENT)
-    if error == 0:
-        return 0.0 if beyond > 0 else 1.0
-    return min(1.0, 2 * float(stdtr(freedom, -beyond / error)))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number, step by step from the smallest."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    corrected, floor = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(order):
-        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[index]))
-        corrected[index] = floor
-    return corrected
-
-
-def _judge(pairs: Sequence[Pair]) -> list[Pair]:
-    known = [index for index, pair in enumerate(pairs) if pair.p_value is not None]
-    corrected = dict(zip(known, holm([pairs[index].p_value or 0.0 for index in known]), strict=True))
+def _judge(rows: Sequence[Row]) -> list[Row]:
+    known = [index for index, row in enumerate(rows) if row.p_value is not None]
+    corrected = dict(zip(known, holm([rows[index].p_value or 0.0 for index in known]), strict=True))
     return [
-        replace(pair, p_value=corrected[index], verdict=_answer(pair, corrected[index])) if index in corrected else pair
-        for index, pair in enumerate(pairs)
+        replace(row, p_value=corrected[index], verdict=_answer(row, corrected[index])) if index in corrected else row
+        for index, row in enumerate(rows)
     ]
 
 
-def _answer(pair: Pair, p_value: float) -> Answer:
-    assert pair.low is not None
-    assert pair.high is not None
-    if p_value < 1 - CONFIDENCE:
-        return "faster" if pair.ratio < 1 else "slower"
-    touches = pair.low <= 1 + DIFFERENT and pair.high >= 1 / (1 + DIFFERENT)
-    inside = pair.low >= 1 / (1 + SAME) and pair.high <= 1 + SAME
+def _answer(row: Pair | Family, p_value: float) -> Answer:
+    assert row.low is not None
+    assert row.high is not None
+    if p_value < CHANCE:
+        return "faster" if row.ratio < 1 else "slower"
+    touches = row.low <= 1 + DIFFERENT and row.high >= 1 / (1 + DIFFERENT)
+    inside = row.low >= 1 / (1 + SAME) and row.high <= 1 + SAME
     return "same" if touches and inside else "unsure"

@@ -39,11 +39,7 @@ def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate
     """The estimate of one process. The constant cost of calling a step is taken off every figure."""
     contention = contention_of(seen.readings, seen.wait_share, seen.switches)
     judgement = judge(reading, seen.confirmed, contention, seen.readings, seen.target)
-    raw = samples[reading.cut :]
-    kept, cost = np.sort(raw) - seen.call_cost_s, seen.call_cost_s
-    median = float(np.median(kept))
-    deviations = np.abs(kept - median)
-    mad = float(np.median(deviations))
+    raw, cost = samples[reading.cut :], seen.call_cost_s
     mean = mean_interval(raw, reading.time)
     flags = list(judgement.flags)
     if is_launch_bound(seen.device_step_s, seen.wall_step_s):
@@ -66,17 +62,10 @@ def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate
         sample_count=len(samples),
         block_size=seen.block_size,
         autocorrelation_time=reading.time,
-        median_s=median,
         mean_s=mean.center - cost,
         mean_low_s=mean.low - cost,
         mean_high_s=mean.high - cost,
-        min_s=float(kept[0]),
-        p90_s=float(np.quantile(kept, 0.9)),
-        p90_high_s=tail_bound(kept, 0.9),
-        p99_s=float(np.quantile(kept, 0.99)),
-        p99_high_s=tail_bound(kept, 0.99),
-        mad_s=mad,
-        outlier_share=float(np.mean(deviations > WINSOR_MADS * MAD_TO_DEVIATION * mad)) if mad > 0 else 0.0,
+        **describe(raw - cost),
         device_step_s=seen.device_step_s,
         wall_step_s=seen.wall_step_s,
         contention=contention,
@@ -85,6 +74,24 @@ def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate
         target=seen.target,
         duration_s=seen.duration_s,
     )
+
+
+def describe(kept: Series) -> dict[str, Any]:
+    """The fields of an estimate that follow from the kept samples alone."""
+    ordered = np.sort(kept)
+    median = float(np.median(ordered))
+    deviations = np.abs(ordered - median)
+    mad = float(np.median(deviations))
+    return {
+        "median_s": median,
+        "min_s": float(ordered[0]),
+        "p90_s": float(np.quantile(ordered, 0.9)),
+        "p90_high_s": tail_bound(ordered, 0.9),
+        "p99_s": float(np.quantile(ordered, 0.99)),
+        "p99_high_s": tail_bound(ordered, 0.99),
+        "mad_s": mad,
+        "outlier_share": float(np.mean(deviations > WINSOR_MADS * MAD_TO_DEVIATION * mad)) if mad > 0 else 0.0,
+    }
 
 
 def combine(processes: Sequence[Estimate]) -> Estimate:
@@ -111,6 +118,7 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         first_step_s=processes[0].first_step_s,
         effective_samples=sum(estimate.effective_samples for estimate in processes),
         sample_count=sum(estimate.sample_count for estimate in processes),
+        void_count=sum(estimate.void_count for estimate in processes),
         duration_s=sum(estimate.duration_s for estimate in processes),
         samples_s=(),
         p90_s=max(estimate.p90_s for estimate in processes),

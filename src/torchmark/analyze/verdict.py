@@ -58,7 +58,7 @@ def judge(
     reading: Reading, confirmed: bool, contention: Contention, readings: Sequence[Conditions], target: float
 ) -> Judgement:
     """The first verdict, in order of precedence, that the evidence supports."""
-    taken = _taken(contention)
+    taken = taken_by_others(contention)
     held_down = _held_down(readings)
     slower = reading.slowing or (reading.trending and reading.trend.change > 0)
     seen = {"oversubscribed": _oversubscribed(contention, taken), "paging": _paging(readings)}
@@ -83,7 +83,7 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
     return min(verdicts, key=VERDICTS.index)
 
 
-def _taken(contention: Contention) -> list[str]:
+def taken_by_others(contention: Contention) -> list[str]:
     """Who took time from this measurement, in words with figures."""
     others = [
         (contention.other_cpu_share, "other processes used {:.0%} of the processor"),

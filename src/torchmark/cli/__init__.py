@@ -20,10 +20,16 @@ EXIT_INTERRUPTED = 130
 # Name -> module that holds it as `command`, and what it does. A new command is a new file and a line here.
 COMMANDS = {
     "run": ("torchmark.cli.run", "Measure how fast this machine is at PyTorch."),
+    "compare": ("torchmark.cli.compare", "Compare runs and published figures, case by case."),
+    "ab": ("torchmark.cli.ab", "Compare one case live in two environments."),
+    "replicate": ("torchmark.cli.replicate", "Replay published benchmarks here, as their authors did."),
     "devices": ("torchmark.cli.devices", "Show what is here, and whether it is set up well."),
-    "list": ("torchmark.cli.list", "List the workloads and their parameters."),
+    "list": ("torchmark.cli.list", "List the workloads and their parameters, or the publications."),
     "runs": ("torchmark.cli.runs", "List the runs that are stored here."),
     "show": ("torchmark.cli.show", "Show a stored run, or one of its cases in full."),
+    "check": ("torchmark.cli.check", "Check whether run files are sound."),
+    "export": ("torchmark.cli.export", "Write a run into a file that can be sent around."),
+    "report": ("torchmark.cli.report", "Make one page of runs, a score card, or a leaderboard."),
 }
 
 _EXAMPLES = """\
@@ -34,6 +40,9 @@ Examples:
   torchmark devices                    what is here, and what slows it down
   torchmark show last                  the latest run again
   torchmark show last --format json    for other programs
+  torchmark compare last~1 last        before against after
+  torchmark report last -o report.html one page to send around
+  torchmark export last --show         what a run file would tell others
 """
 
 

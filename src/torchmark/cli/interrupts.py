@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 class Interrupted(BaseException):
@@ -19,9 +20,9 @@ class Interrupted(BaseException):
 
 @contextmanager
 def orderly_end() -> Iterator[None]:
-    """Inside, SIGINT, SIGTERM and SIGHUP raise `Interrupted` once."""
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    kept = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in names}
+    """Inside, SIGINT, SIGTERM and SIGHUP raise `Interrupted` once; what is ignored, as under nohup, stays ignored."""
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    kept = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
 
     def once(number: int, frame: FrameType | None) -> None:
         del frame
@@ -33,6 +34,14 @@ def orderly_end() -> Iterator[None]:
         signal.signal(number, once)
     try:
         yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+    except Interrupted:
+        raise  # while what there is is being saved and shown, too, the next signal ends the program at once
+    except BaseException:
+        _restore(kept)
+        raise
+    _restore(kept)
+
+
+def _restore(kept: dict[signal.Signals, Any]) -> None:
+    for number, handler in kept.items():
+        signal.signal(number, handler)

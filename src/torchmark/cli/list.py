@@ -1,4 +1,4 @@
-"""The command `torchmark list`: the workloads, what each of them is, and what can be set about it."""
+"""The command `torchmark list`: the workloads, what can be set about each of them, and the publications."""
 
 from __future__ import annotations
 
@@ -13,14 +13,32 @@ if TYPE_CHECKING:
 _WIDTH = 80
 
 
-@click.command("list")
-@click.argument("workload", required=False)
+_EPILOG = """\b
+Examples:
+  torchmark list
+  torchmark list mlp
+  torchmark list --publications
+  torchmark list --publications m1-chips
+"""
+
+
+@click.command("list", epilog=_EPILOG)
+@click.argument("workload", metavar="[NAME]", required=False)
+@click.option("--publications", "published", is_flag=True, help="The publications whose figures are here instead.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def command(workload: str | None, form: str) -> None:
-    """List the workloads, or show everything about one: parameters, work of a step, commands to try."""
+def command(workload: str | None, published: bool, form: str) -> None:
+    """List the workloads, or show everything about one: parameters, work of a step, commands to try.
+
+    With --publications: the publications with the number of their figures, or everything about one.
+    """
     from torchmark import workloads
     from torchmark.cli.output import emit
 
+    if published:
+        from torchmark.cli.list_publications import describe_publications
+
+        emit(describe_publications(workload, form))
+        return
     chosen = [workloads.find_workload(name) for name in ([workload] if workload else workloads.names())]
     if form == "json":
         emit(_json([_facts(each) for each in chosen], {} if workload else workloads.broken()))

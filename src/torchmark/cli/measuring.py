@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,20 @@ import click
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.output import emit, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
-from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
+from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.measure.awake import keep_awake
-from torchmark.measure.session import Finished, Plan, Session, SpreadFound, Started
+from torchmark.measure.session import Event, Finished, Plan, Session, SpreadFound, Started
 from torchmark.records import Machine, Run
 from torchmark.report import render
 from torchmark.report.figures import time_by_phase
 from torchmark.report.units import duration
-from torchmark.store import RunWriter, load
+from torchmark.store import RunWriter, home, load
 
 
 def measure_plan(plan: Plan, machine: Machine, writer: RunWriter, done: dict[str, Any], format: str) -> int:  # noqa: A002
     """Every result is on the disk before the next process starts; an interrupt ends the run in order."""
     progress = ProgressLine(len(plan.cases))
-    session = Session(plan, machine, progress.heard, _log_path(writer.path))
+    session = Session(plan, machine, progress.heard, log_path(writer.path))
     position = {case.text: number for number, case in enumerate(plan.cases, 1)}
     code = EXIT_FINE
     try:
@@ -31,38 +32,57 @@ def measure_plan(plan: Plan, machine: Machine, writer: RunWriter, done: dict[str
             progress.expect(plan.budget_s)
             for event in session.events(done):
                 if isinstance(event, Started):
-                    writer.started(event.case.text, event.process)
                     progress.started(event.case, position[event.case.text], event.process, plan.processes)
-                elif isinstance(event, Finished):
-                    if event.samples_s:
-                        writer.samples(event.result.case.text, event.process, event.samples_s)
-                    writer.finished(event.result)
+                keep(event, writer)
+                if isinstance(event, Finished):
                     progress.finished(event.result)
-                elif isinstance(event, SpreadFound):
-                    writer.spread(event.value)
     except Interrupted as interrupt:
         code = interrupt.exit_code
         for result in session.interrupted():
             writer.finished(result)
+    except StoreError as error:  # a disk that is full or broken: what is on it already is shown all the same
+        progress.clear()
+        with contextlib.suppress(StoreError):
+            _conclude(load(writer.path), writer, format, error.exit_code)
+        raise StoreError(error.cause, f"Mend that, then go on: torchmark run --resume {writer.path}") from error
     progress.clear()
-    return _conclude(load(writer.path), writer, format, code)
+    run = load(writer.path)
+    # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
+    with contextlib.suppress(StoreError, OSError) if code else contextlib.nullcontext():
+        return _conclude(run, writer, format, code)
+    return code
+
+
+def keep(event: Event, writer: RunWriter) -> None:
+    """Put on the disk what has just happened."""
+    if isinstance(event, Started):
+        writer.started(event.case.text, event.process)
+    elif isinstance(event, Finished):
+        if event.samples_s:
+            writer.samples(event.result.case.text, event.process, event.samples_s)
+        writer.finished(event.result)
+    elif isinstance(event, SpreadFound):
+        writer.spread(event.value)
 
 
 def _conclude(run: Run, writer: RunWriter, format: str, code: int) -> int:  # noqa: A002
     emit(render(run, format, terminal_width(), use_color()))
+    name = run.header.id if writer.path.parent == home() else writer.path  # ids are looked for among the others only
+    if code:
+        click.echo(f"Not all was measured. Go on: torchmark run --resume {name}", err=True)
     if format == "table":
         spent = time_by_phase(run)
         if spent:
             text = f"{spent} Storing took {duration(writer.seconds)}."
             click.echo(click.wrap_text(text, terminal_width()), err=True)
-        click.echo(f"Kept as {run.header.id}: torchmark show {run.header.id}", err=True)
+        click.echo(f"Kept as {run.header.id}: torchmark show {name}", err=True)
         if any(result.status == "crashed" for result in run.results):
-            click.echo(f"What the workers printed: {_log_path(writer.path)}", err=True)
+            click.echo(f"What the workers printed: {log_path(writer.path)}", err=True)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
     return code
 
 
-def _log_path(path: Path) -> Path:
+def log_path(path: Path) -> Path:
     """Beside the run file, and never the run file itself, whatever that is called."""
     return path.with_name(path.name + ".log")

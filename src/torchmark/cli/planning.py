@@ -9,16 +9,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torchmark import __version__
-from torchmark.cli.progress import ProgressLine
+from torchmark.cli.beginning import look
 from torchmark.errors import UsageError
 from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.messages import Rendezvous
 from torchmark.measure.session import Plan, results_so_far, survey_devices
 from torchmark.measure.suites import suite
-from torchmark.records import Case, Machine, Rigor, Run, RunHeader
+from torchmark.records import Case, Machine, Rigor, Run, RunHeader, parse_case
 from torchmark.report.units import duration
 
 SUITE_BUDGETS = {"quick": 300.0, "standard": 1800.0, "full": 6 * 3600.0}
+# Fresh processes of one case differ by several percent: a survey gains more from another case or process than from a
+# tenth of that inside one.
+SURVEY_TARGET, TARGET = 0.03, 0.01
 CASE_BUDGETS: dict[Rigor, float] = {"quick": 5.0, "default": 15.0, "rigorous": 60.0}
 
 
@@ -37,12 +40,7 @@ def check_options(options: dict[str, Any]) -> list[str]:
 
 def find_cases(options: dict[str, Any], wanted: Sequence[str]) -> tuple[tuple[Case, ...], Machine]:
     """What to measure, and the machine with the devices that takes."""
-    progress = ProgressLine(0)
-    progress.note("looking at the machine …")
-    try:
-        machine = survey_devices(wanted or None)
-    finally:
-        progress.clear()
+    machine = look(wanted or None, _expand(options, wanted or ["cpu"]))
     return _expand(options, [device.name for device in machine.devices]), machine
 
 
@@ -91,7 +89,7 @@ def make_plan(cases: tuple[Case, ...], options: dict[str, Any]) -> Plan:
         rigor=options["rigor"],
         budget_s=budget,
         timeout_s=options["timeout_s"],
-        target=options["target"],
+        target=options["target"] or _usual_target(options),
         steps=options["steps"],
         seed=options["seed"],
         data=options["data"],
@@ -123,6 +121,11 @@ def _usual_budget(cases: tuple[Case, ...], options: dict[str, Any]) -> float:
     if options["workloads"]:
         return CASE_BUDGETS[options["rigor"]] * len(cases)
     return SUITE_BUDGETS[options["suite_name"] or "quick"]
+
+
+def _usual_target(options: dict[str, Any]) -> float:
+    survey = not options["workloads"] and (options["suite_name"] or "quick") == "quick"
+    return SURVEY_TARGET if survey else TARGET
 
 
 def describe_plan(plan: Plan) -> str:
@@ -196,7 +199,8 @@ def check_resumable(options: dict[str, Any]) -> None:
 
 def _check_same_machine(header: RunHeader) -> None:
     """Folders of runs are shared between machines; figures of two of them must not end up in one file."""
-    here = survey_devices([device.name for device in header.machine.devices])
+    workloads = {parse_case(text).workload for text in header.cases}
+    here = survey_devices([device.name for device in header.machine.devices], workloads)
     names = [name for name in Machine.__struct_fields__ if name not in ("power_mode", "on_battery")]
     changed = [name for name in names if getattr(here, name) != getattr(header.machine, name)]
     if changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -12,7 +13,7 @@ from torchmark.records import Case, Result
 from torchmark.report.figures import margin, step_time
 from torchmark.report.units import duration, relative
 
-_PHASES = {
+PHASES = {
     "import": "opening the device",
     "preheat": "warming the device up",
     "build": "building",
@@ -34,7 +35,14 @@ class ProgressLine:
 
     def note(self, text: str) -> None:
         """Something that concerns the whole run, for whoever watches."""
-        self._show(text)
+        self._show(text, self._left())
+
+    def mark(self, text: str) -> None:
+        """A part that is done; where nobody watches a changing line, it leaves one."""
+        if self._live:
+            self._show(text, self._left())
+        else:
+            self._print(text)
 
     def expect(self, seconds: float) -> None:
         """From now on, this much time is left at most."""
@@ -48,7 +56,7 @@ class ProgressLine:
     def heard(self, message: Message) -> None:
         """A worker said something."""
         if isinstance(message, Phase):
-            self._show(self._label, f" · {_PHASES.get(message.name, message.name)}{self._left()}")
+            self._show(self._label, f" · {PHASES.get(message.name, message.name)}{self._left()}")
         elif isinstance(message, Sampled):
             found = message.progress
             precision = (found.high_s - found.low_s) / 2 / found.center_s if found.center_s > 0 else None
@@ -86,5 +94,6 @@ class ProgressLine:
         self._write(text + "\n")
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        with contextlib.suppress(OSError):  # a terminal that was closed is no reason to stop measuring
+            self._stream.write(text)
+            self._stream.flush()

@@ -9,7 +9,7 @@ from torchmark.cli.output import emit, format_option, terminal_width, use_color
 
 @click.command(
     "runs",
-    epilog="Any command that takes a RUN takes an id or its beginning, a label, `last`, `last~1`, or a file.",
+    epilog="A RUN of any command is an id or its beginning, a label, `last`, `last~1`, a publication, or a file.",
 )
 @format_option
 def command(format: str) -> None:  # noqa: A002

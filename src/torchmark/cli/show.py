@@ -1,7 +1,8 @@
-"""`torchmark show`: a stored run as it was printed, or some of its cases in full."""
+"""`torchmark show`: a stored run as it was printed, a publication, or some of their cases in full."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,8 @@ Examples:
   torchmark show last~1 --case mlp/train
   torchmark show nightly --details
   torchmark show 3f9c --samples --format json
+  torchmark show m1-chips
+  torchmark show 'm1-chips/M1 Ultra GPU'
 """
 
 
@@ -29,29 +32,43 @@ Examples:
 def command(run: str, case: str | None, details: bool, samples: bool, format: str) -> None:  # noqa: A002
     """Show a stored RUN.
 
-    RUN is a file, `last`, `last~1`, a label, or the beginning of an id.
+    RUN is a file, `last`, `last~1`, a publication or one of its machines, a label, or the beginning of an id.
     """
-    from torchmark.report import render
     from torchmark.report.details import render_details
-    from torchmark.store import find_run, load
+    from torchmark.store import load_runs
 
-    found = load(find_run(run), samples=samples)
+    found = load_runs(run, samples=samples, repeats=format == "csv")
     if case is not None:
         found = _only(found, case)
     if format == "table" and (details or samples or case is not None):
-        emit(render_details(found, terminal_width(), use_color()))
+        emit("\n".join(render_details(each, terminal_width(), use_color(), named=len(found) > 1) for each in found))
     else:
-        emit(render(found, format, terminal_width(), use_color()))
+        emit(_render(found, run, format))
 
 
-def _only(run: Run, case: str) -> Run:
-    """The run with the cases that were asked for: the very one, else all that hold the text."""
+def _render(runs: Sequence[Run], name: str, format: str) -> str:  # noqa: A002
+    from torchmark.publications import find_publication
+    from torchmark.report import render
+    from torchmark.report.machines import render_machines
+
+    if len(runs) == 1:
+        return render(runs[0], format, terminal_width(), use_color())
+    publication = find_publication(name)
+    title = " · ".join(part for part in (name, publication.title, str(publication.year or "")) if part)
+    power = ", ".join(f"{figure.machine} {figure.printed}" for figure in publication.of_kind("power"))
+    about = [publication.about, *([f"Peak power: {power}."] if power else [])]
+    return render_machines(runs, [title, *about], format, terminal_width(), use_color())
+
+
+def _only(runs: Sequence[Run], case: str) -> tuple[Run, ...]:
+    """The runs with the cases that were asked for: the very one, else all that hold the text."""
     from msgspec.structs import replace
 
     from torchmark.errors import UnknownName
 
-    results = [result for result in run.results if result.case.text == case]
-    results = results or [result for result in run.results if case in result.case.text]
-    if not results:
-        raise UnknownName("case", case, [result.case.text for result in run.results])
-    return replace(run, results=tuple(results))
+    known = [result.case.text for run in runs for result in run.results]
+    wanted = {case} & set(known) or {text for text in known if case in text}
+    if not wanted:
+        raise UnknownName("case", case, known)
+    found = [replace(run, results=tuple(each for each in run.results if each.case.text in wanted)) for run in runs]
+    return tuple(run for run in found if run.results)

@@ -32,15 +32,18 @@ class Duration(click.ParamType[float]):
 
 
 class Share(click.ParamType[float]):
-    """A share between 0 and 1."""
+    """A share between 0 and 1, which may be all of it where that makes sense."""
 
     name = "SHARE"
+
+    def __init__(self, whole: bool = False) -> None:
+        self._whole = whole
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(value).strip())
         share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
-        if not 0 < share < 1:
+        if not (0 < share < 1 or (self._whole and share == 1)):
             self.fail(f"'{value}' is not a share between 0 and 1. Write 1% or 0.01", param, ctx)
         return share

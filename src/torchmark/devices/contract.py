@@ -38,6 +38,7 @@ class Device(ABC):
     kind: ClassVar[str]
     needs_torch: ClassVar[bool] = True
     listed: ClassVar[bool] = True  # False: used only where it is named, never found
+    queues: ClassVar[bool] = True  # takes work and returns before it is done, so that its word must be checked
 
     def __init__(self, name: str) -> None:
         self.name = name

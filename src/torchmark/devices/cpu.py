@@ -16,6 +16,7 @@ class Cpu(Device):
     """All the cores that this process may use."""
 
     kind = "cpu"
+    queues = False
 
     @classmethod
     def present(cls) -> tuple[str, ...]:

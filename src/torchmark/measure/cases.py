@@ -14,12 +14,11 @@ from torchmark.devices import KINDS
 from torchmark.errors import UnknownName, UsageError
 from torchmark.measure.parameters import RANGE_HELP, list_parameters, read_params, split_values
 from torchmark.meters.contention import allowed_cores
-from torchmark.records import DTYPES, TRANSFERS, Case, Value, parse_case, parse_value
+from torchmark.records import DTYPES, MOST_CASES, TRANSFERS, Case, Value, parse_case, parse_value
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Workload
 
 COMPILE_MODES = ("off", "on", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_MOST_CASES = 10_000
 _MOST_THREADS = 4096
 
 
@@ -49,18 +48,30 @@ def expand(sweep: Sweep) -> tuple[Case, ...]:
     _check_use(sweep)
     cases: dict[str, Case] = {}
     for name in sweep.workloads:
-        found = [parse_case(name)] if "@" in name else _combine(find_workload(name), sweep)
+        found = [_parse_steady(name)] if "@" in name else _combine(find_workload(name), sweep)
         cases.update((case.text, case) for case in map(check_case, found))
-        if len(cases) > _MOST_CASES:
-            raise UsageError(f"the sweep has more than {_MOST_CASES} cases", "Ask for fewer values at once")
+        if len(cases) > MOST_CASES:
+            raise UsageError(f"the sweep has more than {MOST_CASES} cases", "Ask for fewer values at once")
     return tuple(cases.values())
+
+
+def _parse_steady(text: str) -> Case:
+    """A case that is written out; one that is to be timed the way a publication did is for a replay of it."""
+    case = parse_case(text)
+    if case.protocol == "as-published":
+        steady = msgspec.structs.replace(case, protocol="steady").text
+        raise UsageError(
+            f"{text} is timed the way its publication did, which is no way to measure",
+            f"Replay the publication with `torchmark replicate`, or measure {steady}",
+        )
+    return case
 
 
 def check_case(case: Case) -> Case:
     """The case itself, without what says no more than the defaults; raises where it names what does not exist."""
     workload = find_workload(case.workload)
     _check_name(f"mode of {case.workload}", case.mode, workload.modes)
-    _check_device(case.device)
+    check_device(case.device)
     _check_name("dtype", case.dtype, DTYPES)
     _check_name(f"dtype of {case.workload}", case.dtype, workload.dtypes)
     _check_name("compile mode", case.compile, COMPILE_MODES)
@@ -105,8 +116,8 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
         split_values(sweep.threads) or (_equal_threads(sweep),),
         split_values(sweep.workers) or (str(workload.default_workers),),
     ]
-    if math.prod(map(len, axes)) > _MOST_CASES:
-        raise UsageError(f"the sweep has more than {_MOST_CASES} cases", "Ask for fewer values at once")
+    if math.prod(map(len, axes)) > MOST_CASES:
+        raise UsageError(f"the sweep has more than {MOST_CASES} cases", "Ask for fewer values at once")
     start = _changed(workload, workload.tiny) if sweep.tiny else {}
     for device, mode, *values, dtype, compile_, transfer, threads, workers in product(*axes):
         given = {name: parse_value(str(value)) for name, value in zip(names, values, strict=True)}
@@ -129,7 +140,7 @@ def _equal_threads(sweep: Sweep) -> str | None:
     return str(max(1, len(allowed_cores()) // (max(counts) // sweep.nodes or 1))) if len(counts) > 1 else None
 
 
-def _check_device(name: str) -> None:
+def check_device(name: str) -> None:
     """Only the name: whether such a device is here is asked where it is opened."""
     kind, colon, index = name.partition(":")
     if kind not in KINDS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,9 +15,6 @@ from torchmark.measure.team import Team
 from torchmark.meters.memory import HostMemoryMeter
 from torchmark.records import Block, DeviceInfo, Estimate, Memory, NumericCheck, Value
 from torchmark.workloads.contract import Step
-
-if TYPE_CHECKING:
-    pass
 
 CHECK, MEMORY, END = -1, -2, -3
 SHARE_BUDGET_S = 1.0
@@ -186,6 +182,7 @@ class _Conducted(Device):
         inner = member.device
         super().__init__(inner.name)
         self.kind = inner.kind  # type: ignore[misc]  # it stands for a device of that kind
+        self.queues = inner.queues  # type: ignore[misc]  # as above
         self.place, self.clock, self.family = inner.place, inner.clock, os.getppid()
         self._member, self._inner = member, inner
 

@@ -50,13 +50,13 @@ def measure_steps(
     estimand: Estimand = "median" if block_size == 1 or by_events else "mean"
     if by_events:
         settings = replace(settings, call_cost_s=0.0)  # the device's own stamps do not see what a call costs the host
-    samples, seen = Samples(settings.steps or settings.max_samples), _Beside()
+    samples, seen = Samples(settings.steps or settings.max_samples), Beside()
     readings = [conditions()] if conditions else []
     rule = StopRule(settings, estimand, 1 if by_events else block_size, clock)
     while not rule.finished:
         block = kept.pop() if kept else as_block(time_block(block_size))
         seen.add(block, block_size, sync_cost_s)
-        samples.add(*_per_step(block, block_size, sync_cost_s))
+        samples.add(*per_step(block, block_size, sync_cost_s))
         if rule.due(samples.count):
             reading = rule.look(samples.values)
             readings += [conditions()] if conditions else []
@@ -86,14 +86,14 @@ def _progress(count: int, rule: StopRule, reading: Reading) -> Progress:
     return Progress(count, rule.elapsed_s, rule.settings.budget_s, center, low, high)
 
 
-def _per_step(block: Block, block_size: int, sync_cost_s: float) -> tuple[float, ...]:
+def per_step(block: Block, block_size: int, sync_cost_s: float) -> tuple[float, ...]:
     """Each step by its own events where the device has them, else the block's mean step."""
     if isinstance(block.step_s, tuple):
         return block.step_s
     return ((block.total_s - sync_cost_s) / block_size,)
 
 
-class _Beside:
+class Beside:
     """What was seen beside the samples: waiting for a core, switches, and the device's own time against the wall's."""
 
     def __init__(self) -> None:

@@ -7,8 +7,9 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -17,14 +18,17 @@ import msgspec
 import psutil
 
 from torchmark.devices import forbid_fallback
-from torchmark.measure.messages import Job, Measured, Message, Phase, Refused, Surveyed, decode_message, encode
+from torchmark.measure import preload
+from torchmark.measure.messages import Measured, Message, Phase, Refused, Surveyed, decode_message, encode
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.records import Status
 
 GRACE_S = 2.0
 LEAVING_S = 1.0
+RESTART_S = 0.2
 LONGEST_WAIT_S = 24 * 3600.0  # systems count the milliseconds of a wait in few bits
 Listen = Callable[[Message], None]
+Serve = Callable[[Connection, Connection, "str | None"], None]
 
 
 class Ended:
@@ -37,24 +41,41 @@ class Ended:
 class Launcher:
     """Fresh processes for jobs. On Linux they are forked from a server that has imported torch but never used it."""
 
-    def __init__(self, log: Path | None = None, imports_torch: bool = True, fresh: bool = False) -> None:
-        self._log = log
+    def __init__(
+        self,
+        log: Path | None = None,
+        imports_torch: bool = True,
+        fresh: bool = False,
+        imports: Iterable[str] = (),  # what else all workers can share; counts only for the first that starts a server
+        serve: Serve | None = None,  # what a worker does; None: it measures
+    ) -> None:
+        self._log, self._serve = log, serve
         forbid_fallback()  # torch reads this while it is imported, which the workers' server does once for all
-        self._context = _context(imports_torch, fresh)
+        self._context = _context([*(["torch"] if imports_torch else []), *imports], fresh)
         self._server_is_up = False
 
-    def run(self, job: Job, timeout_s: float, listen: Listen) -> Ended:
+    def run(self, job: msgspec.Struct, timeout_s: float, listen: Listen) -> Ended:
         """Start a worker for the job, hand out what it says, and return when it has ended or had to be ended."""
+        try:
+            return self._run(job, timeout_s, listen)
+        except _NotStarted:  # the server was killed at this very moment; once it is seen to be dead there is a new one
+            time.sleep(RESTART_S)
+            try:
+                return self._run(job, timeout_s, listen)
+            except _NotStarted as error:
+                return Ended(None, "crashed", f"no worker could be started: {type(error.__cause__).__name__}")
+
+    def _run(self, job: msgspec.Struct, timeout_s: float, listen: Listen) -> Ended:
         kills = memory_kills()
         ours, theirs = self._context.Pipe()
         lifeline_end, lifeline = self._context.Pipe(duplex=False)
         from torchmark.measure.worker import serve
 
-        log = str(self._log) if self._log else None
-        process = self._context.Process(target=serve, args=(theirs, lifeline_end, log))  # type: ignore[attr-defined]
+        target, log = self._serve or serve, str(self._log) if self._log else None
+        process = self._context.Process(target=target, args=(theirs, lifeline_end, log))  # type: ignore[attr-defined]
         try:
             with _undisturbed() if self._server_is_up else contextlib.nullcontext():
-                process.start()
+                _start(process)
             self._server_is_up = self._context.get_start_method() == "forkserver"
             theirs.close()
             lifeline_end.close()
@@ -65,9 +86,20 @@ class Launcher:
                 process.join(LEAVING_S)  # its data loaders put their things away
             return ended
         finally:
-            _end(process)
+            end_process(process)
             ours.close()
             lifeline.close()
+
+
+class _NotStarted(Exception):  # noqa: N818 -- never leaves this file
+    """The system, or the server that forks workers, gave none."""
+
+
+def _start(process) -> None:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
+    try:
+        process.start()
+    except (OSError, EOFError) as error:
+        raise _NotStarted from error
 
 
 @contextlib.contextmanager
@@ -83,15 +115,18 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def _context(imports_torch: bool, fresh: bool) -> BaseContext:
+def _context(imports: Iterable[str], fresh: bool) -> BaseContext:
     """Forking needs a parent that imported everything and ran nothing; elsewhere, and for full freshness, spawn."""
     if sys.platform != "linux" or fresh:
         return multiprocessing.get_context("spawn")
+    from multiprocessing import forkserver
+
     context = multiprocessing.get_context("forkserver")
     _hush_tracker()
-    context.set_forkserver_preload(
-        ["torchmark.measure.tether", "torchmark.measure.worker", *(["torch"] if imports_torch else [])]
-    )
+    context.set_forkserver_preload([f"torchmark.measure.{name}" for name in ("tether", "worker", "preload")])
+    os.environ[preload.VARIABLE] = ",".join(imports)
+    forkserver.ensure_running()
+    del os.environ[preload.VARIABLE]
     return context
 
 
@@ -106,31 +141,59 @@ def _hush_tracker() -> None:
 def _attend(process, pipe: Connection, deadline: float, timeout_s: float, listen: Listen, kills: int) -> Ended:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
     """Sleep on the pipe until something is said; never poll: a busy parent would disturb what it measures."""
     phase = "start"
-    while True:
-        left = max(deadline - time.monotonic(), 0.0)
-        ready = wait([pipe, process.sentinel], min(left, LONGEST_WAIT_S))
-        if not ready and left > LONGEST_WAIT_S:
-            continue
-        if not ready:
-            return Ended(None, "timeout", f"no result after {timeout_s:g} s; it was busy with: {phase}")
-        if pipe not in ready:
-            process.join(GRACE_S)
-            return Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
-        try:
-            message = decode_message(pipe.recv_bytes())
-        except (EOFError, OSError):
-            process.join(GRACE_S)
-            return Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
-        except msgspec.MsgspecError as error:
-            return Ended(None, "crashed", f"the worker said during {phase} what cannot be read: {error}")
-        if isinstance(message, Measured | Surveyed | Refused):
-            return Ended(message)
-        if isinstance(message, Phase):
-            phase = message.name
-        listen(message)
+    with _death_of(process) as death, _killed_at(process, deadline + GRACE_S):
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            ready = wait([pipe, death], min(left, LONGEST_WAIT_S))
+            if not ready and left > LONGEST_WAIT_S:
+                continue
+            try:
+                message = decode_message(pipe.recv_bytes()) if pipe in ready else None
+            except (EOFError, OSError):
+                message = None
+            except msgspec.MsgspecError as error:
+                return Ended(None, "crashed", f"the worker said during {phase} what cannot be read: {error}")
+            if message is None and (not ready or time.monotonic() > deadline):
+                return Ended(None, "timeout", f"no result after {timeout_s:g} s; it was busy with: {phase}")
+            if message is None:
+                process.join(GRACE_S)
+                return Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
+            if isinstance(message, Measured | Surveyed | Refused):
+                return Ended(message)
+            if isinstance(message, Phase):
+                phase = message.name
+            listen(message)
 
 
-def _end(process) -> None:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
+@contextlib.contextmanager
+def _death_of(process) -> Iterator[int]:  # type: ignore[no-untyped-def]  # as above
+    """What becomes ready when the worker is gone. A child that it left behind would keep a spawned one's own sentinel
+    from telling."""
+    try:
+        handle = os.pidfd_open(process.pid) if process._start_method == "spawn" else None
+    except (AttributeError, OSError):  # only Linux has it, and not in every sandbox
+        handle = None
+    try:
+        yield process.sentinel if handle is None else handle
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def _killed_at(process, deadline: float) -> Iterator[None]:  # type: ignore[no-untyped-def]  # as above
+    """A worker that is stopped in the middle of a message must not keep whoever reads it waiting for ever."""
+    seconds = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+    guard = threading.Timer(seconds, _signal_group, (process, getattr(signal, "SIGKILL", signal.SIGTERM)))
+    guard.daemon = True
+    guard.start()
+    try:
+        yield
+    finally:
+        guard.cancel()
+
+
+def end_process(process) -> None:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
     """Let a worker that is done leave by itself; end the rest, with everything in its group."""
     if process.pid is None:  # it was not even started
         return

@@ -8,11 +8,14 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from torchmark.devices.cpu import cpu_model
 from torchmark.meters.power import PowerMeter
 from torchmark.records import DeviceInfo, Machine
 
 GIB = 1024**3
+_MEMORY_STEP = GIB // 4
 
 
 def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
@@ -33,8 +36,13 @@ def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
         torch_build=build,
         power_mode=power.mode,
         on_battery=power.on_battery,
-        devices=tuple(devices),
+        devices=tuple(replace(info, memory_bytes=rounded(info.memory_bytes)) for info in devices),
     )
+
+
+def rounded(memory_bytes: int | None) -> int | None:
+    """To a quarter of a GiB: to the byte, memory tells one machine from all others, and from itself after an update."""
+    return None if memory_bytes is None else max(1, round(memory_bytes / _MEMORY_STEP)) * _MEMORY_STEP
 
 
 def os_name() -> str:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from torchmark.measure.sampling import Progress, Settings
-from torchmark.records import Case, Machine, Result, Status
+from torchmark.records import Case, Caution, Machine, Result, Status
 
 
 class Rendezvous(Struct, frozen=True):
@@ -56,10 +56,17 @@ class Measured(Struct, frozen=True, tag="measured"):
     result: Result
 
 
+class Replayed(Struct, frozen=True, tag="replayed"):
+    """The result of one of several cases that a process times one after the other; the last one ends it."""
+
+    result: Result
+
+
 class Surveyed(Struct, frozen=True, tag="surveyed"):
-    """The machine, with the devices that were asked for."""
+    """The machine, with the devices that were asked for, and what stands in the way of the others."""
 
     machine: Machine
+    cautions: tuple[Caution, ...] = ()
 
 
 class Refused(Struct, frozen=True, tag="refused"):
@@ -90,11 +97,51 @@ class Failed(Struct, frozen=True, tag="failed"):
     reason: str
 
 
+class Opened(Struct, frozen=True, tag="opened"):
+    """A side of a live comparison has imported what it needs and waits to be told to prepare."""
+
+    machine: Machine
+    packages: dict[str, str]  # versions of what the workload is made of beside torch
+
+
+class Prepare(Struct, frozen=True, tag="prepare"):
+    """Build the case, run its first steps and check its numbers, while the other side waits."""
+
+
+class Prepared(Struct, frozen=True, tag="prepared"):
+    """A side is ready for its turns: about how long a step takes, and how many make a sample."""
+
+    step_s: float
+    block_size: int
+
+
+class TakeTurn(Struct, frozen=True, tag="take turn"):
+    """Run steps for so long; time them, or only get warm."""
+
+    seconds: float
+    block_size: int
+    timed: bool = True
+
+
+class Turned(Struct, frozen=True, tag="turned"):
+    """The median step of a turn; nothing where it was not timed."""
+
+    step_s: float = 0.0
+
+
+class SumUp(Struct, frozen=True, tag="sum up"):
+    """There are no more turns: give the result of all of them."""
+
+
 Job = MeasureJob | SurveyJob
-Message = Phase | Sampled | Measured | Surveyed | Refused
+Order = Job | Prepare | TakeTurn | SumUp
+Message = Phase | Sampled | Measured | Replayed | Surveyed | Refused
+Reply = Message | Opened | Prepared | Turned
 
 encode = msgspec.json.Encoder().encode
 decode_job = msgspec.json.Decoder(Job).decode
 decode_message = msgspec.json.Decoder(Message).decode
 decode_part = msgspec.json.Decoder(TakePart).decode
 decode_from_rank = msgspec.json.Decoder(Phase | Sampled | Measured | Joined | Failed).decode
+decode_order = msgspec.json.Decoder(Order).decode
+decode_reply = msgspec.json.Decoder(Reply).decode

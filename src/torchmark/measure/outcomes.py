@@ -11,8 +11,9 @@ from torchmark.records import Status
 
 # Some backends raise a plain RuntimeError where memory ends; these are their words.
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|cannot allocate memory|failed to allocate|"
-    r"invalid buffer size|OUT_OF_(DEVICE|HOST)_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|std::bad_alloc",
+    r"out of memory|can't allocate memory|cannot allocate memory|failed to allocate|unable to allocate|"
+    r"not enough memory|insufficient memory|invalid buffer size|OUT_OF_((DEVICE|HOST)_MEMORY|RESOURCES)|"
+    r"(CUBLAS|CUDNN|CUSPARSE|CUSOLVER)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED|std::bad_alloc",
     re.IGNORECASE,
 )
 UNSUPPORTED = re.compile(
@@ -20,8 +21,7 @@ UNSUPPORTED = re.compile(
     r"does not support|no kernel image|No working C\+\+ compiler",
     re.IGNORECASE,
 )
-_ADDRESS_OR_PATH = re.compile(r"0x[0-9a-fA-F]+|(?:[A-Za-z]:)?(?:[/\\][\w.+~@%-]+){2,}")
-LONGEST_REASON = 300
+LONGEST_REASON = 5_000
 _CURES = {
     int(signal.SIGILL): "The CPU offers an instruction that it cannot run, as virtual machines do with AMX: "
     "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16",
@@ -30,7 +30,7 @@ _CURES = {
 
 def status_of(error: BaseException) -> tuple[Status, str]:
     """The status and the reason for an exception that ended a case."""
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {str(error).strip()}".removesuffix(": ")
     if isinstance(error, WrongResultError):
         return "wrong-result", str(error)
     if isinstance(error, DoesNotFitError):
@@ -41,16 +41,15 @@ def status_of(error: BaseException) -> tuple[Status, str]:
         return "crashed", str(error)
     # By name, so that a worker without torch can tell too.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or OUT_OF_MEMORY.search(text):
-        return "oom", clean(text)
+        return "oom", _first_line(text)
     if isinstance(error, NotImplementedError) or UNSUPPORTED.search(text):
-        return "unsupported", clean(text)
-    return "crashed", clean(text)
+        return "unsupported", _first_line(text)
+    return "crashed", _first_line(text)
 
 
-def clean(text: str) -> str:
-    """One short line, without addresses and paths: reasons are stored, and stored runs are shared."""
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    return _ADDRESS_OR_PATH.sub("…", first)[:LONGEST_REASON]
+def _first_line(text: str) -> str:
+    """Whole, with paths and all: what is private in it is taken out, and the rest made short, where it is stored."""
+    return next((line for line in text.splitlines() if line.strip()), "")[:LONGEST_REASON]
 
 
 def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: str = "the worker") -> tuple[Status, str]:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from torchmark.analyze.comparison import DIFFERENT, SAME, Answer
+from torchmark.analyze.comparison import Answer
+from torchmark.analyze.live import answer_of
 from torchmark.measure.sampling import (
     DEFAULTS,
     Clock,
@@ -73,7 +74,7 @@ def measure_pair(
         ratio=center,
         low=low,
         high=high,
-        verdict=_answer(low, high),
+        verdict=answer_of(low, high),
         pairs=ratios.count,
         warmup_cut=rule.reading.cut,
         confirmed=rule.confirmed,
@@ -81,12 +82,3 @@ def measure_pair(
         first_a_s=first_a_s,
         first_b_s=first_b_s,
     )
-
-
-def _answer(low: float, high: float) -> Answer:
-    """An answer only where the whole interval supports it."""
-    if low > 1 + DIFFERENT:
-        return "slower"
-    if high < 1 / (1 + DIFFERENT):
-        return "faster"
-    return "same" if low >= 1 / (1 + SAME) and high <= 1 + SAME else "unsure"

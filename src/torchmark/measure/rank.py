@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import time
-import traceback
 from multiprocessing.connection import Connection
 
 from msgspec.structs import replace
@@ -21,7 +20,9 @@ from torchmark.measure.conduct import Conductor, Member
 from torchmark.measure.lifeline import ask_for_death_signal, end_with
 from torchmark.measure.messages import Failed, Joined, Measured, Message, TakePart, decode_part, encode
 from torchmark.measure.outcomes import status_of
-from torchmark.measure.worker import limit_memory, measure, prepare_torch, setting_of
+from torchmark.measure.process import limit_memory, prepare_torch
+from torchmark.measure.worker import log_traceback, measure, setting_of
+from torchmark.meters.pauses import count_stops
 from torchmark.workloads import find_workload
 
 # How ranks exchange what is on their device, by its kind.
@@ -32,6 +33,7 @@ def main() -> None:
     """Runs in a process of its own, which torch's launcher starts."""
     if hasattr(signal, "SIGKILL"):
         ask_for_death_signal(signal.SIGKILL)
+    count_stops()
     worker, rank = connect(), int(os.environ["RANK"])
     worker.send_bytes(encode(Joined(rank)))
     part = decode_part(worker.recv_bytes())
@@ -39,7 +41,7 @@ def main() -> None:
     try:
         _take_part(part, worker, rank)
     except BaseException as error:
-        traceback.print_exc()
+        log_traceback()
         with contextlib.suppress(OSError):
             worker.send_bytes(encode(Failed(rank, *status_of(error))))
         os._exit(1)  # in an orderly end this rank might wait for the others

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -26,6 +26,7 @@ GIB = 1024**3
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
 FIRST_LOOK = 0.7  # of an even share, where many cases are due: building and slow steps take more than theirs
+TIMEOUT_SHARE = 0.5  # preparing, slow steps and whole jobs come on top
 MOST_NEED_S = 60.0  # no case may starve the others, however noisy it is
 MOST_MISSED = 5.0  # a target that is missed by more than this is out of reach
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
@@ -164,7 +165,8 @@ class Session:
             needs = sum(self._need(other) * self._due(other) for other in self._plan.cases)
             share = left * self._need(case) / max(needs, self._need(case))
         # Never so little that nothing comes of it: rather the first cases, which tell most, than none or the last.
-        return min(max(share, LEAST_SHARE_S), left)
+        # Never so much that a noisy one, which takes all of it, would be ended for being late.
+        return min(max(min(share, TIMEOUT_SHARE * self._plan.timeout_s), LEAST_SHARE_S), left)
 
     def _due(self, case: Case) -> int:
         """How many processes a case still lacks; none where one has failed."""
@@ -239,14 +241,23 @@ class Session:
         return [_result(REFERENCE, self._launcher.run(job, self._plan.timeout_s, lambda _: None)) for job in jobs]
 
 
-def survey_devices(devices: Sequence[str] | None) -> Machine:
-    """What machine this is, with these devices or all; found out in a worker, so that this process needs no torch."""
+def survey_devices(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Machine:
+    """What machine this is, with these devices or all."""
+    return survey(devices, workloads).machine
+
+
+def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
+    """The machine and what is wrong with it; found out in a worker, so that this process needs no torch.
+
+    Workers to come share what is imported for this one, so it is told which workloads will be measured.
+    """
     imports_torch = devices is None or any(not name.startswith("fake") for name in devices)
-    ended = Launcher(imports_torch=imports_torch).run(
+    imports = dict.fromkeys(module for name in workloads for module in find_workload(name).imports)
+    ended = Launcher(imports_torch=imports_torch, imports=imports if imports_torch else ()).run(
         SurveyJob(None if devices is None else tuple(devices)), SURVEY_TIMEOUT_S, lambda _: None
     )
     if isinstance(ended.answer, Surveyed):
-        return ended.answer.machine
+        return ended.answer
     if isinstance(ended.answer, Refused):
         raise DeviceError(ended.answer.cause, ended.answer.cure)
     raise DeviceError(f"the machine could not be looked at: {ended.reason}", "See what `torchmark devices` says")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.pauses import was_paused
 from torchmark.analyze.summary import combine
 from torchmark.devices import open_device
 from torchmark.devices.contract import Clock, Device
@@ -17,10 +18,13 @@ from torchmark.measure.engine import measure_steps
 from torchmark.measure.sampling import DEFAULTS, Progress, ReadConditions, Settings, TimeBlock, as_block
 from torchmark.meters import open_conditions
 from torchmark.meters.contention import wait_reader
-from torchmark.records import Block, Case, Conditions, Estimate, Result, Work
+from torchmark.meters.pauses import read_moment
+from torchmark.records import Block, Case, Conditions, Estimate, Moment, Result, Work
 
 PROBE_ROUNDS = 30_000  # about 2 ms of pure Python: one core, no memory, no library
 PROBE_TRIES = 3
+PAUSED = "paused"
+MOST_VOID = 100  # a machine whose clocks never agree is measured all the same
 
 
 def time_step(
@@ -61,15 +65,19 @@ def time_on(
     """Calibrate, then sample with the collector frozen and, where time is real, the neighbours watched."""
     costs, time_block = device.calibrate(), device.timer(step)
     real = device.clock is time.perf_counter
+    unpaused = Unpaused(with_waits(time_block) if real else time_block)
     with quiet_interpreter():
-        return measure_steps(
-            with_waits(time_block) if real else time_block,
+        estimate = measure_steps(
+            unpaused,
             clock=device.clock,
             sync_cost_s=costs.sync_s,
             conditions=with_probe(open_conditions(family=device.family), device.clock) if real else None,
             settings=replace(settings, call_cost_s=costs.call_s),
             progress=progress,
         )
+    if not unpaused.void_count:
+        return estimate
+    return replace(estimate, void_count=unpaused.void_count, flags=(*estimate.flags, PAUSED))
 
 
 @contextmanager
@@ -100,6 +108,22 @@ def with_waits(time_block: TimeBlock) -> TimeBlock:
         return Block(block.total_s, block.step_s, waited_after - waited, switched_after - switched)
 
     return timed
+
+
+class Unpaused:
+    """Blocks across which the machine slept or the process was stopped are void: they are taken again, and counted."""
+
+    def __init__(self, time_block: TimeBlock, read: Callable[[], Moment] = read_moment) -> None:
+        self.void_count = 0
+        self._time_block, self._read = time_block, read
+
+    def __call__(self, count: int) -> Block:
+        while True:
+            before = self._read()
+            block = as_block(self._time_block(count))
+            if self.void_count == MOST_VOID or not was_paused(before, self._read()):
+                return block
+            self.void_count += 1
 
 
 def with_probe(read: ReadConditions, clock: Clock) -> ReadConditions:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-import re
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -12,8 +12,9 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
+from torchmark.analyze.pauses import was_paused
 from torchmark.analyze.summary import combine, most_memory
-from torchmark.devices import find_devices, open_device
+from torchmark.devices import diagnose, find_devices, open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import DoesNotFitError, TorchmarkError
 from torchmark.measure.cases import full_params
@@ -33,15 +34,17 @@ from torchmark.measure.messages import (
     encode,
 )
 from torchmark.measure.outcomes import status_of
+from torchmark.measure.process import limit_memory, preheat, prepare_torch
 from torchmark.measure.sampling import FEWEST_SAMPLES, Progress, Settings, choose_block_size
 from torchmark.measure.team import ALONE, Team
-from torchmark.measure.timing import quiet_interpreter, time_on
+from torchmark.measure.timing import PAUSED, quiet_interpreter, time_on
+from torchmark.measure.trust import check_device
 from torchmark.meters.memory import HostMemoryMeter
-from torchmark.records import Memory, Result, Value
+from torchmark.meters.pauses import count_stops, read_moment
+from torchmark.records import Caution, Memory, Result
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Step, Workload
 
-PREHEAT_SIZE = 512
 WATCH_WINDOW_S = 1.0
 LEAST_STEPS_SHARE = 0.3
 ENOUGH_SAMPLES = 8.5  # steps that a slow case gets at least
@@ -55,16 +58,17 @@ Say = Callable[[Message], None]
 def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
     """Do the one job that comes over the pipe. Runs in a process of its own."""
     lead_own_group()
+    count_stops()
     end_with(lifeline)
     if log:
-        _redirect_output(log)
+        redirect_output(log)
     job = decode_job(pipe.recv_bytes())
 
     def say(message: Message) -> None:
         pipe.send_bytes(encode(message))
 
     if isinstance(job, SurveyJob):
-        say(_survey(job))
+        say(survey(job))
     elif job.case.workers > 1:
         from torchmark.measure.ranks import measure_ranks
 
@@ -74,23 +78,31 @@ def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
     pipe.close()
 
 
-def _redirect_output(log: str) -> None:
-    """Whatever libraries print goes to the local log, never between the results."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def redirect_output(log: str) -> None:
+    """Whatever libraries print goes to the local log, never between the results; nowhere, where the disk is full."""
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:
+        descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
 
 
-def _survey(job: SurveyJob) -> Message:
-    try:
-        names = find_devices() if job.devices is None else job.devices
-        return Surveyed(describe_machine(open_device(name).info() for name in names))
-    except TorchmarkError as error:
-        return Refused(error.cause, error.cure)
+def survey(job: SurveyJob) -> Message:
+    """The machine with its devices. One that was named must work; one that was only found may fail, with a caution."""
+    infos, cautions = [], list(diagnose() if job.devices is None else ())
+    for name in find_devices() if job.devices is None else job.devices:
+        try:
+            infos.append(open_device(name).info())
+        except TorchmarkError as error:
+            if job.devices is not None:
+                return Refused(error.cause, error.cure)
+            cautions.append(Caution("device-broken", error.cause, error.cure))
+    return Surveyed(describe_machine(infos), tuple(cautions))
 
 
-class _Phases:
+class Phases:
     """How long each phase took; says each one as it begins."""
 
     def __init__(self, say: Say) -> None:
@@ -112,7 +124,7 @@ class _Phases:
 
 def measure(job: MeasureJob, say: Say, team: Team = ALONE) -> Result:
     """The result of a case in this process: every failure that can be caught becomes a status."""
-    phases = _Phases(say)
+    phases = Phases(say)
     workload = find_workload(job.case.workload)
     params = full_params(job.case)
     common: dict[str, Any] = {
@@ -126,15 +138,17 @@ def measure(job: MeasureJob, say: Say, team: Team = ALONE) -> Result:
         found = _measure(job, workload, params, phases, say, team)
     except Exception as error:
         status, reason = status_of(error)
-        _log_traceback()
+        log_traceback()
+        if status in ("crashed", "oom"):
+            reason = f"{reason} (during {phases.current})"
         phases.enter("")
         return Result(**common, status=status, reason=reason, phases_s=phases.seconds)
     phases.enter("")
     return Result(**common, **found, status="ok", phases_s=phases.seconds)
 
 
-def _measure(job: MeasureJob, workload: Workload, params: Any, phases: _Phases, say: Say, team: Team) -> dict[str, Any]:
-    case = job.case
+def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, say: Say, team: Team) -> dict[str, Any]:
+    case, began = job.case, read_moment()
     phases.enter("import")
     device = team.open(case.device)
     uses_torch = device.needs_torch or workload.needs_torch
@@ -151,11 +165,12 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: _Phases, 
     phases.enter("first step" if case.compile == "off" else "compile")
     first_s = _first_step(device, step)
     step_s = _check_fits(job, device, step, first_s)
-    before_check = team.memory(_memory(device, host))
+    before_check = team.memory(read_memory(device, host))
     phases.enter("check")
     numeric = None
-    if uses_torch and job.process == 0:  # the other processes of a case compute the very same
-        numeric = team.check(step, device, case.dtype)
+    if job.process == 0:  # the other processes of a case compute the very same
+        numeric = team.check(step, device, case.dtype) if uses_torch else None
+        check_device(device, step.run, case.dtype if uses_torch else None)
     device.reset_peak_memory()
     host.reset()
     phases.enter("steps")
@@ -165,11 +180,13 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: _Phases, 
         device, step.run, _steps_settings(job, phases.spent_s, step_s), lambda progress: say(Sampled(progress))
     )
     estimate = replace(estimate, first_step_s=first_s)  # the engine's own first step came after the check
-    memory = most_memory([before_check, team.memory(_memory(device, host))])
+    memory = most_memory([before_check, team.memory(read_memory(device, host))])
     phases.enter("job")
     whole_job = measure_job(step, estimate, device, job.settings)
     if whole_job and job.whole:
         whole_job = run_whole(step, device, whole_job, lambda share: say(Phase(f"the whole job, {share:.0%}")))
+    if was_paused(began, read_moment()) and PAUSED not in estimate.flags:
+        estimate = replace(estimate, flags=(*estimate.flags, PAUSED))
     return {
         "estimate": combine([estimate]),
         "processes": (estimate,),
@@ -236,67 +253,9 @@ def _check_fits(job: MeasureJob, device: Device, step: Step, first_s: float) -> 
     return step_s
 
 
-def _memory(device: Device, host: HostMemoryMeter) -> Memory:
+def read_memory(device: Device, host: HostMemoryMeter) -> Memory:
     own = device.memory()
     return Memory(host.read().peak_bytes, own.device_peak_bytes, own.device_reserved_bytes, own.provenance)
-
-
-def prepare_torch(threads: int | None) -> dict[str, Value | None]:
-    """Set the thread count, and note every setting that changes the speed."""
-    import torch
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return {
-        "threads": torch.get_num_threads(),
-        "interop_threads": torch.get_num_interop_threads(),
-        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "onednn": bool(torch.backends.mkldnn.enabled),
-        "onednn_max_isa": _word(os.environ.get("ONEDNN_MAX_CPU_ISA")),
-        "omp_num_threads": _number(os.environ.get("OMP_NUM_THREADS")),
-        "kmp_blocktime": _number(os.environ.get("KMP_BLOCKTIME")),
-    }
-
-
-def _word(text: str | None) -> str | None:
-    """Only what looks like the name of a setting: the environment may hold anything, and results are shared."""
-    return text if text is not None and re.fullmatch(r"[A-Za-z0-9_]{1,40}", text) else None
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
-
-
-def limit_memory(sharers: int) -> None:
-    """Refuse this process more memory than is free, or its share where ranks divide it: then too large a case ends as
-    `oom`, not the whole machine."""
-    try:
-        import resource
-
-        import psutil
-    except ImportError:  # Windows has no such limit
-        return
-    if not hasattr(resource, "RLIMIT_DATA"):
-        return
-    own = psutil.Process().memory_info()
-    free = psutil.virtual_memory().available // sharers + getattr(own, "data", own.rss)
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (free if hard < 0 else min(free, hard), hard))
-
-
-def preheat(device: Device, seconds: float) -> None:
-    """Clocks rise with time, not with counts: give the device some work before the first case."""
-    import torch
-
-    matrix = torch.ones(PREHEAT_SIZE, PREHEAT_SIZE, device=device.place)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        torch.mm(matrix, matrix)
-        device.synchronize()
 
 
 def watch(device: Device, step: Step, say: Say) -> None:
@@ -315,7 +274,9 @@ def watch(device: Device, step: Step, say: Say) -> None:
             say(Sampled(Progress(total, device.clock() - began, 0.0, step_s, step_s, step_s)))
 
 
-def _log_traceback() -> None:
+def log_traceback() -> None:
+    """For the local log; the result keeps one line of it."""
     import traceback
 
-    traceback.print_exc()
+    with contextlib.suppress(OSError):  # a log that cannot be written must not hide what went wrong
+        traceback.print_exc()

@@ -19,9 +19,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def render_csv(run: Run) -> str:
+# What begins a formula; some spreadsheets take the wide forms for the same.
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "\t", "\r", "\n", "\0")
+
+
+def render_csv(*runs: Run) -> str:
     """All results with a heading line; the rates are worked out, everything else is as it was measured."""
-    return table(COLUMNS, [_row(run.header, result) for result in run.results])
+    return table(COLUMNS, [_row(run.header, result) for run in runs for result in run.results])
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
@@ -35,7 +39,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 def guard(cell: Cell) -> Cell:
     """A text that begins like a formula gets a quote in front; numbers are themselves."""
-    if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\0")):
+    if isinstance(cell, str) and cell.startswith(_FORMULA):
         return "'" + cell.replace("\0", "")
     return cell.replace("\0", "") if isinstance(cell, str) else cell
 
@@ -46,7 +50,7 @@ def _row(header: RunHeader, result: Result) -> list[Cell]:
         "run": header.id,
         "label": header.label,
         "created": header.created,
-        "machine": header.machine.cpu,
+        "machine": header.machine.cpu or ", ".join(device.model for device in header.machine.devices),
         "torch": header.machine.torch,
         "case": case.text,
         "workload": case.workload,
@@ -72,6 +76,13 @@ def _estimate(result: Result) -> dict[str, Cell]:
     found = result.estimate
     if found is None:
         return {}
+    if figures.is_published(result):
+        return {
+            "estimand": found.estimand,
+            "verdict": found.verdict,
+            "step_s": found.center_s,
+            "first_step_s": figures.first_step(result),
+        }
     names: tuple[str, ...] = (
         "estimand",
         "verdict",

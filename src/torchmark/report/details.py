@@ -13,7 +13,7 @@ from rich.text import Text
 
 from torchmark.records import Contention, Estimate, Result, Run
 from torchmark.report import figures, units
-from torchmark.report.terminal import draw
+from torchmark.report.terminal import draw, title
 from torchmark.report.text import clean_run, shorten
 
 Row = tuple[str, str]
@@ -22,10 +22,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 _STRIP = 50  # columns of a strip of step times
 
 
-def render_details(run: Run, width: int = 80, color: bool = False) -> str:
-    """All results of the run in full, one after the other."""
-    parts = [part for result in clean_run(run).results for part in _result(result)]
-    return draw(parts, width, color)
+def render_details(run: Run, width: int = 80, color: bool = False, named: bool = False) -> str:
+    """All results of the run in full, one after the other; `named` puts the run's name above them."""
+    run = clean_run(run)
+    name = [Text(" · ".join(title(run)), style="bold underline")] if named else []
+    return draw([*name, *(part for result in run.results for part in _result(result))], width, color)
 
 
 def strip(samples_s: Sequence[float], width: int = _STRIP) -> str:
@@ -51,20 +52,36 @@ def _result(result: Result) -> list[RenderableType]:
 def _rows(result: Result) -> Iterator[Row]:
     yield "status", result.status + (f": {shorten(result.reason)}" if result.reason else "")
     if result.estimate:
-        yield from _estimate_rows(result.estimate)
+        yield from _published_rows(result) if figures.is_published(result) else _estimate_rows(result.estimate)
     yield from _rate_rows(result)
     yield from _process_rows(result)
     yield from _check_rows(result)
     phases = {name: units.duration(seconds) for name, seconds in result.phases_s.items()}
-    for title, values in (("parameters", result.params), ("settings", result.settings), ("phases", phases)):
-        known = ", ".join(f"{name} {'unknown' if value is None else value}" for name, value in values.items())
+    metrics = {name: units.digits(value) for name, value in result.metrics.items()}
+    shown = (("parameters", result.params), ("settings", result.settings), ("metrics", metrics), ("phases", phases))
+    for name, values in shown:
+        known = ", ".join(f"{key} {'unknown' if value is None else value}" for key, value in values.items())
         if known:
-            yield title, known
-    yield "measured with", f"rigor {result.rigor}, seed {result.seed}, workload version {result.version}"
+            yield name, known
+    if not figures.is_published(result):
+        yield "measured with", f"rigor {result.rigor}, seed {result.seed}, workload version {result.version}"
     if result.budget_s is not None:
         yield "budget", units.duration(result.budget_s)
     for caution in result.cautions:
         yield f"caution {caution.kind}", f"{shorten(caution.cause)} → {shorten(caution.cure)}"
+
+
+def _published_rows(result: Result) -> Iterator[Row]:
+    """One figure for all steps together, and nothing about how sure it is."""
+    assert result.estimate
+    yield "per step", f"{figures.step_time(result.estimate)} (mean)"
+    yield "verdict", result.estimate.verdict
+    for evidence in result.estimate.evidence:
+        yield "", shorten(evidence)
+    if result.job:
+        yield "all steps", units.duration(result.job.seconds) + ("" if result.job.whole else ", extrapolated")
+    if figures.first_step(result):
+        yield "first step", units.duration(figures.first_step(result))
 
 
 def _estimate_rows(found: Estimate) -> Iterator[Row]:

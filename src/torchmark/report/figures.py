@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from torchmark.records import Caution, Estimate, Result, Run
-from torchmark.report.units import duration, percent, relative
+from torchmark.report.units import NOTHING, duration, percent, relative
 
 
 class Note(Struct, frozen=True):
@@ -21,8 +21,13 @@ class Note(Struct, frozen=True):
 
 
 def place(result: Result) -> str:
-    """Where a case runs: the part of its text that most runs have in common."""
-    return f"{result.case.device}/{result.case.dtype}"
+    """Where a case runs, and whether as published: what most cases of a run have in common."""
+    return f"{_site(result)}{' as published' if is_published(result) else ''}"
+
+
+def is_published(result: Result) -> bool:
+    """Whether it was timed the way that a publication did: there is one figure and nothing about how sure it is."""
+    return result.case.protocol == "as-published"
 
 
 def shared_place(results: Sequence[Result]) -> str | None:
@@ -47,8 +52,10 @@ def common_flags(results: Sequence[Result]) -> frozenset[str]:
 
 
 def short_name(result: Result, shared: str | None) -> str:
-    """The case without the place that the heading names already."""
-    return result.case.text.replace(f"@{shared}", "", 1) if shared else result.case.text
+    """The case without what the heading says already."""
+    if place(result) != shared:
+        return result.case.text
+    return result.case.text.replace(f"@{_site(result)}", "", 1).removesuffix("+as-published")
 
 
 def step_time(estimate: Estimate) -> str:
@@ -58,6 +65,8 @@ def step_time(estimate: Estimate) -> str:
 
 def margin(estimate: Estimate) -> str:
     """Half the interval, relative to the step; in seconds where the step is no longer than the call of one."""
+    if estimate.verdict == "as-published":
+        return NOTHING
     if estimate.center_s <= estimate.call_cost_s:
         return f"±{duration((estimate.high_s - estimate.low_s) / 2)}"
     return relative(estimate.precision)
@@ -78,6 +87,22 @@ def step_bandwidth(result: Result) -> float | None:
     return _per_second(result, result.work.bytes if result.work else None)
 
 
+def first_step(result: Result) -> float | None:
+    """The first step, start-up cost and all; None where nobody looked at it."""
+    return result.estimate.first_step_s or None if result.estimate else None
+
+
+def is_printed(result: Result) -> bool:
+    """Whether it stands in a publication."""
+    return "printed" in result.settings
+
+
+def printed(result: Result) -> str:
+    """A published figure as it was printed; with its unit, which may have stood in the heading."""
+    text, unit = (str(result.settings.get(name) or "") for name in ("printed", "unit"))
+    return f"{text} {unit}" if text[-1:].isdigit() else text or NOTHING
+
+
 def tail(result: Result) -> float | None:
     """The p99, where single steps were timed: a block of steps has no tail to speak of."""
     estimate = result.estimate
@@ -91,7 +116,7 @@ def process_count(result: Result) -> int:
 
 def interval_note(run: Run) -> str | None:
     """Which interval the ± is."""
-    counts = {process_count(result) for result in run.results if result.estimate}
+    counts = {process_count(result) for result in run.results if result.estimate and not is_published(result)}
     if not counts:
         return None
     if counts == {1}:
@@ -140,12 +165,17 @@ def notes(run: Run) -> list[Note]:
             cases.setdefault(caution, []).append(short_name(result, shared))
     kinds = list(dict.fromkeys(caution.kind for caution in cases))
     ordered = sorted(cases, key=lambda caution: kinds.index(caution.kind))
-    everywhere = len(run.results) if len(run.results) > 1 else 0
+    figured = {short_name(result, shared) for result in run.results if result.estimate}
+    everywhere = figured if len(figured) > 1 else {""}
     return [
-        Note(caution.kind, caution.cause, caution.cure, () if len(names) == everywhere else tuple(names))
+        Note(caution.kind, caution.cause, caution.cure, () if everywhere <= set(names) else tuple(names))
         for caution in ordered
         for names in (cases[caution],)
     ]
+
+
+def _site(result: Result) -> str:
+    return f"{result.case.device}/{result.case.dtype}"
 
 
 def _per_second(result: Result, amount: float | None) -> float | None:

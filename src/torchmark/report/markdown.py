@@ -7,23 +7,19 @@ from collections.abc import Sequence
 
 from torchmark.records import Result, Run
 from torchmark.report import figures, scaling, units
-from torchmark.report.terminal import machine_line, moment
+from torchmark.report.terminal import machine_line, title
 
 _COLUMNS = ("case", "per step", "±", "rate", "p99", "first step", "verdict")
+_PUBLISHED = ("case", "per step", "published", "rate", "verdict")
 
 
 def render_markdown(run: Run) -> str:
     """The whole report; it renders the same wherever tables are understood."""
     header, shared = run.header, figures.shared_place(run.results)
     device = shared.partition("/")[0] if shared else None
-    title = " · ".join(
-        part
-        for part in (f"run {header.id}", header.label, moment(header.created), figures.place_note(run.results))
-        if part
-    )
-    parts = [f"**{escape(title)}**  \n{escape(machine_line(header.machine, device))}"]
+    parts = [f"**{escape(' · '.join(title(run)))}**  \n{escape(machine_line(header.machine, device))}"]
     if run.results:
-        parts.append(table(_COLUMNS, [_row(result, shared) for result in run.results], right=range(1, 6)))
+        parts.append(_results(run, shared))
     parts += [escape(note) for note in (figures.interval_note(run),) if note]
     for name, rows, note in scaling.tables(run):
         parts.append(f"Scaling of {code(name)}")
@@ -33,6 +29,17 @@ def render_markdown(run: Run) -> str:
     if notes:
         parts.append("\n".join(notes))
     return "\n\n".join(parts) + "\n"
+
+
+def _results(run: Run, shared: str | None) -> str:
+    rows = [_row(result, shared) for result in run.results]
+    if not all(map(figures.is_printed, run.results)):
+        return table(_COLUMNS, rows, right=range(1, 6))
+    rows = [
+        [name, time, escape(figures.printed(result)), rate, verdict]
+        for result, (name, time, _, rate, *_, verdict) in zip(run.results, rows, strict=True)
+    ]
+    return table(_PUBLISHED, rows, right=range(1, 4))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -61,7 +68,7 @@ def _row(result: Result, shared: str | None) -> list[str]:
         figures.margin(estimate),
         escape(units.rate(figures.step_rate(result), result.work.unit if result.work else "")),
         units.duration(figures.tail(result)),
-        units.duration(estimate.first_step_s),
+        units.duration(figures.first_step(result)),
         escape(", ".join((estimate.verdict, *estimate.flags))),
     ]
 

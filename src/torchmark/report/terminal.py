@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from torchmark.analyze.findings import find_all
 from torchmark.records import Machine, Result, Run
 from torchmark.report import figures, scaling, units
 from torchmark.report.text import shorten
@@ -19,6 +20,7 @@ from torchmark.report.text import shorten
 WIDE = 120  # columns from which the first step and the tail are shown
 WIDEST = 150  # columns from which the work per second is shown too
 NARROWEST_CASE = 16
+MOST_FINDINGS = 5
 _GAP = 2
 
 _GOOD, _BAD, _MIXED, _FAINT = "green", "red", "yellow", "dim"
@@ -32,7 +34,8 @@ def render_table(run: Run, width: int = 80, color: bool = False) -> str:
     )
     interval = figures.interval_note(run)
     if interval:
-        parts.append(Text(interval, style=_FAINT))
+        parts.append(Text(f"\n{interval}", style=_FAINT))
+    parts += _findings(run)
     parts += _scaling(run)
     parts += _jobs(run)
     parts += _failures(run)
@@ -64,10 +67,19 @@ def machine_line(machine: Machine, device: str | None = None) -> str:
     """Who measured: processor, or the one device that all cases used, with cores, memory and torch."""
     models = {info.name: info.model for info in machine.devices}
     cores = f"{machine.physical_cores} core{'s' if machine.physical_cores != 1 else ''}"
+    memory = f"{machine.memory_gib} GiB"
+    processor = [(machine.cpu, machine.cpu), (cores, machine.physical_cores), (memory, machine.memory_gib)]
     who = [models[device]] if device in models and device != "cpu" else []
-    who += [f"{machine.cpu}, {cores}, {machine.memory_gib} GiB"]
+    who.append(", ".join(text for text, known in processor if known))
     who += [f"torch {machine.torch}"] if machine.torch else []
-    return " · ".join(who)
+    return " · ".join(part for part in who if part)
+
+
+def title(run: Run) -> list[str]:
+    """What a heading says of a run: its name first, then when it was measured, and where most of its cases ran."""
+    header = run.header
+    names = [header.id] if header.label == header.id else [f"run {header.id}", header.label]
+    return [part for part in (*names, moment(header.created), figures.place_note(run.results)) if part]
 
 
 def moment(created: str) -> str:
@@ -95,12 +107,10 @@ def fold_case(text: str, width: int) -> str:
 
 def _heading(run: Run) -> RenderableType:
     header, shared = run.header, figures.shared_place(run.results)
-    title = Text(" · ").join(
-        [Text(f"run {header.id}", style="bold")]
-        + [Text(part) for part in (header.label, moment(header.created), figures.place_note(run.results)) if part]
-    )
+    name, *rest = title(run)
+    first = Text(" · ").join([Text(name, style="bold"), *map(Text, rest)])
     device = shared.partition("/")[0] if shared else None
-    return Padding(Text("\n").join([title, Text(machine_line(header.machine, device), style=_FAINT)]), (0, 0, 1, 0))
+    return Padding(Text("\n").join([first, Text(machine_line(header.machine, device), style=_FAINT)]), (0, 0, 1, 0))
 
 
 def _results(run: Run, width: int) -> RenderableType:
@@ -120,7 +130,7 @@ def _results(run: Run, width: int) -> RenderableType:
     table.add_column("verdict", width=verdict_width)
     for index, name in enumerate(names):
         table.add_row(fold_case(name, case_width), *(cells[index] for _, cells in columns), verdicts[index])
-    return Padding(table, (0, 0, 1, 0))
+    return table
 
 
 def _outer_widths(names: Sequence[str], verdicts: Sequence[str], room: int) -> tuple[int, int]:
@@ -139,14 +149,18 @@ def _columns(results: Sequence[Result], width: int) -> list[tuple[str, list[str]
         assert callable(figure)
         return title, [figure(result) if result and result.estimate else units.NOTHING for result in shown]
 
-    columns = [
-        cells("per step", lambda result: figures.step_time(result.estimate)),
-        cells("±", lambda result: figures.margin(result.estimate)),
-        cells("rate", lambda result: units.rate(figures.step_rate(result), result.work.unit if result.work else "")),
-    ]
-    if width >= WIDE:
+    published = all(map(figures.is_published, results))
+    columns = [cells("per step", lambda result: figures.step_time(result.estimate))]
+    if not published:
+        columns.append(cells("±", lambda result: figures.margin(result.estimate)))
+    if any(map(figures.is_printed, results)):
+        columns.append(cells("published", figures.printed))
+    columns.append(
+        cells("rate", lambda result: units.rate(figures.step_rate(result), result.work.unit if result.work else ""))
+    )
+    if width >= WIDE and not published:
         columns += [
-            cells("first step", lambda result: units.duration(result.estimate.first_step_s)),
+            cells("first step", lambda result: units.duration(figures.first_step(result))),
             cells("p99", lambda result: units.duration(figures.tail(result))),
         ]
     if width >= WIDEST:
@@ -168,6 +182,12 @@ def _verdict(result: Result, hidden: Set[str] = frozenset()) -> Text:
     return text
 
 
+def _findings(run: Run) -> list[RenderableType]:
+    """What several results say together. That some were disturbed is among the cautions."""
+    found = [finding for finding in find_all([run]) if finding.kind != "disturbed"] if len(run.results) > 1 else []
+    return section("Findings", [("", finding.text) for finding in found[:MOST_FINDINGS]])
+
+
 def _scaling(run: Run) -> list[RenderableType]:
     """What more workers bring, for every case that was measured with several counts of them."""
     parts: list[RenderableType] = []
@@ -185,7 +205,7 @@ def _scaling(run: Run) -> list[RenderableType]:
 def _jobs(run: Run) -> list[RenderableType]:
     shared = figures.shared_place(run.results)
     rows = [("", f"{figures.short_name(result, shared)}: {text}") for result, text in figures.jobs(run)]
-    return _section("Whole jobs", rows)
+    return section("Whole jobs", rows)
 
 
 def _failures(run: Run) -> list[RenderableType]:
@@ -195,7 +215,7 @@ def _failures(run: Run) -> list[RenderableType]:
     for result, reason in figures.failures(run):
         alike.setdefault((result.status, shorten(reason)), []).append(figures.short_name(result, shared))
     rows = [(status, f"{', '.join(names)}\n{reason}") for (status, reason), names in alike.items()]
-    return _section("Without a figure", rows)
+    return section("Without a figure", rows)
 
 
 def _cautions(run: Run) -> list[RenderableType]:
@@ -207,7 +227,7 @@ def _cautions(run: Run) -> list[RenderableType]:
     for kind, notes in kinds.items():
         advice = f"\n→ {shorten(notes[0].cure)}" if notes[0].cure else ""
         rows.append((kind, f"{_where(notes)}: {shorten(notes[0].cause)}{advice}"))
-    return _section("Cautions", rows)
+    return section("Cautions", rows)
 
 
 def _where(notes: Sequence[figures.Note]) -> str:
@@ -218,10 +238,10 @@ def _where(notes: Sequence[figures.Note]) -> str:
 
 
 def _problems(run: Run) -> list[RenderableType]:
-    return _section("About the file", [("", shorten(problem)) for problem in run.problems])
+    return section("About the file", [("", shorten(problem)) for problem in run.problems])
 
 
-def _section(title: str, rows: Sequence[tuple[str, str]]) -> list[RenderableType]:
+def section(title: str, rows: Sequence[tuple[str, str]]) -> list[RenderableType]:
     """A heading and its entries: the kind in a narrow column, what there is to say beside it."""
     if not rows:
         return []

@@ -19,7 +19,12 @@ def clean(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     spaced = re.sub(r"[\t\r\n\v\f\x85\u2028\u2029]+", " ", text)
-    return "".join(character for character in spaced if unicodedata.category(character) not in _UNSAFE)
+    return "".join(character for character in spaced if _is_safe(character))
+
+
+def _is_safe(character: str) -> bool:
+    """Nothing to obey, and nothing that XML cannot hold: the last two of every plane are no characters."""
+    return unicodedata.category(character) not in _UNSAFE and ord(character) & 0xFFFE != 0xFFFE
 
 
 def clean_run(run: Run) -> Run:
@@ -34,6 +39,8 @@ def clean_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {clean(str(key)): clean_values(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
+        if value and isinstance(value[0], float):
+            return value  # samples: many, and no strings among them
         return [clean_values(inner) for inner in value]
     return value
 

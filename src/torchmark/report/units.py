@@ -18,12 +18,18 @@ def duration(seconds: float | None) -> str:
         return NOTHING
     if seconds == 0:
         return "0 ns"
+    scale, unit = duration_unit(seconds)
+    return f"{digits(seconds / scale)} {unit}"
+
+
+def duration_unit(seconds: float) -> tuple[float, str]:
+    """The unit that a time is best read in, with its length in seconds."""
     scale, unit = _DURATIONS[0]
     for scale, unit in _DURATIONS:
         ceiling = {"s": 120.0, "min": 120.0, "h": math.inf}.get(unit, 999.5)
         if seconds / scale < ceiling:
             break
-    return f"{digits(seconds / scale)} {unit}"
+    return scale, unit
 
 
 def rate(per_second: float | None, unit: str) -> str:

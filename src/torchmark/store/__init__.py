@@ -1,22 +1,32 @@
-"""Run files: append, load, find; and the lock that keeps two runs apart."""
+"""Run files: append, load, find, examine, export; and the lock that keeps two runs apart."""
 
+from torchmark.store.examination import Account, HeaderLine, Sealed, examine
+from torchmark.store.export import shareable_lines, write_export
 from torchmark.store.lock import Holder, machine_lock
+from torchmark.store.named import load_runs
 from torchmark.store.places import StoredRun, find_run, home, list_runs, new_path
 from torchmark.store.reader import completed, load, load_samples, read_header
 from torchmark.store.writer import RunWriter, check_writable
 
 __all__ = [
+    "Account",
+    "HeaderLine",
     "Holder",
     "RunWriter",
+    "Sealed",
     "StoredRun",
     "check_writable",
     "completed",
+    "examine",
     "find_run",
     "home",
     "list_runs",
     "load",
+    "load_runs",
     "load_samples",
     "machine_lock",
     "new_path",
     "read_header",
+    "shareable_lines",
+    "write_export",
 ]

@@ -5,17 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Result, RunHeader
+from torchmark.records import SCHEMA_VERSION, Name, Real, Result, RunHeader, Text, Whole
+from torchmark.store.shareable import shareable
 from torchmark.store.upgrade import upgrade_line
 
-LINE_BYTES = 4 << 20  # a result of a thousand processes is smaller
-SAMPLES_BYTES = 256 << 20  # ten million samples
+HEADER_BYTES = 4 << 20  # all cases that one may have, twice
+LINE_BYTES = 512 << 10  # a result of sixty processes is shorter
+MOST_SAMPLES = 1_000_000  # of one process
+SAMPLES_BYTES = 32 << 20  # that many, each with all its digits
+
+# What a whole file may hold; reading one never takes more memory or time than these leave room for.
+FILE_BYTES = 1 << 30
+RESULTS_BYTES = 250 << 20  # in memory
+MOST_SAMPLES_AT_ONCE = 5_000_000
 
 
 class Header(Struct, frozen=True, tag_field="kind", tag="header"):
@@ -28,16 +36,16 @@ class Header(Struct, frozen=True, tag_field="kind", tag="header"):
 class Started(Struct, frozen=True, tag_field="kind", tag="started"):
     """A fresh process is about to measure a case."""
 
-    case: str
-    process: int
+    case: Text
+    process: Whole
 
 
 class Samples(Struct, frozen=True, tag_field="kind", tag="samples"):
     """Seconds per step that one process saw, in order, nothing deleted."""
 
-    case: str
-    process: int
-    samples_s: tuple[float, ...]
+    case: Text
+    process: Whole
+    samples_s: Annotated[tuple[Real, ...], Meta(max_length=MOST_SAMPLES)]
 
 
 class Finished(Struct, frozen=True, tag_field="kind", tag="finished"):
@@ -49,11 +57,32 @@ class Finished(Struct, frozen=True, tag_field="kind", tag="finished"):
 class Spread(Struct, frozen=True, tag_field="kind", tag="spread"):
     """How far fresh processes of this machine differ, from the reference case."""
 
-    process_spread: float
+    process_spread: Annotated[float, Meta(ge=0, le=1e100)]
 
 
-Line = Header | Started | Samples | Finished | Spread
+class Checksum(Struct, frozen=True, tag_field="kind", tag="checksum"):
+    """Of all bytes before this line, written when a run ends in order: it tells accidents, not liars."""
 
+    sha256: Name
+
+
+Line = Header | Started | Samples | Finished | Spread | Checksum
+
+
+class RunName(Struct, frozen=True):
+    """What a person calls a run by."""
+
+    id: Name
+    created: Name
+    label: Name | None = None
+
+
+class _NamedHeader(Struct, frozen=True, tag_field="kind", tag="header"):
+    schema: int
+    header: RunName
+
+
+_NAME_DECODER = msgspec.json.Decoder(_NamedHeader)
 _DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 _SAMPLES_PREFIX = b'{"kind":"samples"'
 
@@ -64,15 +93,18 @@ class _Version(Struct):
 
 
 def encode_line(line: Line) -> bytes:
-    """One line, newline included; values that JSON cannot carry are refused."""
-    odd = _odd_number(line)
+    """One line, newline included: nothing private in it, and nothing that no reader could take back."""
+    plain: Any = line if isinstance(line, Samples) else shareable(msgspec.to_builtins(line))
+    odd = _odd_number(plain)
     if odd:
         raise StoreError(
             f"{odd} is not a finite number that a run file can hold",
             "This is a fault of the measurement: please report it",
         )
     try:
-        return msgspec.json.encode(line) + b"\n"
+        data = msgspec.json.encode(plain) + b"\n"
+        _DECODER.decode(data)
+        return data
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:
         raise StoreError(f"a line of the run file cannot be written: {error}", "Please report it") from error
 
@@ -95,6 +127,15 @@ def decode_line(raw: bytes, schema: int, path: Path, number: int) -> Line:
         raise damaged(path, number, f"not a line of schema {schema}: {error!r}") from error
 
 
+def decode_name(raw: bytes) -> RunName | None:
+    """The name in a header, quicker than the whole of it; None where this is not a header of the present version."""
+    try:
+        header = _NAME_DECODER.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    return header.header if header.schema == SCHEMA_VERSION else None
+
+
 def decode_schema(raw: bytes, path: Path) -> int:
     """The version in which a file was written, read before anything else is believed."""
     try:
@@ -110,8 +151,13 @@ def decode_schema(raw: bytes, path: Path) -> int:
 
 def check_size(raw: bytes, path: Path, number: int) -> None:
     """Nothing is parsed before its size is known to be sane."""
-    if len(raw) > (SAMPLES_BYTES if is_samples(raw) else LINE_BYTES):
+    if len(raw) > (SAMPLES_BYTES if is_samples(raw) else HEADER_BYTES if number == 1 else LINE_BYTES):
         raise damaged(path, number, "the line is longer than any that torchmark writes")
+
+
+def too_large(path: Path, what: str) -> StoreError:
+    """The one form of error for a file that would take more memory than any run file needs."""
+    return StoreError(f"{path}: {what}, more than any run file", "Use another copy of the file")
 
 
 def damaged(path: Path, number: int, what: str) -> StoreError:
@@ -119,11 +165,11 @@ def damaged(path: Path, number: int, what: str) -> StoreError:
     return StoreError(f"{path}, line {number}: {what}", "The file is damaged or was edited: use another copy of it")
 
 
-def _odd_number(line: Line) -> str | None:
-    """Where the first value stands that no reader could take back, or None."""
+def _odd_number(line: Any) -> str | None:
+    """Where the first value stands that JSON has no number for, or None: it would come back as nothing."""
     if isinstance(line, Samples):
         return None if all(map(math.isfinite, line.samples_s)) else "a sample in samples_s"
-    return next(_odd_numbers(msgspec.to_builtins(line), ""), None)
+    return next(_odd_numbers(line, ""), None)
 
 
 def _odd_numbers(value: Any, place: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from torchmark import publications
 from torchmark.errors import StoreError, UnknownName, UsageError
 from torchmark.records import RunHeader
-from torchmark.store.reader import read_header
+from torchmark.store.lines import RunName
+from torchmark.store.reader import read_header, read_name
 
 _SHOWN = 10  # candidates that an error lists
 
@@ -43,31 +46,37 @@ def new_path(header: RunHeader) -> Path:
 
 def list_runs() -> tuple[StoredRun, ...]:
     """All runs in the folder, newest first; only headers are read, unreadable files come last."""
-    try:
-        paths = sorted(home().glob("*.jsonl"), key=_modified, reverse=True)
-    except OSError as error:
-        raise StoreError(f"cannot read {home()}: {error.strerror}", "Check its permissions") from error
-    return tuple(sorted(map(_stored, paths), key=_created, reverse=True))
+    return tuple(sorted(map(_stored, _run_files()), key=_created, reverse=True))
 
 
 def find_run(text: str) -> Path:
-    """The file that a person means: a path, `last`, `last~1`, a label, or the beginning of an id."""
+    """The file that a person means: a path, `last`, `last~1`, a label, or the beginning of an id.
+
+    A publication comes before labels and has no file: `load_runs` gives its runs.
+    """
     if _is_file(text):
         return Path(text)
-    runs = [(run.path, run.header) for run in list_runs() if run.header]
+    if is_publication(text):
+        raise UsageError(f"'{text}' is published and has no run file", "`torchmark runs` lists the runs that are here")
+    runs = _named_runs()
     back = re.fullmatch(r"last(?:~([0-9]{1,6}))?", text)
     if back:
         return _from_last([path for path, _ in runs], int(back[1] or 0))
-    labelled = [(path, header) for path, header in runs if header.label == text]
-    named = labelled or [(path, header) for path, header in runs if text and header.id.startswith(text)]
+    labelled = [(path, name) for path, name in runs if name.label == text]
+    named = labelled or [(path, name) for path, name in runs if text and name.id.startswith(text)]
     if len(named) == 1:
         return named[0][0]
     if named:
-        raise _ambiguous(text, [header for _, header in named])
+        raise _ambiguous(text, [name for _, name in named])
     if os.sep in text or text.endswith(".jsonl"):
         raise UsageError(f"there is no file '{text}'", "`torchmark runs` lists the runs that are here")
-    names = [name for _, header in runs for name in (header.label, header.id) if name]
-    raise UnknownName("run", text, ["last", *names[: 2 * _SHOWN]])
+    names = [each for _, name in runs for each in (name.label, name.id) if each]
+    raise UnknownName("run", text, ["last", *names[: 2 * _SHOWN], *publications.names()])
+
+
+def is_publication(text: str) -> bool:
+    """Whether a publication or one of its machines is named; a file of that name comes first."""
+    return text.partition("/")[0] in publications.names() and not _is_file(text)
 
 
 def _data_folder() -> Path:
@@ -78,6 +87,23 @@ def _data_folder() -> Path:
         return Path.home() / "Library" / "Application Support"
     data = Path(os.environ.get("XDG_DATA_HOME", ""))
     return data if data.is_absolute() else Path.home() / ".local" / "share"
+
+
+def _run_files() -> list[Path]:
+    """All files in the folder of runs, the last written first."""
+    try:
+        return sorted(home().glob("*.jsonl"), key=_modified, reverse=True)
+    except OSError as error:
+        raise StoreError(f"cannot read {home()}: {error.strerror}", "Check its permissions") from error
+
+
+def _named_runs() -> list[tuple[Path, RunName]]:
+    """All runs that can be read, newest first, by their names alone."""
+    found = []
+    for path in _run_files():
+        with contextlib.suppress(StoreError):
+            found.append((path, read_name(path)))
+    return sorted(found, key=lambda run: run[1].created, reverse=True)
 
 
 def _plain(text: str) -> str:
@@ -117,7 +143,7 @@ def _from_last(paths: list[Path], back: int) -> Path:
     return paths[back]
 
 
-def _ambiguous(text: str, headers: list[RunHeader]) -> UsageError:
-    shown = ", ".join(f"{header.id} ({header.created})" for header in headers[:_SHOWN])
-    more = f" and {len(headers) - _SHOWN} more" if len(headers) > _SHOWN else ""
-    return UsageError(f"'{text}' names {len(headers)} runs: {shown}{more}", "Give the id of one")
+def _ambiguous(text: str, names: list[RunName]) -> UsageError:
+    shown = ", ".join(f"{name.id} ({name.created})" for name in names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return UsageError(f"'{text}' names {len(names)} runs: {shown}{more}", "Give the id of one")

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from torchmark.errors import StoreError, UsageError
-from torchmark.records import Estimate, Result, Run, RunHeader, parse_case
+from torchmark.records import MOST_CASES, Estimate, Result, Run, RunHeader, parse_case
 from torchmark.store.lines import (
-    LINE_BYTES,
+    FILE_BYTES,
+    HEADER_BYTES,
+    MOST_SAMPLES_AT_ONCE,
+    RESULTS_BYTES,
     SAMPLES_BYTES,
+    Checksum,
     Finished,
     Header,
     Line,
+    RunName,
     Samples,
     Spread,
     Started,
     check_size,
     damaged,
     decode_line,
+    decode_name,
     decode_schema,
     is_samples,
+    too_large,
 )
 from torchmark.store.upgrade import check_schema
 
@@ -42,6 +50,8 @@ class _Story:
         self.settled: dict[str, ProcessSamples] = {}  # the samples that the last `finished` line speaks of
         self.spread: float | None = None
         self.problems: list[str] = []
+        self._weights: dict[str, int] = {}  # of the results that count so far
+        self._weight = self._sample_count = 0
 
     def take(self, line: Line, path: Path, number: int) -> None:
         match line:
@@ -58,6 +68,24 @@ class _Story:
                 self._finish(line.result)
             case Spread():
                 self.spread = line.process_spread
+            case Checksum():
+                pass  # `torchmark check` looks at it
+
+    def weigh(self, line: Line, size: int, path: Path) -> None:
+        """A file may be long; what is kept of it may not."""
+        match line:
+            case Finished():
+                text, weight = line.result.case.text, _weight(line.result, size)
+                self._weight += weight - self._weights.get(text, 0)
+                self._weights[text] = weight
+            case Samples():
+                self._sample_count += len(line.samples_s)
+        if self._weight > RESULTS_BYTES:
+            raise too_large(path, f"its results take {self._weight >> 20} MiB of memory")
+        if max(len(self.began), len(self.finished)) > MOST_CASES:
+            raise too_large(path, f"it has more than {MOST_CASES} cases")
+        if self._sample_count > MOST_SAMPLES_AT_ONCE:
+            raise too_large(path, f"it has more than {MOST_SAMPLES_AT_ONCE} samples")
 
     def _finish(self, result: Result) -> None:
         text = result.case.text
@@ -98,7 +126,7 @@ def completed(path: str | Path) -> dict[str, int]:
 def read_header(path: str | Path) -> RunHeader:
     """Only the first line, for lists of runs."""
     path = Path(path)
-    for number, raw in _raw_lines(path):
+    for number, raw in raw_lines(path):
         schema = decode_schema(raw, path)
         check_schema(schema, path)
         line = decode_line(raw, schema, path, number)
@@ -108,10 +136,20 @@ def read_header(path: str | Path) -> RunHeader:
     raise _empty(path)
 
 
+def read_name(path: Path) -> RunName:
+    """As little of the first line as it takes to find a run among ten thousand."""
+    raw = next((raw for _, raw in raw_lines(path)), b"")
+    name = decode_name(raw)
+    if name:
+        return name
+    header = read_header(path)
+    return RunName(header.id, header.created, header.label)
+
+
 def sound_bytes(path: Path) -> tuple[int, bool, int]:
     """How many bytes of a file hold whole lines, whether the last of them lacks its newline, and the schema."""
     length = schema = 0
-    for number, raw in _raw_lines(path):
+    for number, raw in raw_lines(path):
         if number == 1:
             schema = decode_schema(raw, path)
         if not raw.endswith(b"\n"):
@@ -126,7 +164,7 @@ def sound_bytes(path: Path) -> tuple[int, bool, int]:
 
 def _read(path: Path, samples: bool) -> _Story:
     story, schema = _Story(), 0
-    for number, raw in _raw_lines(path):
+    for number, raw in raw_lines(path):
         if number == 1:
             schema = decode_schema(raw, path)
             check_schema(schema, path)
@@ -140,6 +178,7 @@ def _read(path: Path, samples: bool) -> _Story:
             story.problems.append(f"line {number} is torn: the run was cut off while writing it, and it is left out")
             break
         story.take(line, path, number)
+        story.weigh(line, len(raw), path)
     if story.header is None:
         raise _empty(path)
     return story
@@ -149,12 +188,13 @@ def _empty(path: Path) -> StoreError:
     return StoreError(f"{path} holds no run", "Its run died before it began: delete the file")
 
 
-def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines; none is read further than a sane length, whatever the file claims to be."""
     try:
+        _check_kind(path)
         with path.open("rb") as file:
             number = 0
-            while raw := file.readline(LINE_BYTES + 1):
+            while raw := file.readline(HEADER_BYTES + 1):
                 if is_samples(raw) and not raw.endswith(b"\n"):
                     raw += file.readline(SAMPLES_BYTES)
                 number += 1
@@ -166,6 +206,21 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise StoreError(
             f"cannot read {path}: {error.strerror or error}", "Check the name and the permissions"
         ) from error
+
+
+def _check_kind(path: Path) -> None:
+    """Opening a pipe would wait for somebody to write into it."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"cannot read {path}: it is not a file", "Name a run file")
+    if found.st_size > FILE_BYTES:
+        raise too_large(path, f"it has {found.st_size >> 20} MiB")
+
+
+def _weight(result: Result, size: int) -> int:
+    """About how much memory a result takes that was written in so many bytes: short entries grow most."""
+    entries = len(result.params) + len(result.metrics) + len(result.phases_s) + len(result.settings)
+    return 2 * size + 200 * entries + 600 * len(result.processes)
 
 
 def _result(story: _Story, text: str, path: Path) -> Result:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import tempfile
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION, Result, RunHeader
-from torchmark.store.lines import Finished, Header, Line, Samples, Spread, Started, encode_line
+from torchmark.store.lines import Checksum, Finished, Header, Line, Samples, Spread, Started, encode_line
 from torchmark.store.reader import read_header, sound_bytes
 
 FREE_BYTES = 16 << 20  # a long run with all its samples
@@ -40,6 +42,7 @@ class RunWriter:
         self.path = path
         self._descriptor = descriptor
         self._length = length
+        self._sealed = True  # nothing was written since the last checksum, if there is one
         self.seconds = 0.0  # spent on writing, so far
 
     @classmethod
@@ -51,7 +54,7 @@ class RunWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             writer = cls(path, os.open(path, _flags() | os.O_CREAT | os.O_EXCL, 0o644), 0)
         except OSError as error:
-            raise _explained(path, error) from error
+            raise explained(path, error) from error
         try:
             writer._append(first)
             _sync_folder(path.parent)
@@ -73,16 +76,17 @@ class RunWriter:
                 "Start a new run without --resume",
             )
         try:
+            _check_space(path)
             descriptor = os.open(path, _flags())
         except OSError as error:
-            raise _explained(path, error) from error
+            raise explained(path, error) from error
         writer = cls(path, descriptor, length)
         try:
             os.ftruncate(descriptor, length)
             writer._append(b"\n" if lacks_newline else b"")
         except OSError as error:
             writer.close()
-            raise _explained(path, error) from error
+            raise explained(path, error) from error
         return writer
 
     def started(self, case: str, process: int = 0) -> None:
@@ -103,6 +107,16 @@ class RunWriter:
         """How far fresh processes of this machine differ."""
         self._write(Spread(process_spread))
 
+    def seal(self) -> None:
+        """A checksum of all that is there, so that an accident on the file's way to somebody can be told."""
+        if self._sealed or self._descriptor < 0:
+            return
+        with open(os.dup(self._descriptor), "rb") as file:  # noqa: PTH123 -- this very file, whatever its name is now
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256")
+        self._write(Checksum(digest.hexdigest()))
+        self._sealed = True
+
     def close(self) -> None:
         """Let go of the file; everything is on the disk already."""
         if self._descriptor >= 0:
@@ -115,6 +129,9 @@ class RunWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if kind is None:
+            with contextlib.suppress(StoreError, OSError):  # every result is on the disk; a checksum is only a help
+                self.seal()
         self.close()
 
     def _write(self, line: Line) -> None:
@@ -123,19 +140,22 @@ class RunWriter:
     def _append(self, data: bytes) -> None:
         """All of it or nothing: half a line in the middle of a file would spoil every line after it."""
         began = time.monotonic()
+        before = self._length
         try:
             if os.write(self._descriptor, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._length += len(data)  # at once: a signal may end this function here, and more lines may follow
             os.fsync(self._descriptor)
         except OSError as error:
-            self._take_back()
-            raise _explained(self.path, error) from error
-        self._length += len(data)
+            self._take_back(before)
+            raise explained(self.path, error) from error
+        self._sealed = False
         self.seconds += time.monotonic() - began
 
-    def _take_back(self) -> None:
+    def _take_back(self, length: int) -> None:
+        self._length = length
         try:
-            os.ftruncate(self._descriptor, self._length)
+            os.ftruncate(self._descriptor, length)
         except OSError:
             return  # a torn last line is the one fault that every reader forgives
 
@@ -151,9 +171,13 @@ def check_writable(path: str | Path) -> None:
             probe.write(bytes(4096))
             probe.flush()
             os.fsync(probe.fileno())
-        free = shutil.disk_usage(path.parent).free
+        _check_space(path)
     except OSError as error:
-        raise _explained(path, error) from error
+        raise explained(path, error) from error
+
+
+def _check_space(path: Path) -> None:
+    free = shutil.disk_usage(path.parent).free
     if free < FREE_BYTES:
         raise StoreError(f"only {free >> 20} MiB are free for {path}", _CURES[errno.ENOSPC])
 
@@ -171,11 +195,12 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot
-            raise _explained(folder, error) from error
+            raise explained(folder, error) from error
     finally:
         os.close(descriptor)
 
 
-def _explained(path: Path, error: OSError) -> StoreError:
+def explained(path: Path, error: OSError) -> StoreError:
+    """Why a file cannot be written, and what to do about it."""
     cure = _CURES.get(error.errno or 0, "Check the disk, or choose another place with --out")
     return StoreError(f"cannot write {path}: {error.strerror or error}", cure)

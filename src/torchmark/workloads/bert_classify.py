@@ -8,7 +8,16 @@ from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.encoder import SHAPES, Size, activations, layer_parameters, layer_products
+from torchmark.workloads.encoder import (
+    POSITIONS,
+    SHAPES,
+    Size,
+    activations,
+    bert_config,
+    embedding_parameters,
+    layer_parameters,
+    layer_products,
+)
 from torchmark.workloads.fingerprint import fingerprints
 from torchmark.workloads.learning import Forward, Lesson, Weights, prepare_training
 from torchmark.workloads.reference import exact_model, plain_kernels
@@ -17,9 +26,8 @@ if TYPE_CHECKING:
     import torch
 
 _VOCABULARY = 28_996
-_POSITIONS = 512
 _LABELS = 2
-_LEARNING_RATE = 1e-4
+LEARNING_RATE = 1e-4
 _CHECKED_ROWS = 2
 _CHECKED_TOKENS = 16  # of training; there is no need for more to reach every weight
 
@@ -29,7 +37,7 @@ class Params(Struct, frozen=True):
 
     size: Size = "base"
     batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 16
-    sequence: Annotated[int, Meta(ge=1, le=_POSITIONS)] = 128
+    sequence: Annotated[int, Meta(ge=1, le=POSITIONS)] = 128
 
 
 class BertClassify(Workload):
@@ -44,6 +52,7 @@ class BertClassify(Workload):
     modes = ("train", "infer")
     params = Params
     tiny = Params(size="tiny", batch=2, sequence=8)
+    imports = ("transformers.models.bert.modeling_bert",)
     distributed = True
 
     def work(self, params: Params, setting: Setting) -> Work:
@@ -75,32 +84,26 @@ class BertClassify(Workload):
 def parameter_count(params: Params) -> int:
     """Embeddings with their norm, the layers, and the two dense layers after them."""
     shape = SHAPES[params.size]
-    embeddings = (_VOCABULARY + _POSITIONS + 2 + 2) * shape.hidden
-    return embeddings + layer_parameters(shape) + (shape.hidden + 1) * (shape.hidden + _LABELS)
-
-
-def make_model(params: Params) -> Any:
-    """The model with weights drawn from torch's generator."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    shape = SHAPES[params.size]
-    config = BertConfig(
-        vocab_size=_VOCABULARY,
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=shape.feedforward,
-        max_position_embeddings=_POSITIONS,
-        num_labels=_LABELS,
-        problem_type="single_label_classification",
+    return (
+        embedding_parameters(shape, _VOCABULARY)
+        + layer_parameters(shape)
+        + (shape.hidden + 1) * (shape.hidden + _LABELS)
     )
-    return BertForSequenceClassification(config)
 
 
-def _make(params: Params, setting: Setting) -> tuple[Any, Tensors]:
+def make_model(params: Params, attention: str | None = None) -> Any:
+    """The model with weights drawn from torch's generator; its attention is what the library picks, unless named."""
+    from transformers import BertForSequenceClassification
+
+    more = {"num_labels": _LABELS, "problem_type": "single_label_classification"}
+    chosen = {"attn_implementation": attention} if attention else {}
+    return BertForSequenceClassification(bert_config(params.size, _VOCABULARY, **more, **chosen))
+
+
+def make(params: Params, setting: Setting, attention: str | None = None) -> tuple[Any, Tensors]:
     """The model and its inputs on the host: ids, mask, labels."""
     with setting.seeded():
-        model = make_model(params).to(setting.torch_dtype)
+        model = make_model(params, attention).to(setting.torch_dtype)
     return model, _rows(setting, params.batch, params.sequence)
 
 
@@ -109,7 +112,7 @@ def _rows(setting: Setting, batch: int, sequence: int) -> Tensors:
 
     generator = setting.generator()
     label = torch.randint(0, _LABELS, (1,), generator=generator)
-    ids = torch.randint(0, _VOCABULARY, (1, _POSITIONS), generator=generator)[:, :sequence].repeat(batch, 1)
+    ids = torch.randint(0, _VOCABULARY, (1, POSITIONS), generator=generator)[:, :sequence].repeat(batch, 1)
     return ids, torch.ones_like(ids), label.repeat(batch)
 
 
@@ -128,7 +131,7 @@ def _loss(forward: Forward, ids: torch.Tensor, mask: torch.Tensor, labels: torch
 def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
     import torch
 
-    model, rows = _make(params, setting)
+    model, rows = make(params, setting)
     made = fingerprints(model)
     forward = setting.compiled(setting.place_model(model).eval())
 
@@ -162,10 +165,10 @@ def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
 def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
     import torch
 
-    model, rows = _make(params, setting)
+    model, rows = make(params, setting)
 
     def adam(weights: Weights) -> torch.optim.Optimizer:
-        return torch.optim.Adam(weights, lr=_LEARNING_RATE)
+        return torch.optim.Adam(weights, lr=LEARNING_RATE)
 
     lesson = Lesson(
         model=model,

@@ -8,7 +8,16 @@ from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.encoder import SHAPES, Size, activations, layer_parameters, layer_products
+from torchmark.workloads.encoder import (
+    POSITIONS,
+    SHAPES,
+    Size,
+    activations,
+    bert_config,
+    embedding_parameters,
+    layer_parameters,
+    layer_products,
+)
 from torchmark.workloads.fingerprint import fingerprints
 from torchmark.workloads.reference import exact_model, plain_kernels
 
@@ -16,7 +25,6 @@ if TYPE_CHECKING:
     import torch
 
 _VOCABULARY = 30_522
-_POSITIONS = 512
 _ID = 100
 
 
@@ -25,7 +33,7 @@ class Params(Struct, frozen=True):
 
     size: Size = "base"
     batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 1
-    sequence: Annotated[int, Meta(ge=1, le=_POSITIONS)] = 128
+    sequence: Annotated[int, Meta(ge=1, le=POSITIONS)] = 128
 
 
 class BertEncode(Workload):
@@ -34,12 +42,13 @@ class BertEncode(Workload):
     name = "bert-encode"
     params = Params
     tiny = Params(size="tiny", batch=2, sequence=8)
+    imports = ("transformers.models.bert.modeling_bert",)
 
     def work(self, params: Params, setting: Setting) -> Work:
         """FLOPs: matrix products only. Bytes: of the embeddings only the rows that are looked up."""
         shape = SHAPES[params.size]
         states = params.batch * params.sequence * shape.hidden
-        read = parameter_count(params) - (_VOCABULARY + _POSITIONS + 2 - params.sequence - 2) * shape.hidden
+        read = parameter_count(params) - (_VOCABULARY + POSITIONS + 2 - params.sequence - 2) * shape.hidden
         return Work(
             items=params.batch,
             unit="sample",
@@ -59,7 +68,7 @@ class BertEncode(Workload):
             model = make_model(params).to(setting.torch_dtype)
         made = fingerprints(model)
         forward = setting.compiled(setting.place_model(model).eval())
-        feed = setting.feed(_ids(params.batch, params))
+        feed = setting.feed(make_ids(params.batch, params))
 
         def run() -> torch.Tensor:
             with torch.inference_mode():
@@ -67,7 +76,7 @@ class BertEncode(Workload):
 
         def reference() -> Tensors:
             with plain_kernels(), torch.inference_mode():
-                states = exact_model(model)(input_ids=_ids(1, params)).last_hidden_state
+                states = exact_model(model)(input_ids=make_ids(1, params)).last_hidden_state
             return (states.expand(2, -1, -1),)  # all rows are alike
 
         return Step(
@@ -84,27 +93,18 @@ class BertEncode(Workload):
 def parameter_count(params: Params) -> int:
     """Embeddings with their norm, the layers, and the dense layer after them."""
     shape = SHAPES[params.size]
-    embeddings = (_VOCABULARY + _POSITIONS + 2 + 2) * shape.hidden
-    return embeddings + layer_parameters(shape) + (shape.hidden + 1) * shape.hidden
+    return embedding_parameters(shape, _VOCABULARY) + layer_parameters(shape) + (shape.hidden + 1) * shape.hidden
 
 
 def make_model(params: Params) -> Any:
     """The model with weights drawn from torch's generator."""
-    from transformers import BertConfig, BertModel
+    from transformers import BertModel
 
-    shape = SHAPES[params.size]
-    config = BertConfig(
-        vocab_size=_VOCABULARY,
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=shape.feedforward,
-        max_position_embeddings=_POSITIONS,
-    )
-    return BertModel(config)
+    return BertModel(bert_config(params.size, _VOCABULARY))
 
 
-def _ids(rows: int, params: Params) -> torch.Tensor:
+def make_ids(rows: int, params: Params) -> torch.Tensor:
+    """So many rows of one and the same word."""
     import torch
 
     return torch.full((rows, params.sequence), _ID)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Workload
-from torchmark.workloads.images import CIFAR10_TRAIN, cifar10
-from torchmark.workloads.images.training import Recipe, prepare_classifier, training_work
+from torchmark.workloads.contract import Setting
+from torchmark.workloads.images import CIFAR10_TRAIN, Images, cifar10
+from torchmark.workloads.images.training import ImageTraining, Recipe
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +26,7 @@ class Params(Struct, frozen=True):
     loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2
 
 
-class CifarCnn(Workload):
+class CifarCnn(ImageTraining):
     """Two convolutions with pooling and three dense layers; cross entropy, SGD with rate 0.001 and momentum 0.9.
 
     Two epochs, then one test pass in batches of the same size. The loss is brought to the host in every step, as it
@@ -36,16 +35,14 @@ class CifarCnn(Workload):
     """
 
     name = "cifar-cnn"
-    modes = ("train",)
     params = Params
     tiny = Params(batch=2, images=10, loader_workers=0)
-    distributed = True
+    products = _PRODUCTS
+    parameters = PARAMETERS
+    pixels = 3 * 32 * 32
 
-    def work(self, params: Params, setting: Setting) -> Work:
-        return training_work(params.batch, _PRODUCTS, PARAMETERS, 3 * 32 * 32, setting)
-
-    def prepare(self, params: Params, setting: Setting) -> Step:
-        recipe = Recipe(
+    def recipe(self, params: Params) -> Recipe:
+        return Recipe(
             network=_network,
             mean=0.5,
             deviation=0.5,
@@ -57,9 +54,9 @@ class CifarCnn(Workload):
             roundings=10,
             reads_loss=True,
         )
-        images = cifar10(setting.data, params.images)
-        work = self.work(params, setting)
-        return prepare_classifier(recipe, images, params.batch, params.loader_workers, setting, work)
+
+    def images(self, params: Params, setting: Setting) -> Images:
+        return cifar10(setting.data, params.images)
 
 
 def _network() -> torch.nn.Module:

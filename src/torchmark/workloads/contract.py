@@ -64,6 +64,7 @@ class Workload(ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", "bfloat16", "float16")
     distributed: ClassVar[bool] = False  # can be run by several workers at once
     default_workers: ClassVar[int] = 1
+    imports: ClassVar[tuple[str, ...]] = ()  # modules beside torch that take seconds to import; workers share them
 
     @classmethod
     def summary(cls) -> str:

@@ -1,8 +1,8 @@
-"""What encoders shaped like BERT hold and cost: sizes, parameters, matrix products, memory."""
+"""What encoders shaped like BERT are made of, hold and cost: sizes, parameters, matrix products, memory."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -24,6 +24,30 @@ SHAPES: dict[str, Shape] = {
     "base": Shape(12, 768, 12, 3072),
     "large": Shape(24, 1024, 16, 4096),
 }
+
+
+POSITIONS = 512
+
+
+def bert_config(size: str, vocabulary: int, **more: Any) -> Any:
+    """The model library's description of BERT in this size."""
+    from transformers import BertConfig
+
+    shape = SHAPES[size]
+    return BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.feedforward,
+        max_position_embeddings=POSITIONS,
+        **more,
+    )
+
+
+def embedding_parameters(shape: Shape, vocabulary: int) -> int:
+    """Of words, positions and the two kinds of sentences, with the norm after them."""
+    return (vocabulary + POSITIONS + 2 + 2) * shape.hidden
 
 
 def layer_parameters(shape: Shape) -> int:

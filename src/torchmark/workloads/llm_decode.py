@@ -36,6 +36,7 @@ class LlmDecode(Workload):
     name = "llm-decode"
     params = Params
     tiny = Params(size="tiny", batch=2, context=12)
+    imports = ("transformers.models.llama.modeling_llama",)
     dtypes = ("float32", "bfloat16", "float16")
 
     def work(self, params: Params, setting: Setting) -> Work:

@@ -73,7 +73,7 @@ def _edges(params: Params) -> zip[tuple[int, int]]:
 def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
     import torch
 
-    model, rows, _ = _make(params, setting)
+    model, rows, _ = make(params, setting)
     forward = setting.compiled(setting.place_model(model).eval())
     feed = setting.feed(rows)
 
@@ -82,7 +82,7 @@ def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
             return setting.drain(forward(feed()))
 
     def reference() -> Tensors:
-        model, rows, _ = _make(params, setting)
+        model, rows, _ = make(params, setting)
         return (_forward(model, rows[:_CHECKED_ROWS])[-1],)
 
     return Step(
@@ -90,7 +90,7 @@ def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
         work=work,
         outputs=lambda: (run()[:_CHECKED_ROWS],),
         reference=reference,
-        copies=lambda: tuple(zip(model.parameters(), _make(params, setting)[0].parameters(), strict=True)),
+        copies=lambda: tuple(zip(model.parameters(), make(params, setting)[0].parameters(), strict=True)),
         roundings=7,  # four layers and the three functions between them
         magnitude=(3 * _WIDTHS[-1]) ** -0.5,  # of the last bias alone, as layers are initialised
     )
@@ -99,7 +99,7 @@ def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
 def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
     import torch
 
-    model, rows, targets = _make(params, setting)
+    model, rows, targets = make(params, setting)
     shared = setting.parallel(setting.place_model(model).train())
     forward = setting.compiled(shared)
     feed_rows, feed_targets = setting.feed(rows), setting.feed(targets)
@@ -127,7 +127,7 @@ def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
     )
 
 
-def _make(params: Params, setting: Setting) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+def make(params: Params, setting: Setting) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
     """The model, its input and its targets on the host, already rounded to the dtype; the same for the same seed."""
     import torch
     from torch import nn
@@ -161,7 +161,7 @@ def _learn_once(
     """Loss, gradients and new weights of the timed step, taken from the first weights; later ones are put back."""
     import torch
 
-    start, rows, targets = _make(params, setting)
+    start, rows, targets = make(params, setting)
     kept = [weight.detach().clone() for weight in model.parameters()]
     _load(model, list(setting.place_model(start).parameters()))
     batch = [few.repeat(params.batch // len(few), 1) for few in (_few(params, rows), _few(params, targets))]
@@ -196,7 +196,7 @@ def _forward(model: torch.nn.Module, rows: torch.Tensor) -> Tensors:
 
 def _learn_once_by_hand(params: Params, setting: Setting) -> Tensors:
     """Loss, gradients and new weights by the chain rule written out, without autograd."""
-    model, rows, targets = _make(params, setting)
+    model, rows, targets = make(params, setting)
     weights = [weight.detach().double() for weight in model.parameters()]
     values = _forward(model, _few(params, rows))
     error = values[-1] - _few(params, targets).double()

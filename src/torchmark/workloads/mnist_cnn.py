@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Workload
-from torchmark.workloads.images import MNIST_TRAIN, mnist
-from torchmark.workloads.images.training import Recipe, prepare_classifier, training_work
+from torchmark.workloads.contract import Setting
+from torchmark.workloads.images import MNIST_TRAIN, Images, mnist
+from torchmark.workloads.images.training import ImageTraining, Recipe
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +27,7 @@ class Params(Struct, frozen=True):
     loader_workers: Annotated[int, Meta(ge=0, le=64)] = 0
 
 
-class MnistCnn(Workload):
+class MnistCnn(ImageTraining):
     """Two convolutions with pooling and two dense layers; cross entropy, SGD with rate 0.01 and momentum 0.5.
 
     Every step takes its batch from the loader, which normalises one image at a time. Without a folder of real files
@@ -36,16 +35,15 @@ class MnistCnn(Workload):
     """
 
     name = "mnist-cnn"
-    modes = ("train",)
     params = Params
     tiny = Params(batch=2, images=12)
-    distributed = True
+    products = _PRODUCTS
+    parameters = PARAMETERS
+    pixels = 28 * 28
 
-    def work(self, params: Params, setting: Setting) -> Work:
-        return training_work(params.batch, _PRODUCTS, PARAMETERS, 28 * 28, setting)
-
-    def prepare(self, params: Params, setting: Setting) -> Step:
-        recipe = Recipe(
+    def recipe(self, params: Params) -> Recipe:
+        del params
+        return Recipe(
             network=_network,
             mean=0.1307,
             deviation=0.3081,
@@ -56,9 +54,9 @@ class MnistCnn(Workload):
             test_batch=1000,
             roundings=10,
         )
-        images = mnist(setting.data, params.images)
-        work = self.work(params, setting)
-        return prepare_classifier(recipe, images, params.batch, params.loader_workers, setting, work)
+
+    def images(self, params: Params, setting: Setting) -> Images:
+        return mnist(setting.data, params.images)
 
 
 def _network() -> torch.nn.Module:

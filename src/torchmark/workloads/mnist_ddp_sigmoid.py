@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Workload
-from torchmark.workloads.images import MNIST_TRAIN, mnist
-from torchmark.workloads.images.training import Recipe, prepare_classifier, training_work
+from torchmark.workloads.contract import Setting
+from torchmark.workloads.images import MNIST_TRAIN, Images, mnist
+from torchmark.workloads.images.training import ImageTraining, Recipe
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +28,7 @@ class Params(Struct, frozen=True):
     loader_workers: Annotated[int, Meta(ge=0, le=64)] = 0
 
 
-class MnistDdpSigmoid(Workload):
+class MnistDdpSigmoid(ImageTraining):
     """784 → 512 → 10 → 1 with ReLU between and a sigmoid at the end; SGD with rate 0.001.
 
     The loss is the formula of binary cross entropy, given digits from 0 to 9 where a probability belongs: the network
@@ -37,17 +36,16 @@ class MnistDdpSigmoid(Workload):
     """
 
     name = "mnist-ddp-sigmoid"
-    modes = ("train",)
     params = Params
     tiny = Params(batch=2, images=12)
-    distributed = True
     default_workers = 2
+    products = _PRODUCTS
+    parameters = PARAMETERS
+    pixels = _PIXELS
 
-    def work(self, params: Params, setting: Setting) -> Work:
-        return training_work(params.batch, _PRODUCTS, PARAMETERS, _PIXELS, setting)
-
-    def prepare(self, params: Params, setting: Setting) -> Step:
-        recipe = Recipe(
+    def recipe(self, params: Params) -> Recipe:
+        del params
+        return Recipe(
             network=_network,
             mean=0.1307,
             deviation=0.3081,
@@ -59,9 +57,9 @@ class MnistDdpSigmoid(Workload):
             roundings=25,  # the terms of the loss nearly cancel
             loss=binary_cross_entropy,
         )
-        images = mnist(setting.data, params.images)
-        work = self.work(params, setting)
-        return prepare_classifier(recipe, images, params.batch, params.loader_workers, setting, work)
+
+    def images(self, params: Params, setting: Setting) -> Images:
+        return mnist(setting.data, params.images)
 
 
 def binary_cross_entropy(probabilities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

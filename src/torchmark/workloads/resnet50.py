@@ -56,6 +56,7 @@ class Resnet50(Workload):
     modes = ("infer", "train")
     params = Params
     tiny = Params(batch=2, image=32)
+    imports = ("transformers.models.resnet.modeling_resnet",)
     distributed = True
 
     def work(self, params: Params, setting: Setting) -> Work:
@@ -107,7 +108,8 @@ def _convolutions(image: int) -> Iterator[Convolution]:
             inputs = width * _WIDENING
 
 
-def _make(params: Params, setting: Setting) -> tuple[Any, torch.Tensor]:
+def make(params: Params, setting: Setting) -> tuple[Any, torch.Tensor]:
+    """The model and its images on the host, already rounded to the dtype; the same for the same seed."""
     with setting.seeded():
         model = make_model().to(setting.torch_dtype)
     return model, _images(params, setting)[0]
@@ -131,7 +133,7 @@ def _loss(forward: Forward, images: torch.Tensor, labels: torch.Tensor) -> torch
 def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
     import torch
 
-    model, images = _make(params, setting)
+    model, images = make(params, setting)
     made = fingerprints(model)
     forward = setting.compiled(setting.place_model(model).eval())
     feed = setting.feed(images)
@@ -163,13 +165,12 @@ def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
         return torch.optim.SGD(weights, lr=_LEARNING_RATE, momentum=_MOMENTUM)
 
     lesson = Lesson(
-        model=_make(params, setting)[0],
+        model=make(params, setting)[0],
         optimizer=sgd,
         loss=_loss,
         feeds=[setting.feed(host) for host in _images(params, setting)],
         few=lambda: [host[:_CHECKED_IMAGES] for host in _images(params, setting, _CHECKED_PIXELS)],
-        start=lambda: _make(params, setting)[
-            0
-        ],  # without batches to go by, later weights let values grow past all bounds
+        # Without batches to go by, later weights let values grow past all bounds.
+        start=lambda: make(params, setting)[0],
     )
     return prepare_training(setting, lesson, work, {})

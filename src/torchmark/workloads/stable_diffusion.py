@@ -64,6 +64,12 @@ class StableDiffusion(Workload):
     name = "stable-diffusion"
     params = Params
     tiny = Params(size=64, steps=4, model="tiny")
+    imports = (
+        "transformers.models.clip.modeling_clip",
+        "diffusers.models.unets.unet_2d_condition",
+        "diffusers.models.autoencoders.autoencoder_kl",
+        "diffusers.schedulers.scheduling_pndm",
+    )
     dtypes = ("float32", "bfloat16", "float16")
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:

@@ -36,6 +36,7 @@ class VitTrain(Workload):
     modes = ("train",)
     params = Params
     tiny = Params(size="tiny", batch=2, image=32)
+    imports = ("transformers.models.vit.modeling_vit",)
     dtypes = ("float32", "float64", "bfloat16")
     distributed = True
 

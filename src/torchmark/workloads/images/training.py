@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Stage, Step, Tensors
+from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 from torchmark.workloads.fingerprint import fingerprints
 from torchmark.workloads.images import Images
 from torchmark.workloads.images.loading import Batches, Normalized, batches
@@ -45,6 +46,41 @@ class Recipe(Struct, frozen=True):
     roundings: int  # on the way through the network and back
     reads_loss: bool = False  # in every step, on the host
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy  # of scores and labels
+
+
+class ImageTraining(Workload):
+    """A workload that trains a network on images: its file says which network, which images, and how."""
+
+    modes = ("train",)
+    distributed = True
+    products: ClassVar[tuple[int, ...]]  # multiplications of each layer for one image
+    parameters: ClassVar[int]
+    pixels: ClassVar[int]  # numbers in an image
+
+    @abstractmethod
+    def recipe(self, params: Any) -> Recipe:
+        """The network and its training."""
+
+    @abstractmethod
+    def images(self, params: Any, setting: Setting) -> Images:
+        """What it is trained on."""
+
+    def work(self, params: Any, setting: Setting) -> Work:
+        """Each layer is gone through once forward and twice back, but nobody asks for the gradient of an image. Bytes:
+        the batch is read; weights and what momentum keeps of their gradients are read and written. On every rank."""
+        bytes_once = (4 * self.parameters + params.batch * self.pixels) * setting.item_bytes
+        flops, ranks = 2 * params.batch * (3 * sum(self.products) - self.products[0]), setting.world_size
+        return Work(
+            items=params.batch * ranks,
+            unit="image",
+            flops=flops * ranks,
+            bytes=(bytes_once + params.batch * _LABEL_BYTES) * ranks,
+        )
+
+    def prepare(self, params: Any, setting: Setting) -> Step:
+        recipe, images = self.recipe(params), self.images(params, setting)
+        classifier = Classifier(recipe, images, params.batch, params.loader_workers, setting)
+        return _job(classifier, self.work(params, setting))
 
 
 class Classifier:
@@ -170,11 +206,9 @@ class Classifier:
         return gradients if self.setting.dtype in _LONG else gradients[-_LAST_LAYER:]
 
 
-def prepare_classifier(
-    recipe: Recipe, images: Images, batch: int, loader_workers: int, setting: Setting, work: Work
-) -> Step:
-    """The job of training this network on these images."""
-    classifier = Classifier(recipe, images, batch, loader_workers, setting)
+def _job(classifier: Classifier, work: Work) -> Step:
+    """The whole training, one step of it at a time."""
+    recipe, setting = classifier.recipe, classifier.setting
     tests = [Stage("test batch", recipe.tests * classifier.test.per_epoch, classifier.try_batch)] * bool(recipe.tests)
     return Step(
         run=classifier.run,
@@ -187,17 +221,8 @@ def prepare_classifier(
         stages=(*tests, Stage("load batch", 0, classifier.train.take)),
         alone=setting.alone(classifier.shared, classifier.run),
         metrics=classifier.metrics,
-        notes={"data": images.source},
+        notes={"data": classifier.images.source},
     )
-
-
-def training_work(batch: int, products: tuple[int, ...], parameters: int, pixels: int, setting: Setting) -> Work:
-    """`products` are the multiplications of each layer for one image. Each layer is gone through once forward and
-    twice back, but nobody asks for the gradient of an image. Bytes: the batch is read; weights and what momentum keeps
-    of their gradients are read and written. All of it on every rank."""
-    bytes_once = (4 * parameters + batch * pixels) * setting.item_bytes + batch * _LABEL_BYTES
-    flops, ranks = 2 * batch * (3 * sum(products) - products[0]), setting.world_size
-    return Work(items=batch * ranks, unit="image", flops=flops * ranks, bytes=bytes_once * ranks)
 
 
 def _load_weights(weights: list[Any], values: Tensors) -> None:

@@ -1,0 +1,79 @@
+"""What a published way of timing adds to the truth, and how much of that each of its faults accounts for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from torchmark.records import Result
+
+# How the metrics of a replayed case begin that tell what its procedure's faults cost.
+BESIDE = "seconds of "  # in the whole time, without being work
+COST = "cost of "  # share by which a step with the fault takes longer than one without
+UNDONE = "left undone"  # share of the time that the device still had to work when the clock was stopped
+MADE = "steps made"  # where they are not those that were counted
+LEAST = 0.001  # shares below this are not worth a word
+
+
+class Cause(Struct, frozen=True):
+    """A fault of the procedure, and by which share of the right figure it changes the published one."""
+
+    name: str
+    share: float
+
+
+class Bias(Struct, frozen=True):
+    """How far the published procedure's figure lies from the right one, both in seconds for the same work."""
+
+    case: str
+    published_s: float
+    steady_s: float
+    precision: float  # of the right one: half its interval
+    verdict: str  # of the right one
+    causes: tuple[Cause, ...]
+    whole_job: bool = False
+
+    @property
+    def share(self) -> float:
+        return self.published_s / self.steady_s - 1
+
+    @property
+    def rest(self) -> float:
+        """What no fault accounts for: chance, and that the two were not timed at the same moment."""
+        return self.share - sum(cause.share for cause in self.causes)
+
+
+def find_bias(published: Result, steady: Result) -> Bias | None:
+    """By the whole job where the right way knows one that the publication timed, else by the step."""
+    ours, right = published.estimate, steady.estimate
+    if ours is None or right is None or right.center_s <= 0:
+        return None
+    if published.job and steady.job and MADE not in published.metrics:
+        whole, exact = published.job, steady.job
+        found = _causes(published, exact.seconds, whole.seconds / exact.seconds)
+        precision = (exact.high_s - exact.low_s) / 2 / exact.seconds
+        return Bias(steady.case.text, whole.seconds, exact.seconds, precision, right.verdict, _ordered(found), True)
+    steps = round(published.job.seconds / ours.center_s) if published.job else 0
+    found = _causes(published, steps * right.center_s, ours.center_s / right.center_s)
+    made = published.metrics.get(MADE, 0.0)
+    if made:
+        found.append(Cause(f"{made:.0f} steps counted as {steps}", made / steps - 1))
+    return Bias(steady.case.text, ours.center_s, right.center_s, right.precision, right.verdict, _ordered(found))
+
+
+def _ordered(causes: list[Cause]) -> tuple[Cause, ...]:
+    return tuple(sorted((cause for cause in causes if abs(cause.share) >= LEAST), key=lambda cause: -abs(cause.share)))
+
+
+def _causes(published: Result, right_s: float, ratio: float) -> list[Cause]:
+    return [cause for name, value in published.metrics.items() for cause in _cause(name, value, right_s, ratio)]
+
+
+def _cause(name: str, value: float, right_s: float, ratio: float) -> Iterator[Cause]:
+    if name.startswith(BESIDE) and right_s > 0:
+        yield Cause(f"{name.removeprefix(BESIDE)} counted", value / right_s)
+    elif name.startswith(COST):
+        yield Cause(name.removeprefix(COST), ratio * value / (1 + value))
+    elif name == UNDONE:
+        yield Cause("device not waited for", -ratio * value)

@@ -1,0 +1,79 @@
+"""From a share of a loop's steps to the time of all of them: what was timed once is counted once, the rest grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from torchmark.analyze.laps import Laps
+from torchmark.analyze.series import read_series
+from torchmark.analyze.statistics import Interval, Series, mean_interval
+from torchmark.records import JobEstimate, StageEstimate
+
+ENOUGH = 20  # laps from which on it shows where warm-up ends; of fewer only the first is special
+WARM_UP = "warm-up"
+
+
+def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
+    """The whole time of a procedure.
+
+    The first lap of a stage, and those after it that were still warm-up, are counted as they were; the later ones
+    stand for all that were not run, with a 95% interval. A stage that was run whole is its sum.
+    """
+    stages = [stage for laps in procedure for stage in _stages(laps)]
+    return JobEstimate(
+        seconds=sum(stage.steps * stage.center_s for stage in stages),
+        low_s=sum(stage.steps * stage.low_s for stage in stages),
+        high_s=sum(stage.steps * stage.high_s for stage in stages),
+        whole=all(laps.whole for laps in procedure),
+        stages=tuple(stages),
+    )
+
+
+def overheads(procedure: Sequence[Laps]) -> dict[str, float]:
+    """Seconds of the whole time that are no work, by stage; of warm-up, those beyond what the same steps take later."""
+    found: dict[str, float] = {}
+    for laps in procedure:
+        stages = _stages(laps)
+        if not laps.is_work:
+            found[laps.stage] = sum(stage.steps * stage.center_s for stage in stages)
+        elif len(stages) > 1:
+            first, later = stages
+            extra_s = first.steps * (first.center_s - later.center_s)
+            found[WARM_UP] = found.get(WARM_UP, 0.0) + extra_s
+    return found
+
+
+def later_step(laps: Laps) -> StageEstimate:
+    """What a step takes once the first ones are over."""
+    return _stages(laps)[-1]
+
+
+def _stages(laps: Laps) -> list[StageEstimate]:
+    name, count, times = laps.stage, laps.published, np.array(laps.seconds)
+    if count == 1 or len(times) == 1:
+        return [_exactly(name, count, float(times.mean()))]
+    begun = 1 if laps.whole else _warm_from(times)
+    first = _exactly(f"first {name}", begun, float(times[:begun].mean()))
+    later = times[begun:]
+    interval = Interval(*[float(later.mean())] * 3) if laps.whole else _mean(later)
+    return [first, StageEstimate(f"later {name}", count - begun, *interval)]
+
+
+def _warm_from(times: Series) -> int:
+    """How many laps went by before it was warm. A start that was faster than the rest is no warm-up."""
+    if len(times) < ENOUGH:
+        return 1
+    cut = 1 + read_series(times[1:], target=0.01, estimand="mean").cut
+    return cut if times[:cut].mean() > times[cut:].mean() else 1
+
+
+def _mean(times: Series) -> Interval:
+    """A sum of many steps follows their mean, not their median."""
+    time = read_series(times, target=0.01, estimand="mean").time if len(times) >= ENOUGH else 1.0
+    return mean_interval(times, time)
+
+
+def _exactly(name: str, count: int, seconds: float) -> StageEstimate:
+    return StageEstimate(name, count, seconds, seconds, seconds)

@@ -1,0 +1,155 @@
+"""`torchmark ab`: the same case live in two environments, until it is clear which one is faster."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchmark import __version__
+from torchmark.analyze.live import LiveComparison, LiveSide
+from torchmark.cli.beginning import hold_machine
+from torchmark.cli.interrupts import Interrupted, orderly_end
+from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.progress import PHASES, ProgressLine
+from torchmark.cli.sides import find_sides
+from torchmark.cli.values import Duration, Share
+from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED
+from torchmark.measure.awake import keep_awake
+from torchmark.measure.messages import Phase
+from torchmark.records import Result, RunHeader
+from torchmark.report.live import render_live, side_line, so_far
+from torchmark.store import RunWriter, check_writable, home, new_path
+from torchmark.studies.ab import Plan, Study
+
+EXAMPLES = """\b
+Examples:
+  torchmark ab mlp --python old-venv --python new-venv   did the upgrade slow me?
+  torchmark ab mlp --env-b OMP_NUM_THREADS=1             what a variable does
+  torchmark ab mlp --settings one.toml --settings two.toml
+  torchmark ab mlp/train@cpu/float32 mlp/train@cpu/float32+compile
+  torchmark ab resnet50 --python old --python new --fail-if-slower 5%
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("cases", nargs=-1, metavar="CASE [CASE]")
+@click.option("--python", "pythons", multiple=True, metavar="PATH", help="Interpreter or environment of A, then of B.")
+@click.option(
+    "--settings",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="TOML file with the settings of A, then of B.",
+)
+@click.option("--env-a", multiple=True, metavar="NAME=VALUE", help="Set this for A; can be given again.")
+@click.option("--env-b", multiple=True, metavar="NAME=VALUE", help="Set this for B; can be given again.")
+@click.option("--device", metavar="NAME", help="Where to run a CASE that does not say; default: A's first device.")
+@click.option("--budget", "budget_s", type=Duration(), default="5m", show_default=True, help="Time for all, at most.")
+@click.option("--target", type=Share(), help="Go on until the ratio is this precise; default: until it is clear.")
+@click.option("--fail-if-slower", "limit", type=Share(), help="Exit with 1 where B is slower by more, or fails.")
+@click.option("--timeout", "timeout_s", type=Duration(), default="10m", show_default=True, help="For one answer.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For weights and order.")
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
+)
+@click.option("--label", default="ab", show_default=True, help="Both sides are kept as runs: LABEL-a and LABEL-b.")
+@click.option("--dry-run", is_flag=True, help="Show the two sides; measure nothing.")
+@click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
+@click.option("--share", is_flag=True, help="Measure although another run does, too.")
+@format_option
+def command(**options: Any) -> int:
+    """Compare one case live in two environments.
+
+    Two interpreters (two versions of torch), two sets of settings, or two ways to run the same work. Pairs of fresh
+    processes take turns in random order until it is clear whether B is faster or slower than A, or the same. The
+    other environment needs torch, numpy, scipy, msgspec and psutil, but not torchmark itself.
+    """
+    lock = nullcontext() if options["dry_run"] else hold_machine(options["wait"], options["share"])
+    with lock:
+        a, b = find_sides(options)
+        if options["dry_run"]:
+            emit("\n".join(side_line(side.name, side.case, side.python, side.environment) for side in (a, b)))
+            return EXIT_FINE
+        check_writable(home() / "ab.jsonl")
+        names = ("budget_s", "timeout_s", "target", "limit", "seed", "data")
+        plan = Plan(a, b, **{name: options[name] for name in names})
+        return _conclude(*_measure(plan), plan, options)
+
+
+def _measure(plan: Plan) -> tuple[Study, int]:
+    """Pair after pair; an interrupt ends it in order, with what is known by then."""
+    progress = ProgressLine(1)
+    study = Study(plan, lambda name, phase: progress.note(_news(study, name, phase)))
+    progress.expect(plan.budget_s)
+    code = EXIT_FINE
+    try:
+        with orderly_end(), keep_awake():
+            for count in study.pairs():
+                progress.mark(f"pair {count}: {so_far(study.interval)}")
+    except Interrupted as interrupt:
+        code = interrupt.exit_code
+    finally:
+        progress.clear()
+    return study, code
+
+
+def _news(study: Study, name: str, phase: Phase) -> str:
+    known = f" · {so_far(study.interval)}" if study.count else ""
+    return f"pair {study.count + 1}{known} · {name}: {PHASES.get(phase.name, phase.name)}"
+
+
+def _conclude(study: Study, code: int, plan: Plan, options: dict[str, Any]) -> int:
+    found = study.outcome()
+    emit(render_live(found, options["format"], terminal_width(), use_color()))
+    kept = _keep(study, found, plan, options["label"]) if found.ratios else []
+    if kept and options["format"] == "table":
+        click.echo(f"Kept as {kept[0]} (A) and {kept[1]} (B): torchmark show {kept[1]}", err=True)
+    return code or _exit_code(found, plan.limit)
+
+
+def _exit_code(found: LiveComparison, limit: float | None) -> int:
+    if limit is not None:
+        slower = found.low is not None and found.low > 1 + limit
+        if slower or found.b.result.status not in ("ok", "interrupted"):
+            return EXIT_CHECK_FAILED
+    return EXIT_NOTHING_MEASURED if found.failed or not found.ratios else EXIT_FINE
+
+
+def _keep(study: Study, found: LiveComparison, plan: Plan, label: str) -> list[str]:
+    """Each side as a run of its own, so that everything that reads runs can read it; A first, so that B is the last."""
+    ids = []
+    for side, live in zip(plan.sides, (found.a, found.b), strict=True):
+        header = _header(plan, live, len(found.ratios), f"{label}-{side.name.lower()}")
+        with RunWriter.create(new_path(header), header) as writer:
+            _write(writer, study.processes[side.name], live.result)
+        ids.append(header.id)
+    return ids
+
+
+def _write(writer: RunWriter, processes: list[Result], whole: Result) -> None:
+    for number, result in enumerate(processes):
+        writer.started(whole.case.text, number)
+        writer.samples(whole.case.text, number, result.processes[0].samples_s)
+    writer.finished(whole)
+
+
+def _header(plan: Plan, live: LiveSide, processes: int, label: str) -> RunHeader:
+    assert live.machine is not None
+    cases = " ".join(dict.fromkeys(side.case.text for side in plan.sides))
+    return RunHeader(
+        id=secrets.token_hex(4),
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        machine=live.machine,
+        cases=(live.result.case.text,),
+        command=f"torchmark ab {cases} --seed {plan.seed}",  # never a path, nor anything of the environment
+        version=__version__,
+        label=label,
+        rigor=live.result.rigor,
+        processes=processes,
+        budget_s=plan.budget_s,
+        seed=plan.seed,
+    )

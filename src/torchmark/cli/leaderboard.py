@@ -1,0 +1,41 @@
+"""The leaderboard of a folder of run files, for `torchmark report --leaderboard`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from torchmark import __version__
+from torchmark.errors import StoreError, UsageError
+
+MANY = 500  # files that take more than a moment to read
+
+
+def leaderboard_text(folder: Path, format: str, top: int) -> str:  # noqa: A002
+    """The boards of all run files in the folder, with their `top` places."""
+    from torchmark.analyze.entries import Entry
+    from torchmark.analyze.leaderboard import order_boards, rank_boards
+    from torchmark.report.leaderboard import Source, render_leaderboard
+    from torchmark.store.index import ask_folder
+
+    boards, found = ask_folder(folder, Entry, lambda entries: order_boards(rank_boards(entries, top)), _show_progress)
+    if not found.files:
+        raise UsageError(
+            f"there are no run files in {folder}", "Name a folder with the .jsonl files of `torchmark run`"
+        )
+    if not boards:
+        why = found.problems[0] if found.problems else "No case in them was measured"
+        raise StoreError(f"there is nothing to rank in the {found.files:,} run files of {folder}", why)
+    # Only the name: a page is sent around, and the way to a folder is nobody's business.
+    source = Source(folder.resolve().name, found.files, found.extracts, found.problems)
+    return render_leaderboard(boards, source, format, __version__)
+
+
+def _show_progress(done: int, total: int) -> None:
+    if total < MANY:
+        return
+    text = f"reading run files: {done:,} of {total:,}"
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text if done < total else ''}", end="", file=sys.stderr, flush=True)
+    elif done == 0:
+        print(f"reading {total:,} run files", file=sys.stderr, flush=True)

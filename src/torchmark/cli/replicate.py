@@ -1,0 +1,162 @@
+"""`torchmark replicate`: published tables once more, done here as the authors did, with this machine beside theirs."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from torchmark import __version__
+from torchmark.cli.beginning import hold_machine, look
+from torchmark.cli.interrupts import Interrupted, orderly_end
+from torchmark.cli.measuring import keep, log_path
+from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.progress import ProgressLine
+from torchmark.cli.values import Duration, Share
+from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
+from torchmark.measure.awake import keep_awake
+from torchmark.measure.cases import check_device
+from torchmark.measure.session import Finished, Started
+from torchmark.publications import find_publication, names
+from torchmark.publications.contract import Publication
+from torchmark.records import Machine, Run, RunHeader, parse_case
+from torchmark.report.sheets import render_replicated
+from torchmark.store import RunWriter, check_writable, load, new_path
+from torchmark.studies.beside import put_beside
+from torchmark.studies.replicate import Replication, Request, plan_cases, plan_replays
+
+EXAMPLES = """\b
+Examples:
+  torchmark replicate                              all publications, within ten minutes
+  torchmark replicate m1-chips                     one of them, every step of it
+  torchmark replicate m1-chips --scale 0.01        a hundredth of the steps, the rest extrapolated
+  torchmark replicate simple-add --steady          beside it the right way, and what the difference is made of
+  torchmark replicate apple-silicon-bert --budget 8h --device cpu
+  torchmark compare last 'm1-chips/M1 CPU'         afterwards: this machine against one of theirs
+"""
+
+
+@click.command("replicate", epilog=EXAMPLES)
+@click.argument("publications", nargs=-1, metavar="[PUBLICATION]...")
+@click.option("--device", "devices", multiple=True, metavar="NAME,…", help="Where; default: CPU and accelerator.")
+@click.option("--scale", type=Share(whole=True), default="1", show_default=True, help="Share of the steps, at least 5.")
+@click.option("--steady", is_flag=True, help="Measure the right way too, and tell where the difference comes from.")
+@click.option("--budget", "budget_s", type=Duration(), default="10m", show_default=True, help="For all, at most.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For weights and inputs.")
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
+)
+@click.option("--label", help="A name for this run.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep it; default: with the others."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be replayed; measure nothing.")
+@click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
+@click.option("--share", is_flag=True, help="Measure although another run does, too.")
+@format_option
+def command(publications: tuple[str, ...], **options: Any) -> int:
+    """Replay published benchmarks here, exactly as their authors did.
+
+    Same steps, same timed region, same missing warm-up, same unit: each table is printed as it was published, with
+    this machine as a new column. A row that cannot be run here says why.
+    """
+    chosen = tuple(find_publication(name) for name in publications or names())
+    wanted = [name for text in options["devices"] for name in text.split(",") if name]
+    for name in wanted:  # a mistake is told before anything slow is done
+        check_device(name)
+    if options["dry_run"]:
+        emit(_describe(chosen, wanted or ["cpu"], options))
+        return EXIT_FINE
+    with hold_machine(options["wait"], options["share"]):
+        machine = _look(chosen, wanted)
+        request = _request(chosen, tuple(device.name for device in machine.devices), options)
+        header = _header(request, machine, options["label"])
+        path = options["out"] or new_path(header)
+        check_writable(path)
+        with RunWriter.create(path, header) as writer:
+            code = _replicate(request, machine, writer)
+        return _conclude(request, load(path), options["format"], code, all_devices=not wanted)
+
+
+def _request(chosen: tuple[Publication, ...], devices: tuple[str, ...], options: dict[str, Any]) -> Request:
+    return Request(
+        publications=chosen,
+        devices=devices,
+        scale=options["scale"],
+        budget_s=options["budget_s"],
+        steady=options["steady"],
+        seed=options["seed"],
+        data=options["data"],
+    )
+
+
+def _describe(chosen: tuple[Publication, ...], devices: list[str], options: dict[str, Any]) -> str:
+    replays = plan_replays(_request(chosen, tuple(devices), options))
+    lines = [f"{each.publication}: {each.case.text}" for each in replays]
+    return "\n".join([*lines, "", f"{len(lines)} cases, {options['scale']:g} of the steps of each"])
+
+
+def _look(chosen: tuple[Publication, ...], wanted: list[str]) -> Machine:
+    """The machine with its CPU and its first accelerator, or with the devices that are named."""
+    cases = [parse_case(figure.case) for each in chosen for figure in each.figures if figure.case]
+    machine = look(wanted or None, cases)
+    accelerators = [device for device in machine.devices if device.name != "cpu"]
+    others = [] if wanted else accelerators[1:]  # one of them speaks for all that are not named
+    return replace(machine, devices=tuple(device for device in machine.devices if device not in others))
+
+
+def _header(request: Request, machine: Machine, label: str | None) -> RunHeader:
+    given = [publication.name for publication in request.publications]
+    options = f"--device {','.join(request.devices)} --scale {request.scale:g} --budget {request.budget_s:g}s"
+    steady = " --steady" if request.steady else ""
+    cases = plan_cases(request)
+    return RunHeader(
+        id=secrets.token_hex(4),
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        machine=machine,
+        cases=tuple(case.text for case in cases),
+        command=f"torchmark replicate {' '.join(given)} {options}{steady} --seed {request.seed}",
+        version=__version__,
+        label=label,
+        rigor="quick",
+        budget_s=request.budget_s,
+        seed=request.seed,
+    )
+
+
+def _replicate(request: Request, machine: Machine, writer: RunWriter) -> int:
+    """Every result is on the disk before the next process starts; an interrupt ends the run in order."""
+    cases = [case.text for case in plan_cases(request)]
+    progress = ProgressLine(len(cases))
+    replication = Replication(request, machine, progress.heard, log_path(writer.path))
+    code = EXIT_FINE
+    try:
+        with orderly_end(), keep_awake():
+            progress.expect(request.budget_s)
+            for event in replication.events():
+                if isinstance(event, Started):
+                    progress.started(event.case, cases.index(event.case.text) + 1, 0, 1)
+                keep(event, writer)
+                if isinstance(event, Finished):
+                    progress.finished(event.result)
+    except Interrupted as interrupt:
+        code = interrupt.exit_code
+        for result in replication.interrupted():
+            writer.finished(result)
+    finally:
+        progress.clear()
+    return code
+
+
+def _conclude(request: Request, run: Run, format: str, code: int, all_devices: bool) -> int:  # noqa: A002
+    replicated = [put_beside(each, run.results, request.devices, all_devices) for each in request.publications]
+    emit(render_replicated(run, replicated, format, terminal_width(), use_color()))
+    if format == "table":
+        click.echo(f"Kept as {run.header.id}: torchmark show {run.header.id}", err=True)
+    if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
+        return EXIT_NOTHING_MEASURED
+    return code

@@ -1,0 +1,71 @@
+"""What a worker does to its own process before a case: threads and other settings, a memory limit, preheating."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from torchmark.devices.contract import Device
+from torchmark.records import Value
+
+PREHEAT_SIZE = 512
+
+
+def prepare_torch(threads: int | None) -> dict[str, Value | None]:
+    """Set the thread count, and note every setting that changes the speed."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return {
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "onednn": bool(torch.backends.mkldnn.enabled),
+        "onednn_max_isa": _instruction_set(os.environ.get("ONEDNN_MAX_CPU_ISA")),
+        "omp_num_threads": _number(os.environ.get("OMP_NUM_THREADS")),
+        "kmp_blocktime": _number(os.environ.get("KMP_BLOCKTIME")),
+    }
+
+
+def _instruction_set(text: str | None) -> str | None:
+    """Only what oneDNN knows by that name: the environment may hold anything, and results are shared."""
+    known = r"ALL|SSE41|AVX|AVX2(_VNNI)?|AVX512_CORE(_VNNI|_BF16|_FP16|_AMX(_FP16)?)?|AVX10_\d_\d+(_AMX(_\w{1,4})?)?"
+    return text if text is not None and re.fullmatch(known, text, re.IGNORECASE) else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def limit_memory(sharers: int) -> None:
+    """Refuse this process more memory than is free, or its share where ranks divide it: then too large a case ends as
+    `oom`, not the whole machine."""
+    try:
+        import resource
+
+        import psutil
+    except ImportError:  # Windows has no such limit
+        return
+    if not hasattr(resource, "RLIMIT_DATA"):
+        return
+    own = psutil.Process().memory_info()
+    free = psutil.virtual_memory().available // sharers + getattr(own, "data", own.rss)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (free if hard < 0 else min(free, hard), hard))
+
+
+def preheat(device: Device, seconds: float) -> None:
+    """Clocks rise with time, not with counts: give the device some work before the first case."""
+    import torch
+
+    matrix = torch.ones(PREHEAT_SIZE, PREHEAT_SIZE, device=device.place)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        torch.mm(matrix, matrix)
+        device.synchronize()

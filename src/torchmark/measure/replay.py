@@ -1,0 +1,182 @@
+"""The process that replays cases of one publication: times them as they were timed there, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from torchmark.analyze.bias import BESIDE, COST, MADE, UNDONE
+from torchmark.analyze.cautions import contended
+from torchmark.analyze.extrapolation import extrapolate, later_step, overheads
+from torchmark.analyze.laps import Laps
+from torchmark.analyze.verdict import contention_of, taken_by_others
+from torchmark.devices import open_device
+from torchmark.devices.contract import Device
+from torchmark.measure.lifeline import end_with, lead_own_group
+from torchmark.measure.messages import Measured, Message, Phase, Replayed, encode
+from torchmark.measure.outcomes import status_of
+from torchmark.measure.procedures import make_procedure
+from torchmark.measure.procedures.contract import Played, Procedure, Task
+from torchmark.measure.process import limit_memory, prepare_torch
+from torchmark.measure.stopwatch import Stopwatch
+from torchmark.measure.worker import redirect_output
+from torchmark.meters import open_conditions
+from torchmark.meters.memory import HostMemoryMeter
+from torchmark.records import Estimate, JobEstimate, Memory, Result, Trend
+from torchmark.workloads import find_workload
+
+Say = Callable[[Message], None]
+
+
+class ReplayJob(Struct, frozen=True):
+    """Cases that a publication timed in one process, in their order."""
+
+    publication: str
+    tasks: tuple[Task, ...]
+    time_left_s: float
+    take_apart: bool = False  # also find out what each fault of the procedure costs
+
+
+decode_job = msgspec.json.Decoder(ReplayJob).decode
+
+
+def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
+    """Do the one job that comes over the pipe. Runs in a process of its own."""
+    lead_own_group()
+    end_with(lifeline)
+    if log:
+        redirect_output(log)
+    job = decode_job(pipe.recv_bytes())
+
+    def say(message: Message) -> None:
+        pipe.send_bytes(encode(message))
+
+    procedure, deadline = make_procedure(job.publication), time.monotonic() + job.time_left_s
+    for number, task in enumerate(job.tasks, 1):
+        result = replay(procedure, task, deadline - time.monotonic(), job.take_apart, say)
+        say(Measured(result) if number == len(job.tasks) else Replayed(result))
+    pipe.close()
+
+
+def replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bool, say: Say) -> Result:
+    """The result of a case in this process: every failure that can be caught becomes a status."""
+    common: dict[str, Any] = {
+        "case": task.case,
+        "version": task.version,
+        "params": asdict(task.params),
+        "seed": task.seed,
+    }
+    try:
+        return Result(**common, **_replay(procedure, task, time_left_s, take_apart, say), status="ok")
+    except Exception as error:
+        traceback.print_exc()
+        status, reason = status_of(error)
+        return Result(**common, status=status, reason=reason)
+
+
+def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bool, say: Say) -> dict[str, Any]:
+    started = time.perf_counter()
+    say(Phase("build"))
+    device = open_device(task.case.device)
+    settings = {} if procedure.whole_process else prepare_torch(task.case.threads)
+    if device.kind == "cpu":
+        limit_memory(task.case.workers)
+    device.reset_peak_memory()
+    host = HostMemoryMeter()
+    watch = Stopwatch(time_left_s - (time.perf_counter() - started), lambda text: say(Phase(text)))
+    read = open_conditions()
+    before = read()
+    played = procedure.play(task, device.place, watch)
+    watch.finish(device.synchronize)
+    contention = contention_of((before, read()), None, None)
+    disturbed = "; ".join(taken_by_others(contention))
+    played_s = time.perf_counter() - started
+    own = device.memory()
+    memory = Memory(host.read().peak_bytes, own.device_peak_bytes, own.device_reserved_bytes, own.provenance)
+    faults = _faults(procedure, task, played, device, watch, say) if take_apart else {}
+    stages = tuple(watch.stages.values())
+    part = not all(laps.whole for laps in stages)
+    if part and device.queues:
+        stages = paced(stages, watch.unfinished_s)
+    job = extrapolate(stages)
+    return {
+        "estimate": replace(estimate_of(procedure, task, stages, job), contention=contention),
+        "cautions": (contended(disturbed),) if disturbed else (),
+        "job": None if procedure.endless else job,
+        "memory": memory,
+        "work": find_workload(task.case.workload).work(task.params, task.setting(device.place)),
+        "metrics": played.metrics
+        | faults
+        | _beside(procedure, task, stages)
+        | (_undone(watch) if device.queues and not part else {}),
+        "settings": settings | played.settings,
+        "phases_s": {"replay": watch.seconds, "around it": max(played_s - watch.seconds, 0.0)},
+    }
+
+
+def _faults(
+    procedure: Procedure, task: Task, played: Played, device: Device, watch: Stopwatch, say: Say
+) -> dict[str, float]:
+    say(Phase("taking the procedure apart"))
+    found = procedure.faults(task, played, device, watch)
+    return {COST + fault: share for fault, share in found.items()}
+
+
+def _beside(procedure: Procedure, task: Task, stages: Sequence[Laps]) -> dict[str, float]:
+    """What the published figure holds beside the work that it is about."""
+    if procedure.endless:
+        return {}
+    found = {BESIDE + name: seconds for name, seconds in overheads(stages).items()}
+    made = procedure.made(task)
+    return found | ({MADE: float(made)} if made != task.steps else {})
+
+
+def _undone(watch: Stopwatch) -> dict[str, float]:
+    """Only of a whole loop, whose clock the device has outrun by no more than its queue holds."""
+    return {UNDONE: watch.unfinished_s / watch.seconds}
+
+
+def paced(stages: Sequence[Laps], unfinished_s: float) -> tuple[Laps, ...]:
+    """A short loop hands its steps over before the device's queue is full; a long one goes at the device's own pace.
+
+    So where steps stand for many more, they are given what the device still had to do for them.
+    """
+    count = sum(len(laps.seconds) for laps in stages if laps.is_work)
+    return tuple(
+        replace(laps, seconds=[each + unfinished_s / count for each in laps.seconds]) if laps.is_work else laps
+        for laps in stages
+    )
+
+
+def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: JobEstimate) -> Estimate:
+    """The figure that the publication would have printed, for one step; such a procedure knows no interval."""
+    work = next(laps for laps in stages if laps.is_work)
+    center_s = later_step(work).center_s if procedure.endless else job.seconds / task.steps
+    steps = work.seconds
+    ordered = sorted(steps)
+    return Estimate(
+        center_s=center_s,
+        low_s=center_s,
+        high_s=center_s,
+        estimand="mean",
+        verdict="as-published",
+        first_step_s=steps[0],
+        effective_samples=float(len(steps)),
+        warmup_cut=0,
+        trend=Trend(0.0, 0.0),
+        samples_s=tuple(steps),
+        sample_count=len(steps),
+        median_s=ordered[len(ordered) // 2],
+        mean_s=center_s,
+        mean_low_s=center_s,
+        mean_high_s=center_s,
+        min_s=ordered[0],
+        duration_s=sum(sum(laps.seconds) for laps in stages),
+    )

@@ -1,0 +1,106 @@
+"""A stopwatch that goes along with a published loop: it notes every lap and changes nothing about what is timed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+
+from torchmark.analyze.laps import Laps
+from torchmark.errors import DoesNotFitError
+
+FEWEST_STEPS = 5
+SAY_EVERY_S = 1.0
+MORE_TIME = "Give it more time with --budget, or take fewer steps with --scale"
+LATE_S = 5.0  # by which a loop may be late that seemed to fit
+SURELY = 2.0  # a first step may take this many times as long as those that follow
+
+Listen = Callable[[str], None]
+
+
+def due(published: int, scale: float) -> int:
+    """How many of so many repetitions to do where only a share of them is wanted."""
+    return min(published, max(FEWEST_STEPS, math.ceil(scale * published)))
+
+
+def do_not_tell(text: str) -> None:
+    """For whoever has nobody to tell how far it has come."""
+    del text
+
+
+class Stopwatch:
+    """Laps by the name of their stage, in order.
+
+    A lap lasts from the end of the one before to its own, so that all of them together are the whole time.
+    """
+
+    def __init__(self, time_left_s: float, listen: Listen = do_not_tell) -> None:
+        self.stages: dict[str, Laps] = {}
+        self.unfinished_s = 0.0  # what the device still had to do when the clock was stopped
+        self._listen, self._expected = listen, dict[str, int]()
+        self._mark = self._spoken = time.perf_counter()
+        self._deadline = self._mark + time_left_s
+
+    def start(self) -> None:
+        """The published clock starts here."""
+        self._mark = time.perf_counter()
+
+    def lap(self, stage: str, published: int = 1) -> None:
+        """Something beside the work has ended, which the procedure does so many times in all."""
+        self._note(self._stage(stage, published, is_work=False))
+
+    def expect(self, stage: str, count: int) -> None:
+        """So many laps of this stage are going to be taken, in one loop or several."""
+        self._expected[stage] = count
+
+    def loop(self, stage: str, published: int, count: int) -> Iterator[int]:
+        """Numbers of the steps to take now, each a lap of its own; raises where all of them would take too long."""
+        laps, expected = self._stage(stage, published, is_work=True), self._expected.setdefault(stage, count)
+        for number in range(count):
+            yield number
+            self._note(laps)
+            done = len(laps)
+            if done <= 2:
+                self._check_time((expected - done) * (laps[-1] / SURELY if done == 1 else laps[-1]))
+            elif self._mark > self._deadline + LATE_S:
+                self._check_time((expected - done) * sum(laps) / done)
+            if self._mark - self._spoken > SAY_EVERY_S:
+                self._listen(f"{stage} {done} of {expected}")
+                self._spoken = self._mark = time.perf_counter()
+
+    def finish(self, wait: Callable[[], None]) -> None:
+        """The published clock has stopped: find out how much the device had not done by then."""
+        wait()
+        self.unfinished_s = time.perf_counter() - self._mark
+
+    @property
+    def seconds(self) -> float:
+        """All laps so far."""
+        return sum(sum(laps.seconds) for laps in self.stages.values())
+
+    @property
+    def time_left_s(self) -> float:
+        return self._deadline - time.perf_counter()
+
+    def _stage(self, name: str, published: int, is_work: bool) -> list[float]:
+        return self.stages.setdefault(name, Laps(name, [], published, is_work)).seconds
+
+    def _note(self, laps: list[float]) -> None:
+        now = time.perf_counter()
+        laps.append(now - self._mark)
+        self._mark = now
+
+    def _check_time(self, needed_s: float) -> None:
+        if needed_s > max(self.time_left_s, 0.0):
+            raise DoesNotFitError(would_take(needed_s + self.seconds), MORE_TIME)
+
+
+def would_take(seconds: float) -> str:
+    """Why a row has no figure, in the words that every such row uses."""
+    return f"would take {_length(seconds)}"
+
+
+def _length(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"

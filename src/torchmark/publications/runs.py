@@ -1,0 +1,165 @@
+"""Published figures as runs, so that whatever shows and compares runs can do the same with them."""
+
+from __future__ import annotations
+
+import re
+
+from torchmark.errors import UnknownName, UsageError
+from torchmark.publications.contract import Figure, Publication, PublishedMachine, PublishedTable
+from torchmark.publications.files import find_publication
+from torchmark.records import (
+    Caution,
+    DeviceInfo,
+    Estimate,
+    JobEstimate,
+    Machine,
+    Result,
+    Run,
+    RunHeader,
+    Trend,
+    Work,
+    parse_case,
+)
+
+
+def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
+    """The runs that a person means by `m1-chips` or `m1-chips/M1 Ultra GPU`."""
+    name, slash, machine = text.partition("/")
+    publication = find_publication(name)
+    return as_runs(publication, _find_machine(publication, machine).name if slash else None, repeats)
+
+
+def as_runs(publication: Publication, machine: str | None = None, repeats: bool = False) -> tuple[Run, ...]:
+    """One run for each machine, or for the one that is named.
+
+    A figure that stands in two tables is one result, as a run has one for each case; `repeats` keeps both.
+    """
+    chosen = [each for each in publication.machines if machine in (None, each.name)]
+    return tuple(_run(publication, each, repeats) for each in chosen)
+
+
+def _find_machine(publication: Publication, text: str) -> PublishedMachine:
+    """By its name, however it is spaced and capitalised, or by the beginning that no other has."""
+    by_name = {_plain(each.name): each for each in publication.machines}
+    wanted = _plain(text)
+    names = [wanted] if wanted in by_name else [name for name in by_name if wanted and name.startswith(wanted)]
+    found = [by_name[name] for name in names]
+    if not found:
+        raise UnknownName(f"machine of {publication.name}", text, [each.name for each in publication.machines])
+    if len(found) > 1:
+        known = ", ".join(f"'{publication.name}/{each.name}'" for each in found)
+        raise UsageError(f"'{publication.name}/{text}' could be {len(found)} machines: {known}", "Name one of them")
+    return found[0]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.casefold())
+
+
+def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> Run:
+    results = [
+        _result(publication, table, figure)
+        for table in publication.tables
+        for figure in table.figures
+        if figure.machine == machine.name and figure.case
+    ]
+    if not repeats:
+        first = {result.case.text: result for result in reversed(results)}
+        results = [result for result in results if result is first[result.case.text]]
+    label = f"{publication.name}/{machine.name}"
+    header = RunHeader(
+        id=label,
+        created=str(publication.year or ""),
+        machine=_machine(machine),
+        cases=tuple(dict.fromkeys(result.case.text for result in results)),
+        command=f"torchmark replicate {publication.name}",
+        version="",
+        label=label,
+    )
+    return Run(header, tuple(results))
+
+
+def _machine(machine: PublishedMachine) -> Machine:
+    """What is not said stays empty: nothing is made up about somebody else's machine."""
+    own = machine.device == "cuda"  # has memory of its own; the others share that of the machine
+    memory = machine.memory_gib * 2**30 if own and machine.memory_gib else None
+    cores = machine.cores if machine.device == "cpu" else 0
+    return Machine(
+        cpu=machine.hardware if machine.device == "cpu" else "",
+        physical_cores=cores,
+        logical_cores=cores,
+        memory_gib=0 if own else machine.memory_gib,
+        os="",
+        python="",
+        devices=(DeviceInfo(machine.device, machine.hardware, memory, cores=machine.cores or None),),
+    )
+
+
+def _result(publication: Publication, table: PublishedTable, figure: Figure) -> Result:
+    case = parse_case(figure.case or "")
+    power = next((each.value for each in publication.of_kind("power") if each.machine == figure.machine), None)
+    return Result(
+        case=case,
+        status="oom" if figure.value is None else "ok",
+        reason=f"published as '{figure.printed}': out of memory" if figure.value is None else None,
+        params=case.params,
+        estimate=_estimate(figure),
+        version=figure.version,
+        work=_work(figure),
+        job=_job(figure),
+        metrics={} if power is None else {"peak_power_w": power},
+        settings={
+            "machine": figure.machine,
+            "table": table.title,
+            "row": " / ".join(figure.labels),
+            "column": figure.column,
+            "printed": figure.printed,
+            "unit": figure.unit,
+            "steps": figure.steps if figure.steps > 1 else None,
+        },
+        cautions=_cautions(publication, table, figure),
+    )
+
+
+def _estimate(figure: Figure) -> Estimate | None:
+    """One block of all its steps is all that was timed: there is no interval, no first step and no spread."""
+    seconds = figure.step_s
+    if seconds is None:
+        return None
+    return Estimate(
+        center_s=seconds,
+        low_s=seconds,
+        high_s=seconds,
+        estimand="mean",
+        verdict="as-published",
+        first_step_s=0.0,
+        effective_samples=1.0,
+        warmup_cut=0,
+        trend=Trend(0.0, 0.0),
+        evidence=("a published figure: how sure it is was not said",),
+        sample_count=1,
+        block_size=figure.steps,
+        median_s=seconds,
+        mean_s=seconds,
+        mean_low_s=seconds,
+        mean_high_s=seconds,
+        min_s=seconds,
+        duration_s=figure.total_s or 0.0,
+    )
+
+
+def _cautions(publication: Publication, table: PublishedTable, figure: Figure) -> tuple[Caution, ...]:
+    if figure.value is None:
+        return ()  # where there is no figure, none has to be read with care
+    notes = publication.notes_on(table, figure)
+    return tuple(Caution(kind, note.cause, note.cure) for kind, note in notes.items())
+
+
+def _work(figure: Figure) -> Work:
+    moved = figure.item_bytes
+    return Work(figure.items, figure.item_unit, bytes=None if moved is None else moved * figure.items)
+
+
+def _job(figure: Figure) -> JobEstimate | None:
+    total = figure.total_s
+    return JobEstimate(total, total, total, whole=True) if total is not None else None

@@ -1,0 +1,211 @@
+"""Speed against a parameter that was swept: where more batch or more threads stop to pay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence, Set
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from torchmark.records import Result, Value
+from torchmark.report import figures, units
+from torchmark.report.charts.scales import factor_ticks
+from torchmark.report.charts.series import Series, color, is_measured
+from torchmark.report.draw import WIDTH, Chart
+from torchmark.report.text import shorten
+
+if TYPE_CHECKING:
+    import altair
+
+FEWEST = 3  # values from which a parameter makes a curve
+_HEIGHT = 170
+_APART = 8
+
+
+class Point(Struct, frozen=True):
+    """The speed at one value of the parameter, in items per second."""
+
+    x: float
+    rate: float
+    low: float
+    high: float
+    about: str
+
+
+class Curve(Struct, frozen=True):
+    """One series with everything but the parameter held fixed; `lost` are values at which there was no figure."""
+
+    name: str
+    color: str
+    points: tuple[Point, ...]
+    lost: tuple[tuple[float, str], ...] = ()
+
+
+class Panel(Struct, frozen=True):
+    """Curves over one parameter of one workload and mode."""
+
+    title: str
+    parameter: str
+    unit: str
+    curves: tuple[Curve, ...]
+
+
+class _Member(Struct, frozen=True):
+    """A result seen as a point on a curve."""
+
+    series: Series
+    result: Result
+    x: float
+    fixed: dict[str, Value]  # all settings but the one that is swept
+
+
+def find_panels(series: Sequence[Series]) -> tuple[Panel, ...]:
+    """A panel for every parameter of which a workload was measured with three values or more."""
+    implied = _implied_by_items([result for each in series for result in each.results])
+    groups: dict[tuple[str, str, str, int, str], list[_Member]] = {}
+    for each in series:
+        for result in each.results:
+            unit = result.work.unit if result.work else "step"
+            for name, member in _members(each, result, implied.get(result.case.workload, set())):
+                key = (result.case.workload, result.case.mode, name, result.version, unit)
+                groups.setdefault(key, []).append(member)
+    panels = (_panel(f"{key[0]}/{key[1]}", key[2], key[4], members) for key, members in groups.items())
+    return tuple(panel for panel in panels if panel.curves)
+
+
+def _implied_by_items(results: Sequence[Result]) -> dict[str, set[str]]:
+    """By workload, the parameters that always are the items of a step: published cases leave a usual batch unsaid."""
+    seen: dict[tuple[str, str], set[tuple[Value, float]]] = {}
+    for result in results:
+        for name, value in (result.case.params | result.params).items():
+            if result.work:
+                seen.setdefault((result.case.workload, name), set()).add((value, result.work.items))
+    implied: dict[str, set[str]] = {}
+    for (workload, name), pairs in seen.items():
+        if len(pairs) > 1 and all(value == items for value, items in pairs):
+            implied.setdefault(workload, set()).add(name)
+    return implied
+
+
+def _members(series: Series, result: Result, implied: Set[str]) -> Iterator[tuple[str, _Member]]:
+    case = result.case
+    settings: dict[str, Value] = {**case.params, **result.params, "dtype": case.dtype, "compile": case.compile}
+    settings |= {"transfer": case.transfer, "workers": case.workers, "protocol": case.protocol}
+    settings |= {"threads": case.threads} if case.threads is not None else {}
+    if result.work:
+        settings |= {name: result.work.items for name in implied if name not in settings}
+    for name, value in settings.items():
+        if name != "workers" and isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            fixed = {key: each for key, each in settings.items() if key != name}
+            yield name, _Member(series, result, float(value), fixed)
+
+
+def _panel(title: str, parameter: str, unit: str, members: Sequence[_Member]) -> Panel:
+    lines: dict[tuple[str, str], list[_Member]] = {}
+    for member in members:
+        lines.setdefault((member.series.name, repr(sorted(member.fixed.items()))), []).append(member)
+    swept = [
+        line for line in lines.values() if len({member.x for member in line if is_measured(member.result)}) >= FEWEST
+    ]
+    names = _names(swept)
+    alone = len({line[0].series.name for line in swept}) == len(swept)
+    colors = [line[0].series.color if alone else color(index) for index, line in enumerate(swept)]
+    curves = [_curve(name, shade, line) for name, shade, line in zip(names, colors, swept, strict=True)]
+    return Panel(title, parameter, unit, tuple(curve for curve in curves if len(curve.points) >= FEWEST))
+
+
+def _names(lines: Sequence[Sequence[_Member]]) -> list[str]:
+    """What tells each curve from the others of its panel."""
+    fixed = [line[0].fixed for line in lines]
+    differing = [
+        key
+        for key in dict.fromkeys(key for each in fixed for key in each)
+        if len({repr(each.get(key)) for each in fixed}) > 1
+    ]
+    several = len({line[0].series.name for line in lines}) > 1
+    names = []
+    for line in lines:
+        parts = [line[0].series.name] if several else []
+        parts += [f"{key}={line[0].fixed[key]}" for key in differing if key in line[0].fixed]
+        names.append(shorten(" · ".join(parts), 48))
+    return names
+
+
+def _curve(name: str, shade: str, line: Sequence[_Member]) -> Curve:
+    points = [_point(name, member) for member in line if is_measured(member.result)]
+    known = {point.x: point for point in points if point}
+    lost = {member.x: member.result.status for member in line if member.result.status not in ("ok", "skipped")}
+    return Curve(
+        name, shade, tuple(known[x] for x in sorted(known)), tuple((x, lost[x]) for x in sorted(lost) if x not in known)
+    )
+
+
+def _point(name: str, member: _Member) -> Point | None:
+    result, found = member.result, member.result.estimate
+    items = result.work.items if result.work else 1.0
+    assert found is not None
+    rate = items / found.center_s
+    if not (0 < rate < math.inf):
+        return None
+    margin = "as published" if figures.is_published(result) else figures.margin(found)
+    said = f"{units.rate(rate, shorten(result.work.unit, 24) if result.work else 'step')} {margin}"
+    about = f"{name + ', ' if name else ''}{units.digits(member.x)}: {said}"
+    low = min(items / found.high_s, rate) if found.high_s > 0 else rate
+    high = min(max(items / found.low_s, rate), 2 * rate) if found.low_s > 0 else 2 * rate
+    return Point(member.x, rate, low, high, about)
+
+
+def draw_panel(panel: Panel) -> Chart:
+    """Points with their intervals, joined; a value without a figure is marked at the bottom with its status."""
+    import altair as alt
+
+    x, scale = _x(panel), _y_scale(panel)
+    axis = alt.Axis(title=None, format="~s", domain=False, ticks=False)
+    axis.values = factor_ticks(*scale.domain) if scale.type == "log" else alt.Undefined
+    y = alt.Y("rate:Q", axis=axis, scale=scale)
+    names, shades = [curve.name for curve in panel.curves], [curve.color for curve in panel.curves]
+    legend = alt.Legend(orient="bottom", columns=1, title=None, labelLimit=WIDTH - 100) if len(names) > 1 else None
+    shade = alt.Color("curve:N", scale=alt.Scale(domain=names, range=shades), legend=legend)
+    base = alt.Chart(alt.NamedData("rows")).encode(x=x, color=shade)
+    lost = [{"x": x, "status": status, "curve": curve.name} for curve in panel.curves for x, status in curve.lost]
+    marks = alt.layer(
+        base.mark_line(strokeWidth=2, aria=False).encode(y=y),
+        base.mark_rule(strokeWidth=1.5, aria=False).encode(y=alt.Y("low:Q", axis=axis, scale=scale), y2=alt.Y2("high")),
+        base.mark_point(filled=True, size=48, opacity=1).encode(y=y, description=alt.Description("about:N")),
+        alt.Chart(alt.NamedData("lost"))
+        .mark_text(dy=-6, fontSize=11, aria=False)
+        .encode(x=x, y=alt.value(_HEIGHT), text=alt.Text("status:N"), color=shade),
+    )
+    return Chart(marks.properties(width=WIDTH - 40, height=_HEIGHT), {"rows": _rows(panel), "lost": lost})
+
+
+def _x(panel: Panel) -> altair.X:
+    """The values that were swept, and no others; as powers where they grow like such."""
+    import altair as alt
+
+    seen = {point.x for curve in panel.curves for point in curve.points}
+    values = sorted(seen | {x for curve in panel.curves for x, _ in curve.lost})
+    style = "~s" if values[-1] >= 1e5 else "~f"
+    axis = alt.Axis(values=values, title=panel.parameter, format=style, grid=False, labelOverlap=True)
+    growth = {"type": "log", "base": 2} if values[-1] / values[0] >= 4 else {"zero": False}
+    return alt.X("x:Q", axis=axis, scale=alt.Scale(nice=False, padding=10, **growth))
+
+
+def _y_scale(panel: Panel) -> altair.Scale:
+    """From zero; in powers where the lowest curve would lie flat on the ground beside the highest."""
+    import altair as alt
+
+    highest = [max(point.rate for point in curve.points) for curve in panel.curves]
+    if max(highest) <= _APART * min(highest):
+        return alt.Scale(zero=True)
+    lowest = min(point.rate for curve in panel.curves for point in curve.points)
+    return alt.Scale(type="log", domain=[lowest / 2, max(highest) * 2], nice=False, clamp=True)
+
+
+def _rows(panel: Panel) -> list[dict[str, Any]]:
+    return [
+        {"curve": curve.name, **{name: getattr(point, name) for name in Point.__struct_fields__}}
+        for curve in panel.curves
+        for point in curve.points
+    ]

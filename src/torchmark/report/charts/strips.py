@@ -1,0 +1,138 @@
+"""Step times in the order in which they were seen: warm-up, drift and throttling show at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+from msgspec import Struct
+
+from torchmark.records import Estimate, Result
+from torchmark.report import figures, units
+from torchmark.report.draw import LINE, QUIET, WIDTH, Chart
+
+COLUMNS = 240  # more cannot be told apart on the screen
+FEWEST = 5  # samples below which there is no course to see
+LEAST_SPAN = 0.1  # of the step time: less would make a mountain of every molehill
+TALLEST = 3.0  # times the median: what sticks out further is cut by the edge, unless a tenth of all does
+FURTHEST = 1e6  # times the step time: samples that lie so far apart were not timed but made up
+_HEIGHT = 84
+
+
+class Column(Struct, frozen=True):
+    """What the samples of one column have between them."""
+
+    sample: int  # the number of its first sample, counted over all processes
+    process: int
+    low: float
+    middle: float
+    high: float
+
+
+class Strip(Struct, frozen=True):
+    """The samples of one result, in the unit in which its step time is best read."""
+
+    columns: tuple[Column, ...]
+    warmups: tuple[tuple[int, int], ...]  # from sample, to sample
+    starts: tuple[int, ...]  # the first samples of the processes after the first one
+    count: int
+    center: float
+    unit: str
+    low: float
+    high: float
+    about: str
+
+
+def has_samples(result: Result) -> bool:
+    """Whether there may be a strip at all."""
+    return any(each.samples_s for each in (result.estimate, *result.processes) if each)
+
+
+def find_strip(result: Result) -> Strip | None:
+    """The strip of a result whose samples were kept and loaded."""
+    known = result.processes if any(each.samples_s for each in result.processes) else (result.estimate,)
+    processes = [each for each in known if each is not None and each.samples_s]
+    count = sum(len(each.samples_s) for each in processes)
+    estimate = result.estimate
+    if count < FEWEST or estimate is None or not estimate.center_s > 0:
+        return None
+    scale, unit = units.duration_unit(estimate.center_s)
+    low, high = _window(processes, estimate.center_s)
+    if not high - low < FURTHEST * estimate.center_s:
+        return None
+    starts = tuple(np.cumsum([0, *(len(each.samples_s) for each in processes)]).tolist())
+    return Strip(
+        columns=tuple(_columns(processes, starts, count, (low, high), scale)),
+        warmups=tuple((start, start + _cut(each)) for start, each in zip(starts, processes, strict=False)),
+        starts=starts[1:-1],
+        count=count,
+        center=estimate.center_s / scale,
+        unit=unit,
+        low=low / scale,
+        high=high / scale,
+        about=_about(processes, estimate, count),
+    )
+
+
+def _cut(process: Estimate) -> int:
+    return min(max(process.warmup_cut, 0), len(process.samples_s))
+
+
+def _window(processes: Sequence[Estimate], center_s: float) -> tuple[float, float]:
+    """The step times to show: all that count but the longest few, which would flatten the rest."""
+    kept = np.concatenate([np.array(each.samples_s[_cut(each) :] or each.samples_s) for each in processes])
+    low, middle, most, nearly_all = (float(value) for value in np.quantile(kept, (0.0, 0.5, 0.9, 0.995)))
+    high = max(min(nearly_all, TALLEST * middle), most)
+    missing = max(0.0, LEAST_SPAN * center_s - (high - low))
+    margin = 0.08 * (high - low + missing)
+    return low - missing / 2 - margin, high + missing / 2 + margin
+
+
+def _columns(
+    processes: Sequence[Estimate], starts: Sequence[int], count: int, window: tuple[float, float], scale: float
+) -> Iterator[Column]:
+    for number, (start, process) in enumerate(zip(starts, processes, strict=False)):
+        samples = np.clip(np.array(process.samples_s), *window) / scale
+        width = min(len(samples), max(1, round(COLUMNS * len(samples) / count)))
+        edges = np.linspace(0, len(samples), width + 1).round().astype(int).tolist()
+        for first, last in pairwise(edges):
+            part = samples[first:last]
+            yield Column(start + first, number, float(part.min()), float(np.median(part)), float(part.max()))
+
+
+def _about(processes: Sequence[Estimate], estimate: Estimate, count: int) -> str:
+    longest, shortest = (pick(pick(each.samples_s) for each in processes) for pick in (max, min))
+    cut = sum(map(_cut, processes))
+    blocks = f" of {estimate.block_size} steps" if estimate.block_size > 1 else ""
+    several = f" in {len(processes)} processes" if len(processes) > 1 else ""
+    return (
+        f"{count} samples{blocks}{several}, {cut} cut as warm-up; from {units.duration(max(shortest, 0.0))} to "
+        f"{units.duration(longest)}, typically {figures.step_time(estimate)}; first step "
+        f"{units.duration(estimate.first_step_s)}"
+    )
+
+
+def draw_strip(strip: Strip, color: str = "var(--series-1)") -> Chart:
+    """The range of each column with its middle in it; what was cut as warm-up is shaded."""
+    import altair as alt
+
+    rows = [{name: getattr(column, name) for name in Column.__struct_fields__} for column in strip.columns]
+    y_scale = alt.Scale(domain=[strip.low, strip.high], nice=False)
+    y_axis = alt.Axis(tickCount=3, title=strip.unit, domain=False, ticks=False)
+    x = alt.X("sample:Q", scale=alt.Scale(domain=[0, strip.count], nice=False), axis=None)
+    y = alt.Y("middle:Q", scale=y_scale, axis=y_axis)
+    columns = alt.Chart(alt.NamedData("rows")).encode(
+        x=x, detail=alt.Detail("process:N"), description=alt.DescriptionValue(strip.about)
+    )
+    cuts = [{"sample": start, "end": end} for start, end in strip.warmups if end > start]
+    seams = [{"sample": start} for start in strip.starts]
+    marks = alt.layer(
+        alt.Chart(alt.NamedData("cuts")).mark_rect(color=LINE, opacity=0.8, aria=False).encode(x=x, x2=alt.X2("end")),
+        alt.Chart(alt.NamedData("seams")).mark_rule(color=QUIET, strokeDash=[2, 2], aria=False).encode(x=x),
+        columns.mark_area(color=color, opacity=0.35).encode(
+            y=alt.Y("low:Q", scale=y_scale, axis=y_axis), y2=alt.Y2("high")
+        ),
+        columns.mark_line(color=color, strokeWidth=1.2, aria=False).encode(y=y),
+    )
+    return Chart(marks.properties(width=WIDTH - 48, height=_HEIGHT), {"rows": rows, "cuts": cuts, "seams": seams})

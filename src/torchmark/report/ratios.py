@@ -1,0 +1,169 @@
+"""What every report says about a comparison, worked out once: speeds, intervals, remarks, what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from torchmark.analyze.comparison import Comparison, Family, Pair, overall
+from torchmark.analyze.differences import written
+from torchmark.analyze.evidence import per_item
+from torchmark.analyze.pairing import axis_value
+from torchmark.records import Result, Run
+from torchmark.report import figures, units
+
+MARKS = {"faster": "▲", "slower": "▼", "same": "=", "unsure": "?"}
+BASELINE = "baseline"
+_SHOWN = 6
+_DISTURBED = ("contended", "throttled")
+
+
+class Side(Struct, frozen=True):
+    """How one side of a comparison is called, in a heading and inside a sentence."""
+
+    title: str
+    place: str
+
+
+class Sheet(Struct, frozen=True):
+    """One comparison with everything that its rows need: who is compared, and what they all have in common."""
+
+    comparison: Comparison
+    a: Side
+    b: Side
+    shared: tuple[str, ...]  # remarks that hold for every pair
+    place: str | None  # what the names of the cases leave out
+    axis: str | None = None  # what is compared inside a run
+
+    @property
+    def shown_axis(self) -> str | None:
+        """The axis, where the rows must say themselves which two values of it they compare."""
+        return self.axis if self.a.title == BASELINE else None
+
+
+def letter(index: int) -> str:
+    """A, B, … Z, A2, B2, …"""
+    return chr(ord("A") + index % 26) + (str(index // 26 + 1) if index >= 26 else "")
+
+
+def place(index: int) -> str:
+    """in B"""
+    return f"in {letter(index)}"
+
+
+def sheets(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> list[Sheet]:
+    """A comparison inside each run, where there are as many as runs; else one of each later run with the first."""
+    if len(comparisons) == len(runs):
+        return [_inner_sheet(comparison) for comparison in comparisons]
+    return [
+        _sheet(comparison, Side("A", "in A"), Side(letter(index), place(index)))
+        for index, comparison in enumerate(comparisons, 1)
+    ]
+
+
+def _inner_sheet(comparison: Comparison) -> Sheet:
+    """The columns are called by the two values where all rows compare the same two."""
+    assert comparison.axis is not None
+    axis = comparison.axis
+    values = {(axis_value(pair.a, axis), axis_value(pair.b, axis)) for pair in comparison.pairs}
+    names = [value if isinstance(value, str) else f"{axis} {written(value)}" for both in values for value in both]
+    first, second = names if len(names) == 2 else (BASELINE, "other")
+    return _sheet(comparison, Side(first, f"with {first}"), Side(second, f"with {second}"), axis)
+
+
+def _sheet(comparison: Comparison, a: Side, b: Side, axis: str | None = None) -> Sheet:
+    firsts = [pair.a for pair in comparison.pairs] or [each.a for each in comparison.unpaired if each.a]
+    alike = [remarks(pair, a, b, axis) for pair in comparison.pairs]
+    shared = [text for text in alike[0] if all(text in texts for texts in alike)] if alike else []
+    return Sheet(comparison, a, b, tuple(shared), figures.shared_place(firsts), axis)
+
+
+def remarks(pair: Pair, a: Side, b: Side, axis: str | None) -> list[str]:
+    """What should be known before the ratio is believed: what differs, what disturbed, why there is no interval."""
+    found = [each.text for each in pair.differences if each.name != axis]
+    for result, side in ((pair.a, a), (pair.b, b)):
+        if result.estimate and result.estimate.verdict in _DISTURBED:
+            found.append(f"{result.estimate.verdict} {side.place}")
+    return found + ([f"no interval: {pair.no_interval}"] if pair.no_interval else [])
+
+
+def own_remarks(pair: Pair, sheet: Sheet) -> list[str]:
+    """The remarks that only some pairs have."""
+    found = remarks(pair, sheet.a, sheet.b, sheet.axis)
+    return [text for text in found if text not in sheet.shared]
+
+
+def case_name(result: Result, sheet: Sheet) -> str:
+    """The case as a row calls it."""
+    return figures.short_name(result, sheet.place)
+
+
+def axis_values(pair: Pair, axis: str) -> str:
+    """16 → 64"""
+    return f"{written(axis_value(pair.a, axis))} → {written(axis_value(pair.b, axis))}"
+
+
+def both_figures(pair: Pair) -> tuple[str, str]:
+    """What was compared: two step times, or two rates where a step is not the same amount of work."""
+    rates = per_item(pair.a, pair.b)
+    first, second = (_rate(result) if rates else _time(result) for result in (pair.a, pair.b))
+    return first, second
+
+
+def speed(row: Pair | Family) -> str:
+    """How many times as fast the second side is as the first."""
+    return units.factor(1 / row.ratio)
+
+
+def interval(row: Pair | Family) -> str:
+    """The 95% interval of the speed."""
+    if row.low is None or row.high is None:
+        return units.NOTHING
+    return f"{_bound(1 / row.high)} – {_bound(1 / row.low)}"
+
+
+def means(comparison: Comparison) -> list[tuple[str, Family]]:
+    """The workloads with several cases, and all of them together where there are several."""
+    found = [(f"{each.name}, {each.count} cases", each) for each in comparison.families if each.count > 1]
+    total = overall(comparison.families)
+    if total is not None and len(comparison.families) > 1:
+        found.append((f"all {len(comparison.families)} workloads, each counted once", total))
+    return found
+
+
+def left_out(comparison: Comparison, shared: str | None) -> list[tuple[str, str, list[str]]]:
+    """What was not compared: the kind, the reason, and the cases that share it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in comparison.unpaired:
+        known = each.a or each.b
+        name = figures.short_name(known, shared) if known else each.case
+        groups.setdefault((each.kind, each.reason), []).append(name)
+    return [(kind, reason, names) for (kind, reason), names in groups.items()]
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def footnote(comparisons: Sequence[Comparison], what: str, shown: bool = True) -> str:
+    """On what footing the answers stand; `shown`: the intervals stand beside them."""
+    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
+    if all(pair.low is None for pair in pairs):
+        return f"Speed: {what}."
+    beside = ", with its 95% interval over fresh processes" if shown else ""
+    rows = "" if len(pairs) == 1 else f"; the verdicts hold for all {len(pairs)} of them together"
+    return f"Speed: {what}{beside}{rows}."
+
+
+def _bound(value: float) -> str:
+    return f"{value:.2f}" if 0.095 <= value < 9.995 else f"{value:.2g}" if value < 1 else units.digits(value)
+
+
+def _time(result: Result) -> str:
+    return figures.step_time(result.estimate) if result.estimate else units.NOTHING
+
+
+def _rate(result: Result) -> str:
+    return units.rate(figures.step_rate(result), "").replace(" ", "")

@@ -1,0 +1,97 @@
+"""The table of all results on a page: its columns, its rows, and how a verdict looks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence, Set
+
+from torchmark.records import VERDICTS, Result
+from torchmark.report import figures, units
+from torchmark.report.charts.series import Series, variant_name
+from torchmark.report.elements import Cell, Column
+from torchmark.report.text import shorten
+
+REASON = 160
+_KINDS = {"stable": "good", "contended": "bad", "throttled": "bad", "as-published": "quiet"}
+
+
+def columns(series: Sequence[Series]) -> list[Column]:
+    """One of them names the machine where there are several."""
+    return [
+        Column("case"),
+        *([Column("machine")] if len(series) > 1 else []),
+        Column("rate", number=True, about="items per second"),
+        Column("per step", number=True),
+        Column("±", number=True, about="half the 95% interval"),
+        Column("first step", number=True, minor=True),
+        Column("p99", number=True, minor=True, about="99 of 100 steps are no longer than this"),
+        Column("memory", number=True, minor=True, about="peak, of the device where it has its own"),
+        Column("verdict"),
+    ]
+
+
+def rows(series: Sequence[Series]) -> list[list[Cell]]:
+    """All results of all series; a failed one has its status and reason instead of figures."""
+    found = []
+    for each in series:
+        hidden = figures.common_flags(each.run.results)
+        who = [Cell(each.name)] if len(series) > 1 else []
+        found += [[_name(result), *who, *_figures(result), verdict(result, hidden)] for result in each.results]
+    return found
+
+
+def verdict(result: Result, hidden: Set[str] = frozenset()) -> Cell:
+    """How far a figure can be believed, or why there is none; `hidden` flags are said elsewhere."""
+    if result.status != "ok" or result.estimate is None:
+        return Cell(result.status, kind="bad", note=shorten(result.reason or "", REASON))
+    found = result.estimate
+    return Cell(found.verdict, kind=verdict_kind(found.verdict), note=", ".join(sorted({*found.flags} - hidden)))
+
+
+def verdict_kind(text: str) -> str:
+    """How a verdict looks."""
+    return _KINDS.get(text, "mixed")
+
+
+def verdict_counts(series: Sequence[Series]) -> list[Cell]:
+    """How many results have which verdict, the best first."""
+    cells = [verdict(result) for each in series for result in each.results]
+    counts = Counter((cell.text, cell.kind) for cell in cells)
+    order = [*reversed(VERDICTS)]
+    ranked = sorted(counts, key=lambda key: order.index(key[0]) if key[0] in order else len(order))
+    return [Cell(f"{counts[text, kind]} {text}", kind=kind) for text, kind in ranked]
+
+
+def _name(result: Result) -> Cell:
+    case = result.case
+    return Cell(
+        shorten(case.workload, REASON), sort=shorten(case.text, REASON), note=shorten(variant_name(case), REASON)
+    )
+
+
+def _figures(result: Result) -> list[Cell]:
+    found = result.estimate
+    if result.status != "ok" or found is None:
+        return [Cell(units.NOTHING)] * 6
+    rate, tail = figures.step_rate(result), figures.tail(result)
+    memory = (result.memory.device_peak_bytes or result.memory.host_peak_bytes) if result.memory else None
+    published = figures.is_published(result)
+    first = None if published else found.first_step_s
+    return [
+        Cell(units.rate(rate, shorten(result.work.unit, 24) if result.work else ""), _finite(rate)),
+        Cell(figures.step_time(found), _finite(found.center_s), note=_job(result)),
+        Cell(units.NOTHING) if published else Cell(figures.margin(found), _finite(found.precision)),
+        Cell(units.duration(first), _finite(first)),
+        Cell(units.duration(tail), _finite(tail)),
+        Cell(units.size(memory), _finite(memory)),
+    ]
+
+
+def _job(result: Result) -> str:
+    return f"whole job {units.duration(result.job.seconds)}" if result.job else ""
+
+
+def _finite(value: float | None) -> float | None:
+    """To as many digits as a table can be sorted by."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

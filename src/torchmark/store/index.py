@@ -1,0 +1,222 @@
+"""Something out of every run file of a folder: an index remembers what was read, and the files have the last word.
+
+The index is an SQLite file in the user's own folder and not beside the run files, which may come from a stranger: a
+stranger's database is never opened. It holds nothing that cannot be read again, so one that is broken, foreign or of
+another version is thrown away; where none can be kept, a temporary one does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from torchmark.errors import StoreError
+from torchmark.records import SCHEMA_VERSION, Run
+from torchmark.store.places import home
+from torchmark.store.reader import load
+
+BATCH = 128  # files per commit, the most that a kill loses
+WAIT_S = 30.0  # for another process that writes to the same index
+SETTLED_NS = 2_000_000_000  # the coarsest clock that a file system has
+
+_TABLES = """
+CREATE TABLE file (id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, stamp TEXT, problem TEXT);
+CREATE TABLE extract (
+  place INTEGER NOT NULL, file INTEGER NOT NULL REFERENCES file ON DELETE CASCADE, number INTEGER NOT NULL,
+  data BLOB NOT NULL, PRIMARY KEY (place, file, number)
+) WITHOUT ROWID;
+CREATE INDEX extract_file ON extract (file);
+"""
+_TEMPORARY = ""  # SQLite's name for a database that nobody else sees and that goes when it is closed
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Extract(Protocol):
+    """A record of what is wanted from runs."""
+
+    edition: ClassVar[int]  # rises when it is made from runs in another way
+    __struct_fields__: ClassVar[tuple[str, ...]]
+
+    @property
+    def group(self) -> object:
+        """Extracts that agree in this are handed out one after the other."""
+
+    @classmethod
+    def of_run(cls, run: Run, file: str) -> Iterable[Self]:
+        """All extracts of a run that was read from the file of this name."""
+
+
+Kind = TypeVar("Kind", bound=Extract)
+Answer = TypeVar("Answer")
+Progress = Callable[[int, int], object]  # called with the files read so far, and the files to read
+
+
+class Folder(Struct, frozen=True):
+    """What a folder holds, and why some of its files could not be read."""
+
+    files: int
+    extracts: int
+    problems: tuple[str, ...]
+
+
+def ask_folder(
+    folder: str | Path,
+    kind: type[Kind],
+    question: Callable[[Iterator[Kind]], Answer],
+    progress: Progress | None = None,
+) -> tuple[Answer, Folder]:
+    """What `question` makes of the extracts of all run files in a folder.
+
+    Only files that are new or were changed are read. Where the index turns out to be broken half-way, the question
+    is asked again.
+    """
+    kept = str(_index_path(Path(folder)))
+    reason: Exception | None = None
+    for place in (kept, kept, _TEMPORARY):
+        try:
+            with contextlib.closing(_open(place, kind)) as index:
+                _synchronise(index, Path(folder), kind, progress)
+                return question(_extracts(index, kind)), _summary(index)
+        except (sqlite3.Error, msgspec.MsgspecError, OSError) as error:
+            reason = error
+            if not isinstance(error, sqlite3.OperationalError | OSError):  # those are locks, permissions, full disks
+                _throw_away(place)
+    raise StoreError(f"what is in {folder} cannot be sorted: {reason}", "Free some space for temporary files")
+
+
+def _index_path(folder: Path) -> Path:
+    name = blake2b(os.fsencode(folder.resolve()), digest_size=12).hexdigest()
+    return home() / "index" / f"{name}.sqlite"
+
+
+def _open(place: str, kind: type[Extract]) -> sqlite3.Connection:
+    """An index of this version, empty where there was none; a transaction takes its lock at once or waits."""
+    if place != _TEMPORARY:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+    index = sqlite3.connect(place, timeout=WAIT_S, isolation_level="IMMEDIATE")
+    try:
+        index.execute("PRAGMA foreign_keys = ON")
+        index.execute("PRAGMA cache_size = -65536")  # KiB
+        version = crc32(repr((SCHEMA_VERSION, kind.edition, kind.__struct_fields__, _TABLES)).encode()) >> 1
+        if _version(index) != version:
+            with index:
+                index.execute("BEGIN IMMEDIATE")
+                _prepare(index, version)
+    except BaseException:
+        index.close()
+        raise
+    return index
+
+
+def _version(index: sqlite3.Connection) -> int:
+    version: int = index.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _prepare(index: sqlite3.Connection, version: int) -> None:
+    if _version(index) == version:  # another process was quicker
+        return
+    if index.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise sqlite3.DatabaseError("an index of another version")
+    for table in filter(str.strip, _TABLES.split(";")):
+        index.execute(table)
+    index.execute(f"PRAGMA user_version = {version}")
+
+
+def _throw_away(place: str) -> None:
+    for ending in ("", "-journal"):
+        with contextlib.suppress(OSError):
+            Path(place + ending).unlink()
+
+
+def _synchronise(index: sqlite3.Connection, folder: Path, kind: type[Extract], progress: Progress | None) -> None:
+    """Make the index say what the files say now."""
+    found = _scan(folder)
+    known = dict(index.execute("SELECT name, stamp FROM file"))
+    gone = [(name,) for name in known if name not in found]
+    if gone:
+        with index:
+            index.executemany("DELETE FROM file WHERE name = ?", gone)
+    changed = [name for name, stamp in found.items() if stamp is None or known.get(name) != stamp]
+    for start in range(0, len(changed), BATCH):
+        if progress:
+            progress(start, len(changed))
+        with index:
+            for name in changed[start : start + BATCH]:
+                _take_in(index, folder, name, found[name], kind)
+    if progress and changed:
+        progress(len(changed), len(changed))
+
+
+def _scan(folder: Path) -> dict[bytes, str | None]:
+    """The run files of a folder, each with a stamp that differs whenever its content does.
+
+    A file that was written a moment ago may be written again within the same tick of its clock: it gets no stamp, and
+    is read again next time.
+    """
+    now = time.time_ns()
+    found: dict[bytes, str | None] = {}
+    try:
+        for path in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it went while we looked
+                about = path.stat()
+                if path.suffix == ".jsonl" and stat.S_ISREG(about.st_mode):
+                    settled = max(about.st_mtime_ns, about.st_ctime_ns) < now - SETTLED_NS
+                    stamp = f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
+                    found[os.fsencode(path.name)] = stamp if settled else None
+    except OSError as error:
+        raise StoreError(f"cannot read {folder}: {error.strerror}", "Name a folder of run files") from error
+    return found
+
+
+def _take_in(index: sqlite3.Connection, folder: Path, name: bytes, stamp: str | None, kind: type[Extract]) -> None:
+    """Replace what is known about one file. What keeps a file from being read may pass, so that is not remembered."""
+    path, problem = folder / os.fsdecode(name), None
+    extracts: list[Extract] = []
+    try:
+        extracts = list(kind.of_run(load(path), _readable(path.name)))
+    except StoreError as error:
+        problem, stamp = _readable(str(error).replace(str(path), path.name)), None
+    index.execute("DELETE FROM file WHERE name = ?", (name,))
+    added = index.execute("INSERT INTO file (name, stamp, problem) VALUES (?, ?, ?)", (name, stamp, problem))
+    index.executemany(
+        "INSERT INTO extract VALUES (?, ?, ?, ?)",
+        [
+            (_place(extract), added.lastrowid, number, _ENCODER.encode(extract))
+            for number, extract in enumerate(extracts)
+        ],
+    )
+
+
+def _readable(name: str) -> str:
+    """A file's name may be no text at all."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def _place(extract: Extract) -> int:
+    """A number that extracts of one group have in common: the index keeps them in this order."""
+    digest = blake2b(_ENCODER.encode(extract.group), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _extracts(index: sqlite3.Connection, kind: type[Kind]) -> Iterator[Kind]:
+    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(kind)
+    for (data,) in index.execute("SELECT data FROM extract ORDER BY place, file, number"):
+        yield decoder.decode(data)
+
+
+def _summary(index: sqlite3.Connection) -> Folder:
+    files, extracts = (index.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("file", "extract"))
+    problems = index.execute("SELECT problem FROM file WHERE problem IS NOT NULL ORDER BY name")
+    return Folder(files, extracts, tuple(problem for (problem,) in problems))

@@ -1,0 +1,1 @@
+"""Questions that take many cases, one file each."""

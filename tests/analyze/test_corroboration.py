@@ -1,0 +1,69 @@
+"""Three files agree or one of them stands apart; copies of one measurement never count as several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from torchmark.analyze.corroboration import Corroboration, Witness, corroborate, digest, witness
+
+CASE = "mlp/infer@cpu/float32"
+Make = Callable[..., Witness]
+
+
+@pytest.fixture
+def make(make_header, make_result, make_estimate) -> Make:
+    def witness_of(name: str, center_s: float = 1e-3, samples: str = "", **machine: object) -> Witness:
+        result = make_result(CASE, estimate=make_estimate(center_s))
+        about = replace(make_header().machine, **machine)
+        found = witness(name, f"run of {name}", 5, about, result, [digest([center_s, hash(samples or name)])])
+        assert found
+        return found
+
+    return witness_of
+
+
+def found_by(*witnesses: Witness) -> Corroboration:
+    return corroborate(witnesses)
+
+
+def test_three_files_that_agree_support_each_other(make: Make) -> None:
+    found = found_by(make("a", 1.00e-3), make("b", 1.03e-3), make("c", 0.98e-3))
+    assert found.supported == {(name, CASE) for name in "abc"}
+    assert found.apart == found.copies == ()
+
+
+def test_two_files_prove_nothing(make: Make) -> None:
+    assert found_by(make("a"), make("b")) == Corroboration(frozenset(), (), ())
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.8, 1.3, 20.0])
+def test_one_that_stands_apart_is_named_and_the_others_are_not(make: Make, factor: float) -> None:
+    found = found_by(make("a", 1.00e-3), make("b", 1.01e-3), make("c", 0.99e-3), make("d", factor * 1e-3))
+    ((who, ratio, count),) = found.apart
+    assert (who.file, count) == ("d", 3)
+    assert ratio == pytest.approx(factor, rel=0.02)
+    assert found.supported == {(name, CASE) for name in "abc"}
+
+
+def test_equal_samples_count_once(make: Make) -> None:
+    found = found_by(make("a", samples="s"), make("b", samples="s"), make("c", samples="s"))
+    assert found.supported == frozenset()
+    assert [(first.file, copy.file) for first, copy in found.copies] == [("a", "b"), ("a", "c")]
+
+
+@pytest.mark.parametrize("other", [{"torch": "2.9.0"}, {"cpu": "Another"}, {"physical_cores": 1}, {"devices": ()}])
+def test_another_device_or_software_is_no_witness(make: Make, other: dict[str, object]) -> None:
+    assert found_by(make("a"), make("b"), make("c", **other)).supported == frozenset()
+
+
+def test_a_margin_that_explains_everything_explains_nothing(make: Make) -> None:
+    vague = replace(make("d", 5e-3), margin=1e9)
+    assert [each.file for each, _, _ in found_by(make("a"), make("b"), make("c"), vague).apart] == ["d"]
+
+
+def test_a_failed_case_bears_no_witness(make_header, make_result) -> None:
+    failed = make_result(CASE, status="oom", reason="x")
+    assert witness("a", "id", 1, make_header().machine, failed, []) is None

@@ -1,0 +1,170 @@
+"""What a rank promises: the same work, one place for each machine, and no order where nobody knows it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchmark.analyze.entries import Entry
+from torchmark.analyze.leaderboard import Board, order_boards, rank_boards
+
+FIELDS: dict[str, Any] = {
+    "task": "mlp/infer",
+    "version": 1,
+    "dtype": "float32",
+    "procedure": "",
+    "setting": "",
+    "cpu": "Xeon",
+    "cores": 2,
+    "memory_gib": 16,
+    "device": "cpu",
+    "model": "Xeon",
+    "case": "mlp/infer@cpu/float32",
+    "status": "ok",
+    "reason": None,
+    "verdict": "stable",
+    "items": 100.0,
+    "unit": "sample",
+    "processes": 3,
+    "process_spread": None,
+    "file": "a.jsonl",
+    "run": "a",
+    "created": "2026-11-15T10:00:00Z",
+    "label": None,
+    "torch": "2.13.0",
+}
+
+
+def entry(cpu: str = "Xeon", center_s: float | None = 1.0, half: float = 0.01, **changes: Any) -> Entry:
+    times = {"center_s": center_s, "low_s": None, "high_s": None}
+    if center_s is not None:
+        times |= {"low_s": center_s * (1 - half), "high_s": center_s * (1 + half)}
+    return Entry(**(FIELDS | times | {"cpu": cpu, "run": cpu, "file": f"{cpu}.jsonl"} | changes))
+
+
+def rank(*entries: Entry, top: int = 20) -> Board:
+    (board,) = rank_boards(entries, top)
+    return board
+
+
+def order(board: Board) -> list[tuple[str, int | None]]:
+    return [(place.entry.cpu, place.rank) for place in (*board.places, *board.failed)]
+
+
+def test_the_fastest_comes_first_with_its_rate_and_interval() -> None:
+    board = rank(entry("slow", 2.0), entry("fast", 0.5, half=0.1))
+    assert order(board) == [("fast", 1), ("slow", 2)]
+    first = board.places[0]
+    assert (first.rate, first.tied, board.unit) == (200.0, False, "sample")
+    assert (first.low, first.high) == (pytest.approx(200 / 1.1), pytest.approx(200 / 0.9))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": "mlp/train"},
+        {"task": "mlp/infer:batch=2"},
+        {"version": 2},
+        {"dtype": "bfloat16"},
+        {"procedure": "+per-step"},
+    ],
+)
+def test_other_work_is_another_board(change: dict[str, Any]) -> None:
+    boards = list(rank_boards([entry("a"), entry("b", **change)], 20))
+    assert [order(board) for board in boards] == [[("a", 1)], [("b", 1)]]
+
+
+@pytest.mark.parametrize(
+    "change", [{"cores": 4}, {"memory_gib": 32}, {"device": "cuda", "model": "H100"}, {"setting": "+compile"}]
+)
+def test_another_machine_device_or_setting_is_another_place_on_the_same_board(change: dict[str, Any]) -> None:
+    assert len(rank(entry(), entry(**change)).places) == 2
+
+
+def test_places_that_cannot_be_told_apart_share_a_rank() -> None:
+    board = rank(entry("a", 1.0), entry("b", 1.015), entry("c", 1.03), entry("d", 1.1))
+    assert order(board) == [("a", 1), ("b", 1), ("c", 3), ("d", 4)]
+    assert [place.tied for place in board.places] == [True, True, False, False]
+
+
+def test_one_process_is_known_as_well_as_its_machine_repeats_itself() -> None:
+    alone = {"processes": 1, "process_spread": 0.05}
+    assert order(rank(entry("a", 1.0, **alone), entry("b", 1.05))) == [("a", 1), ("b", 1)]
+    assert order(rank(entry("a", 1.0, processes=1), entry("b", 1.05))) == [("a", 1), ("b", 2)]
+
+
+def test_a_machine_counts_once_with_its_latest_undisturbed_result() -> None:
+    board = rank(
+        entry("a", 1.0, run="1", created="2026-11-01"),
+        entry("a", 2.0, run="2", created="2026-11-02"),
+        entry("a", 2.0, run="2", created="2026-11-02", file="copy.jsonl"),
+        entry("a", 9.0, run="3", created="2026-11-03", verdict="contended"),
+        entry("a", None, run="4", created="2026-11-04", status="oom", verdict=None),
+    )
+    (place,) = board.places
+    assert (place.entry.center_s, place.runs, board.failed) == (2.0, 4, ())
+
+
+@pytest.mark.parametrize("verdict", ["contended", "throttled"])
+def test_a_disturbed_result_stands_where_there_is_no_other(verdict: str) -> None:
+    assert rank(entry("a", verdict=verdict)).places[0].entry.verdict == verdict
+
+
+def test_those_that_failed_come_last_without_a_rank() -> None:
+    board = rank(entry("full", None, status="oom", verdict=None, items=None, unit=""), entry("fine"))
+    assert order(board) == [("fine", 1), ("full", None)]
+    assert (board.unit, board.ranked_count, board.failed_count) == ("sample", 1, 1)
+
+
+@pytest.mark.parametrize("status", ["interrupted", "skipped"])
+def test_what_was_not_tried_is_no_failure(status: str) -> None:
+    assert list(rank_boards([entry(center_s=None, status=status, verdict=None)], 20)) == []
+
+
+@pytest.mark.parametrize("odd", [{"center_s": 0.0}, {"center_s": -1e-9}, {"center_s": 1e-300, "items": 1e300}])
+def test_a_figure_that_cannot_be_is_not_ranked(odd: dict[str, Any]) -> None:
+    assert order(rank(entry("odd", **odd), entry("fine"))) == [("fine", 1)]
+
+
+def test_work_worth_nothing_is_ranked_by_steps() -> None:
+    board = rank(entry(center_s=0.25, items=0.0, unit="step"))
+    assert (board.places[0].rate, board.unit) == (4.0, "step")
+
+
+def test_only_the_top_is_kept_and_the_others_are_counted() -> None:
+    entries = [entry(f"{number}", 1.0 + number) for number in range(9)]
+    entries += [entry(f"full{number}", None, status="oom", verdict=None) for number in range(5)]
+    board = rank(*entries, top=3)
+    assert [place.rank for place in board.places] == [1, 2, 3]
+    assert (len(board.failed), board.ranked_count, board.failed_count) == (3, 9, 5)
+
+
+def test_the_most_contested_board_comes_first() -> None:
+    entries = [entry(task="lonely"), entry("a", task="full"), entry("b", task="full"), entry(task="another")]
+    assert [board.task for board in order_boards(rank_boards(entries, 20))] == ["full", "another", "lonely"]
+
+
+times = st.floats(1e-9, 1e3)
+machines = st.lists(st.tuples(times, st.floats(0, 1.5)), min_size=1, max_size=12)
+
+
+@given(machines, st.randoms(use_true_random=False))
+def test_ranks_never_contradict_the_figures(figures: list[tuple[float, float]], random: Any) -> None:
+    entries = [entry(f"{number}", center_s, half) for number, (center_s, half) in enumerate(figures)]
+    board = rank(*entries)
+    places = board.places
+    assert len(places) == len(entries)
+    assert [place.rate for place in places] == sorted((place.rate for place in places), reverse=True)
+    for index, place in enumerate(places):
+        assert place.low <= place.rate <= place.high <= math.inf
+        leader = places[place.rank - 1]
+        assert leader.rank == place.rank <= index + 1
+        assert place.high >= leader.low
+        if place.rank == index + 1 > 1:
+            assert place.high < places[places[index - 1].rank - 1].low
+    random.shuffle(entries)
+    assert rank(*entries) == board

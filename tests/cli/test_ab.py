@@ -1,0 +1,202 @@
+"""`torchmark ab` from the command line to its answer: two sides as people name them, with real processes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import psutil
+import pytest
+
+from torchmark import cli
+from torchmark.store import find_run, list_runs, load, load_samples
+
+COMMAND = [sys.executable, "-m", "torchmark", "ab"]
+FAST, SLOW = "step=0.01", "step=0.0105,seed=1"
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setenv("TORCHMARK_FAKE", FAST)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("TORCHMARK_DEBUG", raising=False)
+
+
+def ab(*arguments: str, device: str = "fake") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments, "--device", device], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("", "no case is named"),
+        ("nul", "unknown workload 'nul'. Did you mean 'null'?"),
+        ("null null null", "CASE is given 3 times"),
+        ("null --python PYTHON", "--python is given once, for both sides. Give it twice"),
+        ("null --settings NOWHERE", "--settings is given once"),
+        ("null --python nowhere/python --python PYTHON", "no Python interpreter 'nowhere/python'"),
+        ("null --settings NOWHERE --settings NOWHERE", "cannot read NOWHERE: No such file"),
+        ("null --env-a OMP_NUM_THREADS", "'OMP_NUM_THREADS' sets nothing. Write NAME=VALUE"),
+        ("null --device fake,fake:1", "one device"),
+        ("mlp/infer:batch=2@fake/float32 mlp/infer@fake/float32", "different work"),
+        ("mlp/infer@fake/float32 mlp/train@fake/float32", "different work"),
+        ("mnist-ddp-mlp/train@cpu/float32+workers=2", "takes 2 workers"),
+        ("null --fail-if-slower much", "is not a share"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    given = arguments.replace("PYTHON", sys.executable).split()
+    code = cli.main(["ab", *given, *([] if "--device" in given else ["--device", "fake"])])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, ""), err
+    assert words in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[case]\nbatch = 3", "unknown field `batch`"),
+        ("[case]\nthreads = 'two'", "Expected `int | null`, got `str` - at `$.case.threads`"),
+        ("[environment]\nX = [1]", "at `$.environment[...]`"),
+        ("[environment\n", "is not TOML"),
+        ("threads = 2", "unknown field `threads`"),
+    ],
+)
+def test_a_settings_file_with_a_mistake_names_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "one.toml"
+    file.write_text(text)
+    assert cli.main(["ab", "null", "--device", "fake", *["--settings", str(file)] * 2]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_settings_files_change_the_environment_and_how_the_case_is_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text("")
+    two.write_text('[environment]\nOMP_NUM_THREADS = 1\nX = "a b"\n[case]\ncompile = true\nthreads = 1\n')
+    arguments = ["ab", "mlp/infer@fake/float32", "--settings", str(one), "--settings", str(two), "--env-b", "X=c"]
+    assert cli.main([*arguments, "--dry-run"]) == 0
+    a, b = capsys.readouterr().out.splitlines()
+    assert a == f"A: mlp/infer@fake/float32 by {sys.executable}"
+    assert b == f"B: mlp/infer@fake/float32+compile+threads=1 by {sys.executable} OMP_NUM_THREADS=1 X=c"
+
+
+def test_a_slower_side_is_found_kept_and_fails_the_check() -> None:
+    done = ab("null", "--env-b", f"TORCHMARK_FAKE={SLOW}", "--fail-if-slower", "2%", "--label", "mine")
+    assert done.returncode == 1, done.stderr
+    assert "slower." in done.stdout
+    assert "B takes 1.0" in done.stdout
+    assert f"TORCHMARK_FAKE  -  {SLOW}" in done.stdout
+    assert "pair 5: B takes" in done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    a, b = (load(find_run(f"mine-{side}")) for side in "ab")
+    assert (len(a.results[0].processes), b.header.processes) == (5, 5)
+    assert b.results[0].estimate is not None
+    assert b.results[0].estimate.center_s == pytest.approx(0.0105, rel=0.01)
+    assert load_samples(find_run("mine-b"))
+    assert find_run("last") == find_run("mine-b")
+    assert sys.executable not in b.header.command
+
+
+def test_the_same_sides_are_not_different_in_any_format() -> None:
+    done = ab("null", "--format", "json", "--fail-if-slower", "2%")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["stopped"], len(found["ratios"])) == ("same", "clear", 5)
+    assert found["low"] <= 1 <= found["high"]
+    assert found["a"]["result"]["status"] == "ok"
+
+
+def test_short_of_time_it_says_so_and_what_it_has() -> None:
+    done = ab("null", "--budget", "100ms", "--format", "csv")
+    assert done.returncode == 0, done.stderr
+    (row,) = csv.DictReader(io.StringIO(done.stdout))
+    assert (row["verdict"], row["stopped"], row["pairs"], row["low"]) == ("unsure", "budget", "1", "")
+    assert float(row["ratio"]) > 0
+
+
+@pytest.mark.parametrize(("side", "code"), [("a", 3), ("b", 1)])
+def test_a_side_that_fails_is_an_answer(side: str, code: int) -> None:
+    script = "TORCHMARK_FAKE=fault=oom,after=0"
+    done = ab("null", f"--env-{side}", script, "--fail-if-slower", "5%")
+    assert done.returncode == code, done.stderr
+    assert f"No answer: {side.upper()} failed." in done.stdout
+    assert f"{side.upper()} oom" in done.stdout
+    assert "MemoryError: the fake device was asked to run out of memory" in done.stdout
+    assert list_runs() == ()
+
+
+def test_an_interrupt_ends_both_sides_and_prints_what_there_is() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "null", "--device", "fake", "--target", "0.01%", "--env-b", "TORCHMARK_FAKE=step=0.01,seed=1"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    while "pair 2" not in process.stderr.readline():
+        assert process.poll() is None
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "It was interrupted." in " ".join(out.split())
+    assert "Traceback" not in err
+    assert len(list_runs()) == 2
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the lock of Windows is another")
+def test_it_takes_the_lock_of_the_machine(tmp_path: Path) -> None:
+    from torchmark.store import machine_lock
+
+    with machine_lock(path=tmp_path / "lock"):
+        done = ab("null")
+    assert done.returncode == 4
+    assert "another run is measuring" in done.stderr
+
+
+@pytest.mark.slow
+def test_wrong_numbers_on_one_side_are_an_answer() -> None:
+    done = ab("mlp/infer:batch=2@fake/float32", "--env-b", "TORCHMARK_FAKE=fault=scaled", "--format", "csv")
+    assert done.returncode == 3, done.stderr
+    (row,) = csv.DictReader(io.StringIO(done.stdout))
+    assert (row["status_b"], row["verdict"], row["ratio"]) == ("wrong-result", "unsure", "")
+
+
+@pytest.mark.slow
+def test_another_environment_of_this_machine_takes_part_with_its_own_torch(tmp_path: Path) -> None:
+    """A real second interpreter and a real workload: torchmark itself is not installed in it, torch is lent to it."""
+    venv.create(tmp_path / "other", with_pip=False)
+    python = tmp_path / "other" / "bin" / "python"
+    ours = next(path for path in sys.path if (Path(path) / "torch").is_dir())
+    folder = subprocess.check_output([python, "-c", "import site; print(site.getsitepackages()[0])"], text=True).strip()
+    (Path(folder) / "torch_of_others.pth").write_text(ours)
+    began = time.monotonic()
+    done = ab(
+        "mlp/infer:batch=2@cpu/float32+threads=1", "--python", sys.executable, "--python", str(tmp_path / "other"),
+        "--budget", "1s", "--format", "json", device="cpu",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 600
+    found = json.loads(done.stdout)
+    for side in (found["a"], found["b"]):
+        assert side["result"]["status"] == "ok"
+        assert side["result"]["numeric"]["error"] <= side["result"]["numeric"]["tolerance"]
+        assert side["machine"]["torch"] == found["a"]["machine"]["torch"]
+        assert side["result"]["settings"]["threads"] == 1

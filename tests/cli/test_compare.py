@@ -1,0 +1,190 @@
+"""`torchmark compare` from the command line: what it prints, what its exit code says, and what it never imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchmark import cli
+from torchmark.records import Run
+from torchmark.store import RunWriter
+
+MLP, MATMUL, LSTM = (f"{name}/infer@cpu/float32" for name in ("mlp", "matmul", "lstm"))
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
+def store(tmp_path: Path, make_result, make_estimate, make_header) -> Callable[..., str]:
+    """Keeps a run of the given step times, in three processes each; a word instead of a time is how a case failed."""
+
+    def keep(name: str, times: dict[str, float | str]) -> str:
+        results = []
+        for text, center in times.items():
+            result = make_result(text, status=center, estimate=None)
+            if isinstance(center, float):
+                processes = tuple(make_estimate(center * (1 + step / 300)) for step in (-1, 0, 1))
+                result = make_result(text, center, processes=processes, work=None)
+            results.append(result)
+        return _write(
+            tmp_path / f"{name}.jsonl", Run(make_header(tuple(times), id=f"{name}01", label=name), tuple(results))
+        )
+
+    return keep
+
+
+def _write(path: Path, run: Run) -> str:
+    with RunWriter.create(path, run.header) as writer:
+        for result in run.results:
+            writer.started(result.case.text)
+            writer.finished(result)
+    return str(path)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["compare", *arguments])
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def test_two_runs_are_compared(capsys, store) -> None:
+    a, b = store("before", {MLP: 2e-3, MATMUL: 0.1}), store("after", {MLP: 1e-3, MATMUL: 0.1})
+    code, out, err = answer(capsys, a, b)
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    rows = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line}
+    assert (rows["mlp/infer"], rows["matmul/infer"]) == ("faster", "same")
+
+
+@pytest.mark.parametrize(
+    ("after", "code", "words"),
+    [
+        ({MLP: 2e-3, MATMUL: 0.1}, 0, ""),
+        ({MLP: 2.06e-3, MATMUL: 0.1}, 0, ""),
+        ({MLP: 2.4e-3, MATMUL: 0.1}, 1, "slower by more than 5.0%: mlp/infer@cpu/float32 (0.833x)"),
+        ({MLP: 2e-3, MATMUL: "oom"}, 1, "failed or missing now: matmul/infer@cpu/float32 (oom in B)"),
+        ({MLP: 2e-3}, 1, "failed or missing now: matmul/infer@cpu/float32 (not in B)"),
+        ({MLP: 2e-3, MATMUL: 0.1, LSTM: 1.0}, 0, ""),
+        ({MLP: "crashed", MATMUL: "skipped"}, 1, "(crashed in B), matmul/infer@cpu/float32 (skipped in B)"),
+        ({LSTM: 1.0}, 3, "nothing could be compared"),
+    ],
+)
+def test_the_check_for_ci(capsys, store, after, code: int, words: str) -> None:
+    a, b = store("before", {MLP: 2e-3, MATMUL: 0.1}), store("after", after)
+    got, out, err = answer(capsys, a, b, "--fail-if-slower", "5%")
+    assert got == code
+    assert out
+    assert words in err
+    assert bool(err) == (code != 0)
+
+
+def test_what_could_not_be_checked_is_said(capsys, store) -> None:
+    mine = store("mine", {"resnet50/infer@cpu/float32": 2.0})
+    code, _, err = answer(capsys, "m1-chips/M1 Ultra CPU", mine, "--fail-if-slower", "5%")
+    assert "1 of 1 pairs have no interval, so that they could not be checked" in err
+    assert code == 1  # what was published beside it is missing here
+
+
+def test_nothing_to_compare_is_exit_3_without_the_check_too(capsys, store) -> None:
+    a, b = store("before", {MLP: 2e-3}), store("after", {LSTM: 1.0})
+    code, out, err = answer(capsys, a, b)
+    assert code == 3
+    assert "Nothing could be compared." in out
+    assert err == "torchmark: nothing could be compared: no case has a partner\n"
+    assert answer(capsys, a, store("failed", {MLP: "oom"}))[0] == 3
+
+
+def test_a_third_run_makes_a_matrix(capsys, store) -> None:
+    runs = [store(name, {MLP: center, MATMUL: 0.1}) for name, center in (("a", 2e-3), ("b", 1e-3), ("c", 4e-3))]
+    code, out, _ = answer(capsys, *runs)
+    assert code == 0
+    assert "2.00x ▲" in out
+    assert "0.500x ▼" in out
+    assert "1.000x =" in out
+    assert answer(capsys, *runs, "--fail-if-slower", "10%")[0] == 1
+
+
+def test_by_compares_inside_one_run(capsys, store) -> None:
+    run = store("mine", {MLP: 2e-3, MLP.replace("cpu", "mps"): 1e-3, MLP + "+per-step": 2.2e-3})
+    code, out, _ = answer(capsys, run, "--by", "device")
+    assert code == 0
+    assert "how many times as fast mps is as cpu" in out
+    assert answer(capsys, run, "--by", "transfer", "--fail-if-slower", "5%")[0] == 1
+    assert answer(capsys, run, "--by", "device", "--fail-if-slower", "5%")[0] == 0
+    assert answer(capsys, run, "--by", "dtype")[0] == 3
+
+
+def test_another_dtype_only_by_dtype(capsys, store) -> None:
+    a, b = store("full", {MLP: 2e-3}), store("half", {MLP.replace("float32", "bfloat16"): 1e-3})
+    code, out, _ = answer(capsys, a, b)
+    assert code == 3
+    assert "(--by dtype compares them)" in " ".join(out.split())
+    code, out, _ = answer(capsys, a, b, "--by", "dtype")
+    assert code == 0
+    assert "Every pair · dtype float32 → bfloat16" in out
+
+
+def test_published_machines_can_be_compared(capsys, store) -> None:
+    mine = store("mine", {"resnet50/infer@cpu/float32": 2.0, "venv-ppo/train@cpu/float32": 1.0})
+    code, out, _ = answer(capsys, mine, "m1-chips/M1 Ultra CPU")
+    assert code == 0
+    assert "no interval: a published figure" in " ".join(out.split())
+    assert "not comparable" in out
+    code, out, _ = answer(capsys, "m1-chips", "--by", "device", "--format", "json")
+    speeds = {pair["case"]: 1 / pair["ratio"] for each in json.loads(out)["comparisons"] for pair in each["pairs"]}
+    assert speeds["venv-ppo/train@cpu/float32+as-published"] == pytest.approx(54 / 597)
+    assert answer(capsys, "simple-add")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Missing argument 'RUN...'"),
+        (["{a}"], "is one run, and there is nothing to compare it with. Name another one"),
+        (["{a}", "--by", "bacth"], "unknown thing to compare by 'bacth'"),
+        (["{a}", "{a}", "--fail-if-slower", "5"], "'5' is not a share between 0 and 1"),
+        (["{a}", "nothing"], "unknown run 'nothing'"),
+    ],
+)
+def test_a_mistake_is_one_line_that_helps(capsys, store, arguments: list[str], words: str) -> None:
+    path = store("a", {MLP: 2e-3})
+    code, out, err = answer(capsys, *(each.format(a=path) for each in arguments))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+def test_it_is_quick_because_it_imports_little(store) -> None:
+    a, b = store("before", {MLP: 2e-3, MLP.replace("cpu", "mps"): 1e-3}), store("after", {MLP: 1e-3})
+    program = "import sys; from torchmark.cli import main; code = main(['compare', *sys.argv[1:]]); print(); "
+    program += "print(*sys.modules); sys.exit(code)"
+    for arguments in ((a, b), (a, b, b), (a, "--by", "device"), ("m1-chips", "--format", "json")):
+        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+        loaded = set(done.stdout.splitlines()[-1].split())
+        assert "torchmark.analyze.comparison" in loaded
+        assert not loaded & {"torch", "numpy", "scipy", "jinja2", "altair"}
+
+
+def test_a_slower_device_is_found_from_end_to_end() -> None:
+    """Two real runs of the fake device, the second with steps that take a tenth longer."""
+    for name, step in (("before", "0.01"), ("after", "0.011")):
+        command = ["run", "null/infer@fake/float32", "--budget", "10s", "--label", name]
+        environment = os.environ | {"TORCHMARK_FAKE": f"stream=iid2,step={step}"}
+        subprocess.run([sys.executable, "-m", "torchmark", *command], env=environment, capture_output=True, check=True)
+    command = [sys.executable, "-m", "torchmark", "compare", "before", "after", "--fail-if-slower", "5%"]
+    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    ((pair,),) = (each["pairs"] for each in json.loads(done.stdout)["comparisons"])
+    assert pair["low"] < 1.1 < pair["high"]
+    assert pair["verdict"] == "slower"
+    assert "slower by more than 5.0%: null/infer@fake/float32" in done.stderr

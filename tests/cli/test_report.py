@@ -1,0 +1,118 @@
+"""`torchmark report` makes files that can be sent around, says where they are, and harms no other file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchmark.cli import main
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "example-run.jsonl"
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, beside a folder of runs that holds one."""
+    home = tmp_path / "runs"
+    home.mkdir()
+    (home / "one.jsonl").write_bytes(EXAMPLE.read_bytes())
+    monkeypatch.setenv("TORCHMARK_HOME", str(home))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return here
+
+
+def test_the_latest_run_becomes_a_page_here_and_says_so(folder: Path, capsys: Capture) -> None:
+    assert main(["report"]) == 0
+    page = folder / "torchmark-report.html"
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "wrote torchmark-report.html (" in output.err
+    assert "kB)" in output.err
+    assert [path.name for path in folder.iterdir()] == [page.name]
+
+
+def test_its_own_pages_are_made_anew_and_other_files_are_left_alone(folder: Path, capsys: Capture) -> None:
+    assert main(["report", "-o", "page.html"]) == 0
+    assert main(["report", "-o", "page.html"]) == 0
+    precious = folder / "run.jsonl"
+    precious.write_bytes(EXAMPLE.read_bytes())
+    assert main(["report", "-o", "run.jsonl"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert precious.read_bytes() == EXAMPLE.read_bytes()
+    assert main(["report", "-o", "run.jsonl", "--format", "svg", "--force"]) == 0
+    assert precious.read_text(encoding="utf-8").startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("name", "beginning"),
+    [
+        ("card.svg", b"<svg"),
+        ("card.png", b"\x89PNG"),
+        ("results.csv", b"run,"),
+        ("run.md", b"-"),
+        ("page.HTML", b"<!doc"),
+    ],
+)
+def test_the_name_of_the_file_tells_the_format(folder: Path, name: str, beginning: bytes) -> None:
+    assert main(["report", "last", "-o", name]) == 0
+    assert (folder / name).read_bytes().startswith(beginning)
+
+
+def test_text_goes_to_stdout(capsys: Capture) -> None:
+    assert main(["report", "last", "m1-chips", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len({row["run"] for row in rows}) == 7
+    assert main(["report", "last", "--format", "json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["run"]["id"] == "3e9ae49d"
+    assert main(["report", "last", "-o", "-"]) == 0
+    assert capsys.readouterr().out.startswith("<!doctype html>")
+
+
+def test_markdown_begins_with_what_the_run_says(capsys: Capture) -> None:
+    assert main(["report", "last", "--format", "md"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("- ")
+    assert "| case |" in text
+
+
+def test_the_baseline_may_be_a_published_machine(folder: Path, capsys: Capture) -> None:
+    assert main(["report", "last", "--baseline", "m1-chips/M1 CPU"]) == 0
+    assert "Against M1 CPU" in (folder / "torchmark-report.html").read_text(encoding="utf-8")
+    assert main(["report", "last", "--baseline", "m1-chips"]) == 2
+    assert "'m1-chips/M1 CPU'" in capsys.readouterr().err
+
+
+def test_a_card_is_of_one_run(capsys: Capture) -> None:
+    assert main(["report", "last", "m1-chips", "--format", "svg"]) == 2
+    assert "a card shows one run, not 7" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_named_and_the_others_are_reported(folder: Path, capsys: Capture) -> None:
+    (folder / "bad.jsonl").write_text("{}", encoding="utf-8")
+    assert main(["report", "last", "bad.jsonl"]) == 0
+    assert "left out: bad.jsonl is not a run file" in capsys.readouterr().err
+    assert main(["report", "bad.jsonl"]) == 4
+
+
+def test_a_place_that_cannot_be_written_is_an_error_with_a_cure(capsys: Capture) -> None:
+    assert main(["report", "-o", "no/such/folder/page.html"]) == 4
+    error = capsys.readouterr().err
+    assert "cannot write no/such/folder/page.html" in error
+    assert "--out" in error
+
+
+def test_the_page_needs_neither_torch_nor_samples(folder: Path) -> None:
+    code = "import sys; from torchmark.cli import main; assert main(['report', 'last']) == 0; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    assert not {"torch", "transformers", "diffusers", "pandas"} & set(done.stdout.split())

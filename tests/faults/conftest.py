@@ -1,0 +1,94 @@
+"""Real runs in folders of their own, to which something bad is done from outside."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+COMMAND = [sys.executable, "-m", "torchmark"]
+SLEEPING = "stream=iid2,step=0.01,sleep=on"
+MARK = "TORCHMARK_FAULT_TRIAL"
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="session")
+def faults() -> Iterator[ModuleType]:
+    """The command that does all this in large: benchmarks/faults.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield importlib.import_module("faults")
+
+
+@pytest.fixture
+def environment(faults: ModuleType, tmp_path: Path) -> dict[str, str]:
+    """A home and a lock of the test's own, the workload that fails, and a mark by which every process is found."""
+    found: dict[str, str] = faults.failures.environment(tmp_path)
+    found.pop("TORCHMARK_DEBUG", None)
+    return found | {MARK: str(tmp_path), "TORCHMARK_FAKE": SLEEPING, "COLUMNS": "80"}
+
+
+@pytest.fixture
+def left_behind(faults: ModuleType, tmp_path: Path) -> Callable[[], int]:
+    """How many processes of this test's runs are still there a moment later."""
+    return lambda: faults.left_behind(str(tmp_path))[0]
+
+
+@pytest.fixture
+def start(environment: dict[str, str]) -> Iterator[Start]:
+    """Start `torchmark …` and go on; what still runs at the end of the test is ended."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str, prefix: tuple[str, ...] = (), **options: object) -> subprocess.Popen[str]:
+        chosen = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment} | options
+        begun.append(subprocess.Popen([*prefix, *COMMAND, *arguments], **chosen))  # type: ignore[call-overload]
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def run(start: Start) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`torchmark …` to its end."""
+
+    def finish(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        process = start(*arguments, **options)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    return finish
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], object]], None]:
+    def wait(true: Callable[[], object]) -> None:
+        end = time.monotonic() + 60
+        while not true():
+            assert time.monotonic() < end, "it never came to that"
+            time.sleep(0.02)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def own_mounts() -> Callable[..., tuple[str, ...]]:
+    """The beginning of a command around which scripts may mount what they like, seen by nobody else."""
+    unshare = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--map-root-user", "--mount")
+    try:
+        subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", "/mnt"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this system lets nobody have mounts of their own")
+    around = '{before}\n"$@" && code=0 || code=$?\n{after}\nexit $code'
+    return lambda before, after="": (*unshare, "bash", "-ec", around.format(before=before, after=after), "bash")

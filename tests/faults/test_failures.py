@@ -1,0 +1,126 @@
+"""However a worker ends, its case ends in the one right status that says how and when, and the other cases go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from torchmark.measure.launch import Launcher
+from torchmark.measure.messages import MeasureJob, Message, Phase
+from torchmark.measure.sampling import Settings
+from torchmark.records import parse_case
+from torchmark.store import load
+
+# Every phase with a death, an error and a silence, and every other fault once.
+TRIED = [
+    *[(phase, "kill") for phase in ("start", "import", "build", "first-step", "check", "steps", "job", "teardown")],
+    *[(phase, "raise") for phase in ("import", "build", "first-step", "check", "steps", "job", "teardown")],
+    *[("steps", fault) for fault in ("memory", "unsupported", "leave", "exit", "abort", "segfault", "terminate")],
+    *[("build", "abandon"), ("job", "abandon"), ("steps", "stop"), ("check", "deaf")],
+    ("teardown", "deaf"),
+]
+
+
+def test_every_failure_has_its_status_and_harms_no_other_case(run, environment, faults, tmp_path, left_behind):
+    environment["TORCHMARK_FAKE"] = "stream=iid2,step=0.01"  # on a clock of its own every phase takes as many steps
+    wanted = [pair for failing in TRIED for pair in (failing, ("steps", "none"))]
+    cases = {faults.failures.case(*pair, number): pair for number, pair in enumerate(wanted)}
+    out = tmp_path / "run.jsonl"
+    done = run("run", *cases, "--steps", "3", "--timeout", "3s", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(load(out).results) == len(cases)
+    assert faults.mislabelled(out, cases) == []
+    assert left_behind() == 0
+
+
+@pytest.mark.slow
+def test_real_work_fails_in_the_same_ways(run, faults, tmp_path, left_behind):
+    pairs = [("check", "wrong"), ("steps", "segfault"), ("job", "memory"), ("build", "abandon"), ("steps", "none")]
+    cases = {faults.failures.case(*pair, number, "cpu"): pair for number, pair in enumerate(pairs)}
+    out = tmp_path / "run.jsonl"
+    assert run("run", *cases, "--steps", "3", "--out", str(out)).returncode == 0
+    assert faults.mislabelled(out, cases) == []
+    assert left_behind() == 0
+
+
+def test_a_new_interpreter_that_leaves_a_child_behind_is_no_timeout(run, faults, tmp_path, left_behind):
+    text = faults.failures.case("build", "abandon", 0)
+    out = tmp_path / "run.jsonl"
+    assert run("run", text, "--rigor", "rigorous", "--timeout", "60s", "--out", str(out)).returncode == 3
+    assert faults.mislabelled(out, {text: ("build", "abandon")}) == []
+    assert left_behind() == 0
+
+
+def test_a_worker_that_is_stopped_in_the_middle_of_its_answer_holds_nobody_up():
+    """Its answer is longer than a pipe holds, and nobody reads before it is stopped."""
+    stopped: list[psutil.Process] = []
+
+    def stop(message: Message) -> None:
+        if isinstance(message, Phase) and message.name == "job":
+            children = psutil.Process().children(recursive=True)
+            (worker,) = [child for child in children if os.getsid(child.pid) == child.pid]
+            time.sleep(0.5)
+            worker.suspend()
+            stopped.append(worker)
+
+    job = MeasureJob(parse_case("null/infer@fake/float32"), Settings(steps=50_000))
+    ended = Launcher(imports_torch=False).run(job, 3.0, stop)
+    assert (ended.answer, ended.status) == (None, "timeout")
+    assert ended.reason == "no result after 3 s; it was busy with: job"
+    assert not stopped[0].is_running()
+
+
+def test_without_the_server_that_forks_workers_one_case_is_lost_and_no_more(start, tmp_path, wait_until, left_behind):
+    cases = [f"null/infer@fake/float32+threads={number}" for number in (1, 2, 3)]
+    out = tmp_path / "run.jsonl"
+    process = start("run", *cases, "--steps", "60", "--out", str(out))
+    wait_until(lambda: out.exists() and f'"started","case":"{cases[1]}"' in out.read_text())
+    servers = [child for child in psutil.Process(process.pid).children() if "forkserver" in " ".join(child.cmdline())]
+    assert len(servers) == 1
+    os.kill(servers[0].pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [result.status for result in load(out).results] == ["ok", "crashed", "ok"]
+    assert left_behind() == 0
+
+
+def kernel_group(folder: Path, bytes_: int) -> bool:
+    """A control group that may not use more memory than that, of whichever version there is."""
+    try:
+        folder.mkdir()
+        limits = [folder / name for name in ("memory.max", "memory.limit_in_bytes")]
+        next(limit for limit in limits if limit.exists()).write_text(str(bytes_))
+    except (OSError, StopIteration):
+        return False
+    return True
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may limit memory by control group")
+def test_a_worker_that_the_kernel_kills_for_its_memory_is_told_from_one_that_was_killed(run, faults, tmp_path):
+    group = next(
+        (
+            Path(f"/sys/fs/cgroup{name}/torchmark-{os.getpid()}")
+            for name in ("/memory", "")
+            if Path(f"/sys/fs/cgroup{name}/cgroup.procs").exists()
+        ),
+        None,
+    )
+    if group is None or not kernel_group(group, 400 << 20):
+        pytest.skip("no control group for memory here")
+    try:
+        cases = [faults.failures.case("build", "devour", 1), faults.failures.case("steps", "none", 2)]
+        prefix = ("bash", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "bash")
+        out = tmp_path / "run.jsonl"
+        assert run("run", *cases, "--steps", "3", "--out", str(out), prefix=prefix).returncode == 0
+        first, second = load(out).results
+        assert first.status == "host-oom"
+        assert "the system ran out of memory during build" in (first.reason or "")
+        assert second.status == "ok"
+    finally:
+        group.rmdir()

@@ -1,0 +1,111 @@
+"""What surrounds a run is seen: busy neighbours, batteries, heat, little shared memory, a GPU that torch cannot use."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchmark.store import load
+
+CASE = "null/infer@fake/float32"
+
+
+def written(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text + "\n")
+    return folder
+
+
+def test_busy_loops_beside_it_make_a_figure_contended(run, tmp_path):
+    out = tmp_path / "run.jsonl"
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        assert run("run", CASE, "--rigor", "quick", "--budget", "2s", "--out", str(out)).returncode == 0
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    (result,) = load(out).results
+    assert result.estimate is not None
+    assert result.estimate.verdict == "contended"
+    assert "other processes used" in result.estimate.evidence[0]
+
+
+@pytest.mark.skipif(not Path("/sys/class/power_supply").is_dir(), reason="this system tells nothing about its power")
+def test_a_battery_is_on_record(run, own_mounts, environment, tmp_path):
+    environment["TORCHMARK_FAKE"] = "stream=iid2,step=0.01"
+    supplies = {"AC/type": "Mains", "AC/online": "0", "BAT0/type": "Battery", "BAT0/status": "Discharging"}
+    prefix = own_mounts(f"mount --bind {written(tmp_path / 'supplies', supplies)} /sys/class/power_supply")
+    done = run("run", CASE, "--steps", "5", prefix=prefix)
+    assert done.returncode == 0, done.stderr
+    assert "on-battery" in done.stdout
+    assert "Plug it in" in done.stdout
+
+
+def test_hardware_that_throttles_itself_is_named_as_the_cause(run, own_mounts, environment, tmp_path):
+    """The steps become slower half-way, while the counter of the first allowed core rises."""
+    environment["TORCHMARK_FAKE"] = "stream=throttle,step=0.004,sleep=on"
+    core = f"cpu{min(os.sched_getaffinity(0))}"
+    count = f"/sys/devices/system/cpu/{core}/thermal_throttle/core_throttle_count"
+    prefix = own_mounts(
+        f"""mount -t tmpfs none /sys/devices/system/cpu/{core}
+        mkdir {Path(count).parent}; echo 0 > {count}
+        (for number in $(seq 200); do echo $number > {count}; sleep 0.05; done) &"""
+    )
+    out = tmp_path / "run.jsonl"
+    command = ("run", CASE, "--rigor", "quick", "--budget", "4s", "--target", "0.1%", "--out", str(out))
+    assert run(*command, prefix=prefix).returncode == 0
+    (result,) = load(out).results
+    assert result.estimate is not None
+    # Beside other tests it may be contended as well, which weighs more.
+    assert result.estimate.verdict in ("throttled", "contended")
+    if result.estimate.verdict == "throttled":
+        assert "the hardware throttled itself" in result.estimate.evidence[0]
+
+
+@pytest.mark.slow
+def test_what_would_spoil_a_run_is_told_before_it_begins(run, own_mounts, environment, tmp_path):
+    """A GPU whose tool is here beside a torch for CPUs alone, and a container's shared memory."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    written(tool.parent, {tool.name: "#!/bin/sh"}).joinpath(tool.name).chmod(0o755)
+    environment["PATH"] = f"{tool.parent}{os.pathsep}{environment['PATH']}"
+    environment["CUDA_VISIBLE_DEVICES"] = ""
+    done = run("run", "dataloader", "--dry-run", prefix=own_mounts("mount -t tmpfs -o size=1m none /dev/shm"))
+    assert done.returncode == 0, done.stderr
+    told = " ".join(done.stderr.split())
+    assert "! an NVIDIA GPU is here" in told
+    assert "1 MiB of shared memory are free" in told
+    assert "--shm-size" in told
+    assert max(map(len, done.stderr.splitlines())) <= 80
+
+
+def test_a_second_run_waits_if_told_to_and_shares_if_both_do(start, run, tmp_path, wait_until):
+    first = start("run", CASE, "--steps", "10000", "--out", str(tmp_path / "run.jsonl"))
+    wait_until((tmp_path / "run.jsonl").exists)
+    refused = run("run", CASE, "--steps", "3", "--share")  # the other does not share
+    assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
+    assert f"process {first.pid}" in refused.stderr
+    second = start("run", CASE, "--steps", "10000", "--wait", "--share", "--out", str(tmp_path / "shared.jsonl"))
+    words = second.stderr.readline()
+    assert words.startswith(f"Waiting for another run on this machine to end: process {first.pid}, since")
+    first.send_signal(signal.SIGINT)
+    wait_until((tmp_path / "shared.jsonl").exists)
+    assert run("run", CASE, "--steps", "3", "--share").returncode == 0
+    assert second.poll() is None
+
+
+def test_no_home_and_no_name_is_no_obstacle(run, own_mounts, environment, tmp_path):
+    """As in a container whose user was never entered anywhere."""
+    for name in ("HOME", "TORCHMARK_HOME", "XDG_DATA_HOME", "USER", "LOGNAME"):
+        environment.pop(name, None)
+    environment["TMPDIR"] = str(tmp_path)
+    nobody = "for list in passwd nsswitch.conf; do mount --bind /dev/null /etc/$list; done"
+    done = run("run", CASE, "--steps", "3", prefix=own_mounts(nobody))
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "torchmark").glob("*.jsonl"))) == 1

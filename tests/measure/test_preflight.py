@@ -1,0 +1,42 @@
+"""What would spoil a run is found before it begins: a device that was named must work, one that was found may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchmark.measure import preflight, worker
+from torchmark.measure.messages import Refused, Surveyed, SurveyJob
+from torchmark.records import parse_case
+
+LOADING = parse_case("dataloader/infer@cpu/float32")
+PLAIN = parse_case("dataloader/infer:loader_workers=0@cpu/float32")
+
+
+def test_a_device_that_was_only_found_and_fails_is_left_out_with_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "find_devices", lambda: ("cuda:77", "cpu"))  # a driver that promises too much
+    found = worker.survey(SurveyJob(None))
+    assert isinstance(found, Surveyed)
+    assert [device.name for device in found.machine.devices] == ["cpu"]
+    assert "cuda:77" in found.cautions[-1].cause
+
+
+def test_a_device_that_was_named_and_fails_ends_it() -> None:
+    found = worker.survey(SurveyJob(("cuda:77", "cpu")))
+    assert isinstance(found, Refused)
+    assert "cuda:77" in found.cause
+
+
+def test_shared_memory_matters_only_to_cases_that_load_in_processes(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    monkeypatch.setattr(preflight, "SHARED_BYTES", 1 << 80)
+    (caution,) = preflight.judge_shared_memory([PLAIN, LOADING], tmp_path)
+    assert caution.kind == "shared-memory"
+    assert preflight.judge_shared_memory([PLAIN], tmp_path) == ()
+    assert preflight.judge_shared_memory([LOADING], tmp_path / "dev") == ()
+
+
+def test_the_fake_device_needs_no_look_around() -> None:
+    machine, cautions = preflight.look_around(["fake"], [parse_case("null/infer@fake/float32")])
+    assert ([device.name for device in machine.devices], cautions) == (["fake"], ())

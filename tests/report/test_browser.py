@@ -1,0 +1,308 @@
+"""The page in a real browser: it runs nothing but its own script, asks for nothing, and can be used by everybody."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from itertools import cycle, pairwise
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import sync_playwright
+
+from torchmark.analyze.entries import Entry
+from torchmark.analyze.leaderboard import order_boards, rank_boards
+from torchmark.records import Caution, Run
+from torchmark.report.html import render_report
+from torchmark.report.leaderboard import Source, render_leaderboard
+
+HOSTILE = (
+    '"><script>alert(1)</script>',
+    "<img src=x onerror=alert(1)>",
+    "';alert(1)//",
+    "</style><script>alert(1)</script>",
+    "</title></svg><svg onload=alert(1)>",
+    "{{ 7 * 7 }}${alert(1)}",
+    "\u202eevil\u2066\x00\ufffe\U0001f525",
+    "javascript:alert(1)",
+    "x" * 400,
+    "&lt;script&gt;",
+)
+FIXED = {"status", "verdict", "estimand", "rigor", "transfer", "protocol"}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium as the system has it. Where TORCHMARK_NEED_BROWSER is set, its absence is a failure and no excuse."""
+    path = os.environ.get("TORCHMARK_CHROMIUM") or shutil.which("chromium")
+    if not path:
+        (pytest.fail if os.environ.get("TORCHMARK_NEED_BROWSER") else pytest.skip)("there is no chromium")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory, wide_run: Run, slower_run: Run) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render_report([wide_run, slower_run], "0.1.0"), encoding="utf-8")
+    return path
+
+
+class Opened:
+    """A page with everything that it said, asked for and popped up."""
+
+    def __init__(self, browser: Any, path: Path, width: int = 1280, scheme: str = "light") -> None:
+        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.said: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.said.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+
+
+@pytest.fixture
+def visit(browser: Any, report: Path) -> Iterator[Callable[..., Opened]]:
+    opened: list[Opened] = []
+
+    def go(path: Path = report, **options: Any) -> Opened:
+        opened.append(Opened(browser, path, **options))
+        return opened[-1]
+
+    yield go
+    for each in opened:
+        each.page.close()
+
+
+def test_it_says_nothing_and_asks_for_nothing_but_itself(visit: Callable[..., Opened], report: Path) -> None:
+    opened = visit()
+    opened.page.get_by_role("button", name="Dark").click()
+    assert opened.said == []
+    assert opened.requests == [report.as_uri()]
+
+
+def test_every_chart_is_drawn(visit: Callable[..., Opened]) -> None:
+    charts = visit().page.locator("svg.chart")
+    assert charts.count() > 20
+    boxes = charts.evaluate_all(
+        "charts => charts.map(chart => [chart, ...chart.querySelectorAll('.role-mark [aria-label]')]"
+        ".map(mark => mark.getBoundingClientRect()).map(box => box.width + box.height))"
+    )
+    assert all(len(marks) > 1 and min(marks) > 0 for marks in boxes)
+
+
+def test_headings_sort_by_value_and_say_so(visit: Callable[..., Opened]) -> None:
+    page = visit().page
+    heading = page.locator("th", has=page.get_by_role("button", name="per step"))
+
+    def column() -> list[float]:
+        cells = page.locator("tbody tr").evaluate_all("rows => rows.map(row => row.cells[3].dataset.sort)")
+        known = [float(cell) for cell in cells if cell is not None]
+        assert all(cell is None for cell in cells[len(known) :])  # what has no figure stays at the end
+        return known
+
+    heading.get_by_role("button").click()
+    assert heading.get_attribute("aria-sort") == "descending"
+    assert column() == sorted(column(), reverse=True)
+    heading.get_by_role("button").press("Enter")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert column() == sorted(column())
+    assert "per step, ascending" in page.get_by_role("status").first.inner_text()
+
+
+def test_the_filter_takes_words_and_counts(visit: Callable[..., Opened]) -> None:
+    page = visit().page
+    page.get_by_label("Filter").last.fill("MLP  throttled")
+    shown = page.locator("tbody tr:visible")
+    assert shown.count() == 2
+    assert all("throttled" in text for text in shown.all_inner_texts())
+    assert page.get_by_role("status").last.inner_text().startswith("2 of ")
+    page.get_by_label("Filter").last.fill("")
+    assert page.locator("tbody tr:visible").count() == page.locator("tbody tr").count()
+
+
+def test_marks_tell_their_figures_to_the_mouse_and_the_keyboard(visit: Callable[..., Opened]) -> None:
+    page = visit().page
+    tooltip = page.locator("#tooltip")
+    first, second = (page.locator("svg.chart").first.locator(".role-mark [aria-label]").nth(place) for place in (0, 1))
+    first.hover()
+    assert tooltip.inner_text() == first.get_attribute("aria-label")
+    page.mouse.move(0, 0)
+    assert tooltip.is_hidden()
+    first.focus()
+    assert tooltip.inner_text() == first.get_attribute("aria-label")
+    page.keyboard.press("ArrowDown")
+    assert tooltip.inner_text() == second.get_attribute("aria-label")
+    page.keyboard.press("Escape")
+    assert tooltip.is_hidden()
+
+
+@pytest.mark.parametrize("width", [375, 768, 1280])
+def test_the_page_never_scrolls_sideways(visit: Callable[..., Opened], width: int) -> None:
+    root = "document.documentElement"
+    assert visit(width=width).page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
+
+
+def test_light_and_dark_follow_the_system_and_the_reader(visit: Callable[..., Opened]) -> None:
+    def colors(page: Any) -> list[str]:
+        mark = page.locator("svg.chart .role-mark [fill^=var]").first
+        places = [(page.locator("body"), "backgroundColor"), (page.locator("body"), "color"), (mark, "fill")]
+        return [place.evaluate(f"e => getComputedStyle(e).{name}") for place, name in places]
+
+    light, dark = visit().page, visit(scheme="dark").page
+    assert all(a != b for a, b in zip(colors(light), colors(dark), strict=True))
+    light.get_by_role("button", name="Dark").click()
+    assert colors(light) == colors(dark)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(visit: Callable[..., Opened], scheme: str) -> None:
+    """The contrast that WCAG AA asks for, between each text and what lies behind it."""
+    page = visit(scheme=scheme).page
+    pale = page.evaluate(CONTRAST)
+    assert pale == []
+
+
+def test_it_prints_in_light_colours_without_controls(visit: Callable[..., Opened]) -> None:
+    page = visit(scheme="dark").page
+    page.emulate_media(media="print")
+    assert page.locator("body").evaluate("e => getComputedStyle(e).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator("nav, .tools, .theme").evaluate_all("all => all.every(e => !e.checkVisibility())")
+
+
+def test_landmarks_headings_and_a_way_past_them(visit: Callable[..., Opened]) -> None:
+    page = visit().page
+    for role in ("banner", "navigation", "main", "contentinfo"):
+        assert page.get_by_role(role).count() == 1
+    levels = page.locator("h1, h2, h3").evaluate_all("all => all.map(heading => Number(heading.tagName[1]))")
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+
+
+def poisoned(value: Any, words: Iterator[str], name: str = "") -> Any:
+    """Plain data in which every string that may be anything is something bad, keys included."""
+    if isinstance(value, str):
+        return value if name in FIXED else next(words)
+    if isinstance(value, dict):
+        free = name in ("params", "settings", "phases_s", "metrics")
+        return {next(words) + key if free else key: poisoned(each, words, key) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [poisoned(each, words, name) for each in value]
+    return value
+
+
+def test_hostile_strings_run_nothing_and_break_nothing(
+    visit: Callable[..., Opened], tmp_path: Path, wide_run: Run
+) -> None:
+    def forever() -> Iterator[str]:
+        while True:
+            yield from HOSTILE
+
+    words = forever()
+    cautions = (Caution("a", "b", "c"),) * len(HOSTILE)
+    results = tuple(replace(each, cautions=cautions, reason="why") for each in wide_run.results)
+    run = replace(wide_run, results=results, problems=("a",) * len(HOSTILE))
+    runs = [msgspec.convert(poisoned(msgspec.to_builtins(run), words), Run) for _ in range(2)]
+    path = tmp_path / "hostile.html"
+    path.write_text(render_report([*runs, wide_run], "0.1.0"), encoding="utf-8")
+    for width in (1280, 375):
+        opened = visit(path, width=width)
+        opened.page.get_by_role("button", name="rate").click()
+        opened.page.get_by_label("Filter").last.fill("alert")
+        assert opened.page.locator("tbody tr:visible").count() > 0
+        assert opened.said == []
+        assert opened.requests == [path.as_uri()]
+        assert opened.page.locator("script").count() == 1
+        assert opened.page.locator("style").count() == 1
+        assert opened.page.locator("img, iframe, object, embed, base, form").count() == 0
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def board_page(path: Path, runs: Iterable[Run]) -> Path:
+    """The leaderboard of these runs, each with a processor of its own."""
+    entries = [
+        replace(entry, cpu=f"{entry.cpu} {place}") for place, run in enumerate(runs) for entry in Entry.of_run(run, "a")
+    ]
+    boards = order_boards(rank_boards(sorted(entries, key=attrgetter("group")), 10))
+    source = Source(entries[0].cpu, 2, len(entries), (entries[0].cpu,))
+    path.write_text(render_leaderboard(boards, source, "html", "0.1.0"), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_boards_open_filter_and_can_be_read(
+    visit: Callable[..., Opened], tmp_path: Path, wide_run: Run, slower_run: Run, scheme: str
+) -> None:
+    path = board_page(tmp_path / "board.html", [wide_run, slower_run])
+    opened = visit(path, scheme=scheme, width=375)
+    page = opened.page
+    page.get_by_label("Filter").fill("RESNET50 bfloat16")
+    shown = page.locator("details:visible")
+    assert shown.count() == 1
+    assert not shown.get_by_role("table").is_visible()
+    page.locator("summary:visible").press("Enter")
+    assert [text.split()[0] for text in shown.locator("tbody tr").all_inner_texts()] == ["1", "2"]
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    assert (opened.said, opened.requests) == ([], [path.as_uri()])
+
+
+def test_hostile_strings_are_only_shown_on_boards(visit: Callable[..., Opened], tmp_path: Path, wide_run: Run) -> None:
+    words = cycle(HOSTILE)
+    runs = [msgspec.convert(poisoned(msgspec.to_builtins(wide_run), words), Run) for _ in range(len(HOSTILE))]
+    path = board_page(tmp_path / "hostile.html", runs)
+    for width in (1280, 375):
+        opened = visit(path, width=width)
+        opened.page.evaluate("for (const board of document.querySelectorAll('details')) board.open = true")
+        opened.page.get_by_label("Filter").fill("alert")
+        assert opened.page.locator("tbody tr:visible").count() > 0
+        assert (opened.said, opened.requests) == ([], [path.as_uri()])
+        assert [opened.page.locator(tag).count() for tag in ("script", "style", "img, iframe, form")] == [1, 1, 0]
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+CONTRAST = """() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const srgb = (text) => {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (color) => {
+    const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = color.map((value) => linear(value / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let node = element; node; node = node.parentElement) {
+      const color = getComputedStyle(node).backgroundColor;
+      const alpha = parse(color)[3];
+      if (color !== "rgba(0, 0, 0, 0)" && (alpha === undefined || alpha > 0.5)) return srgb(color);
+    }
+    return [255, 255, 255, 255];
+  };
+  const pale = new Set();
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.textContent.trim() || !element.checkVisibility()) continue;
+    if (element.closest("script, #tooltip, .skip")) continue;
+    const style = getComputedStyle(element);
+    const ink = srgb(element.closest("svg") ? style.fill : style.color);
+    const [a, b] = [light(ink), light(behind(element))].sort((x, y) => y - x);
+    const large = parseFloat(style.fontSize) >= 24;
+    if ((a + 0.05) / (b + 0.05) < (large ? 3 : 4.5)) pale.add(`${element.tagName}.${element.className} ${style.color}`);
+  }
+  return [...pale];
+}"""

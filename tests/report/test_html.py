@@ -1,0 +1,316 @@
+"""The page says what the runs say, holds everything it needs, and stays small whatever it is given."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from torchmark.records import Result, Run, Work
+from torchmark.report.card import draw_png, headline_results, render_card
+from torchmark.report.charts import bars, curves, ratios, strips, workers
+from torchmark.report.charts.scales import factor_ticks
+from torchmark.report.charts.series import find_series, run_names
+from torchmark.report.draw import Chart
+from torchmark.report.html import MOST_CARDS, render_report
+from torchmark.report.page import Section, fill, is_own_page, render_page
+
+LARGEST = 1_500_000
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and the text inside style and script."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.inner: dict[str, str] = {}
+        self._open = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._open = tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open in ("style", "script"):
+            self.inner[self._open] = self.inner.get(self._open, "") + data
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
+        self._open = ""
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page(wide_run: Run, slower_run: Run) -> str:
+    return render_report([wide_run, slower_run], "0.1.0")
+
+
+def titles(page: str) -> list[str]:
+    return re.findall(r"<h2[^>]*>([^<]*)</h2>", page)
+
+
+def test_the_policy_allows_this_style_and_this_script_and_nothing_else(page: str) -> None:
+    tags = Tags(page)
+    (policy,) = [each["content"] for each in tags.named("meta") if each.get("http-equiv")]
+    rules = dict(rule.strip().split(" ", 1) for rule in (policy or "").split(";"))
+    for name in ("style", "script"):
+        digest = base64.b64encode(hashlib.sha256(tags.inner[name].encode()).digest()).decode()
+        assert rules.pop(f"{name}-src") == f"'sha256-{digest}'"
+    assert rules == dict.fromkeys(("default-src", "base-uri", "form-action"), "'none'")
+
+
+def test_nothing_in_it_needs_more_than_the_policy_allows(page: str) -> None:
+    for tag, attributes in Tags(page).tags:
+        assert tag not in ("link", "img", "iframe", "object", "form", "base")
+        assert not {"style", "src", "srcset", "action"} & attributes.keys()
+        assert not [name for name in attributes if name.startswith("on")]
+        assert (attributes.get("href") or "#").startswith("#")
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_every_link_and_label_leads_to_an_element_of_its_own(page: str) -> None:
+    tags = Tags(page).tags
+    anchors = [attributes["id"] for _, attributes in tags if attributes.get("id")]
+    assert len(anchors) == len(set(anchors))
+    wanted = {(attributes.get("href") or "").removeprefix("#") for _, attributes in tags}
+    for name in ("for", "aria-labelledby"):
+        wanted |= {attributes.get(name) or "" for _, attributes in tags}
+    assert wanted - {""} <= set(anchors)
+
+
+def test_sections_are_there_for_what_there_is_to_say(page: str, full_run: Run, slower_run: Run) -> None:
+    everything = ["Speed", "Against workstation", "Where more stops to pay", "Results", "Step times", "Read with care"]
+    assert [title for title in titles(page) if title in everything] == everything
+    plain = titles(render_report([full_run], "0.1.0"))
+    assert {"Speed", "Results", "Read with care", "Machine"} <= set(plain)
+    assert not {"Against workstation", "Where more stops to pay", "Step times"} & set(plain)
+    assert "Against after-upgrade" in titles(render_report([full_run, slower_run], "0.1.0", baseline=1))
+
+
+def test_a_run_without_results_is_a_page_too(full_run: Run) -> None:
+    assert titles(render_report([replace(full_run, results=())], "0.1.0")) == ["Results", "Machine"]
+
+
+def test_what_fails_is_shown_with_its_reason(full_run: Run) -> None:
+    page = render_report([full_run], "0.1.0")
+    assert page.count("tried to allocate 37.3 GB with 14.1 GB free") >= 2
+    assert "other processes used 38% of the CPU" in page
+    assert "stop them and run again" in page
+
+
+def test_thousands_of_results_are_still_a_page_to_send_around(
+    full_run: Run, make_result: Callable[..., Result]
+) -> None:
+    base = make_result()
+    assert base.estimate
+    sampled = replace(base, estimate=replace(base.estimate, samples_s=(0.002, 0.003) * 200))
+    results = tuple(
+        replace(sampled, case=replace(base.case, workload=f"w{index % 100}", params={"batch": 1 + index // 100}))
+        for index in range(2_000)
+    )
+    page = render_report([replace(full_run, results=results)], "0.1.0")
+    assert len(page.encode()) <= LARGEST
+    assert page.count('<svg class="chart"') <= 4 * MOST_CARDS
+    assert "The first 1000 of 2000" in page
+    assert "more were left out" in page
+
+
+def test_many_runs_are_still_a_page_to_send_around(full_run: Run) -> None:
+    runs = [replace(full_run, header=replace(full_run.header, id=f"{index:08x}", label=None)) for index in range(150)]
+    page = render_report(runs, "0.1.0")
+    assert len(page.encode()) <= LARGEST
+    assert "102 more were left out" in page
+
+
+@pytest.mark.filterwarnings("error")
+def test_absurd_numbers_make_a_page_without_absurd_figures(wide_run: Run) -> None:
+    times = [(0.0, 0.0, 0.0), (-1.0, -2.0, 3.0), (1e99, 1e98, 1e100), (5e-324, 0.0, 1e-323), (1.0, 2.0, 0.5)]
+    times += [(1e-300, 1e-301, 1e100), (1e-3, -1e100, 1e100)]
+    results = []
+    for index, result in enumerate(wide_run.results):
+        center_s, low_s, high_s = times[index % len(times)]
+        samples = (center_s, low_s, high_s, 1e100, -1e100, 0.0, 5e-324) * 3
+        figures = {"center_s": center_s, "low_s": low_s, "high_s": high_s, "samples_s": samples, "warmup_cut": 2**62}
+        results.append(replace(result, estimate=result.estimate and replace(result.estimate, **figures)))
+    odd = replace(wide_run, results=tuple(results), process_spread=1e100)
+    page = render_report([odd, wide_run], "0.1.0")
+    assert not re.search(
+        r"\b(nan|inf|infinity)\b", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL), re.I
+    )
+
+
+def charts(*runs: Run) -> list[Chart]:
+    series = find_series(runs)
+    drawn: list[Chart] = [bars.draw_panel(panel) for panel in bars.find_panels(series)]
+    drawn += [curves.draw_panel(panel) for panel in curves.find_panels(series)]
+    found = [strips.find_strip(result) for run in runs for result in run.results]
+    return drawn + [strips.draw_strip(strip) for strip in found if strip]
+
+
+def test_every_chart_is_valid_vega_lite(wide_run: Run, slower_run: Run) -> None:
+    from torchmark.analyze.scaling import find_scaling
+
+    drawn = charts(wide_run, slower_run)
+    drawn += [workers.draw_scaling(each) for each in find_scaling(wide_run.results)]
+    panels = ratios.find_panels([wide_run, slower_run], baseline=0)
+    drawn += [ratios.draw_ratios(panel.ratios, ratios.shared_domain(panel.ratios)) for panel in panels]
+    assert len(drawn) > 15
+    for chart in drawn:
+        chart.marks.to_dict()  # altair refuses what its schema does not know
+
+
+def test_the_same_work_stands_together_with_the_fastest_first(wide_run: Run, slower_run: Run) -> None:
+    panels = {panel.title: panel for panel in bars.find_panels(find_series([wide_run, slower_run]))}
+    mlp = panels["mlp · infer"].bars
+    assert [bar.label for bar in mlp] == [
+        "workstation · cuda:0",
+        "after-upgrade · cuda:0",
+        "workstation · cpu",
+        "after-upgrade · cpu",
+    ]
+    assert mlp[0].value == pytest.approx(128 / 1.1e-4)
+    assert mlp[0].low < mlp[0].value < mlp[0].high
+    assert "±0.4%" in mlp[0].about
+
+
+def test_other_units_and_other_versions_never_share_a_panel(full_run: Run, make_result: Callable[..., Result]) -> None:
+    results = (make_result(), make_result("mlp/train@cpu/float32", work=Work(1, "epoch")), make_result(version=2))
+    panels = bars.find_panels(find_series([replace(full_run, results=results)]))
+    assert [len(panel.bars) for panel in panels] == [1, 1]
+
+
+def test_what_is_no_speed_is_not_drawn(full_run: Run, make_result: Callable[..., Result]) -> None:
+    results = (make_result("null/infer@cpu/float32", work=Work(0, "step")), make_result(center_s=0.0))
+    assert bars.find_panels(find_series([replace(full_run, results=results)])) == ()
+
+
+def test_factors_are_of_speed_and_stand_by_workload_or_by_run(wide_run: Run, slower_run: Run) -> None:
+    panels = {panel.title: panel for panel in ratios.find_panels([wide_run, slower_run], baseline=0)}
+    (resnet,) = panels["resnet50"].ratios
+    assert resnet.value == pytest.approx(1 / 0.7)
+    assert resnet.low < resnet.value < resnet.high
+    assert "faster" in resnet.figure
+    assert "On average 0.926x the speed" in panels["bert-encode"].mean
+    third = replace(slower_run, header=replace(slower_run.header, id="ff", label="third"))
+    by_run = ratios.find_panels([wide_run, slower_run, third], baseline=2)
+    assert [panel.title for panel in by_run] == ["workstation", "after-upgrade"]
+
+
+def test_curves_follow_a_sweep_and_mark_where_it_broke_off(wide_run: Run) -> None:
+    (panel,) = curves.find_panels(find_series([wide_run]))
+    assert (panel.title, panel.parameter, panel.unit) == ("bert-encode/infer", "batch", "sample")
+    assert [curve.name for curve in panel.curves] == ["cpu", "cuda:0"]
+    assert [point.x for point in panel.curves[0].points] == [1, 2, 4, 8, 16, 32]
+    assert panel.curves[0].lost == ((64.0, "oom"),)
+
+
+def test_published_batches_make_curves_although_the_usual_one_is_unsaid() -> None:
+    from torchmark.store import load_runs
+
+    panels = curves.find_panels(find_series(load_runs("apple-silicon-bert")))
+    assert {panel.parameter for panel in panels} == {"batch"}
+    assert {tuple(point.x for point in curve.points) for panel in panels for curve in panel.curves} == {(16, 64, 256)}
+
+
+def test_strips_keep_the_extremes_of_every_column(make_result: Callable[..., Result]) -> None:
+    samples = [0.010] * 50_000
+    samples[20_000], samples[40_000] = 0.012, 0.009
+    result = make_result(center_s=0.010)
+    assert result.estimate
+    strip = strips.find_strip(replace(result, estimate=replace(result.estimate, samples_s=tuple(samples))))
+    assert strip
+    assert len(strip.columns) == strips.COLUMNS
+    assert strip.unit == "ms"
+    assert min(column.low for column in strip.columns) == pytest.approx(9, abs=0.5)
+    assert max(column.high for column in strip.columns) == pytest.approx(strip.high)
+    assert strip.warmups == ((0, 12),)
+    assert "50000 samples, 12 cut as warm-up; from 9.00 ms to 12.0 ms" in strip.about
+
+
+def test_a_slow_first_step_does_not_flatten_the_strip(wide_run: Run) -> None:
+    drifting = next(result for result in wide_run.results if result.case.text == "mlp/train@cpu/float32")
+    strip = strips.find_strip(drifting)
+    assert strip
+    assert max(drifting.estimate.samples_s) * 1e3 > strip.high
+    first, last = strip.columns[len(strip.columns) // 4], strip.columns[-1]
+    assert (last.middle - first.middle) / (strip.high - strip.low) > 0.3  # the drift is what one sees
+
+
+def test_processes_stand_side_by_side(wide_run: Run) -> None:
+    several = next(result for result in wide_run.results if len(result.processes) == 3)
+    strip = strips.find_strip(several)
+    assert strip
+    assert strip.starts == (5000, 10000)
+    assert [start for start, _ in strip.warmups] == [0, 5000, 10000]
+    assert len(strip.columns) <= strips.COLUMNS + 3
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0.8, 1.3, [0.8, 0.9, 1, 1.1, 1.25]), (0.4, 30, [0.5, 1, 2, 5, 10, 20]), (1e-9, 1e9, None)],
+)
+def test_factors_are_marked_by_round_numbers(low: float, high: float, ticks: list[float] | None) -> None:
+    found = factor_ticks(low, high)
+    assert ticks is None or found == ticks
+    assert 2 <= len(found) <= 6
+
+
+def test_runs_are_told_apart(wide_run: Run) -> None:
+    nameless = replace(wide_run, header=replace(wide_run.header, label=None))
+    other = replace(nameless, header=replace(nameless.header, id="ee55"))
+    assert run_names([wide_run, nameless]) == ["workstation", "NVIDIA GeForce RTX 3090"]
+    assert run_names([nameless, other]) == ["NVIDIA GeForce RTX 3090 (aa11bb22)", "NVIDIA GeForce RTX 3090 (ee55)"]
+
+
+def test_templates_escape_whatever_they_are_given() -> None:
+    page = render_page("<b>", [Section("a", "<i>", fill("chips.html.jinja", chips=[]), "<u>")], version="<s>")
+    assert not {"b", "i", "u", "s"} & {tag for tag, _ in Tags(page).tags}
+    assert is_own_page(page.encode()[:4096])
+    assert not is_own_page(b"<!doctype html><title>torchmark</title>")
+
+
+def test_the_card_shows_one_figure_for_each_workload_with_its_verdict(wide_run: Run, slower_run: Run) -> None:
+    names = [result.case.workload for result in headline_results(wide_run)]
+    assert names == ["resnet50", "mlp", "venv-ppo", "bert-encode", "mnist-ddp-mlp"]
+    card = render_card(wide_run, "0.1.0")
+    for text in (
+        "NVIDIA GeForce RTX 3090",
+        "resnet50",
+        "35.6",
+        "image/s",
+        "±0.4%",
+        "stable",
+        "torchmark 0.1.0",
+        "2026-11-15",
+    ):
+        assert text in card
+    assert "1.43x" in render_card(slower_run, "0.1.0", wide_run)
+    assert is_own_page(card.encode())
+
+
+def test_the_card_is_a_picture_of_the_size_of_a_post(wide_run: Run) -> None:
+    picture = draw_png(render_card(wide_run, "0.1.0"))
+    assert picture.startswith(b"\x89PNG")
+    assert (int.from_bytes(picture[16:20], "big"), int.from_bytes(picture[20:24], "big")) == (1200, 630)
+
+
+@pytest.mark.parametrize("evil", ['"><script>alert(1)</script>', "]]>&<", "\ufffe\uffff\x00", "x" * 400])
+def test_a_card_survives_any_name(wide_run: Run, evil: str) -> None:
+    from xml.etree import ElementTree
+
+    machine: Any = replace(wide_run.header.machine, cpu=evil, os=evil, torch=evil, devices=())
+    run = replace(wide_run, header=replace(wide_run.header, label=evil, id=evil, created=evil, machine=machine))
+    card = render_card(run, "0.1.0")
+    tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(card).iter()}
+    assert tags == {"svg", "title", "metadata", "rect", "g", "path", "text", "tspan"}
+    assert draw_png(card)

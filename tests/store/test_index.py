@@ -1,0 +1,275 @@
+"""What the index of a folder promises: it says what the files say, whatever happened to them or to itself."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchmark.analyze.entries import Entry
+from torchmark.errors import StoreError
+from torchmark.store import RunWriter, index
+from torchmark.store.index import Folder, ask_folder
+
+TEXTS = ("mlp/infer@cpu/float32", "mlp/infer:batch=64@cpu/float32", "mlp/infer@cpu/bfloat16+compile+per-step")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def write(folder: Path, make_header, make_result):
+    def written(name: str, *texts: str, center_s: float = 1e-3, **changes: object) -> Path:
+        path = folder / f"{name}.jsonl"
+        path.unlink(missing_ok=True)
+        with RunWriter.create(path, make_header(texts, id=name, **changes)) as writer:
+            for text in texts:
+                writer.finished(make_result(text, center_s))
+        return path
+
+    return written
+
+
+def everything(folder: Path) -> tuple[list[Entry], Folder]:
+    entries, found = ask_folder(folder, Entry, list)
+    return sorted(entries, key=lambda entry: (entry.file, entry.case)), found
+
+
+def kept(home: Path) -> Path:
+    (path,) = (home / "index").glob("*.sqlite")
+    return path
+
+
+def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read from now on."""
+    names: list[str] = []
+    load = index.load
+    monkeypatch.setattr(index, "load", lambda path: (names.append(path.name), load(path))[1])
+    return names
+
+
+def test_an_entry_tells_what_a_ranking_needs(folder: Path, write) -> None:
+    write("ab12", TEXTS[2], center_s=2e-3, label="nightly")
+    (entry,), found = everything(folder)
+    assert (found.files, found.extracts, found.problems) == (1, 1, ())
+    assert entry.group == ("mlp/infer", 1, "bfloat16", "+per-step")
+    assert (entry.setting, entry.case, entry.label, entry.file) == ("+compile", TEXTS[2], "nightly", "ab12.jsonl")
+    assert (entry.center_s, entry.items, entry.unit, entry.status) == (2e-3, 128, "sample", "ok")
+    assert (entry.cpu, entry.model, entry.torch) == ("Intel Xeon Platinum 8370C",) * 2 + ("2.13.0+cpu",)
+
+
+def test_entries_of_one_group_come_together(folder: Path, write) -> None:
+    for name in "abc":
+        write(name, *TEXTS)
+    boards = ask_folder(folder, Entry, lambda entries: [entry.group for entry in entries])[0]
+    assert len(boards) == 9
+    assert sum(here != before for here, before in zip(boards[1:], boards, strict=False)) == 2
+
+
+def test_only_what_changed_is_read_again(folder: Path, write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "SETTLED_NS", -(10**12))
+    for name in "abc":
+        write(name, TEXTS[0])
+    everything(folder)
+    names = read_files(monkeypatch)
+    assert len(everything(folder)[0]) == 3
+    assert names == []
+    write("b", *TEXTS)
+    write("d", TEXTS[0])
+    (folder / "a.jsonl").unlink()
+    entries, _ = everything(folder)
+    assert sorted(names) == ["b.jsonl", "d.jsonl"]
+    assert [entry.file[0] for entry in entries] == ["b", "b", "b", "c", "d"]
+
+
+def test_a_file_of_the_same_size_and_time_with_other_content_is_read_again(folder: Path, write) -> None:
+    path = write("a", TEXTS[0], center_s=1e-3)
+    everything(folder)
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b'"center_s":0.001', b'"center_s":0.002'))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert everything(folder)[0][0].center_s == 2e-3
+
+
+def test_a_file_that_was_written_just_now_may_change_within_a_tick(
+    folder: Path, write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("a", TEXTS[0])
+    everything(folder)
+    names = read_files(monkeypatch)
+    everything(folder)
+    assert names == ["a.jsonl"]
+
+
+def test_what_cannot_be_read_is_told_and_hides_nothing(folder: Path, write, home: Path) -> None:
+    write("fine", TEXTS[0])
+    (folder / "broken.jsonl").write_bytes(b"nonsense\n")
+    (folder / "folder.jsonl").mkdir()
+    large = write("large", TEXTS[0])
+    large.write_bytes(large.read_bytes().replace(b'"version":1,', b'"version":%d,' % 10**30))
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "notes.txt").write_text("not a run")
+    for _ in range(2):
+        entries, found = everything(folder)
+        assert [entry.file for entry in entries] == ["fine.jsonl"]
+        assert found.files == 3
+        assert [problem.split()[0].rstrip(",:") for problem in found.problems] == ["broken.jsonl", "large.jsonl"]
+    assert str(folder) not in "".join(found.problems)
+    assert kept(home).is_file()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems know no such names")
+def test_a_file_whose_name_is_no_text_is_one_as_well(folder: Path, write) -> None:
+    write("a", TEXTS[0]).rename(folder / os.fsdecode(b"\xff.jsonl"))
+    (folder / os.fsdecode(b"\xfe.jsonl")).write_bytes(b"nonsense")
+    for _ in range(2):
+        entries, found = everything(folder)
+        assert [entry.file for entry in entries] == ["\\udcff.jsonl"]
+        assert len(found.problems) == 1
+
+
+@pytest.mark.parametrize("missing", ["nowhere", "file"])
+def test_what_is_no_folder_is_an_error_that_helps(tmp_path: Path, missing: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="Name a folder of run files"):
+        ask_folder(tmp_path / missing, Entry, list)
+
+
+def foreign(path: Path) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE file (name)")
+    database.close()
+
+
+def of_another_version(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE file SET stamp = 'wrong'")
+        database.execute("PRAGMA user_version = 7")
+    database.close()
+
+
+def with_other_entries(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE extract SET data = x'93'")
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: path.write_bytes(b"nonsense" * 1000),
+        lambda path: path.write_bytes(path.read_bytes()[:5000]),
+        lambda path: path.write_bytes(path.read_bytes()[:4096] + bytes(path.stat().st_size - 4096)),
+        lambda path: path.write_bytes(b""),
+        foreign,
+        of_another_version,
+        with_other_entries,
+    ],
+    ids=["nonsense", "torn", "zeros", "empty", "foreign", "version", "entries"],
+)
+def test_a_broken_index_is_made_anew(folder: Path, write, home: Path, harm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "SETTLED_NS", -(10**12))
+    for name in "abc":
+        write(name, *TEXTS)
+    before = everything(folder)
+    harm(kept(home))
+    assert everything(folder) == before
+    names = read_files(monkeypatch)
+    assert everything(folder) == before
+    assert names == []
+
+
+def test_where_no_index_can_be_kept_the_answer_is_the_same(folder: Path, write, home: Path) -> None:
+    write("a", *TEXTS)
+    home.write_bytes(b"a file where the folder should be")
+    assert len(everything(folder)[0]) == 3
+
+
+def test_an_index_that_another_process_holds_is_not_waited_for_long(
+    folder: Path, write, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "WAIT_S", 0.01)
+    write("a", *TEXTS)
+    everything(folder)
+    with sqlite3.connect(kept(home)) as held:
+        held.execute("BEGIN EXCLUSIVE")
+        write("b", TEXTS[0])
+        assert len(everything(folder)[0]) == 4
+    held.close()
+    assert kept(home).is_file()
+
+
+def test_writers_at_the_same_time_do_no_harm(folder: Path, write) -> None:
+    for name in "abcdefgh":
+        write(name, *TEXTS)
+    answers: list[int] = []
+
+    def ask() -> None:
+        answers.extend(len(everything(folder)[0]) for _ in range(5))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [24] * 20
+
+
+changes = st.tuples(
+    st.sampled_from("abcd"),
+    st.sampled_from(["write", "write", "append", "remove", "corrupt", "touch", "rename"]),
+    st.integers(1, 3),
+)
+
+
+@settings(max_examples=25)
+@given(steps=st.lists(st.lists(changes, max_size=4), min_size=1, max_size=5), settled=st.booleans())
+def test_after_any_changes_the_index_equals_a_fresh_one(
+    folder: Path, write, home: Path, steps: list[list[tuple[str, str, int]]], settled: bool
+) -> None:
+    for path in (*folder.iterdir(), *(home / "index").glob("*")):
+        path.unlink()
+    clock = count(1_000_000_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "SETTLED_NS", -(10**12) if settled else 10**12)
+        for step in steps:
+            for name, change, number in step:
+                apply(folder, write, name, change, number, next(clock))
+            remembered = everything(folder)
+            kept(home).rename(home / "aside")
+            assert everything(folder) == remembered
+            (home / "aside").rename(kept(home))
+
+
+def apply(folder: Path, write, name: str, change: str, number: int, now: int) -> None:
+    path = folder / f"{name}.jsonl"
+    if change == "write":
+        write(name, *TEXTS[:number], center_s=number * 1e-3)
+    elif path.exists():
+        content = path.read_bytes()
+        {
+            "append": lambda: path.write_bytes(content + b'{"kind":"spread","process_spread":0.%d}\n' % number),
+            "remove": path.unlink,
+            "corrupt": lambda: path.write_bytes(content[: len(content) // number - 1] + b"?\n"),
+            "touch": path.touch,
+            "rename": lambda: path.rename(folder / f"{name}{number}.jsonl"),
+        }[change]()
+    if path.exists():
+        os.utime(path, (now, now))  # a test is quicker than the tick of a file's clock

@@ -1,0 +1,57 @@
+"""Files that were changed at random or on purpose are read or refused; nothing else ever comes of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOUND = sorted((Path(__file__).parent / "recorded" / "found").glob("*.jsonl"))
+SHARDS, FILES = 4, 100
+
+
+@pytest.fixture(scope="module")
+def mutations() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("mutations", ROOT / "benchmarks" / "mutations.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["mutations"] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_the_files_that_mutants_are_made_from_are_fine(mutations: ModuleType, tmp_path: Path) -> None:
+    for data in mutations.originals():
+        (tmp_path / "run.jsonl").write_bytes(data)
+        assert mutations.judge(tmp_path / "run.jsonl") == "fine"
+
+
+def test_a_mutant_depends_on_its_seed_alone(mutations: ModuleType) -> None:
+    original, _ = mutations.originals()
+    mutants = [mutations.mutate(original, seed) for seed in range(200)]
+    assert mutants == [mutations.mutate(original, seed) for seed in range(200)]
+    assert len(set(mutants)) > 150
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_mutants_are_read_or_refused(mutations: ModuleType, tmp_path: Path, shard: int) -> None:
+    path, seen = tmp_path / "run.jsonl", set()
+    for seed in range(shard * FILES, (shard + 1) * FILES):
+        path.write_bytes(mutations.mutate(mutations.originals()[seed % 2], seed))
+        try:
+            seen.add(mutations.judge(path))
+        except Exception as error:
+            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
+    assert seen == {"fine", "refused"}
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_what_was_found_once_stays_harmless(mutations: ModuleType, tmp_path: Path, path: Path) -> None:
+    copy = tmp_path / "run.jsonl"
+    copy.write_bytes(path.read_bytes())
+    assert mutations.judge(copy) in ("fine", "refused")

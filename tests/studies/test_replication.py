@@ -1,0 +1,224 @@
+"""Published procedures are replayed in processes of their own; every row ends with a figure or a reason."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from torchmark.measure.messages import Message, Phase
+from torchmark.measure.session import Finished, Started, survey_devices
+from torchmark.publications import find_publication
+from torchmark.publications.contract import Figure, Publication, PublishedMachine, PublishedTable
+from torchmark.records import DeviceInfo, Machine, Result
+from torchmark.studies.beside import put_beside
+from torchmark.studies.replicate import Replication, Request, plan_cases, plan_replays
+
+TINY = {
+    "m1-chips": [
+        "mlp/infer:batch=2@cpu/float32+as-published",
+        "resnet50/infer:batch=2,image=32@cpu/float32+as-published",
+        "venv-ppo/train:batch=8,horizon=5,policy_batch=4,width=16@cpu/float32+as-published",
+    ],
+    "apple-silicon-bert": [
+        "bert-classify/train:batch=2,sequence=8,size=tiny@cpu/float32+as-published",
+        "bert-classify/infer:batch=2,sequence=8,size=tiny@cpu/float32+as-published",
+    ],
+    "m1-gpu-for-ml": [
+        "bert-encode/infer:batch=2,sequence=8,size=tiny@cpu/float32+as-published",
+        "bert-encode/infer:sequence=8,size=tiny@cpu/float32+as-published",
+        "stable-diffusion/infer:model=tiny,size=64,steps=4@cpu/float32+as-published",
+    ],
+    "simple-add": ["tensor-add/infer:size=64,variant=as-run@cpu/float32+as-published"],
+    "intel-vs-m2": [
+        "mnist-cnn/train:batch=2,images=24@cpu/float32+as-published",
+        "mnist-ddp-mlp/train:batch=2,images=24@cpu/float32+workers=2+as-published",
+    ],
+}
+STEPS = 12
+GIB = 2**30
+
+
+def tiny(name: str, *cases: str) -> Publication:
+    """A publication of that name whose work takes no time."""
+    unit = "it/s" if name == "simple-add" else "s"
+    figures = tuple(Figure("there", (case,), "time", "1.0", unit, 1.0, case=case, steps=STEPS) for case in cases)
+    table = PublishedTable("Results", ("work",), "as it was", figures)
+    there = PublishedMachine("there", "a machine", "cpu")
+    return Publication(name, "A test", "nowhere", "Tiny.", (there,), (table,), {})
+
+
+def machine(memory_bytes: int = 8 * GIB) -> Machine:
+    return Machine("cpu", 1, 1, 8, "Linux", "3", devices=(DeviceInfo("cpu", "cpu", memory_bytes),))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_server() -> None:
+    """Workers of all tests share what is imported for the first."""
+    survey_devices(["cpu"], ["bert-encode"])
+
+
+def replicate(request: Request, listen: Callable[[Message], None] = lambda _: None) -> dict[str, Result]:
+    found = {}
+    for event in Replication(request, machine(), listen).events():
+        if isinstance(event, Finished):
+            found[event.result.case.text] = event.result
+    return found
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_each_publication_is_replayed_by_its_own_procedure(name: str) -> None:
+    request = Request((tiny(name, *TINY[name]),), ("cpu",), scale=0.5, budget_s=300.0)
+    results = replicate(request)
+    assert set(results) == {case.text for case in plan_cases(request)} >= set(TINY[name])
+    for result in results.values():
+        assert result.status == "ok", result.reason
+        assert result.case.protocol == "as-published"
+        estimate = result.estimate
+        assert estimate is not None
+        assert (estimate.verdict, estimate.low_s, estimate.high_s) == (
+            "as-published",
+            estimate.center_s,
+            estimate.center_s,
+        )
+        if result.job:
+            assert result.job.seconds == pytest.approx(sum(stage.steps * stage.center_s for stage in result.job.stages))
+            assert estimate.center_s == pytest.approx(result.job.seconds / STEPS)
+
+
+def test_at_full_scale_every_step_is_run_and_nothing_extrapolated() -> None:
+    (text,) = TINY["m1-chips"][:1]
+    result = replicate(Request((tiny("m1-chips", text),), ("cpu",), budget_s=120.0))[text]
+    assert result.job is not None
+    assert result.job.whole
+    assert [(stage.name, stage.steps) for stage in result.job.stages] == [
+        ("model to the device", 1),
+        ("first step", 1),
+        ("later step", STEPS - 1),
+    ]
+    assert result.estimate is not None
+    assert len(result.estimate.samples_s) == STEPS
+
+
+def test_the_compiler_is_seen_to_fold_the_listing() -> None:
+    publication = tiny("simple-add", *TINY["simple-add"])
+    results = replicate(Request((publication,), ("cpu",), scale=0.01, budget_s=120.0))
+    assert {result.params["variant"] for result in results.values()} == {"as-run", "as-written", "resident"}
+    readings = put_beside(publication, list(results.values()), ["cpu"]).sheets[-1]
+    assert [row.labels for row in readings.rows] == [("as-run",), ("as-written",), ("resident",)]
+    folded, ratio = readings.notes
+    assert "the very same memory" in folded
+    assert ratio.startswith("as-written / as-run = ")
+
+
+def test_the_right_way_beside_it_and_what_the_difference_is_made_of() -> None:
+    (text,) = TINY["m1-chips"][:1]
+    publication = tiny("m1-chips", text)
+    results = replicate(Request((publication,), ("cpu",), scale=0.5, budget_s=15.0, steady=True))
+    assert set(results) == {text, text.removesuffix("+as-published")}
+    (bias,) = put_beside(publication, list(results.values()), ["cpu"]).biases
+    assert bias.share == pytest.approx(sum(cause.share for cause in bias.causes) + bias.rest)
+    assert "cost of autograd graph" in results[text].metrics
+    assert "seconds of warm-up" in results[text].metrics
+
+
+def test_what_cannot_fit_into_memory_is_out_of_memory_as_it_was_published() -> None:
+    text = "bert-classify/train:batch=256,sequence=512@cpu/float32+as-published"
+    (result,) = replicate(Request((tiny("apple-silicon-bert", text),), ("cpu",), budget_s=60.0)).values()
+    assert result.status == "oom"
+    assert "GiB where there are 8" in (result.reason or "")
+
+
+def test_rows_without_time_say_how_long_they_would_take() -> None:
+    """The first is too long by itself, the second by what the first has shown."""
+    cases = [f"mlp/infer:batch={batch}@cpu/float32+as-published" for batch in (4096, 65536)]
+    figures = tuple(
+        replace(figure, steps=1_000_000) for table in tiny("m1-chips", *cases).tables for figure in table.figures
+    )
+    publication = tiny("m1-chips", *cases)
+    publication = replace(publication, tables=(replace(publication.tables[0], figures=figures),))
+    results = replicate(Request((publication,), ("cpu",), budget_s=20.0))
+    assert [result.status for result in results.values()] == ["skipped", "skipped"]
+    assert all("would take" in (result.reason or "") for result in results.values())
+    assert all("--budget" in (result.reason or "") for result in results.values())
+
+
+def test_a_process_that_is_killed_is_one_result_and_the_others_go_on() -> None:
+    seen: list[str] = []
+
+    def kill_the_first(message: Message) -> None:
+        if isinstance(message, Phase) and not seen:
+            seen.append(message.name)
+            for child in workers():
+                os.kill(child.pid, signal.SIGKILL)
+
+    cases = TINY["m1-chips"][:2]
+    results = replicate(Request((tiny("m1-chips", *cases),), ("cpu",), scale=0.5, budget_s=120.0), kill_the_first)
+    assert sorted(result.status for result in results.values()) == ["crashed", "ok"]
+    assert any("SIGKILL" in (result.reason or "") for result in results.values())
+
+
+def test_a_whole_program_that_is_killed_leaves_nothing_behind() -> None:
+    killed = threading.Event()
+
+    def kill_the_worker() -> None:
+        end = time.monotonic() + 60
+        while not killed.is_set() and time.monotonic() < end:
+            for worker in workers():
+                if any("training_script" in " ".join(child.cmdline()) for child in worker.children(recursive=True)):
+                    worker.kill()
+                    killed.set()
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=kill_the_worker)
+    thread.start()
+    (result,) = replicate(Request((tiny("intel-vs-m2", TINY["intel-vs-m2"][1]),), ("cpu",), budget_s=120.0)).values()
+    thread.join()
+    assert killed.is_set()
+    assert result.status == "crashed"
+    assert not [each for each in psutil.process_iter(["cmdline"]) if is_our_script(each)]
+
+
+def workers() -> list[psutil.Process]:
+    """Living descendants that lead a session of their own, as only workers do."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if os.getsid(child.pid) == child.pid and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+        except (OSError, psutil.Error):
+            continue
+    return found
+
+
+def is_our_script(process: psutil.Process) -> bool:
+    try:
+        script = "training_script" in " ".join(process.info["cmdline"] or [])
+        return script and process.status() != psutil.STATUS_ZOMBIE and os.getsid(process.pid) != os.getsid(0)
+    except (OSError, psutil.Error):
+        return False
+
+
+def test_every_shipped_case_has_a_procedure_and_cheap_ones_come_first() -> None:
+    names = ("m1-chips", "apple-silicon-bert", "intel-vs-m2", "simple-add", "m1-gpu-for-ml")
+    request = Request(tuple(find_publication(name) for name in names), ("cuda:0", "cpu"), scale=0.01)
+    replays = plan_replays(request)
+    texts = [each.case.text for each in replays]
+    assert len(set(texts)) == len(texts)
+    assert {each.publication for each in replays} == set(names)
+    assert not any("+per-step" in text and "@cpu" in text for text in texts)
+    assert not any(each.case.device != "cpu" for each in replays if each.publication == "intel-vs-m2")
+
+
+def test_events_tell_the_start_before_the_end_of_every_case() -> None:
+    request = Request((tiny("m1-gpu-for-ml", *TINY["m1-gpu-for-ml"][:2]),), ("cpu",), scale=0.5, budget_s=60.0)
+    events = list(Replication(request, machine(), lambda _: None).events())
+    order = [(type(event), getattr(event, "case", None) or event.result.case) for event in events]  # type: ignore[union-attr]
+    first, second = (case for kind, case in order if kind is Started)
+    assert order == [(Started, first), (Finished, first), (Started, second), (Finished, second)]
