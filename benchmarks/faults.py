@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,19 @@ def together(tallies: Sequence[Tally]) -> Tally:
     notes = tuple(note for tally in tallies for note in tally.notes)
     most = max((tally.longest_s for tally in tallies), default=0.0), max((t.peak_bytes for t in tallies), default=0)
     return Tally(*(sums or [0] * 5), *most, notes)
+
+
+def told(name: str, tallies: Iterable[Tally], total: int) -> list[Tally]:
+    """All of them; how far it has come is said on the way."""
+    seen: list[Tally] = []
+    injected = 0
+    for tally in tallies:
+        seen.append(tally)
+        before, injected = injected, injected + tally.injected
+        if injected * 20 // total > before * 20 // total:
+            bad = "" if all(each.held for each in seen) else ", not all held"
+            print(f"{name}: {injected:,} of {total:,}{bad}", file=sys.stderr, flush=True)
+    return seen
 
 
 # Kills
@@ -157,7 +170,7 @@ def kill_many(device: str, count: int, seed: int, beside: int) -> Tally:
     with ThreadPoolExecutor(beside) as pool:
         alone = [pool.submit(_whole_run, device) for _ in range(beside)]
         most_s = max(run.result() for run in alone)
-        tallies = list(pool.map(partial(kill, device, most_s, seed), range(count)))
+        tallies = told(f"kills, {device}", pool.map(partial(kill, device, most_s, seed), range(count)), count)
         missing, number = count - sum(tally.injected for tally in tallies), count
         while missing > 0:  # some runs were done before it came to that
             more = list(pool.map(partial(kill, device, most_s, seed), range(number, number + missing)))
@@ -211,7 +224,7 @@ def mislabelled(path: Path, cases: dict[str, tuple[str, str]]) -> Sequence[str]:
 def fail_many(count: int, seed: int, beside: int) -> Tally:
     runs = -(-count // FAULTS_A_RUN)
     with ThreadPoolExecutor(beside) as pool:
-        return together(list(pool.map(partial(fail, seed), range(runs))))
+        return together(told("failures", pool.map(partial(fail, seed), range(runs)), count))
 
 
 # Mutated files
@@ -240,7 +253,7 @@ def mutate_many(count: int, seed: int, beside: int) -> Tally:
     start = seed * SEEDS_APART
     tasks = [(start + first, min(FILES_A_TASK, count - first)) for first in range(0, count, FILES_A_TASK)]
     with ProcessPoolExecutor(beside) as pool:
-        return together([work.result() for work in [pool.submit(read_mutants, *task) for task in tasks]])
+        return together(told("files", pool.map(read_mutants, *zip(*tasks, strict=True)), count))
 
 
 def table(rows: Sequence[tuple[str, Tally]]) -> str:
@@ -283,9 +296,7 @@ def main() -> int:
     rows = []
     for (name, part), count in zip(parts, wanted, strict=True):
         if count:
-            began = time.monotonic()
             rows.append((name, part()))
-            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     print(table(rows))
     for name, tally in rows:
         for note in tally.notes[:20]:

@@ -39,7 +39,10 @@ def samples(result: Result) -> dict[int, tuple[float, ...]]:
 def places(result: Result, told: Result | None = None) -> set[str]:
     """Where something is odd about what is told of a result, whose samples are those of the true one."""
     told = told or result
-    return {place for place, _ in [*check_result(told), *check_samples(told, samples(result), same_method=True)]}
+    return {
+        place
+        for place, _ in [*check_result(told, same_method=True), *check_samples(told, samples(result), same_method=True)]
+    }
 
 
 @pytest.mark.parametrize("script", [*SCRIPTS, "stream=iid2,step=2e-6,sync=1e-6"])
@@ -135,11 +138,18 @@ def test_no_figure_is_too_odd_to_be_looked_at(true: Result, value: float) -> Non
         if isinstance(getattr(true.processes[0], name), float):
             lie = replace(true.processes[0], **{name: value})
             told = replace(true, processes=(lie, *true.processes[1:]), estimate=replace(true.estimate, **{name: value}))
-            assert all(text for _, text in check_result(told))
+            assert all(text for _, text in check_result(told, same_method=True))
             assert all(text for _, text in check_samples(told, samples(true), same_method=True))
     odd = replace(true.processes[0], samples_s=(value,) * true.processes[0].sample_count)
     assert places(true) == set()
     assert all(text for _, text in check_samples(true, {0: odd.samples_s}, same_method=True))
+
+
+def test_an_interval_by_another_method_is_left_alone(true: Result) -> None:
+    assert true.estimate is not None
+    other = replace(true, estimate=replace(true.estimate, low_s=true.estimate.low_s * 0.9))
+    assert places(true, other)
+    assert list(check_result(other, same_method=False)) == []
 
 
 def test_samples_of_more_processes_than_there_are_are_told(true: Result) -> None:

@@ -64,6 +64,9 @@ def test_a_margin_that_explains_everything_explains_nothing(make: Make) -> None:
     assert [each.file for each, _, _ in found_by(make("a"), make("b"), make("c"), vague).apart] == ["d"]
 
 
-def test_a_failed_case_bears_no_witness(make_header, make_result) -> None:
-    failed = make_result(CASE, status="oom", reason="x")
-    assert witness("a", "id", 1, make_header().machine, failed, []) is None
+def test_a_failed_or_disturbed_case_bears_no_witness(make_header, make_result, make_estimate) -> None:
+    for result in (
+        make_result(CASE, status="oom", reason="x"),
+        make_result(CASE, estimate=make_estimate(verdict="contended")),
+    ):
+        assert witness("a", "id", 1, make_header().machine, result, []) is None

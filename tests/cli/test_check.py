@@ -154,7 +154,7 @@ def test_a_file_that_is_no_run_is_a_finding_and_one_that_is_not_there_an_error(c
     Path("x.jsonl").write_text("hello\n")
     code, lines = check(capsys, "x.jsonl", "a.jsonl")
     assert code == 1
-    assert lines[0].startswith("x.jsonl: x.jsonl is not a run file")
+    assert lines[0].startswith("x.jsonl: is not a run file: line 1: ")
     assert "a.jsonl: well-formed, consistent" in lines
     assert cli.main(["check", "nowhere.jsonl"]) == 2
     assert "there is no file 'nowhere.jsonl'" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from torchmark.errors import DeviceError
 from torchmark.measure.launch import Ended, Launcher
 from torchmark.measure.messages import Measured, MeasureJob, Message, Phase, Sampled, Surveyed, SurveyJob
 from torchmark.measure.sampling import Settings
-from torchmark.measure.session import survey_devices
+from torchmark.measure.session import survey
 from torchmark.records import parse_case
 
 CASE = parse_case("null/infer@fake/float32")
@@ -118,11 +118,11 @@ def test_a_survey_tells_the_machine_without_torch_here(play) -> None:
     play("stream=sticky")
     ended = Launcher(imports_torch=False).run(SurveyJob(("fake",)), 60.0, lambda _: None)
     assert isinstance(ended.answer, Surveyed)
-    assert survey_devices(["fake"]) == ended.answer.machine
+    assert survey(["fake"]) == ended.answer
     assert ended.answer.machine.devices[0].model == "fake device playing sticky"
 
 
 def test_a_device_that_cannot_be_opened_is_one_error(play) -> None:
     play("stream=nonsense")
     with pytest.raises(DeviceError, match="unknown stream 'nonsense'"):
-        survey_devices(["fake"])
+        survey(["fake"])

@@ -34,7 +34,6 @@ def test_what_is_not_known_here_is_told(known: Result) -> None:
         (replace(known, case=replace(case, workload="fast-thing")), "case"),
         (replace(known, case=replace(case, mode="dream")), "case"),
         (replace(known, case=replace(case, params={"depth": 3})), "case"),
-        (replace(known, case=replace(case, params={"batch": 128})), "case"),
         (replace(known, version=99), "version"),
         (replace(known, version=0), "version"),
         (replace(known, params={"batch": 1, "outputs": 2}), "params"),

@@ -14,7 +14,7 @@ FAULTS = {"no-sync": "of the work still to do", "nan": "NaN", "scaled": "is off 
 
 
 def measured(case: str) -> Result:
-    return measure(MeasureJob(parse_case(case), Settings(budget_s=1.0), seed=3), lambda _: None)
+    return measure(MeasureJob(parse_case(case), Settings(budget_s=1.0, steps=40), seed=3), lambda _: None)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -92,6 +92,14 @@ def test_a_file_that_was_cut_off_says_so(path: Path) -> None:
     assert not any(isinstance(part, Sealed | Flaw) for part in examine(path))
 
 
+def test_a_checksum_speaks_for_the_end_of_a_file_only_where_it_is_the_end(path: Path) -> None:
+    with RunWriter.resume(path) as writer:
+        writer.started(A, 1)
+        path.with_suffix(".copy").write_bytes(path.read_bytes())
+    assert isinstance([*examine(path)][-1], Sealed)
+    assert not any(isinstance(part, Sealed | Flaw) for part in examine(path.with_suffix(".copy")))
+
+
 def test_a_bit_that_fell_over_in_the_samples_is_found(path: Path) -> None:
     edit(path, b"0.0012", b"0.0013")
     assert len(load(path).results) == 2

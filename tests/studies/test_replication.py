@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from torchmark.measure.messages import Message, Phase
-from torchmark.measure.session import Finished, Started, survey_devices
+from torchmark.measure.session import Finished, Started, survey
 from torchmark.publications import find_publication
 from torchmark.publications.contract import Figure, Publication, PublishedMachine, PublishedTable
 from torchmark.records import DeviceInfo, Machine, Result
@@ -61,7 +61,7 @@ def machine(memory_bytes: int = 8 * GIB) -> Machine:
 @pytest.fixture(scope="module", autouse=True)
 def one_server() -> None:
     """Workers of all tests share what is imported for the first."""
-    survey_devices(["cpu"], ["bert-encode"])
+    survey(["cpu"], ["bert-encode"])
 
 
 def replicate(request: Request, listen: Callable[[Message], None] = lambda _: None) -> dict[str, Result]:
@@ -72,7 +72,9 @@ def replicate(request: Request, listen: Callable[[Message], None] = lambda _: No
     return found
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "intel-vs-m2")) for name in TINY]
+)
 def test_each_publication_is_replayed_by_its_own_procedure(name: str) -> None:
     request = Request((tiny(name, *TINY[name]),), ("cpu",), scale=0.5, budget_s=300.0)
     results = replicate(request)

@@ -13,6 +13,7 @@ BESIDE = "seconds of "  # in the whole time, without being work
 COST = "cost of "  # share by which a step with the fault takes longer than one without
 UNDONE = "left undone"  # share of the time that the device still had to work when the clock was stopped
 MADE = "steps made"  # where they are not those that were counted
+UNTRIED = "faults not tried"  # a setting: steps were too slow to try them
 LEAST = 0.001  # shares below this are not worth a word
 
 
@@ -33,6 +34,7 @@ class Bias(Struct, frozen=True):
     verdict: str  # of the right one
     causes: tuple[Cause, ...]
     whole_job: bool = False
+    untried: str = ""  # faults whose cost nobody knows
 
     @property
     def share(self) -> float:
@@ -49,17 +51,20 @@ def find_bias(published: Result, steady: Result) -> Bias | None:
     ours, right = published.estimate, steady.estimate
     if ours is None or right is None or right.center_s <= 0:
         return None
-    if published.job and steady.job and MADE not in published.metrics:
-        whole, exact = published.job, steady.job
-        found = _causes(published, exact.seconds, whole.seconds / exact.seconds)
-        precision = (exact.high_s - exact.low_s) / 2 / exact.seconds
-        return Bias(steady.case.text, whole.seconds, exact.seconds, precision, right.verdict, _ordered(found), True)
-    steps = round(published.job.seconds / ours.center_s) if published.job else 0
-    found = _causes(published, steps * right.center_s, ours.center_s / right.center_s)
     made = published.metrics.get(MADE, 0.0)
+    whole_job = published.job is not None and steady.job is not None and not made
+    if published.job and steady.job and whole_job:
+        published_s, right_s = published.job.seconds, steady.job.seconds
+        beside_s, precision = right_s, (steady.job.high_s - steady.job.low_s) / 2 / right_s
+    else:
+        published_s, right_s = ours.center_s, right.center_s
+        steps = round(published.job.seconds / ours.center_s) if published.job else 0
+        beside_s, precision = steps * right_s, right.precision
+    causes = _causes(published, beside_s, published_s / right_s)
     if made:
-        found.append(Cause(f"{made:.0f} steps counted as {steps}", made / steps - 1))
-    return Bias(steady.case.text, ours.center_s, right.center_s, right.precision, right.verdict, _ordered(found))
+        causes.append(Cause(f"{made:.0f} steps counted as {steps}", made / steps - 1))
+    untried = str(published.settings.get(UNTRIED) or "")
+    return Bias(steady.case.text, published_s, right_s, precision, right.verdict, _ordered(causes), whole_job, untried)
 
 
 def _ordered(causes: list[Cause]) -> tuple[Cause, ...]:

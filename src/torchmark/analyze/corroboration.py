@@ -15,6 +15,7 @@ ENOUGH = 3  # files
 APART = 0.10  # what fresh processes, other memory and a warmer room explain
 SPREADS = 3.0  # and how many of the files' own margins beside that
 WIDEST = 0.2  # a margin that explains everything would say nothing
+_STEADY = ("stable", "noisy")  # whoever says that something disturbed the figure does not stand for it
 
 
 class Witness(Struct, frozen=True):
@@ -41,7 +42,9 @@ class Corroboration(Struct, frozen=True):
 def witness(file: str, run: str, line: int, machine: Machine, result: Result, samples: Iterable[str]) -> Witness | None:
     """A file's figure as it is held against those of others; `samples` are the digests of its series."""
     estimate, device = result.estimate, result.case.device
-    if result.status != "ok" or estimate is None or estimate.center_s <= max(estimate.call_cost_s, 0.0):
+    if result.status != "ok" or estimate is None or estimate.verdict not in _STEADY:
+        return None
+    if estimate.center_s <= max(estimate.call_cost_s, 0.0):
         return None
     info = next(((each.model, each.driver, each.cores) for each in machine.devices if each.name == device), None)
     parts = (machine.cpu, machine.physical_cores, machine.torch, machine.torch_build, info)

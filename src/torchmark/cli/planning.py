@@ -13,7 +13,7 @@ from torchmark.cli.beginning import look
 from torchmark.errors import UsageError
 from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.messages import Rendezvous
-from torchmark.measure.session import Plan, results_so_far, survey_devices
+from torchmark.measure.session import Plan, results_so_far
 from torchmark.measure.suites import suite
 from torchmark.records import Case, Machine, Rigor, Run, RunHeader, parse_case
 from torchmark.report.units import duration
@@ -199,8 +199,7 @@ def check_resumable(options: dict[str, Any]) -> None:
 
 def _check_same_machine(header: RunHeader) -> None:
     """Folders of runs are shared between machines; figures of two of them must not end up in one file."""
-    workloads = {parse_case(text).workload for text in header.cases}
-    here = survey_devices([device.name for device in header.machine.devices], workloads)
+    here = look([device.name for device in header.machine.devices], map(parse_case, header.cases))
     names = [name for name in Machine.__struct_fields__ if name not in ("power_mode", "on_battery")]
     changed = [name for name in names if getattr(here, name) != getattr(header.machine, name)]
     if changed:

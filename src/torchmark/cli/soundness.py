@@ -82,20 +82,20 @@ class FileCheck:
                 self._cases.add(part.result.case.text)
                 yield from _flaws(part.line, self._check(part))
             case Sealed():
-                pass
-        self._sealed = isinstance(part, Sealed)
+                self._sealed = True
 
     def _check(self, account: Account) -> Iterator[Oddity]:
         result, text = account.result, account.result.case.text
-        yield from check_result(result)
+        same_method = self._header is not None and self._header.version == __version__
+        yield from check_result(result, same_method)
         yield from recognise(result)
         yield from self._remember(result)
-        same_method = self._header is not None and self._header.version == __version__
         yield from check_samples(result, account.samples, same_method)
-        self._recounted[text] = self._recounted.get(text, 0) + len(account.samples)
+        if result.case.protocol == "steady":
+            self._recounted[text] = self._recounted.get(text, 0) + len(account.samples)
         self._ok.pop(text, None)
         if result.status == "ok":
-            self._ok[text] = len(result.processes)
+            self._ok[text] = max(1, len(result.processes))
         self._testify(account)
 
     def _remember(self, result: Result) -> Iterator[Oddity]:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from torchmark.analyze.bias import BESIDE, COST, MADE, UNDONE
+from torchmark.analyze.bias import BESIDE, COST, MADE, UNDONE, UNTRIED
 from torchmark.analyze.cautions import contended
 from torchmark.analyze.extrapolation import extrapolate, later_step, overheads
 from torchmark.analyze.laps import Laps
@@ -101,6 +101,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     own = device.memory()
     memory = Memory(host.read().peak_bytes, own.device_peak_bytes, own.device_reserved_bytes, own.provenance)
     faults = _faults(procedure, task, played, device, watch, say) if take_apart else {}
+    untried = [fault for fault in played.mended if COST + fault not in faults]
     stages = tuple(watch.stages.values())
     part = not all(laps.whole for laps in stages)
     if part and device.queues:
@@ -116,7 +117,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
         | faults
         | _beside(procedure, task, stages)
         | (_undone(watch) if device.queues and not part else {}),
-        "settings": settings | played.settings,
+        "settings": settings | played.settings | ({UNTRIED: ", ".join(untried)} if take_apart and untried else {}),
         "phases_s": {"replay": watch.seconds, "around it": max(played_s - watch.seconds, 0.0)},
     }
 

@@ -241,11 +241,6 @@ class Session:
         return [_result(REFERENCE, self._launcher.run(job, self._plan.timeout_s, lambda _: None)) for job in jobs]
 
 
-def survey_devices(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Machine:
-    """What machine this is, with these devices or all."""
-    return survey(devices, workloads).machine
-
-
 def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
     """The machine and what is wrong with it; found out in a worker, so that this process needs no torch.
 

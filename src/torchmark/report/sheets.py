@@ -239,7 +239,8 @@ def _bias_cells(bias: Bias) -> list[str]:
 def causes_text(bias: Bias) -> str:
     """warm-up counted +2.1%, autograd graph +4.0%, not explained +0.3%"""
     parts = [f"{cause.name} {_signed(cause.share)}" for cause in bias.causes]
-    return ", ".join([*parts, f"not explained {_signed(bias.rest)}"])
+    rest = f"not explained {_signed(bias.rest)}" + (f" (not tried: {bias.untried})" if bias.untried else "")
+    return ", ".join([*parts, rest])
 
 
 def _signed(share: float) -> str:

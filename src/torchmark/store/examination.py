@@ -50,7 +50,7 @@ class Account(Struct, frozen=True):
 
 
 class Sealed(Struct, frozen=True):
-    """A checksum that is right: up to here the file is as it was written."""
+    """The end of a file that is as it was written: its last line is a checksum, and that is right."""
 
     line: int
 
@@ -69,12 +69,12 @@ def examine(path: str | Path) -> Iterator[Part]:
     except StoreError as error:
         if isinstance(error.__cause__, OSError):
             raise
-        told = re.fullmatch(r", line (\d+): (.*)", error.cause.removeprefix(str(path)), re.DOTALL)
-        yield Flaw("well-formed", int(told[1]) if told else 0, "", told[2] if told else error.cause)
+        told = re.fullmatch(r"(?:, line (\d+))?:? (.*)", error.cause.removeprefix(str(path)), re.DOTALL)
+        yield Flaw("well-formed", int(told[1] or 0) if told else 0, "", told[2] if told else error.cause)
 
 
 def _parts(path: Path) -> Iterator[Part]:
-    reader, schema = _Reader(), 0
+    reader, number, schema = _Reader(), 0, 0
     for number, raw in raw_lines(path):
         if number == 1:
             schema = decode_schema(raw, path)
@@ -90,12 +90,15 @@ def _parts(path: Path) -> Iterator[Part]:
         yield from reader.take(number, raw, line)
     if not schema:
         yield Flaw("well-formed", 0, "", "it holds no run")
+    elif reader.sealed:
+        yield Sealed(number)
 
 
 class _Reader:
     """What was seen so far, as far as later lines must fit to it."""
 
     def __init__(self) -> None:
+        self.sealed = False
         self._digest = hashlib.sha256()
         self._header: RunHeader | None = None
         self._cases: frozenset[str] = frozenset()
@@ -104,6 +107,7 @@ class _Reader:
         self._count = 0
 
     def skip(self, raw: bytes) -> None:
+        self.sealed = False
         self._digest.update(raw)
 
     def take(self, number: int, raw: bytes, line: Line) -> Iterator[Part]:
@@ -122,10 +126,9 @@ class _Reader:
                 self._count -= sum(map(len, samples.values()))
                 yield Account(number, line.result, samples)
             case Checksum():
-                if line.sha256 == self._digest.hexdigest():
-                    yield Sealed(number)
-                else:
+                if line.sha256 != self._digest.hexdigest():
                     yield Flaw("well-formed", number, "$.sha256", "the lines before it are not those that were written")
+        self.sealed = isinstance(line, Checksum) and line.sha256 == self._digest.hexdigest()
         self._digest.update(raw)
 
     def _begin(self, number: int, header: RunHeader) -> Iterator[Part]:

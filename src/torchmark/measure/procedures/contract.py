@@ -20,7 +20,7 @@ from torchmark.workloads.contract import Setting
 
 FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine, to tell cheap rows from dear ones before any was timed
 
-FAULT_SHARE = 0.1  # of the time that is left, for each fault at most
+FAULT_SHARE = 0.25  # of the time that is left, for each fault at most
 PAIR_S = 2.0
 SLOW_STEP_S = 0.2  # from here on two of each must do
 

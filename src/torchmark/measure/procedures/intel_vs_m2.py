@@ -23,7 +23,7 @@ from torchmark.records import Case
 
 SCRIPT = "torchmark.measure.training_script"
 MOST_SHARE = 3.0  # the script is run again only where there is time to run it this many times
-START = "process start, imports, data, end"
+START = "process start, imports and data"
 
 
 class _Run(NamedTuple):
