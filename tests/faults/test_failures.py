@@ -79,7 +79,7 @@ def test_a_worker_that_is_stopped_in_the_middle_of_its_answer_holds_nobody_up():
 def test_without_the_server_that_forks_workers_one_case_is_lost_and_no_more(start, tmp_path, wait_until, left_behind):
     cases = [f"null/infer@fake/float32+threads={number}" for number in (1, 2, 3)]
     out = tmp_path / "run.jsonl"
-    process = start("run", *cases, "--steps", "60", "--out", str(out))
+    process = start("run", *cases, "--steps", "200", "--out", str(out))  # long enough to be caught in the middle
     wait_until(lambda: out.exists() and f'"started","case":"{cases[1]}"' in out.read_text())
     servers = [child for child in psutil.Process(process.pid).children() if "forkserver" in " ".join(child.cmdline())]
     assert len(servers) == 1
@@ -102,7 +102,9 @@ def kernel_group(folder: Path, bytes_: int) -> bool:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may limit memory by control group")
-def test_a_worker_that_the_kernel_kills_for_its_memory_is_told_from_one_that_was_killed(run, faults, tmp_path):
+def test_a_worker_that_the_kernel_kills_for_its_memory_is_told_from_one_that_was_killed(
+    run, faults, tmp_path, wait_until
+):
     group = next(
         (
             Path(f"/sys/fs/cgroup{name}/torchmark-{os.getpid()}")
@@ -123,4 +125,7 @@ def test_a_worker_that_the_kernel_kills_for_its_memory_is_told_from_one_that_was
         assert "the system ran out of memory during build" in (first.reason or "")
         assert second.status == "ok"
     finally:
+        wait_until(
+            lambda: not (group / "cgroup.procs").read_text()
+        )  # the server that forks goes a moment after its run
         group.rmdir()

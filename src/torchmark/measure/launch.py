@@ -108,6 +108,9 @@ def _undisturbed() -> Iterator[None]:
 
     Only where the server forks it: a process that is started directly would keep the signals blocked.
     """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
@@ -186,7 +189,8 @@ def _killed_at(process, deadline: float) -> Iterator[None]:  # type: ignore[no-u
     seconds = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
     guard = threading.Timer(seconds, _signal_group, (process, getattr(signal, "SIGKILL", signal.SIGTERM)))
     guard.daemon = True
-    guard.start()
+    with _undisturbed():  # a thread keeps what is blocked when it begins: signals are for the main one
+        guard.start()
     try:
         yield
     finally:
