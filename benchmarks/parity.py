@@ -4,17 +4,17 @@
     python benchmarks/parity.py --against loop        mlp, bert and resnet50 against a bare loop
     python benchmarks/parity.py --pairs 5 --rounds 6   fewer pairs, a wider interval
 
-In a pair of fresh processes one measures with torchmark's engine and one with the other method, a bare loop being warm
-and synchronised with the same settings; then they swap, because two processes of the same work differ by more than any
-two methods. All turns are short and in random order, so that a disturbance meets both. Printed: the ratio of
-torchmark's figure to the other's, over the pairs.
+In every fresh process torchmark's engine and the other method take turns, a bare loop being warm and synchronised, with
+the same settings: two processes of the same work differ by more than any two methods. Of a pair of processes one begins
+with torchmark and one with the other. Memory is kept between steps, because handing it back and getting it anew is
+the largest part of the noise. Printed: the ratio of torchmark's figure to the other's, over the pairs.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import random
+import os
 import subprocess
 import sys
 from statistics import fmean, median, stdev
@@ -34,6 +34,9 @@ COMPARISONS = {
         },
     ),
 }
+
+# For the C library's allocator: 32 MB is the most that it takes, and less than that is never given back.
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 30)}
 
 CHILD = """
 import statistics, sys, time
@@ -57,6 +60,7 @@ for _ in range(20):
     run()
     if time.perf_counter() - began > seconds:
         break
+print("warm", flush=True)
 for line in sys.stdin:
     method = line.strip()
     if method == "torchmark":
@@ -76,12 +80,17 @@ for line in sys.stdin:
 
 
 def start(case: str, turn_s: float, threads: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    """A process that is warm and waits for its turn."""
+    process = subprocess.Popen(
         [sys.executable, "-c", CHILD, case, str(turn_s), str(threads)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env=os.environ | KEEP_MEMORY,
     )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "warm\n"
+    return process
 
 
 def ask(process: subprocess.Popen[str], method: str) -> float:
@@ -93,17 +102,21 @@ def ask(process: subprocess.Popen[str], method: str) -> float:
 
 
 def pair_ratio(case: str, other: str, turn_s: float, rounds: int, threads: int) -> float:
-    """The mean log-ratio of one pair of fresh processes, each of which has as many turns with either method."""
-    pair = [start(case, turn_s, threads) for _ in range(2)]
+    """The mean log-ratio of one pair of fresh processes, which begin with different methods."""
+    orders = ("torchmark", other), (other, "torchmark")
+    return fmean(process_ratio(start(case, turn_s, threads), order, rounds) for order in orders)
+
+
+def process_ratio(process: subprocess.Popen[str], order: tuple[str, str], rounds: int) -> float:
+    """The median log-ratio of one process: torchmark's figure over the other's."""
     logs = []
-    for _ in range(rounds):
-        turns = [(process, method) for process in pair for method in ("torchmark", other)]
-        times = {turn: ask(*turn) for turn in random.sample(turns, len(turns))}
-        logs += [math.log(times[process, "torchmark"] / times[process, other]) for process in pair]
-    for process in pair:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait()
+    for number in range(rounds):
+        times = {method: ask(process, method) for method in (order if number % 2 == 0 else reversed(order))}
+        mine = times.pop("torchmark")
+        logs.append(math.log(mine / times.popitem()[1]))
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait()
     return median(logs)
 
 

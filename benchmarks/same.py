@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -144,6 +145,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=100, help="in a run")
     parser.add_argument("--each", type=float, default=3.6, help="seconds for a case with all its processes")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="a folder for the three run files; else they are removed")
     options = parser.parse_args()
     names = [
         f"{sweep(number)}@cpu/float32+threads={options.threads}"
@@ -154,6 +156,8 @@ def main() -> int:
         before, after = (measure(name, names, options.each, Path(folder)) for name in ("before", "after"))
         own = [name for name in names if name.startswith(f"{SLOWED}/")]
         slowed = measure("slowed", own, options.each, Path(folder), slowed=True)
+        if options.keep:
+            shutil.copytree(folder, options.keep, ignore=shutil.ignore_patterns("hook"), dirs_exist_ok=True)
     return 0 if all([check_same(before, after, options.cases), check_slowed(before, after, slowed)]) else 1
 
 

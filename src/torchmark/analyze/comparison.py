@@ -2,8 +2,8 @@
 
 Step times are compared as logarithms, so that swapping the runs only turns every ratio over. Fresh processes of the
 same case differ by more than the interval inside one of them tells, so the interval of a ratio rests on the spread
-between processes: the case's own where it was measured in two or more, else the one that its run measured on a
-reference case. Where neither is known, no answer is given.
+between processes: the case's own where it was measured in two or more, moderated by what the other cases of its run
+tell, else the one that its run measured on a reference case. Where neither is known, no answer is given.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torchmark.analyze.evidence import (
     chance_beyond,
     explained,
     holm,
+    moderated,
     sides_of,
     total_variance,
     variance_of_rounds,
@@ -147,14 +148,19 @@ def overall(families: Sequence[Family]) -> Family | None:
 
 def _compare(a: Run, b: Run, pairing: Pairing, axis: str | None) -> Comparison:
     spreads = _spreads(a, b)
-    pairs, sides, unpaired = [], [], []
+    matches, known, unpaired = [], [], []
     for match in pairing.matches:
         both = sides_of(match.a, match.b, spreads)
         if both is None:
             unpaired.append(Unpaired(match.a.case.text, "no step time above zero", "refused", match.a, match.b))
             continue
-        pairs.append(_pair(match, both, differences_of(match.a, match.b, a.header, b.header)))
-        sides.append(both)
+        matches.append(match)
+        known.append(both)
+    sides = list(zip(*(moderated([both[side] for both in known]) for side in (0, 1)), strict=True))
+    pairs = [
+        _pair(match, both, differences_of(match.a, match.b, a.header, b.header))
+        for match, both in zip(matches, sides, strict=True)
+    ]
     families = _families(pairs, sides, 0.0 if a is b else 2 * RUN_SPREAD**2)
     return Comparison(tuple(pairs), (*unpaired, *pairing.unpaired), tuple(families), axis)
 

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from torchmark.analyze.moderation import Common, find_common
 from torchmark.analyze.student import critical, two_sided
 from torchmark.records import Estimand, Estimate, Result
 
@@ -28,6 +30,7 @@ class Side(Struct, frozen=True):
     freedom: float
     basis: str
     doubt: str | None = None
+    least: float = 0.0  # the variance that the intervals inside the processes alone would leave
 
     @property
     def center(self) -> float:
@@ -62,6 +65,13 @@ def sides_of(a: Result, b: Result, spreads: tuple[float | None, float | None]) -
         for result, spread in zip((a, b), spreads, strict=True)
     )
     return first, second
+
+
+def moderated(sides: Sequence[Side]) -> list[Side]:
+    """The same sides of one run, after its cases with several processes have told each other how far those differ."""
+    several = [side for side in sides if side.variance is not None and len(side.logs) > 1]
+    common = find_common([((side.variance or 0.0) * len(side.logs), side.freedom) for side in several])
+    return [_moderate(side, common) if common else side for side in sides]
 
 
 def variance_of_rounds(cases: Sequence[Sequence[float]]) -> tuple[float, float] | None:
@@ -135,7 +145,16 @@ def _side(result: Result, estimand: Estimand, spread: float | None, items: float
         return Side(logs, math.log1p(spread) ** 2 + within, BORROWED_FREEDOM, "a borrowed spread")
     # Few processes may agree by chance more closely than each of them is known: the spread is never below that.
     between = max(_variance(logs), within)
-    return Side(logs, between / len(logs), len(logs) - 1.0, f"{len(logs)} processes")
+    count = len(logs)
+    return Side(logs, between / count, count - 1.0, f"{count} processes", least=within / count)
+
+
+def _moderate(side: Side, common: Common) -> Side:
+    count = len(side.logs)
+    if side.variance is None or count == 1:
+        return side
+    variance, freedom = common.moderate(side.variance * count, side.freedom)
+    return replace(side, variance=max(variance / count, side.least), freedom=freedom)
 
 
 def _within_variance(estimate: Estimate, estimand: Estimand) -> float:

@@ -1,0 +1,73 @@
+"""Many cases lend each other what they know of their spread, and no more than that."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
+
+from torchmark.analyze.moderation import FEWEST, digamma, find_common, trigamma, trigamma_inverse
+
+
+@given(st.floats(1e-3, 1e6))
+def test_gamma_derivatives_agree_with_an_independent_computation(x: float) -> None:
+    assert digamma(x) == pytest.approx(float(special.digamma(x)), rel=1e-9, abs=1e-9)
+    assert trigamma(x) == pytest.approx(float(special.polygamma(1, x)), rel=1e-9)
+    assert trigamma_inverse(trigamma(x)) == pytest.approx(x, rel=1e-6)
+
+
+def test_too_few_cases_teach_nothing() -> None:
+    assert find_common([(1.0, 2.0)] * (FEWEST - 1)) is None
+    assert find_common([(0.0, 2.0)] * 100) is None
+
+
+def test_cases_of_one_spread_share_it() -> None:
+    random = np.random.default_rng(1)
+    common = find_common([(4.0 * random.chisquare(2) / 2, 2.0) for _ in range(500)])
+    assert common is not None
+    assert common.variance == pytest.approx(4.0, rel=0.2)
+    assert common.freedom > 20  # as good as known
+
+
+def test_cases_of_very_different_spreads_keep_their_own() -> None:
+    random = np.random.default_rng(2)
+    spreads = np.exp(random.normal(0, 3, 500))
+    common = find_common([(spread * random.chisquare(20) / 20, 20.0) for spread in spreads])
+    assert common is not None
+    assert common.freedom < 2
+    variance, freedom = common.moderate(1000.0, 20.0)
+    assert 800 < variance < 1000
+    assert freedom == pytest.approx(20 + common.freedom)
+
+
+@given(st.lists(st.tuples(st.floats(1e-12, 1e6), st.floats(1, 50)), min_size=FEWEST, max_size=50))
+def test_the_moderated_variance_lies_between_both(variances: list[tuple[float, float]]) -> None:
+    common = find_common(variances)
+    assert common is not None
+    assert math.isfinite(common.variance)
+    assert common.freedom <= math.fsum(freedom for _, freedom in variances) * (1 + 1e-9)
+    for variance, freedom in variances:
+        low, high = sorted((variance, common.variance))
+        moderated, total = common.moderate(variance, freedom)
+        assert low * (1 - 1e-9) <= moderated <= high * (1 + 1e-9)
+        assert total >= freedom
+
+
+def test_with_it_intervals_of_three_processes_cover_and_are_narrower() -> None:
+    """The promise behind it: 95% stays 95%, while three values alone need 4.3 standard errors and this needs fewer."""
+    random = np.random.default_rng(3)
+    spreads = 0.02 * np.sqrt(8 / random.chisquare(8, 2000))  # cases differ, as a prior of 8 degrees of freedom says
+    logs = random.normal(0, spreads[:, None], (2000, 3))
+    own = logs.var(axis=1, ddof=1)
+    common = find_common([(float(variance), 2.0) for variance in own])
+    assert common is not None
+    moderated = [common.moderate(float(variance), 2.0) for variance in own]
+    reach = [math.sqrt(variance / 3) * float(special.stdtrit(total, 0.975)) for variance, total in moderated]
+    covered = np.mean(np.abs(logs.mean(axis=1)) < reach)
+    alone = np.median(np.sqrt(own / 3) * float(special.stdtrit(2, 0.975)))
+    assert 0.93 < covered < 0.97
+    assert np.median(reach) < 0.8 * alone
