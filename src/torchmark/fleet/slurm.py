@@ -1,0 +1,233 @@
+"""Jobs on Slurm: `sinfo` knows the nodes, `sbatch` takes the jobs, `squeue` and `scontrol` tell how they stand."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+
+from torchmark.errors import FleetError, UnknownName, UsageError
+from torchmark.fleet.contract import Engine, Fate, Job, Node, Request, State, fate_of
+
+PATIENCE_S = 60.0  # for an answer of Slurm
+PROBE_MINUTES = 5
+_NODE_FIELDS = "%N|%R|%T|%c|%m|%G|%X|%Y|%Z|%f|%E"
+_UNUSABLE = re.compile(r"(drain|down|fail|maint|unk|inval|power_down|reboot)")
+_IDLE = frozenset(("idle", "planned"))
+_NOT_LAUNCHED = "0:53"  # no signal has this number: the node could not even open the job's log
+
+_STATES: dict[str, State] = {
+    "COMPLETED": "done",
+    "CANCELLED": "cancelled",
+    "PREEMPTED": "cancelled",
+    "REVOKED": "cancelled",
+    "TIMEOUT": "time-limit",
+    "DEADLINE": "time-limit",
+    "NODE_FAIL": "node-failed",
+    "BOOT_FAIL": "node-failed",
+    "OUT_OF_MEMORY": "killed",
+    "FAILED": "failed",
+}
+_WORDS = {
+    "PREEMPTED": "another job took its place",
+    "OUT_OF_MEMORY": "it took more memory than it may have",
+    "NODE_FAIL": "the node went down",
+    "BOOT_FAIL": "the node did not start",
+    "DEADLINE": "its deadline passed",
+}
+
+
+class Slurm(Engine):
+    """The cluster that this machine's Slurm commands talk to."""
+
+    name = "slurm"
+
+    def nodes(self, request: Request) -> tuple[Node, ...]:
+        listed = _ask("sinfo", "--noheader", "--Node", "--all", f"--format={_NODE_FIELDS}")
+        found = [line.split("|", 10) for line in listed.splitlines() if line.count("|") >= 10]
+        partitions = dict.fromkeys(fields[1] for fields in found)
+        if request.partition is not None and request.partition not in partitions:
+            raise UnknownName("partition", request.partition, partitions)
+        partition = request.partition or self._default_partition()
+        nodes = {fields[0]: read_node(fields) for fields in found if partition in (None, fields[1])}
+        if request.nodelist is not None:
+            nodes = self._named(request.nodelist, nodes)
+        if request.constraint is not None:
+            nodes = _with_features(request.constraint, nodes)
+        return tuple(nodes.values())
+
+    def submit(self, job: Job) -> str:
+        count = len(job.nodes)
+        inside = ["bash", str(job.script)]
+        if count > 1:  # a task on each node, none of them held to a part of its cores
+            inside = [
+                "srun",
+                f"--nodes={count}",
+                f"--ntasks={count}",
+                "--ntasks-per-node=1",
+                "--cpu-bind=none",
+                *inside,
+            ]
+        options = [
+            *("--exclusive", "--mem=0", "--no-requeue", f"--nodes={count}", "--ntasks-per-node=1"),
+            *(f"--nodelist={','.join(job.nodes)}", f"--job-name=torchmark-{job.name}"),
+            *(f"--output={_plain(str(job.log))}", "--open-mode=append"),
+            *([f"--time={math.ceil(job.time_s / 60)}"] if job.time_s else []),
+        ]
+        return _batch([*options, *job.options], f"#!/bin/bash\nexec {shlex.join(inside)}\n")
+
+    def fates(self, jobs: Mapping[str, str]) -> dict[str, Fate]:
+        active = _active(jobs.values())
+        found: dict[str, Fate] = {}
+        for task, job in jobs.items():
+            fate = active.get(job) or _ended(job)
+            if fate:
+                found[task] = fate
+        return found
+
+    def cancel(self, jobs: Iterable[str]) -> None:
+        numbers = [*jobs]
+        if numbers:
+            _run("scancel", *numbers)
+
+    def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:
+        usual = ["--nodes=1", "--ntasks=1", f"--nodelist={node}", f"--time={PROBE_MINUTES}", "--no-requeue"]
+        return _batch([*usual, "--job-name=torchmark-probe", "--output=/dev/null", "--chdir=/", *options], script)
+
+    def exit_code(self, job: str) -> int | None:
+        if job in _active([job]):
+            return None
+        fields = _show(job)
+        return _exit_code(fields) or (0 if fields.get("JobState") == "COMPLETED" else 1)
+
+    def _named(self, nodelist: str, nodes: dict[str, Node]) -> dict[str, Node]:
+        """In the order in which they are named, which may be node[0-3]."""
+        names = _ask("scontrol", "show", "hostnames", nodelist).split()
+        for name in names:
+            if name not in nodes:
+                raise UnknownName("node", name, nodes)
+        return {name: nodes[name] for name in names}
+
+    @staticmethod
+    def _default_partition() -> str | None:
+        """Slurm marks it with a star; without one, all partitions are meant."""
+        listed = _ask("sinfo", "--noheader", "--format=%P").split()
+        return next((name.rstrip("*") for name in listed if name.endswith("*")), None)
+
+
+def read_node(fields: Sequence[str]) -> Node:
+    """A line of `sinfo`, taken apart."""
+    name, _, state, cores, memory, gres, sockets, per_socket, threads, features, reason = fields
+    usable = not _UNUSABLE.search(state.lower()) and not state.endswith("*")
+    said = f"{state.rstrip('*~#!%$@^+-')}{' and does not answer' if state.endswith('*') else ''}"
+    why = f": {reason}" if reason.strip() not in ("", "none", "None") else ""
+    has = "" if features in ("", "(null)") else features
+    with_gpus = "" if gres in ("", "(null)") else re.sub(r"\([^()]*\)", "", gres)
+    about = [f"{sockets}×{per_socket}×{threads} cores", f"{round(int(memory.rstrip('+')) / 1024)} GiB", with_gpus, has]
+    return Node(
+        name=name,
+        about=", ".join(part for part in about if part),
+        cores=int(cores.rstrip("+")),
+        features=tuple(filter(None, has.split(","))),
+        idle=state in _IDLE,
+        obstacle=None if usable else f"{said}{why}",
+    )
+
+
+def _with_features(constraint: str, nodes: dict[str, Node]) -> dict[str, Node]:
+    """Slurm's own constraints choose at submission; jobs of ours are for certain nodes, so they are chosen here."""
+    if not re.fullmatch(r"[\w.:/+-]+([&|,][\w.:/+-]+)*", constraint):
+        raise UsageError(f"'{constraint}' is no constraint that a fleet takes", "Write features joined by & and |")
+    wanted = [set(re.split("[&,]", part)) for part in constraint.split("|")]
+    known = {feature for node in nodes.values() for feature in node.features}
+    for feature in set().union(*wanted):
+        if feature not in known:
+            raise UnknownName("feature", feature, known)
+    found = {name: node for name, node in nodes.items() if any(each <= set(node.features) for each in wanted)}
+    if not found:
+        raise UsageError(f"no node has {constraint}", f"Features here: {', '.join(sorted(known))}")
+    return found
+
+
+def _active(jobs: Iterable[str]) -> dict[str, Fate]:
+    """Jobs that wait or run. Slurm calls it an error where it knows none of those that are asked for."""
+    numbers = sorted(set(jobs))
+    if not numbers:
+        return {}
+    done = _run("squeue", "--noheader", f"--jobs={','.join(numbers)}", "--format=%i|%T|%r")
+    if done.returncode and "Invalid job id" not in done.stderr:
+        raise _unanswered("squeue", done.stderr)
+    found = {}
+    for line in done.stdout.splitlines():
+        number, state, reason = line.split("|", 2)
+        waits = state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+        found[number] = Fate("waiting" if waits else "running", reason if waits and reason != "None" else "")
+    return found
+
+
+def _ended(job: str) -> Fate | None:
+    """How a job ended; None where Slurm has forgotten it, which it does after some minutes."""
+    fields = _show(job)
+    said = fields.get("JobState", "")
+    state = _STATES.get(said)
+    if state is None:  # suspended, being staged: states that `squeue` leaves out unless it is asked for them
+        return Fate("running", said.lower()) if said else None
+    if said == "FAILED" and fields.get("ExitCode") == _NOT_LAUNCHED:
+        return Fate("failed", "the node could not start it: does it see the folder?")
+    return fate_of(_exit_code(fields)) if said == "FAILED" else Fate(state, _WORDS.get(said, ""))
+
+
+def _exit_code(fields: Mapping[str, str]) -> int:
+    """Slurm tells the exit code and the signal apart; here a signal is what shells make of it."""
+    code, _, signal = fields.get("ExitCode", "1:0").partition(":")
+    return 128 + int(signal) if int(signal or 0) else int(code)
+
+
+def _show(job: str) -> dict[str, str]:
+    done = _run("scontrol", "--oneliner", "show", "job", job)
+    return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", done.stdout)) if done.returncode == 0 else {}
+
+
+def _batch(options: Sequence[str], script: str) -> str:
+    done = _run("sbatch", "--parsable", *options, script=script)
+    if done.returncode:
+        raise FleetError(f"Slurm refused a job: {_last(done.stderr)}", "Change what it names, or ask whoever runs it")
+    return done.stdout.strip().partition(";")[0]
+
+
+def _ask(*command: str) -> str:
+    done = _run(*command)
+    if done.returncode:
+        raise _unanswered(command[0], done.stderr)
+    return done.stdout
+
+
+def _run(*command: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
+    if shutil.which(command[0]) is None:
+        raise FleetError(
+            f"there is no Slurm here: {command[0]} was not found",
+            "Log in where jobs are submitted, load Slurm's module, or try it on this machine with --engine local",
+        )
+    try:
+        return subprocess.run(command, input=script, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise FleetError(
+            f"{command[0]} gave no answer for {PATIENCE_S:.0f} s", "See what `scontrol ping` says"
+        ) from error
+
+
+def _unanswered(program: str, said: str) -> FleetError:
+    return FleetError(f"{program} failed: {_last(said)}", "See what `scontrol ping` says")
+
+
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return re.sub(r"^\w+: (error: |fatal: )?", "", lines[-1]).rstrip(".") if lines else "it did not say why"
+
+
+def _plain(path: str) -> str:
+    """Slurm puts names into the path where it finds a percent sign."""
+    return path.replace("%", "%%")

@@ -1,0 +1,174 @@
+"""A Slurm cluster of two nodes on this machine, for one command: it is started, the command run, the cluster stopped.
+
+    python tests/fleet/cluster.py torchmark fleet run null --folder /tmp/fleet
+
+Needs root and Debian's slurmctld, slurmd, slurm-client and munge. Everything it writes is in a folder of its own, every
+port is a free one on the loopback interface, and every daemon is a child that is ended by its process id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "sinfo")
+PARTITION = "bench"
+PATIENCE_S = 60.0
+
+# Slurm knows nodes by name; on one host they differ in nothing but their port. KillWait is the time between SIGTERM
+# and SIGKILL of a job that is ended.
+CONFIGURATION = """\
+ClusterName=trial
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={folder}/jobcomp.log
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+KillWait=5
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
+NodeName=node0 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 RealMemory=4000 Feature=trial
+NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 RealMemory=4000 Feature=trial
+PartitionName={partition} Nodes=node0,node1 Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+"""
+
+
+def obstacle() -> str | None:
+    """Why no cluster can be started here, if so."""
+    missing = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+    if missing:
+        return f"Slurm is not here: no {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge)"
+    return None if os.geteuid() == 0 else "only root can start Slurm's daemons"
+
+
+@contextlib.contextmanager
+def cluster(hidden: str | None = None) -> Iterator[dict[str, str]]:
+    """The environment in which commands of Slurm mean this cluster; node1 sees nothing of the folder `hidden`."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: a socket's path has 108 bytes at most
+    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": _path()}
+    daemons: list[subprocess.Popen[bytes]] = []
+    try:
+        _configure(folder)
+        for command in _commands(folder, hidden):
+            with (folder / "daemons.log").open("ab") as log:
+                daemons.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder))
+            if command[0] == "munged":
+                _wait_for((folder / "munge.socket").exists, folder)
+        _wait_for(lambda: _idle(environment) == 2, folder)
+        yield environment
+    finally:
+        _stop(daemons, environment)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _path() -> str:
+    """Daemons are where only root looks for them."""
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+def _configure(folder: Path) -> None:
+    key = folder / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(1024))
+    host = socket.gethostname().partition(".")[0]
+    text = CONFIGURATION.format(folder=folder, host=host, ports=_free_ports(3), partition=PARTITION)
+    (folder / "slurm.conf").write_text(text)
+    (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+    (folder / "state").mkdir()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _commands(folder: Path, hidden: str | None) -> list[list[str]]:
+    """All in the foreground, so that they stay children of this process."""
+    files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid"}
+    files |= {"log-file": "munge.log", "seed-file": "munge.seed"}
+    apart = ["unshare", "--mount", "bash", "-c", 'mount -t tmpfs none "$0" && exec "$@"', hidden] if hidden else []
+    return [
+        ["munged", "--force", "--foreground", *(f"--{name}={folder / file}" for name, file in files.items())],
+        ["slurmctld", "-D", "-f", str(folder / "slurm.conf")],
+        ["slurmd", "-D", "-N", "node0", "-f", str(folder / "slurm.conf")],
+        [*apart, "slurmd", "-D", "-N", "node1", "-f", str(folder / "slurm.conf")],
+    ]
+
+
+def _idle(environment: dict[str, str]) -> int:
+    command = ["sinfo", "-h", "-N", "-o", "%t"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout.split().count("idle")
+
+
+def _wait_for(true: object, folder: Path) -> None:
+    assert callable(true)
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        if time.monotonic() > end:
+            logs = [path.read_text(errors="replace")[-1500:] for path in sorted(folder.glob("*.log"))]
+            raise RuntimeError("Slurm did not come up:\n" + "\n".join(logs))
+        time.sleep(0.1)
+
+
+def _stop(daemons: Sequence[subprocess.Popen[bytes]], environment: dict[str, str]) -> None:
+    """Jobs first, while somebody is there to end them; then the daemons, the last one first."""
+    if len(daemons) > 1:
+        subprocess.run(["scancel", "--user", "root"], env=environment, capture_output=True, check=False)
+        end = time.monotonic() + PATIENCE_S
+        while _jobs(environment) and time.monotonic() < end:
+            time.sleep(0.2)
+    for daemon in reversed(daemons):
+        daemon.terminate()
+        try:
+            daemon.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+
+
+def _jobs(environment: dict[str, str]) -> str:
+    return subprocess.run(["squeue", "-h"], env=environment, capture_output=True, text=True, check=False).stdout
+
+
+def main(command: Sequence[str]) -> int:
+    problem = obstacle() or (None if command else "name a command to run")
+    if problem:
+        print(f"cluster.py: {problem}", file=sys.stderr)
+        return 1
+    with cluster() as environment:
+        return subprocess.run(command, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

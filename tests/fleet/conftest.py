@@ -1,0 +1,102 @@
+"""Commands of a fleet as a user gives them, and a cluster to give them on where Slurm is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+LIMIT_S = 240
+NEED = "TORCHMARK_NEED_SLURM"
+
+
+class Shell:
+    """Runs `torchmark fleet …` in an environment of its own, with a fake device whose steps take real time."""
+
+    def __init__(self, home: Path, environment: dict[str, str] | None = None, step_s: float = 0.001) -> None:
+        self.home = home
+        self.environment = {
+            **(environment or os.environ),
+            "TORCHMARK_HOME": str(home / "home"),
+            "TORCHMARK_LOCK": str(home / "lock"),
+            "TORCHMARK_FAKE": f"sleep=on,step={step_s}",
+            "COLUMNS": "120",
+        }
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "torchmark", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+            cwd=self.home,
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.finish(self.start(*arguments))
+
+    def finish(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+        out, err = process.communicate(timeout=LIMIT_S)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    @staticmethod
+    def wait_until(true: Callable[[], object]) -> None:
+        end = time.monotonic() + LIMIT_S
+        while not true():
+            assert time.monotonic() < end, "it never came to that"
+            time.sleep(0.1)
+
+    @staticmethod
+    def results_in(folder: Path, name: str) -> int:
+        """How many results a run file has so far, without asking anybody."""
+        path = folder / f"{name}.jsonl"
+        return path.read_bytes().count(b'"kind":"finished"') if path.exists() else 0
+
+    def states(self, folder: Path) -> dict[str, dict[str, Any]]:
+        """How every job stands, by its label."""
+        done = self.run("fleet", "status", str(folder), "--names", "--format", "json")
+        assert done.returncode == 0, done.stderr
+        return {node["label"]: node for node in json.loads(done.stdout)["nodes"]}
+
+
+@pytest.fixture(scope="session")
+def make_shell() -> Callable[..., Shell]:
+    return Shell
+
+
+@pytest.fixture(scope="session")
+def cluster_module() -> ModuleType:
+    found = importlib.util.spec_from_file_location("cluster", Path(__file__).with_name("cluster.py"))
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of which the second node sees nothing."""
+    return tmp_path_factory.mktemp("hidden")
+
+
+@pytest.fixture(scope="session")
+def cluster(cluster_module: ModuleType, hidden: Path) -> Iterator[dict[str, str]]:
+    """A cluster of two nodes. Where none can be started its tests are skipped, unless they are asked for."""
+    obstacle = cluster_module.obstacle()
+    if obstacle:
+        if os.environ.get(NEED):
+            pytest.fail(f"{NEED} is set, and {obstacle}")
+        pytest.skip(obstacle)
+    with cluster_module.cluster(str(hidden)) as environment:
+        yield environment

@@ -1,0 +1,135 @@
+"""A fleet in processes of this machine: the same way as on a cluster, without one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchmark.store import load
+
+Shell = Any  # what `make_shell` makes
+Make = Callable[..., Shell]
+CASES = ("null", "--device", "fake", "--rigor", "quick", "--steps", "20")
+THREE = (*CASES, "--dtype", "float32,float64,bfloat16")
+
+
+@pytest.fixture
+def shell(make_shell: Make, tmp_path: Path) -> Shell:
+    return make_shell(tmp_path)
+
+
+def test_every_node_has_a_run_of_its_own_and_the_folder_is_a_library(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "fleet"
+    done = shell.run("fleet", "run", *CASES, "--engine", "local", "--nodes", "2", "--folder", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "2 nodes: 2 done" in done.stdout
+    assert "A1: null/infer@fake/float32: " in done.stderr  # while it goes on
+    assert sorted(path.name for path in folder.glob("*.jsonl")) == ["A1.jsonl", "A2.jsonl"]
+    runs = [load(path) for path in sorted(folder.glob("*.jsonl"))]
+    assert [run.header.label for run in runs] == ["A1", "A2"]
+    assert all(result.status == "ok" for run in runs for result in run.results)
+    compared = shell.run("compare", *map(str, sorted(folder.glob("*.jsonl"))), "--format", "json")
+    assert compared.returncode == 0, compared.stderr
+    board = shell.run("report", "--leaderboard", str(folder), "--format", "json", "-o", "-")
+    assert board.returncode == 0, board.stderr
+    again = shell.run("fleet", "run", *CASES, "--engine", "local", "--folder", str(folder))
+    assert again.returncode == 2
+    assert "holds a fleet already" in again.stderr
+
+
+def test_a_job_that_is_cancelled_is_told_and_completed(make_shell: Make, shell: Shell, tmp_path: Path) -> None:
+    slow, folder = make_shell(tmp_path, step_s=0.1), tmp_path / "fleet"
+    start = slow.start("fleet", "run", *THREE, "--engine", "local", "--folder", str(folder), "--no-probe")
+    slow.wait_until(lambda: slow.results_in(folder, "A1"))
+    assert slow.run("fleet", "cancel", str(folder)).stdout.startswith("cancelled 1 of 1")
+    done = slow.finish(start)
+    assert done.returncode == 4, done.stderr
+    state = slow.states(folder)["A1"]
+    assert state["state"] == "cancelled"
+    assert 0 < state["measured"] < state["planned"] == 3
+    before = load(folder / "A1.jsonl").results[0]
+    done = shell.run("fleet", "run", "--resume", str(folder), "--no-probe")
+    assert done.returncode == 0, done.stderr
+    after = load(folder / "A1.jsonl").results
+    assert [result.status for result in after] == ["ok", "ok", "ok"]
+    assert after[0] == before  # only what was missing was measured
+
+
+def test_what_is_over_its_time_or_killed_is_told(make_shell: Make, tmp_path: Path) -> None:
+    slow = make_shell(tmp_path, step_s=1.0)
+    for number, (state, limit) in enumerate((("time-limit", "1s"), ("killed", "10m"))):
+        folder = tmp_path / str(number)
+        terms = ("--engine", "local", "--folder", str(folder), "--no-probe", "--time", limit)
+        start = slow.start("fleet", "run", *CASES, *terms)
+        if state == "killed":
+            slow.wait_until((folder / "A1.jsonl").exists)
+            attendant = int((folder / "jobs" / "A1.job").read_text().split()[0])
+            os.killpg(child_of(attendant), 9)
+        done = slow.finish(start)
+        assert done.returncode == 4, done.stderr
+        assert slow.states(folder)["A1"]["state"] == state
+        assert "--resume" in done.stderr
+
+
+def child_of(number: int) -> int:
+    import psutil
+
+    return int(psutil.Process(number).children()[0].pid)
+
+
+def test_what_a_node_lacks_is_told_before_anything_is_submitted(shell: Shell, tmp_path: Path) -> None:
+    empty = tmp_path / "empty-python"
+    empty.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    empty.chmod(0o755)
+    folder = tmp_path / "fleet"
+    for more, words in (
+        (("--python", str(empty)), "cannot import torchmark"),
+        (("--python", "/nowhere/python"), "has no /nowhere/python"),
+        (("--setup", "false"), "a line of --setup failed"),
+        (("--partition", "gpu"), "--partition is for a cluster"),
+    ):
+        done = shell.run("fleet", "run", *CASES, "--engine", "local", "--folder", str(folder), *more)
+        assert done.returncode in (2, 4)
+        assert words in done.stderr
+        assert not list(folder.glob("jobs/*.job"))
+
+
+def test_a_machine_without_slurm_says_so(make_shell: Make, tmp_path: Path) -> None:
+    shell = make_shell(tmp_path, {**os.environ, "PATH": str(tmp_path)})
+    done = shell.run("fleet", "run", "null")
+    assert done.returncode == 4
+    assert "there is no Slurm here" in done.stderr
+    assert "--engine local" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nosuch"], "unknown workload"),
+        (["null", "--together", "2", "--workers", "3"], "can be shared out among 2 nodes"),
+        (["null", "--together", "0"], "is no number of nodes"),
+        (["null", "--engine", "local", "--each-kind", "--nodes", "2"], "say different things"),
+        (["--resume", "nowhere"], "there is no fleet in"),
+        (["mlp", "--resume", "nowhere"], "cannot be changed"),
+    ],
+)
+def test_mistakes_are_told_at_once(shell: Shell, arguments: list[str], words: str) -> None:
+    done = shell.run("fleet", "run", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_a_plan_can_be_seen_before_it_is_carried_out(shell: Shell, tmp_path: Path) -> None:
+    sizes = ("--together", "1,2", "--workers", "1,2", "--threads", "1")
+    done = shell.run("fleet", "run", "mnist-ddp-mlp", "--budget", "1m30s", "--engine", "local", "--dry-run", *sizes)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "1-node: torchmark run mnist-ddp-mlp --threads 1 --budget 90s --workers 1,2, on local0",
+        "2-nodes: torchmark run mnist-ddp-mlp --threads 1 --budget 90s --workers 2, on local0 and local1",
+    ]
+    assert not (tmp_path / "torchmark-fleet").exists()

@@ -1,0 +1,93 @@
+"""A fleet as text: who stands how, one table for all, and no name of a node unless it is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from torchmark.records import Estimate, Result, Run, RunHeader, Work
+from torchmark.report.fleet import Gathered, Member, gather, render_gathered, render_status
+
+CASES = ("mlp/infer@cpu/float32", "bert-classify/train:batch=16,sequence=128@cpu/float32+compile")
+
+
+@pytest.fixture
+def members(make_result: Callable[..., Result], make_header: Callable[..., RunHeader]) -> list[Member]:
+    def run(label: str, factor: float) -> Run:
+        results = tuple(make_result(case, 0.01 * factor) for case in CASES)
+        return Run(make_header(CASES, label=label, id=label), results)
+
+    slow = {7: 1.1}
+    done = [
+        Member(
+            f"A{number}", "A", "2 cores", "done", "", 2, 2, run=run(f"A{number}", slow.get(number, 1 + number / 1e4))
+        )
+        for number in range(1, 13)
+    ]
+    lost = Member("B1", "B", "4 cores", "unavailable", "drained: bad \x1b[31mfan", names=("rack7-node3",))
+    return [*done, lost]
+
+
+@pytest.fixture
+def found(members: list[Member]) -> Gathered:
+    return gather(members)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_one_table_says_it_all_and_fits(found: Gathered, width: int) -> None:
+    text = render_gathered(found, "table", width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "13 nodes of 2 kinds: 12 done, 1 unavailable" in text
+    assert "A7 is 10% slower than its 11 peers" in text
+    assert "drained: bad [31mfan" in text
+    assert "rack7" not in text
+    assert "\x1b" not in text
+    assert "stable" in text
+
+
+def test_markdown_and_json_tell_the_same(found: Gathered) -> None:
+    assert "A7 is 10% slower than its 11 peers" in render_gathered(found, "md")
+    told = json.loads(render_gathered(found, "json"))
+    assert [node["state"] for node in told["nodes"]] == ["done"] * 12 + ["unavailable"]
+    assert told["outliers"][0]["label"] == "A7"
+    assert len(told["runs"]) == 12
+    assert render_gathered(found, "csv").count("\n") == 1 + 12 * 2
+    assert render_gathered(found, "jsonl").count("\n") == 12 * 2
+
+
+def test_the_state_of_every_job_fits_into_a_terminal(members: list[Member]) -> None:
+    text = render_status(members, "table", 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "rack7-node3" in text  # given only where names are asked for
+    assert "2/2" in text
+    assert json.loads(render_status(members, "json"))["nodes"][-1]["names"] == ["rack7-node3"]
+
+
+def test_teams_of_nodes_give_a_scaling_table(
+    make_result: Callable[..., Result], make_header: Callable[..., RunHeader], make_estimate: Callable[..., Estimate]
+) -> None:
+    def team(nodes: int, *workers: int) -> Member:
+        results = tuple(
+            make_result(
+                f"mlp/train@cpu/float32+threads=1{f'+workers={count}' if count > 1 else ''}",
+                estimate=make_estimate(0.01 * nodes, verdict="contended" if count == 4 else "stable"),
+                work=Work(128 * count, "sample"),
+                settings={"threads": 1} | ({"nodes": nodes} if count > 1 else {}),
+            )
+            for count in workers
+        )
+        run = Run(make_header(label=f"{nodes}-nodes", id=str(nodes)), results)
+        return Member(f"{nodes}-nodes", "A", "2 cores", "done", "", 1, 1, nodes, run=run)
+
+    found = gather([team(1, 1, 2), team(2, 2, 4)])
+    (scaling,) = found.scalings
+    assert [(row.nodes, row.workers) for row in scaling.rows] == [(1, 1), (1, 2), (2, 2), (2, 4)]
+    assert [row.efficiency for row in scaling.rows] == [1.0, 1.0, 0.5, 0.5]
+    for form in ("table", "md"):
+        text = render_gathered(found, form)
+        assert "Every rank has 1 thread, in all rows" in text
+        assert "nodes" in text
+        assert "50%" in text
+        assert "2-nodes with 4 workers" in text.partition("contended")[2]
