@@ -1,0 +1,52 @@
+"""`torchmark new`: writes a commented file to start from, for a model or a workload of one's own."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from torchmark.cli.output import emit
+from torchmark.errors import UsageError
+from torchmark.store.writer import explained
+
+EXAMPLES = """\b
+Examples:
+  torchmark new my-model                my_model.py, with a model to replace
+  torchmark new my-model --out -        show it, write nothing
+  torchmark new my-kernel --workload    with everything in your hands
+"""
+_STEM = "my_model"  # in the starters
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("name")
+@click.option("--workload", "whole", is_flag=True, help="A Workload, which also says what its work is worth.")
+@click.option("-o", "--out", metavar="FILE", help="Where to write it; - for the terminal; default: NAME.py.")
+def command(name: str, whole: bool, out: str | None) -> None:
+    """Write a commented file to start from, for a model of your own.
+
+    It runs as it stands: `torchmark run my_model.py`, `pytest my_model.py`. Replace the model in it by yours.
+    """
+    stem = name.removesuffix(".py").replace("-", "_")
+    if not re.fullmatch(r"[A-Za-z_]\w*", stem, re.ASCII):
+        raise UsageError(f"'{name}' is no name for a Python file", "Use letters, digits and dashes, as in my-model")
+    text = files("torchmark.cli").joinpath("starters", "workload.txt" if whole else "model.txt").read_text("utf-8")
+    if out == "-":
+        emit(text.replace(_STEM, stem))
+        return
+    path = Path(out or f"{stem}.py")
+    _write(path, text.replace(_STEM, path.stem))
+    emit(f"Wrote {path}. Try it:\n  torchmark run {path}\n  torchmark list {path}\n  pytest {path}")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UsageError(f"{path} is there already", "Choose another name") from error
+    except OSError as error:
+        raise explained(path, error) from error

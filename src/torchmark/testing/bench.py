@@ -1,0 +1,69 @@
+"""What a test is given: times steps under the test's name, and checks the numbers of a model file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchmark.errors import TorchmarkError
+from torchmark.measure.timing import time_step
+from torchmark.records import Result
+from torchmark.store import machine_lock
+from torchmark.testing.recorder import Recorder
+
+
+class Bench:
+    """The fixture of one test."""
+
+    def __init__(self, recorder: Recorder, file: str, name: str) -> None:
+        self._recorder, self._file, self._name = recorder, file, name
+        self._count = 0
+
+    def __call__(
+        self,
+        step: Callable[[], object],
+        device: str = "cpu",
+        *,
+        name: str | None = None,
+        items: float = 1.0,
+        unit: str = "step",
+        budget_s: float | None = None,
+        **more: Any,
+    ) -> Result:
+        """Time the step, keep the result, and fail the test where the stored run was faster.
+
+        `items` and `unit` say what one call is worth, so that the result has a rate. A test that times several steps
+        gives each a `name`.
+        """
+        self._count += 1
+        usual = self._name if self._count == 1 else f"{self._name}-{self._count}"
+        case = f"{_word(self._file)}:{_word(name or usual)}"
+        with machine_lock(wait=True):  # tests side by side would disturb one another
+            result = time_step(
+                step, device, name=case, items=items, unit=unit, budget_s=budget_s or self._recorder.budget_s, **more
+            )
+        slower = self._recorder.add(result)
+        if slower:
+            pytest.fail(slower, pytrace=False)
+        return result
+
+    def check(self, file: str | Path, **params: Any) -> None:
+        """Fail the test where a model file does not run, or computes the wrong numbers, in any of its modes."""
+        from torchmark.testing.checking import check_file
+
+        wrong = ""
+        try:
+            check_file(Path(file), params)
+        except TorchmarkError as error:
+            wrong = str(error)
+        if wrong:  # only here, or pytest would show where in torchmark it was found
+            pytest.fail(wrong, pytrace=False)
+
+
+def _word(text: str) -> str:
+    """What a case can be called: parametrised tests have brackets in their names."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-")

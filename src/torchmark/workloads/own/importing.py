@@ -1,0 +1,93 @@
+"""Runs a user's file as Python would, and tells which line of it an error came from."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from torchmark.errors import TorchmarkError, UsageError
+from torchmark.workloads.own.files import OwnFile
+
+_OURS = Path(__file__).parents[2]
+_imported: dict[Path, None] = {}  # files, in the order in which they were run
+
+
+def import_file(file: OwnFile) -> ModuleType:
+    """The file as a module, run once. What it raises is told with the line of the file."""
+    _imported[file.path] = None
+    try:
+        return _import(file.path)
+    except (Exception, SystemExit) as error:  # it may do anything, even leave
+        place = place_of(error) or file.name
+        message = " ".join(str(error).split())
+        raise UsageError(f"{place}: {type(error).__name__}: {message}", "Mend it, or install what it needs") from error
+
+
+def place_of(error: BaseException) -> str:
+    """The line of the user's own code that an error came from, as in `my_model.py, line 12`; empty where none did.
+
+    The innermost one: what the line called may be deep in a library, and is not the user's.
+    """
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        if isinstance(following, SyntaxError) and following.filename and _is_own(following.filename):
+            return f"{Path(following.filename).name}, line {following.lineno}"
+        for frame in reversed(traceback.extract_tb(following.__traceback__)):
+            if _is_own(frame.filename):
+                return f"{Path(frame.filename).name}, line {frame.lineno}"
+        following = following.__cause__ or following.__context__
+    return ""
+
+
+def _is_own(filename: str) -> bool:
+    """One of the files, or what lies beside one and is nobody's library."""
+    path = Path(filename)
+    if path in _imported:
+        return True
+    folders = [each.parent for each in _imported if "site-packages" not in each.parts]
+    libraries = (_OURS, sys.prefix, sys.base_prefix)
+    others = "site-packages" in path.parts or any(path.is_relative_to(library) for library in libraries)
+    return not others and any(path.is_relative_to(folder) for folder in folders)
+
+
+@cache
+def _import(path: Path) -> ModuleType:
+    """As a part of its package where it is in one, else by itself with its folder to import from, like a script."""
+    package = _package_of(path)
+    root = path.parents[len(package)]
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    if package:
+        return importlib.import_module(".".join([*package, path.stem]))
+    name = f"torchmark_own_{path.stem}"  # not the stem alone: that may be the name of a library
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TorchmarkError(f"{path.name} cannot be imported", "Give it a name that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _package_of(path: Path) -> list[str]:
+    names: list[str] = []
+    for folder in path.parents:
+        if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
+            break
+        names.insert(0, folder.name)
+    return names
+
+
+def forget_modules() -> None:
+    """Run files again the next time, because one has changed."""
+    for path in _imported:
+        sys.modules.pop(f"torchmark_own_{path.stem}", None)
+    _imported.clear()
+    _import.cache_clear()
