@@ -1,0 +1,113 @@
+"""The arithmetic of finding what fits: which size to try next, memory as a line over sizes, the most efficient size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from torchmark.records import Result
+
+EFFICIENT = 0.97  # of the highest rate: the smallest size that reaches it is the most efficient
+RISING = 1.05  # times the least memory: below, the largest thing in memory is not yet what grows
+_FINENESS = 32  # parts of the largest size that fits, one of which is a step
+_FEWEST = 2
+
+
+class Probe(Struct, frozen=True):
+    """One size that was tried."""
+
+    size: int
+    fits: bool
+    result: Result
+    bytes: float | None = None  # at its peak
+    rate: float | None = None  # items a second
+
+
+class MemoryModel(Struct, frozen=True):
+    """bytes = fixed + per_item × size; `error` is how far the worst of the sizes it rests on is off."""
+
+    fixed: float
+    per_item: float
+    error: float
+
+    def size_for(self, limit_bytes: float) -> float:
+        """The size that would take exactly so much."""
+        return (limit_bytes - self.fixed) / self.per_item
+
+
+class Fitted(Struct, frozen=True):
+    """What was found. `bound` is what ends the search above: memory, the parameter's own limit, or time."""
+
+    parameter: str
+    unit: str
+    probes: tuple[Probe, ...]  # by size
+    limit_bytes: float
+    bound: str
+    step: int
+    largest: int | None = None
+    efficient: int | None = None
+    model: MemoryModel | None = None
+    duration_s: float = 0.0
+
+
+def usual_step(size: int) -> int:
+    """How fine an answer is worth its time: about 3%, in a power of two."""
+    return 1 if size < 2 * _FINENESS else 2 ** int(math.log2(size / _FINENESS))
+
+
+def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, int]:
+    """The largest size known to fit and the smallest known not to; one beyond each end where there is none."""
+    fits = max((each.size for each in probes if each.fits), default=lowest - 1)
+    fails = min((each.size for each in probes if not each.fits and each.size > fits), default=highest + 1)
+    return fits, fails
+
+
+def next_size(
+    probes: Sequence[Probe], lowest: int, highest: int, limit_bytes: float, step: int | None = None
+) -> int | None:
+    """What to try next; None where it is known to one step. It doubles until something does not fit, unless the model
+    knows better; then it goes where the model says, and halves what is open wherever that was no help."""
+    low, high = bracket(probes, lowest, highest)
+    if low < lowest:
+        return None if high <= lowest else lowest
+    fine = step or usual_step(low)
+    if high - low <= fine or low >= highest:
+        return None
+    model = fit_memory(probes)
+    guess = int(model.size_for(limit_bytes)) if model else None
+    if high > highest and (guess is None or 2 * low <= guess):
+        return min(2 * low, highest)
+    inside = [size for size in (guess, (guess or 0) + fine) if size is not None and low + fine <= size <= high - fine]
+    tried = {each.size for each in probes}
+    fresh = [size for size in inside if size not in tried]
+    if fresh and len([each for each in probes if each.size > low / 2]) < _TRUSTED:
+        return fresh[0]
+    return min(max((low + min(high, 2 * low + 1)) // 2, low + 1), highest)
+
+
+_TRUSTED = 5  # sizes near the answer after which halving is surer than the model
+
+
+def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
+    """A line through the peaks, as far down as they rise with the size; None where there are too few of them."""
+    points = sorted((each.size, each.bytes) for each in probes if each.fits and each.bytes)
+    least = min((held for _, held in points), default=0.0)
+    rising = [(size, held) for size, held in points if held > RISING * least]
+    if len(rising) < _FEWEST:
+        return None
+    sizes, held = np.array(rising, dtype=float).T
+    per_item, fixed = (float(value) for value in np.polyfit(sizes, held, 1))
+    if per_item <= 0:
+        return None
+    error = float(np.max(np.abs(fixed + per_item * sizes - held) / held))
+    return MemoryModel(fixed, per_item, error)
+
+
+def most_efficient(probes: Sequence[Probe]) -> int | None:
+    """The smallest size whose rate is as good as the highest."""
+    rates = {each.size: each.rate for each in probes if each.fits and each.rate}
+    good = [size for size, rate in rates.items() if rate >= EFFICIENT * max(rates.values())]
+    return min(good, default=None)

@@ -1,0 +1,168 @@
+"""The arithmetic of a search for the fastest configuration: who goes on, who has won, what each setting brought.
+
+In a round every contestant has one turn, in random order. What disturbs a round disturbs all of it, so only differences
+within rounds count: each time is taken as the contestant's own plus what its round added to everybody's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+from scipy.special import stdtrit
+
+from torchmark.analyze.comparison import DIFFERENT
+from torchmark.analyze.configurations import changed, differing, same_precision, setting, told
+from torchmark.analyze.live import LOOK_CONFIDENCE
+from torchmark.records import Case, Result
+
+HOPELESS = 1.5  # times as slow as the leader: out at once, however large the field
+BEATEN = 1.25  # times as slow as the leader: even who held the lead before need not be kept in the field
+CLOSE = 1.05  # times as slow as the leader: too little to tell after a few rounds
+MOST_ROUNDS = 8  # in which two must show which one is faster
+
+Round = Mapping[str, float]  # the logarithm of the seconds that one item took, by contestant
+
+
+class Contribution(Struct, frozen=True):
+    """What one setting, or several that were only tried together, brought: how many times as fast with it."""
+
+    setting: str
+    gain: float
+
+
+class BreakEven(Struct, frozen=True):
+    """When compiling has paid for itself."""
+
+    compiling_s: float
+    saved_s: float  # in every step
+    steps: float
+
+
+class Tuned(Struct, frozen=True):
+    """What a search has found. Gains are over the default, in times as fast; the interval is 95%."""
+
+    default: Case
+    winner: Case  # the default itself, where nothing is faster beyond chance
+    same_precision: Case  # the best of those that compute in the default's own numbers
+    results: tuple[Result, ...]  # of all that was tried, in order
+    stopped: Literal["done", "budget", "interrupted"]
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    pairs: int = 0  # of fresh processes behind the interval
+    unconfirmed: Case | None = None  # what looked fastest in the search, and was not when it was measured again
+    same_precision_gain: float | None = None  # as the search saw it, in one process each
+    contributions: tuple[Contribution, ...] = ()
+    break_even: BreakEven | None = None
+    relative: dict[str, float] = {}  # by case, as the search saw it
+    duration_s: float = 0.0
+
+
+def scores(rounds: Sequence[Round]) -> dict[str, float]:
+    """Every contestant's own time on one logarithmic scale, also of those that never met but share rivals."""
+    names = list(dict.fromkeys(name for each in rounds for name in each))
+    rows, values = [], []
+    for index, each in enumerate(rounds):
+        for name, value in each.items():
+            row = np.zeros(len(names) + len(rounds))
+            row[names.index(name)] = row[len(names) + index] = 1.0
+            rows.append(row)
+            values.append(value)
+    if not rows:
+        return {}
+    found = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
+    return {name: float(found[index]) for index, name in enumerate(names)}
+
+
+def lead(rounds: Sequence[Round], name: str, other: str) -> list[float]:
+    """By how much a contestant was ahead of another, in each round that both were in: below 0 it took less time."""
+    return [each[name] - each[other] for each in rounds if name in each and other in each]
+
+
+def survivors(rounds: Sequence[Round], field: Sequence[str], incumbent: str) -> list[str]:
+    """The better half of the field. Who led before stays until it is beaten beyond doubt: chance crowns nobody."""
+    found = scores([{name: each[name] for name in field if name in each} for each in rounds])
+    ranked = sorted(field, key=lambda name: found[name])
+    best = found[ranked[0]]
+    kept = [name for name in ranked[: math.ceil(len(ranked) / 2)] if found[name] - best < math.log(HOPELESS)]
+    if incumbent in field and incumbent not in kept and found[incumbent] - best < math.log(BEATEN):
+        return [*kept[: max(1, math.ceil(len(ranked) / 2) - 1)], incumbent]
+    return kept
+
+
+def verdict(rounds: Sequence[Round], challenger: str, incumbent: str) -> Literal["faster", "not faster", "unsure"]:
+    """Whether a challenger is faster by more than the smallest difference that counts."""
+    logs = np.array(lead(rounds, challenger, incumbent))
+    if len(logs) < 2:
+        return "unsure"
+    # Not 95%: it is looked at after every other round, and the first rounds have chosen who is looked at.
+    deviation = float(stdtrit(len(logs) - 1, (1 + LOOK_CONFIDENCE) / 2)) * float(logs.std(ddof=1))
+    reach = deviation / math.sqrt(len(logs))
+    limit = -math.log(1 + DIFFERENT)
+    if logs.mean() + reach < limit:
+        return "faster"
+    if logs.mean() - reach > limit or len(logs) >= MOST_ROUNDS:
+        return "not faster"
+    return "unsure"
+
+
+def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> Case:
+    """Of all that compute in the default's own numbers the fastest; the default where none is faster by what counts."""
+    alike = [text for text in found if same_precision(cases[text], default)]
+    best = min(alike, key=lambda text: found[text], default=default.text)
+    gained = found.get(default.text, 0.0) - found.get(best, 0.0)
+    return cases[best] if gained > math.log(1 + DIFFERENT) else default
+
+
+def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> list[Case]:
+    """Of every number format the fastest, the fastest of all first; one that is hopeless only in the default's own."""
+    best: dict[tuple[object, object], str] = {}
+    for text in sorted(found, key=lambda text: found[text]):
+        best.setdefault((setting(cases[text], "dtype"), setting(cases[text], "matmul")), text)
+    fastest = min(found.values(), default=0.0)
+    near = {text for text in best.values() if found[text] - fastest < math.log(HOPELESS)}
+    return [cases[text] for text in best.values() if text in near or same_precision(cases[text], default)]
+
+
+def simplest(default: Case, cases: Sequence[Case], found: Mapping[str, float]) -> Case:
+    """Of those that are about as fast as the fastest the one that changes least: who is better has still to show."""
+    best = min(found[case.text] for case in cases)
+    equal = [case for case in cases if found[case.text] - best < math.log(CLOSE)]
+    return min(equal, key=lambda case: (len(differing(default, case)), found[case.text]))
+
+
+def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tuple[Contribution, ...]:
+    """The way from the default to the winner, one setting after another as far as tried so; the gains multiply."""
+    steps: list[Contribution] = []
+    here = default
+    while here.text != winner.text:
+        names, there = _next_step(here, winner, found)
+        gain = math.exp(found[here.text] - found[there.text])
+        steps.append(Contribution(" + ".join(told(name, setting(winner, name)) for name in names), gain))
+        here = there
+    return tuple(steps)
+
+
+def _next_step(here: Case, winner: Case, found: Mapping[str, float]) -> tuple[tuple[str, ...], Case]:
+    names = differing(here, winner)
+    for count in (1, 2):
+        for first in range(len(names) - count + 1):
+            chosen, there = names[first : first + count], here
+            for name in chosen:
+                there = changed(there, name, setting(winner, name))
+            if there.text in found:
+                return chosen, there
+    return names, winner
+
+
+def break_even(eager: Result, compiled: Result) -> BreakEven | None:
+    """From results that differ in compiling alone; None where it never pays off."""
+    if not eager.estimate or not compiled.estimate:
+        return None
+    spent = compiled.estimate.first_step_s - eager.estimate.first_step_s
+    saved = eager.estimate.center_s - compiled.estimate.center_s
+    return BreakEven(spent, saved, spent / saved) if saved > 0 and spent > 0 else None

@@ -1,0 +1,160 @@
+"""What fits into memory, as text: the largest and the most efficient size, memory as a line, the rate as bars."""
+
+from __future__ import annotations
+
+import msgspec
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from torchmark.analyze.fitting import Fitted, Probe
+from torchmark.errors import UnknownName
+from torchmark.records import Case, Run
+from torchmark.report import FORMATS, csv, json, markdown, units
+from torchmark.report.terminal import draw, machine_line, section
+from torchmark.report.text import clean_run, clean_values, shorten
+
+_BAR = 24
+_CSV = ("case", "size", "fits", "status", "reason", "peak_bytes", "items_per_s", "step_s", "largest", "efficient")
+_BOUNDS = {
+    "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
+    "time": "The budget was spent before the answer was known to a step: give it more with --budget.",
+    "timeout": "A size took longer than --timeout: larger ones may fit, but nobody would wait for them.",
+    "interrupted": "It was interrupted.",
+}
+
+
+def render_fitted(
+    run: Run,
+    case: Case,
+    fitted: Fitted,
+    format: str = "table",  # noqa: A002
+    width: int = 80,
+    color: bool = False,
+) -> str:
+    """The outcome in one of the formats that every command knows."""
+    run, fitted = clean_run(run), msgspec.convert(clean_values(msgspec.to_builtins(fitted)), Fitted)
+    match format:
+        case "table":
+            return draw(_parts(run, case, fitted), width, color)
+        case "md":
+            return _markdown(run, case, fitted)
+        case "csv":
+            return csv.table(_CSV, [_csv_row(fitted, probe) for probe in fitted.probes])
+        case "json":
+            return json.render_json(run, {"fitted": _facts(fitted)})
+        case "jsonl":
+            return msgspec.json.encode(_facts(fitted)).decode() + "\n"
+    raise UnknownName("format", format, FORMATS)
+
+
+def answer(fitted: Fitted) -> str:
+    """The answer in one sentence."""
+    name, limit = fitted.parameter, units.size(fitted.limit_bytes)
+    if fitted.largest is None:
+        return f"Not even {name} {min((probe.size for probe in fitted.probes), default=1)} fits into {limit}."
+    too_large = [probe.size for probe in fitted.probes if not probe.fits and probe.size > fitted.largest]
+    beyond = f"; {min(too_large)} does not" if too_large else ""
+    return f"{name.capitalize()} {fitted.largest} is the largest that fits into {limit}{beyond}."
+
+
+def notes(fitted: Fitted) -> list[str]:
+    """What else is worth knowing, a sentence each."""
+    found = []
+    rates = {probe.size: probe.rate for probe in fitted.probes if probe.rate}
+    if fitted.efficient is not None and rates:
+        share = (rates[fitted.efficient] or 0.0) / max(rate or 0.0 for rate in rates.values())
+        rate = units.rate(rates[fitted.efficient], fitted.unit)
+        reached = "the highest rate" if share == 1 else f"{share:.0%} of the highest rate"
+        found.append(f"Most efficient: {fitted.parameter} {fitted.efficient}, {rate}, {reached}.")
+    if fitted.model:
+        model = fitted.model
+        sign = "+" if model.fixed >= 0 else "-"
+        found.append(
+            f"Memory = {units.size(abs(model.fixed)) if sign == '+' else '-' + units.size(abs(model.fixed))} + "
+            f"{units.size(model.per_item)} x {fitted.parameter} (within {units.percent(model.error)})."
+        )
+    found.append(f"{len(fitted.probes)} sizes in {units.duration(fitted.duration_s)}, each in a process of its own.")
+    return found + ([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])
+
+
+def _parts(run: Run, case: Case, fitted: Fitted) -> list[RenderableType]:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    for title in (fitted.parameter, "memory", "rate"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
+    highest = max((probe.rate or 0.0 for probe in fitted.probes), default=0.0)
+    for probe in fitted.probes:
+        bar = "█" * max(1, round(_BAR * probe.rate / highest)) if probe.rate else ""
+        table.add_row(*_cells(fitted, probe), bar, _mark(fitted, probe))
+    return [
+        Text(f"fit {case.text}", style="bold"),
+        Text(machine_line(run.header.machine), style="dim"),
+        Text(f"\n{answer(fitted)}", style="green" if fitted.largest is not None else "red"),
+        *(Text(note, style="dim") for note in notes(fitted)),
+        Text(""),
+        table,
+        *section("Without a figure", _failures(fitted)),
+    ]
+
+
+def _cells(fitted: Fitted, probe: Probe) -> list[str]:
+    return [str(probe.size), units.size(probe.bytes), units.rate(probe.rate, fitted.unit)]
+
+
+def _mark(fitted: Fitted, probe: Probe) -> str:
+    if not probe.fits:
+        return probe.result.status
+    marks = {fitted.efficient: "most efficient"} | {fitted.largest: "largest"}
+    both = "largest, most efficient" if fitted.largest == fitted.efficient else None
+    return (both if probe.size == fitted.largest else None) or marks.get(probe.size, "")
+
+
+def _failures(fitted: Fitted) -> list[tuple[str, str]]:
+    """One for each status, by the smallest size that ended so: larger ones say the same."""
+    found: dict[str, tuple[str, str]] = {}
+    for probe in fitted.probes:
+        if not probe.fits and probe.result.status not in found:
+            text = f"{fitted.parameter} {probe.size}\n{shorten(probe.result.reason or 'no reason was given')}"
+            found[probe.result.status] = (probe.result.status, text)
+    return list(found.values())
+
+
+def _markdown(run: Run, case: Case, fitted: Fitted) -> str:
+    escape = markdown.escape
+    rows = [[*map(escape, (*_cells(fitted, probe), _mark(fitted, probe)))] for probe in fitted.probes]
+    parts = [
+        f"**fit {escape(case.text)}** · {escape(machine_line(run.header.machine))}",
+        f"**{escape(answer(fitted))}** {escape(' '.join(notes(fitted)))}",
+        markdown.table((fitted.parameter, "memory", "rate", "note"), rows, right=(0, 1, 2)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(fitted: Fitted) -> dict[str, object]:
+    """Everything but the results, which stand in the run."""
+    probes = [
+        {name: getattr(probe, name) for name in ("size", "fits", "bytes", "rate")}
+        | {"case": probe.result.case.text, "status": probe.result.status}
+        for probe in fitted.probes
+    ]
+    return msgspec.to_builtins(msgspec.structs.replace(fitted, probes=())) | {"probes": probes}  # type: ignore[no-any-return]
+
+
+def _csv_row(fitted: Fitted, probe: Probe) -> list[csv.Cell]:
+    estimate = probe.result.estimate
+    cells: dict[str, csv.Cell] = {
+        "case": probe.result.case.text,
+        "size": probe.size,
+        "fits": str(probe.fits).lower(),
+        "status": probe.result.status,
+        "reason": probe.result.reason,
+        "peak_bytes": probe.bytes,
+        "items_per_s": probe.rate,
+        "step_s": estimate.center_s if estimate else None,
+        "largest": str(probe.size == fitted.largest).lower(),
+        "efficient": str(probe.size == fitted.efficient).lower(),
+    }
+    return [cells[name] for name in _CSV]

@@ -1,0 +1,245 @@
+"""What a search for the fastest settings has found, as text: the winner, its gain, what each setting brought."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+from rich import box
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from torchmark.analyze.configurations import differing, setting, told
+from torchmark.analyze.tuning import Tuned
+from torchmark.errors import UnknownName
+from torchmark.records import Case, Result, Run
+from torchmark.report import FORMATS, csv, figures, json, markdown, units
+from torchmark.report.snippet import snippet
+from torchmark.report.terminal import draw, fold_case, machine_line, section
+from torchmark.report.text import clean_run, clean_values, shorten
+
+_TITLES = ("settings", "per step", "rate", "as fast", "")
+_CSV = (
+    "case",
+    "status",
+    "reason",
+    "step_s",
+    "items_per_s",
+    "gain_in_search",
+    "winner",
+    "same_precision",
+    "gain",
+    "low",
+    "high",
+)
+_STOPPED = {
+    "budget": "The budget was spent before everything was tried: give it more with --budget.",
+    "interrupted": "It was interrupted.",
+}
+_NARROWEST = 20
+
+
+def render_tuned(
+    run: Run,
+    tuned: Tuned,
+    format: str = "table",  # noqa: A002
+    width: int = 80,
+    color: bool = False,
+) -> str:
+    """The outcome in one of the formats that every command knows."""
+    run, tuned = clean_run(run), msgspec.convert(clean_values(msgspec.to_builtins(tuned)), Tuned)
+    match format:
+        case "table":
+            return draw(_parts(run, tuned, width), width, color)
+        case "md":
+            return _markdown(run, tuned)
+        case "csv":
+            return csv.table(_CSV, [_csv_row(tuned, result) for result in tuned.results])
+        case "json":
+            return json.render_json(run, {"tuned": _facts(tuned)})
+        case "jsonl":
+            return msgspec.json.encode(_facts(tuned)).decode() + "\n"
+    raise UnknownName("format", format, FORMATS)
+
+
+def name_of(case: Case, default: Case) -> str:
+    """A configuration by what makes it differ from the default."""
+    names = differing(default, case)
+    return " + ".join(told(name, setting(case, name)) for name in names) or "default"
+
+
+def answer(tuned: Tuned) -> str:
+    """The answer in one sentence."""
+    leader = tuned.unconfirmed or tuned.winner
+    if leader.text == tuned.default.text:
+        return "Nothing that was tried is faster than the default beyond chance."
+    name = name_of(leader, tuned.default)
+    if tuned.gain is None or tuned.low is None or tuned.high is None:
+        return f"{name} was fastest in the search; that was not confirmed."
+    known = f"{units.factor(tuned.gain)} as fast as the default ({_bound(tuned.low)} to {_bound(tuned.high)})"
+    if tuned.unconfirmed:
+        return f"Stay with the default: {name} led the search, but measured anew it is {known}."
+    return f"{name} is {known}."
+
+
+def notes(tuned: Tuned) -> list[str]:
+    """What the answer rests on and what else is worth knowing, a sentence each."""
+    found = []
+    if tuned.pairs:
+        found.append(f"95% interval over {tuned.pairs} pairs of fresh processes that took turns, after the search.")
+    same, gain = tuned.same_precision, tuned.same_precision_gain
+    if same.text != tuned.winner.text:
+        best = "the default itself" if same.text == tuned.default.text else name_of(same, tuned.default)
+        seen = f", {units.factor(gain)} as fast in the search" if gain and same.text != tuned.default.text else ""
+        found.append(f"Best in {tuned.default.dtype}: {best}{seen}.")
+    found += _peak_note(tuned)
+    if tuned.break_even:
+        even = tuned.break_even
+        steps = f"{math.ceil(even.steps):,}".replace(",", " ")
+        found.append(
+            f"Compiling takes {units.duration(even.compiling_s)}, saves {units.duration(even.saved_s)} a step: "
+            f"pays off after {steps} steps."
+        )
+    count = len(tuned.results)
+    found.append(f"{count} configuration{'s' if count != 1 else ''} in {units.duration(tuned.duration_s)}.")
+    return found + ([_STOPPED[tuned.stopped]] if tuned.stopped in _STOPPED else [])
+
+
+def _peak_note(tuned: Tuned) -> list[str]:
+    """How much of what the machine can do was used, where that is known of both."""
+    shares = {result.case.text: _peak_share(result) for result in tuned.results}
+    before, after = (shares.get(case.text) for case in (tuned.default, tuned.winner))
+    if before is None or after is None or tuned.winner.text == tuned.default.text:
+        return []
+    return [f"Of this machine's peak it uses {units.percent(after)}, where the default uses {units.percent(before)}."]
+
+
+def _peak_share(result: Result) -> float | None:
+    peak = getattr(result, "peak", None)
+    share: float | None = getattr(peak, "share", None)
+    return share
+
+
+def _bound(value: float) -> str:
+    return units.factor(value).removesuffix("x")
+
+
+def _parts(run: Run, tuned: Tuned, width: int) -> list[RenderableType]:
+    better = tuned.winner.text != tuned.default.text
+    parts: list[RenderableType] = [
+        Text(f"tuned {tuned.default.text}", style="bold"),
+        Text(machine_line(run.header.machine), style="dim"),
+        Text(f"\n{answer(tuned)}", style="green" if better else ""),
+        *(Text(note, style="dim") for note in notes(tuned)),
+    ]
+    if len(tuned.contributions) > 1:
+        brought = [(each.setting, units.factor(each.gain)) for each in tuned.contributions]
+        parts += [Text("\nWhat each setting brought", style="bold"), Padding(_grid(("", ""), brought), (0, 0, 0, 2))]
+    rows = _rows(tuned)
+    room = width - sum(max(len(row[index]) for row in (_TITLES, *rows)) + 2 for index in range(1, len(_TITLES)))
+    rows = [[fold_case(row[0].replace(" + ", "+"), max(room, _NARROWEST)), *row[1:]] for row in rows]
+    parts += [
+        Text("\nWhat was tried, the fastest first", style="bold"),
+        Padding(_grid(_TITLES, rows, True), (0, 0, 0, 0)),
+    ]
+    parts += section("Without a figure", _failures(tuned))
+    code = snippet(tuned.default, tuned.winner)
+    if code:
+        parts += [
+            Text("\nTo paste into a script that has a `model`", style="bold"),
+            Padding(Text(code.rstrip()), (0, 0, 0, 2)),
+        ]
+    again = f"\nAgain: torchmark run {tuned.winner.text}"
+    return [*parts, Text(again, style="dim", overflow="fold")]
+
+
+def _grid(titles: Sequence[str], rows: Sequence[Sequence[str]], heads: bool = False) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD if heads else None,
+        show_edge=False,
+        show_header=heads,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="dim",
+    )
+    for index, title in enumerate(titles):
+        last = heads and index == len(titles) - 1
+        table.add_column(title, justify="right" if index and not last else "left", no_wrap=index > 0)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _measured(tuned: Tuned) -> list[Result]:
+    """Fastest first, by what the rounds say: those disturb all contestants alike."""
+    found = [result for result in tuned.results if result.estimate and result.status == "ok"]
+    return sorted(found, key=lambda result: -tuned.relative.get(result.case.text, 0.0))
+
+
+def _rows(tuned: Tuned) -> list[list[str]]:
+    rows = []
+    for result in _measured(tuned):
+        assert result.estimate is not None
+        text = result.case.text
+        marks = {tuned.winner.text: "fastest", tuned.default.text: "default"}
+        mark = marks.get(text) or (f"best in {tuned.default.dtype}" if text == tuned.same_precision.text else "")
+        rate = units.rate(figures.step_rate(result), result.work.unit if result.work else "")
+        gain = units.factor(tuned.relative.get(text))
+        rows.append([name_of(result.case, tuned.default), figures.step_time(result.estimate), rate, gain, mark])
+    return rows
+
+
+def _failures(tuned: Tuned) -> list[tuple[str, str]]:
+    failed = [result for result in tuned.results if result.status != "ok"]
+    return [
+        (result.status, f"{name_of(result.case, tuned.default)}\n{shorten(result.reason or 'no reason was given')}")
+        for result in failed
+    ]
+
+
+def _markdown(run: Run, tuned: Tuned) -> str:
+    escape = markdown.escape
+    parts = [
+        f"**tuned {escape(tuned.default.text)}** · {escape(machine_line(run.header.machine))}",
+        f"**{escape(answer(tuned))}** {escape(' '.join(notes(tuned)))}",
+    ]
+    if len(tuned.contributions) > 1:
+        rows = [[escape(each.setting), units.factor(each.gain)] for each in tuned.contributions]
+        parts.append(markdown.table(("setting", "brought"), rows, right=(1,)))
+    parts.append(markdown.table((*_TITLES[:4], "note"), [[*map(escape, row)] for row in _rows(tuned)], right=(1, 2, 3)))
+    failed = [f"- {status}: {escape(text.replace(chr(10), ': '))}" for status, text in _failures(tuned)]
+    parts += ["\n".join(failed)] if failed else []
+    code = snippet(tuned.default, tuned.winner)
+    return "\n\n".join([*parts, *([f"```python\n{code}```"] if code else [])]) + "\n"
+
+
+def _facts(tuned: Tuned) -> dict[str, object]:
+    """Everything but the results, which stand in the run, and the case texts beside the cases."""
+    facts: dict[str, object] = {
+        name: msgspec.to_builtins(getattr(tuned, name)) for name in Tuned.__struct_fields__ if name != "results"
+    }
+    for name in ("default", "winner", "same_precision"):
+        facts[name] = getattr(tuned, name).text
+    facts["unconfirmed"] = tuned.unconfirmed.text if tuned.unconfirmed else None
+    return facts | {"snippet": snippet(tuned.default, tuned.winner)}
+
+
+def _csv_row(tuned: Tuned, result: Result) -> list[csv.Cell]:
+    text, is_winner = result.case.text, result.case.text == tuned.winner.text
+    cells: dict[str, csv.Cell] = {
+        "case": text,
+        "status": result.status,
+        "reason": result.reason,
+        "step_s": result.estimate.center_s if result.estimate else None,
+        "items_per_s": figures.step_rate(result),
+        "gain_in_search": tuned.relative.get(text),
+        "winner": str(is_winner).lower(),
+        "same_precision": str(text == tuned.same_precision.text).lower(),
+        "gain": tuned.gain if is_winner else None,
+        "low": tuned.low if is_winner else None,
+        "high": tuned.high if is_winner else None,
+    }
+    return [cells[name] for name in _CSV]

@@ -1,0 +1,186 @@
+"""Configurations as contestants: each a fresh process of its own, alive beside the others, that works in its turn."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchmark.analyze.tuning import Round
+from torchmark.measure.elsewhere import Elsewhere, ProcessFailed
+from torchmark.measure.forked import open_side
+from torchmark.measure.messages import (
+    Measured,
+    MeasureJob,
+    Opened,
+    Phase,
+    Prepare,
+    Prepared,
+    Stepped,
+    SumUp,
+    TakeTurn,
+    Turned,
+)
+from torchmark.measure.sampling import DEFAULTS
+from torchmark.records import Case, Result
+from torchmark.studies.ab import SLOW_STEP_S, turn_seconds
+
+TOO_SLOW = 3.0  # times the best: dropped at its first warm step
+LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
+MOST_TURNS = 60
+
+Listen = Callable[[str, Phase], None]
+Opening = Callable[[str, Case, float, Listen], Elsewhere]
+
+
+class Terms(Struct, frozen=True):
+    """What holds for all contestants."""
+
+    timeout_s: float = 600.0
+    seed: int = 0
+    data: str | None = None
+    compile_cache: str | None = None
+
+
+class Contestant:
+    """One configuration in one process, ready for its turns."""
+
+    def __init__(self, case: Case, side: Elsewhere, stepped: Stepped, prepared: Prepared) -> None:
+        self.case, self.side, self.stepped, self.prepared = case, side, stepped, prepared
+        self.has_played = False
+
+    @property
+    def item_s(self) -> float:
+        """About how long one item takes."""
+        return self.prepared.step_s / (self.prepared.items or 1.0)
+
+    def turn(self, block_size: int, timed: bool = True) -> float:
+        """The logarithm of the seconds that an item took in one turn."""
+        order = TakeTurn(turn_seconds(self.prepared.step_s), block_size, timed)
+        taken_s = self.side.ask(order, Turned).step_s
+        self.has_played = self.has_played or timed
+        return math.log(taken_s / (self.prepared.items or 1.0)) if timed else 0.0
+
+
+class Arena:
+    """Where contestants enter, play and leave. Whatever becomes of one of them is kept as its result."""
+
+    def __init__(self, terms: Terms, listen: Listen = lambda *_: None, opening: Opening = open_side) -> None:
+        self._terms, self._listen, self._open = terms, listen, opening
+        self._random = random.Random(terms.seed)
+        self._inside: dict[str, Contestant] = {}
+        self._best_item_s = math.inf
+        self._patience_s: float | None = None
+        self.results: dict[str, list[Result]] = {}  # by case, one for each process
+        self.cases: dict[str, Case] = {}
+
+    def __enter__(self) -> Arena:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever is still inside is ended without a result."""
+        for contestant in self._inside.values():
+            contestant.side.close()
+        self._inside.clear()
+
+    def enter(self, case: Case, spared: bool = False) -> bool:
+        """Prepare it in a new process; says whether it may play. One that is much too slow is dropped at once, unless
+        it is known to be slow and wanted all the same."""
+        self.cases[case.text] = case
+        side = self._open(case.text, case, self._terms.timeout_s, self._listen)
+        try:
+            contestant = self._prepare(case, side, spared)
+        except ProcessFailed as failure:
+            side.close()
+            self._keep(case, self._dropped(failure.result) if failure.result.status == "timeout" else failure.result)
+            return False
+        except BaseException:
+            side.close()
+            raise
+        if contestant is None:
+            return False
+        self._inside[case.text] = contestant
+        self._best_item_s = min(self._best_item_s, contestant.item_s)
+        return True
+
+    def _prepare(self, case: Case, side: Elsewhere, spared: bool) -> Contestant | None:
+        job = MeasureJob(
+            case,
+            DEFAULTS,
+            seed=self._terms.seed,
+            process=len(self.results.get(case.text, [])),
+            data=self._terms.data,
+            turns=MOST_TURNS,
+            compile_cache=self._terms.compile_cache,
+        )
+        side.tell(job)
+        side.hear(Opened)
+        began = time.monotonic()
+        side.tell(Prepare())
+        stepped = side.hear(Stepped, None if spared else self._patience_s)
+        if self._patience_s is None:  # the default itself sets the measure for all that follow
+            self._patience_s = max(LEAST_PATIENCE_S, TOO_SLOW * (stepped.first_s + stepped.step_s))
+        if not spared and stepped.step_s / (stepped.items or 1.0) > TOO_SLOW * self._best_item_s:
+            times = stepped.step_s / (stepped.items or 1.0) / self._best_item_s
+            reason = f"dropped: its first warm step took {stepped.step_s:.3g} s, {times:.3g} times as long as the best"
+            self._keep(case, Result(case, "skipped", reason=reason, phases_s={"build": time.monotonic() - began}))
+            side.close()
+            return None
+        contestant = Contestant(case, side, stepped, side.hear(Prepared))
+        if contestant.prepared.step_s < SLOW_STEP_S:
+            contestant.turn(contestant.prepared.block_size, timed=False)
+        return contestant
+
+    def _dropped(self, result: Result) -> Result:
+        if self._patience_s is None:
+            return result
+        reason = (
+            f"dropped: its first two steps took more than {self._patience_s:.3g} s, "
+            f"{TOO_SLOW:g} times what those of the default did"
+        )
+        return replace(result, status="skipped", reason=reason)
+
+    def play(self, names: Sequence[str]) -> Round:
+        """One round: a turn for each of them, in random order. One that fails is out of it, and out of the arena."""
+        field = [self._inside[name] for name in names if name in self._inside]
+        block_size = max((each.prepared.block_size for each in field), default=1)
+        taken = {}
+        for each in self._random.sample(field, len(field)):
+            try:
+                taken[each.case.text] = each.turn(block_size)
+            except ProcessFailed as failure:
+                self._end(each.case.text)
+                self._keep(each.case, failure.result)
+        return taken
+
+    def inside(self, names: Sequence[str]) -> list[str]:
+        """Those of them that are still there."""
+        return [name for name in names if name in self._inside]
+
+    def step_s(self, name: str) -> float:
+        """About how long a step of one that is inside takes."""
+        return self._inside[name].prepared.step_s
+
+    def leave(self, name: str) -> None:
+        """Let it sum up what its turns have shown, and end it."""
+        contestant = self._inside.get(name)
+        if contestant is None:
+            return
+        try:
+            if not contestant.has_played:  # nobody was there to play against
+                contestant.turn(contestant.prepared.block_size)
+            self._keep(contestant.case, contestant.side.ask(SumUp(), Measured).result)
+        except ProcessFailed as failure:
+            self._keep(contestant.case, failure.result)
+        finally:
+            self._end(name)
+
+    def _end(self, name: str) -> None:
+        self._inside.pop(name).side.close()
+
+    def _keep(self, case: Case, result: Result) -> None:
+        self.results.setdefault(case.text, []).append(result)

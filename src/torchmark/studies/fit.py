@@ -1,0 +1,150 @@
+"""What is the largest batch that fits? Each size in a fresh process that is refused more memory than it may have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.fitting import (
+    Fitted,
+    Probe,
+    bracket,
+    fit_memory,
+    most_efficient,
+    next_size,
+    usual_step,
+)
+from torchmark.errors import UnknownName, UsageError
+from torchmark.measure.cases import check_case, full_params, range_of
+from torchmark.measure.launch import Launcher
+from torchmark.measure.messages import MeasureJob, Message
+from torchmark.measure.sampling import DEFAULTS
+from torchmark.measure.session import result_of
+from torchmark.measure.ways import environment_of
+from torchmark.records import Case, Result
+
+RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
+PROBE_S = 1.0  # of timed steps at each size
+PROBE_SETTINGS = replace(DEFAULTS, budget_s=PROBE_S, min_time_s=PROBE_S / 4, target=0.03)
+_NO_ROOM = ("oom", "host-oom", "crashed")  # libraries that are refused memory do not all say so
+
+
+class Request(Struct, frozen=True):
+    """What is to fit, into what, and how long finding out may take."""
+
+    case: Case
+    parameter: str = "batch"
+    limit_bytes: int | None = None  # None: what is free on the host
+    step: int | None = None
+    most: int | None = None
+    budget_s: float = 600.0
+    timeout_s: float = 600.0
+    seed: int = 0
+    data: str | None = None
+
+
+class Study:
+    """One search for the largest size. Use it once."""
+
+    def __init__(self, request: Request, listen: Callable[[Message], None] = lambda _: None) -> None:
+        self._request, self._listen = request, listen
+        self._range = size_range(request.case, request.parameter)
+        self._launcher = Launcher(
+            fresh=bool(environment_of(request.case.ways)), environment=environment_of(request.case.ways)
+        )
+        self._began = time.monotonic()
+        self._bound = ""
+        self.probes: dict[int, Probe] = {}
+        self.limit_bytes = float(request.limit_bytes or _free_bytes())
+
+    def run(self, tell: Callable[[int], None] = lambda _: None, told: Callable[[Probe], None] = lambda _: None) -> None:
+        """Probe after probe until the answer is known to one step, or the time is up."""
+        lowest, highest = self._range[0], min(self._range[1], self._request.most or self._range[1])
+        while (size := self._next(lowest, highest)) is not None:
+            tell(size)
+            began = time.monotonic()
+            probe = self.probe(size)
+            self.probes[size] = probe
+            told(probe)
+            if probe.result.status not in ("ok", *_NO_ROOM):
+                self._bound = probe.result.status
+                return
+            if time.monotonic() - self._began + 2 * (time.monotonic() - began) > self._request.budget_s:
+                self._bound = "time"
+                return
+        _, high = bracket(list(self.probes.values()), lowest, highest)
+        self._bound = "memory" if high <= highest else "parameter"
+
+    def _next(self, lowest: int, highest: int) -> int | None:
+        return next_size(list(self.probes.values()), lowest, highest, self.limit_bytes, self._request.step)
+
+    def probe(self, size: int) -> Probe:
+        """One size in a process of its own. Running out of memory is an answer like any other."""
+        case = self._request.case
+        case = check_case(replace(case, params={**case.params, self._request.parameter: size}))
+        job = MeasureJob(
+            case,
+            PROBE_SETTINGS,
+            seed=self._request.seed,
+            data=self._request.data,
+            memory_bytes=int(self.limit_bytes),
+        )
+        result = result_of(case, self._launcher.run(job, self._request.timeout_s, self._listen))
+        held = _peak(result)
+        if result.status == "ok" and held is not None and held > self.limit_bytes:
+            reason = f"its peak of {held / 1e9:.3g} GB is above the limit of {self.limit_bytes / 1e9:.3g} GB"
+            return Probe(size, False, replace(result, status="oom", reason=reason), held)
+        rate = None
+        if result.status == "ok" and result.estimate and result.work and result.estimate.center_s > 0:
+            rate = result.work.items / result.estimate.center_s
+        return Probe(size, result.status == "ok", result, held, rate)
+
+    def outcome(self) -> Fitted:
+        """What is known by now."""
+        probes = sorted(self.probes.values(), key=lambda probe: probe.size)
+        largest = max((probe.size for probe in probes if probe.fits), default=None)
+        unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
+        noted = [replace(probe, result=_noted(probe.result)) for probe in probes]
+        return Fitted(
+            parameter=self._request.parameter,
+            unit=unit,
+            probes=tuple(noted),
+            limit_bytes=self.limit_bytes,
+            bound=self._bound or "interrupted",
+            step=self._request.step or usual_step(largest or 1),
+            largest=largest,
+            efficient=most_efficient(probes),
+            model=fit_memory(probes),
+            duration_s=time.monotonic() - self._began,
+        )
+
+
+def size_range(case: Case, parameter: str) -> tuple[int, int]:
+    """The sizes that the workload itself allows."""
+    params = full_params(case)
+    if parameter not in params.__struct_fields__:
+        raise UnknownName(f"parameter of {case.workload}", parameter, params.__struct_fields__)
+    found = range_of(case, parameter)
+    if found is None:
+        raise UsageError(f"{parameter} of {case.workload} is no number of things", "Name one such as batch with --vary")
+    lowest, highest = found
+    return max(lowest, 1), highest  # of a model of the user's own, 0 stands for as many as its example has
+
+
+def _free_bytes() -> float:
+    """What a process may take of the host's memory without harm to others."""
+    free = float(psutil.virtual_memory().available)
+    return free - max(RESERVE_SHARE * free, RESERVE_BYTES)
+
+
+def _peak(result: Result) -> float | None:
+    return (result.memory.device_peak_bytes or result.memory.host_peak_bytes) if result.memory else None
+
+
+def _noted(result: Result) -> Result:
+    return replace(result, cautions=cautions_of(result))

@@ -1,0 +1,256 @@
+"""The limits of a machine: how fast its devices multiply, move bytes and take work at best, and if that adds up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.roofline import NO_FAST_PATH
+from torchmark.analyze.summary import combine_results
+from torchmark.measure.cases import check_case
+from torchmark.measure.launch import Ended, Launcher
+from torchmark.measure.messages import MeasureJob
+from torchmark.measure.sampling import DEFAULTS
+from torchmark.measure.session import PREHEAT_S, Event, Finished, Listen, Revised, Started, result_of
+from torchmark.records import DTYPES, Case, DeviceInfo, Machine, Result, Value
+
+PROBE_SIZE = 256  # tells a dtype that has no fast path before a long product is tried
+FIRST_SIZE, LAST_SIZE = 512, 32_768
+GAIN = 1.02  # that a product twice as large must bring
+LONGEST_S = 1.0  # of a product
+SKINNY_ROWS = 64
+CACHES = 4  # how many times as large as the last cache an array is
+LEAST_BYTES, UNKNOWN_CACHE, UNKNOWN_MEMORY = 64 << 20, 64 << 20, 8 << 30
+MEMORY_SHARE = 1 / 8  # of the device's, for one of three arrays
+COPIED_BYTES = 256 << 20
+TINY_SIZE, TINY_BYTES = 32, 65_536
+PRODUCT_PROCESSES, PASS_PROCESSES = 3, 2  # fresh ones, for what turned out best
+DOUBLED = (1.7, 2.35)  # what twice the work may take, in times
+TRIES = 3  # a busy machine can spoil a comparison of times; one that lies does so every time
+SETTINGS = replace(DEFAULTS, target=0.02, budget_s=0.6, min_time_s=0.3, min_samples=16)
+ENDING_S, RANKS_S = 2.0, 10.0  # with less time left no process, and no ranks, are started
+
+Found = Generator[Event, None, Result]
+
+
+class Request(Struct, frozen=True):
+    """What to find the limits of, and for how long."""
+
+    machine: Machine
+    dtypes: tuple[str, ...] = DTYPES
+    budget_s: float = 60.0
+    timeout_s: float = 60.0
+    seed: int = 0
+    tiny: bool = False  # only try that everything works
+
+
+def plan_cases(request: Request) -> tuple[Case, ...]:
+    """What is measured in any case. Larger products follow as long as they pay."""
+    return tuple(case for device in request.machine.devices for case in _planned(device, request))
+
+
+class Limits:
+    """One search for the limits under way. Use it once."""
+
+    def __init__(self, request: Request, listen: Listen, log: Path | None = None) -> None:
+        self._request, self._listen = request, listen
+        self._launcher = Launcher(log)
+        self._results: dict[str, list[Result]] = {}
+        self._warm: set[str] = set()
+        self._under_way: Case | None = None
+        self._deadline = 0.0
+
+    def events(self) -> Iterator[Event]:
+        """What most results are held against comes first."""
+        self._deadline = time.monotonic() + self._request.budget_s
+        for device in self._request.machine.devices:
+            first, *others = _ordered(self._request.dtypes)
+            yield from self._multiply(device, first)
+            yield from self._go_through_memory(device)
+            for case in _launches(device):
+                yield from self._measure(case)
+            yield from self._double(device, first)
+            for dtype in others:
+                yield from self._multiply(device, dtype)
+            for case in (*_links(device, self._request), *_exchanges(device, self._request)):
+                yield from self._measure(case)
+
+    def interrupted(self) -> tuple[Result, ...]:
+        """The case that an interrupt has dropped."""
+        case = self._under_way
+        if case is None or self._results.get(case.text):
+            return ()
+        return (result_of(case, Ended(None, "interrupted", "it was stopped while it was being measured")),)
+
+    def _multiply(self, device: DeviceInfo, dtype: str) -> Iterator[Event]:
+        """Square products that double in size as long as that pays, then a skinny one; the best in more processes."""
+        last = yield from self._measure(_product(device, dtype, size=_probe_size(self._request)))
+        size, best, best_rate = FIRST_SIZE, 0, 0.0
+        while not self._request.tiny and self._is_worthwhile(last, device, size):
+            last = yield from self._measure(_product(device, dtype, size=size))
+            rate, wanted_rate = flops_of(last), GAIN * best_rate
+            if rate > best_rate:
+                best, best_rate = size, rate
+            if rate < wanted_rate or last.status != "ok":
+                break
+            size *= 2
+        if best:
+            yield from self._measure(_product(device, dtype, size=best, rows=SKINNY_ROWS))
+            yield from self._more(_product(device, dtype, size=best), PRODUCT_PROCESSES)
+
+    def _is_worthwhile(self, last: Result, device: DeviceInfo, size: int) -> bool:
+        """Whether to try the next size: not where it would not fit or take too long, and not without a fast path."""
+        if last.status != "ok" or last.estimate is None or size > LAST_SIZE or self._left_s < ENDING_S:
+            return False
+        before = int(last.params["size"])
+        fits = 3 * size**2 * 8 < (device.memory_bytes or UNKNOWN_MEMORY) * MEMORY_SHARE
+        quick = (size / before) ** 3 * last.estimate.center_s <= LONGEST_S
+        plain = self._combined(_product(device, "float32", size=before))
+        return fits and quick and (plain is None or flops_of(plain) <= NO_FAST_PATH * flops_of(last))
+
+    def _go_through_memory(self, device: DeviceInfo) -> Iterator[Event]:
+        passes = _passes(device, self._request)
+        for case in passes:
+            yield from self._measure(case)
+        best = max((combine_results(self._results[case.text]) for case in passes), key=bytes_of)
+        if bytes_of(best):
+            yield from self._more(best.case, PASS_PROCESSES)
+
+    def _double(self, device: DeviceInfo, dtype: str) -> Iterator[Event]:
+        """Twice the work takes about twice the time, or nothing that is measured here can be believed."""
+        known = [results[-1] for results in self._results.values() if results[-1].case.workload == "matmul"]
+        own = [each for each in known if (each.case.device, each.case.dtype) == (device.name, dtype)]
+        single = max((each for each in own if "rows" not in each.case.params), key=flops_of, default=None)
+        if single is None or not flops_of(single) or self._request.tiny:
+            return
+        case = _product(device, dtype, size=int(single.params["size"]), batch=2)
+        double = yield from self._measure(case)
+        for _ in range(TRIES - 1):
+            if _is_doubled(self._results[single.case.text], self._results[case.text]):
+                return
+            yield from self._measure(single.case)
+            double = yield from self._measure(case)
+        if double.estimate and not _is_doubled(self._results[single.case.text], self._results[case.text]):
+            flags = (*double.estimate.flags, "implausible")
+            doubted = replace(double, estimate=replace(double.estimate, flags=flags))
+            yield Revised(replace(doubted, cautions=cautions_of(doubted)))
+
+    def _more(self, case: Case, processes: int) -> Iterator[Event]:
+        """Fresh processes of one case differ, and the machine can do what the best of them does."""
+        while len(self._results[case.text]) < processes and self._left_s > ENDING_S:
+            yield from self._measure(case)
+
+    @property
+    def _left_s(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def _combined(self, case: Case) -> Result | None:
+        results = self._results.get(case.text)
+        return combine_results(results) if results else None
+
+    def _measure(self, case: Case) -> Found:
+        """The result over all processes so far, a new one included."""
+        results = self._results.setdefault(case.text, [])
+        if self._left_s < (RANKS_S if case.workers > 1 else ENDING_S):
+            reason = f"the budget of {self._request.budget_s:g} s was spent. Give it more time with --budget"
+            result = result_of(case, Ended(None, "skipped", reason))
+        else:
+            self._under_way = case
+            yield Started(case, len(results))
+            result = self._run(case)
+            self._under_way = None
+        if result.status != "skipped" or not results:
+            results.append(result)
+            combined = combine_results(results)
+            samples = result.processes[0].samples_s if result.processes else ()
+            yield Finished(replace(combined, cautions=cautions_of(combined)), len(results) - 1, samples)
+        return combine_results(results)
+
+    def _run(self, case: Case) -> Result:
+        preheat_s = 0.0 if case.device in self._warm else PREHEAT_S
+        self._warm.add(case.device)
+        job = MeasureJob(case, SETTINGS, self._request.seed, preheat_s=preheat_s, time_left_s=self._left_s)
+        return result_of(case, self._launcher.run(job, self._request.timeout_s, self._listen))
+
+
+def array_bytes(device: DeviceInfo) -> int:
+    """Four times the last cache, if the device has the memory for three such arrays."""
+    wanted = max(CACHES * (device.cache_bytes or UNKNOWN_CACHE), LEAST_BYTES)
+    return min(wanted, int((device.memory_bytes or UNKNOWN_MEMORY) * MEMORY_SHARE)) >> 20 << 20
+
+
+def flops_of(result: Result) -> float:
+    """FLOP/s; nothing where there is no figure."""
+    return _rate(result, result.work.flops if result.work else None)
+
+
+def bytes_of(result: Result) -> float:
+    """Bytes per second; nothing where there is no figure."""
+    return _rate(result, result.work.bytes if result.work else None)
+
+
+def _rate(result: Result, amount: float | None) -> float:
+    return amount / result.estimate.center_s if amount and result.estimate and result.estimate.center_s > 0 else 0.0
+
+
+def _is_doubled(one: Sequence[Result], two: Sequence[Result]) -> bool:
+    """The least disturbed processes are compared; nothing is said where there are none."""
+    best = [min((each.estimate.center_s for each in side if each.estimate), default=0.0) for side in (one, two)]
+    return not all(best) or DOUBLED[0] <= best[1] / best[0] <= DOUBLED[1]
+
+
+def _planned(device: DeviceInfo, request: Request) -> Iterator[Case]:
+    for dtype in _ordered(request.dtypes):
+        yield _product(device, dtype, size=_probe_size(request))
+    yield from (*_passes(device, request), *_launches(device), *_links(device, request), *_exchanges(device, request))
+
+
+def _ordered(dtypes: Sequence[str]) -> list[str]:
+    """float32 first, because the others are held against it; what is likely to be slow comes last."""
+    return sorted(dtypes, key=("float32", "bfloat16", "float16", "float64").index)
+
+
+def _product(device: DeviceInfo, dtype: str, **params: Value) -> Case:
+    return check_case(Case("matmul", "infer", params, device.name, dtype))
+
+
+def _probe_size(request: Request) -> int:
+    return TINY_SIZE if request.tiny else PROBE_SIZE
+
+
+def _passes(device: DeviceInfo, request: Request) -> tuple[Case, ...]:
+    """Triad at all sizes, so that caches are seen too; reading and copying where no cache helps."""
+    size = TINY_BYTES if request.tiny else array_bytes(device)
+    chosen: tuple[dict[str, Value], ...] = ({"sizes": "all"}, {"kind": "copy"}, {"kind": "read"})
+    return tuple(check_case(Case("bandwidth", "infer", {"size_bytes": size} | each, device.name)) for each in chosen)
+
+
+def _launches(device: DeviceInfo) -> tuple[Case, ...]:
+    there = Case("launch", "infer", device=device.name)
+    return there, replace(there, transfer="per-step")
+
+
+def _links(device: DeviceInfo, request: Request) -> tuple[Case, ...]:
+    """Between host and device, where those are two."""
+    if device.name == "cpu":
+        return ()
+    size: dict[str, Value] = {"size_bytes": TINY_BYTES if request.tiny else COPIED_BYTES, "sizes": "all"}
+    ways = product(("to-device", "to-host"), (True, False))
+    cases = (Case("copy", "infer", {**size, "direction": way, "pinned": pinned}, device.name) for way, pinned in ways)
+    return tuple(map(check_case, cases))
+
+
+def _exchanges(device: DeviceInfo, request: Request) -> tuple[Case, ...]:
+    """Between workers: two on a CPU, one for each device of another kind, whose first one speaks for all."""
+    kind, _, index = device.name.partition(":")
+    alike = [each for each in request.machine.devices if each.name.partition(":")[0] == kind]
+    workers = min(2, request.machine.logical_cores) if kind == "cpu" else len(alike)
+    if workers < 2 or index not in ("", "0") or request.tiny:
+        return ()
+    return (Case("all-reduce", "infer", {"sizes": "all"}, device.name, workers=workers),)

@@ -1,0 +1,305 @@
+"""Which settings are fastest for this work here? A search by halving, in rounds that all contestants share.
+
+First come the number formats with the layouts, then compiling, then everything else by itself, each time against who
+leads. In a heat the slower half goes after every other round; who leads is replaced only by one that is faster beyond
+chance. What has won is measured against the default once more, in pairs of fresh processes that took no part in the
+search: the best of many looks better than it is.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.comparison import DIFFERENT
+from torchmark.analyze.configurations import changed, differing, same_precision, setting
+from torchmark.analyze.live import ratio_interval
+from torchmark.analyze.statistics import CONFIDENCE, Interval
+from torchmark.analyze.summary import combine_results
+from torchmark.analyze.tuning import (
+    BreakEven,
+    Round,
+    Tuned,
+    best_at_precision,
+    best_of_each_precision,
+    break_even,
+    contributions,
+    scores,
+    simplest,
+    survivors,
+    verdict,
+)
+from torchmark.errors import TorchmarkError
+from torchmark.measure.forked import open_side
+from torchmark.records import Case, Result
+from torchmark.studies.ab import rounds_for
+from torchmark.studies.axes import NUMBERS, Axes, combinations, variations
+from torchmark.studies.contest import Arena, Listen, Opening, Terms
+
+ROUNDS = 2  # between two cuts of the field
+PAIRS, FEW_PAIRS = 5, 3  # of fresh processes that confirm the gain
+DEAR_PAIR_S = 10.0  # a pair that takes longer than this is repeated fewer times
+SEARCH_SHARE = 0.7  # of the budget: after that nobody new enters
+HELPS = 0.02  # as a logarithm: a change that seems to bring more is tried together with others
+NEAR = 0.03  # as a logarithm: who is further behind the leader need not meet it
+RESCUE = "avx512-core-bf16"  # processors of virtual machines promise instructions that they do not have
+
+
+class Request(Struct, frozen=True):
+    """What is tuned, within what, and for how long at most."""
+
+    case: Case
+    axes: Axes
+    budget_s: float = 600.0
+    timeout_s: float = 600.0
+    seed: int = 0
+    data: str | None = None
+    hold: tuple[str, ...] = field(default_factory=tuple)  # settings that must stay as they are
+
+
+class News(Struct, frozen=True):
+    """Something that has just happened: a configuration was tried, or leads now."""
+
+    case: Case
+    event: Literal["failed", "leads", "confirms"]
+    gain: float | None = None  # over the default, as far as is known
+    reason: str = ""
+
+
+Tell = Callable[[News], None]
+
+
+class Search:
+    """One search under way. Use it once."""
+
+    def __init__(
+        self,
+        request: Request,
+        tell: Tell = lambda _: None,
+        listen: Listen = lambda *_: None,
+        opening: Opening = open_side,
+    ) -> None:
+        self._request, self._tell, self._listen, self._open = request, tell, listen, opening
+        self._rounds: list[Round] = []  # of the search
+        self._pairs: list[list[float]] = []  # of the confirmation: the winner against the default
+        self._began = time.monotonic()
+        self._leader = request.case
+        self._remedies: dict[str, str] = {}  # instruction sets that a number format needs
+        self._refused: set[str] = set()  # number formats that are of no use here
+        self._stopped: Literal["done", "budget", "interrupted"] = "interrupted"
+        self._results: dict[str, list[Result]] = {}
+        self._cases: dict[str, Case] = {}
+
+    @property
+    def leader(self) -> Case:
+        """Who is in front."""
+        return self._leader
+
+    @property
+    def processes(self) -> dict[str, list[Result]]:
+        """What every process of every case gave, raw samples included."""
+        return self._results
+
+    def run(self) -> None:
+        """Search, then confirm what was found."""
+        with tempfile.TemporaryDirectory(prefix="torchmark-compiled-") as folder:
+            terms = Terms(self._request.timeout_s, self._request.seed, self._request.data, folder)
+            with Arena(terms, self._listen, self._open) as arena:
+                self._results, self._cases = arena.results, arena.cases
+                self._stopped = "done"
+                try:
+                    self._search(arena)
+                    self._confirm(arena)
+                except BaseException:
+                    self._stopped = "interrupted"
+                    raise
+
+    def outcome(self) -> Tuned:
+        """What is known by now."""
+        default, found = self._request.case, scores(self._rounds)
+        results = {text: _summed_up(several) for text, several in self._results.items() if several}
+        gain = self._gain()
+        same = best_at_precision(default, self._cases, found) if found else default
+        refuted = gain is not None and gain.low <= 1 + DIFFERENT
+        winner = default if refuted else self._leader
+        return Tuned(
+            default=default,
+            winner=winner,
+            same_precision=winner if same_precision(winner, default) else same,
+            results=tuple(results.values()),
+            stopped=self._stopped,
+            gain=gain.center if gain else None,
+            low=gain.low if gain else None,
+            high=gain.high if gain else None,
+            pairs=len(self._pairs),
+            unconfirmed=self._leader if refuted else None,
+            same_precision_gain=self._seen_gain(same, found),
+            contributions=contributions(default, winner, found) if found else (),
+            break_even=self._break_even(winner, results),
+            relative={text: self._seen_gain(self._cases[text], found) or 0.0 for text in found},
+            duration_s=time.monotonic() - self._began,
+        )
+
+    def _search(self, arena: Arena) -> None:
+        default, axes = self._request.case, self._request.axes
+        if not self._enter(arena, default):
+            failed = arena.results[default.text][-1]
+            raise TorchmarkError(
+                f"{default.text} itself ended as {failed.status}: {failed.reason}", "Choose a case that runs here"
+            )
+        self._heat(arena, default, combinations(default, axes, NUMBERS))
+        for case in self._best_of_each(self._rounds) or [default]:
+            self._heat(arena, case, [changed(case, "compile", mode) for mode in axes.get("compile", ())[:1]])
+        self._play_off(arena)
+        if self._leader.compile != "off":
+            others = axes.get("compile", ())[1:]
+            self._heat(arena, self._leader, [changed(self._leader, "compile", mode) for mode in others])
+        rest = [name for name in axes if name not in (*NUMBERS, "compile")]
+        self._vary(arena, rest)
+        for name in arena.inside(list(self._cases)):
+            arena.leave(name)
+
+    def _play_off(self, arena: Arena) -> None:
+        """Who won a heat of another number format meets the leader, unless it is known to be slower."""
+        found = scores(self._rounds)
+        rivals = [case for case in self._best_of_each(self._rounds) if case.text != self._leader.text]
+        near = [case for case in rivals if found[case.text] < found[self._leader.text] + NEAR]
+        self._heat(arena, self._leader, near)
+
+    def _vary(self, arena: Arena, names: Sequence[str]) -> None:
+        """All other settings one by one, and those that helped together."""
+        start = self._leader
+        self._heat(arena, start, variations(start, self._request.axes, names))
+        found = scores(self._rounds)
+        helped: dict[str, Case] = {}
+        for case in variations(start, self._request.axes, names):
+            (name,) = differing(start, case) or ("",)
+            if case.text in found and found[start.text] - found[case.text] > HELPS:
+                known = helped.get(name)
+                helped[name] = min((each for each in (known, case) if each), key=lambda each: found[each.text])
+        if len(helped) > 1:
+            together = start
+            for name, case in helped.items():
+                together = changed(together, name, setting(case, name))
+            self._heat(arena, self._leader, [together])
+
+    def _heat(self, arena: Arena, incumbent: Case, challengers: Sequence[Case]) -> None:
+        """Incumbent and challengers in common rounds, fewer after each cut; the leader of all is known afterwards."""
+        entered = [self._remedied(case).text for case in challengers if self._enter(arena, case)]
+        if not entered or (not arena.inside([incumbent.text]) and not self._enter(arena, incumbent)):
+            return
+        field, rounds = [incumbent.text, *entered], list[Round]()
+        while len(field) > 1:
+            rounds += [arena.play(field) for _ in range(ROUNDS)]
+            field = arena.inside(field)
+            if not field:
+                break
+            if len(field) == 2 and incumbent.text in field:
+                (challenger,) = (name for name in field if name != incumbent.text)
+                answer = verdict(rounds, challenger, incumbent.text)
+                field = {"faster": [challenger], "not faster": [incumbent.text], "unsure": field}[answer]
+            else:
+                field = survivors(rounds, field, incumbent.text)
+            incumbent = self._crown(incumbent, field, rounds)
+            best = self._best_of_each([*self._rounds, *rounds])
+            self._dismiss(arena, {*field, self._leader.text, *(case.text for case in best)})
+        self._rounds += rounds
+
+    def _crown(self, incumbent: Case, field: Sequence[str], rounds: Sequence[Round]) -> Case:
+        """Who leads a heat in which the incumbent was left behind; where that one led all, so does its successor."""
+        if incumbent.text in field or not field:
+            return incumbent
+        found = scores([*self._rounds, *rounds])
+        successor = simplest(self._request.case, [self._cases[name] for name in field], found)
+        if incumbent.text == self._leader.text:
+            self._leader = successor
+            self._tell(News(successor, "leads", self._seen_gain(successor, found)))
+        return successor
+
+    def _dismiss(self, arena: Arena, keep: set[str]) -> None:
+        for name in arena.inside(list(self._cases)):
+            if name not in keep:
+                arena.leave(name)
+
+    def _best_of_each(self, rounds: Sequence[Round]) -> list[Case]:
+        return best_of_each_precision(self._request.case, self._cases, scores(rounds))
+
+    def _enter(self, arena: Arena, case: Case) -> bool:
+        """Into the arena, unless its number format is known to be of no use, or the time is up."""
+        case = self._remedied(case)
+        if arena.inside([case.text]):
+            return True
+        if case.dtype in self._refused or self._is_late():
+            return False
+        if arena.enter(case):
+            return True
+        failed = arena.results[case.text][-1]
+        self._tell(News(case, "failed", reason=f"{failed.status}: {failed.reason}"))
+        if case.dtype != self._request.case.dtype and case.compile == "off":
+            if "SIGILL" in (failed.reason or "") and "isa" not in case.ways and "isa" not in self._request.hold:
+                self._remedies[case.dtype] = RESCUE
+                return self._enter(arena, case)
+            if case.dtype not in {self._cases[name].dtype for name in arena.inside(list(self._cases))}:
+                self._refused.add(case.dtype)
+        return False
+
+    def _remedied(self, case: Case) -> Case:
+        remedy = self._remedies.get(case.dtype)
+        return changed(case, "isa", remedy) if remedy and "isa" not in case.ways else case
+
+    def _is_late(self) -> bool:
+        late = time.monotonic() - self._began > SEARCH_SHARE * self._request.budget_s
+        if late:
+            self._stopped = "budget"
+        return late
+
+    def _confirm(self, arena: Arena) -> None:
+        """Pairs of fresh processes, as many as were decided on after the first."""
+        default, winner = self._request.case, self._leader
+        if winner.text == default.text:
+            return
+        due = PAIRS
+        while len(self._pairs) < due:
+            began = time.monotonic()
+            seen = scores(self._rounds)
+            self._tell(News(winner, "confirms", self._seen_gain(winner, seen)))
+            if not (arena.enter(default, spared=True) and arena.enter(winner, spared=True)):
+                return
+            count = rounds_for(arena.step_s(default.text))
+            rounds = [arena.play([default.text, winner.text]) for _ in range(count)]
+            logs = [each[winner.text] - each[default.text] for each in rounds if len(each) == 2]
+            arena.leave(default.text)
+            arena.leave(winner.text)
+            if not logs:
+                return
+            self._pairs.append(logs)
+            if time.monotonic() - began > DEAR_PAIR_S:
+                due = FEW_PAIRS
+
+    def _gain(self) -> Interval | None:
+        found = ratio_interval(self._pairs, CONFIDENCE)
+        return Interval(1 / found.center, 1 / found.high, 1 / found.low) if found else None
+
+    def _seen_gain(self, case: Case, found: dict[str, float]) -> float | None:
+        start = found.get(self._request.case.text)
+        return math.exp(start - found[case.text]) if start is not None and case.text in found else None
+
+    def _break_even(self, winner: Case, results: dict[str, Result]) -> BreakEven | None:
+        """Of the winner against itself without compiling; its first process is the one that had to compile."""
+        eager = results.get(replace(winner, compile="off").text)
+        compiled = self._results.get(winner.text)
+        return break_even(eager, compiled[0]) if eager and compiled and winner.compile != "off" else None
+
+
+def _summed_up(several: Sequence[Result]) -> Result:
+    """All processes of a case as one result; a later one that failed does not undo what the earlier ones gave."""
+    good = [result for result in several if result.status == "ok"]
+    result = combine_results(good or several[-1:])
+    return replace(result, cautions=cautions_of(result), rigor="default" if len(good) > 1 else "quick")
