@@ -27,6 +27,7 @@ from msgspec.structs import replace
 import torchmark
 from torchmark import cli
 from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.money import Prices
 from torchmark.errors import TorchmarkError
 from torchmark.records import (
     Caution,
@@ -34,10 +35,12 @@ from torchmark.records import (
     JobEstimate,
     Machine,
     Memory,
+    Metered,
     NumericCheck,
     Result,
     RunHeader,
     StageEstimate,
+    Sustained,
     Work,
     parse_case,
 )
@@ -233,8 +236,9 @@ def rich_file() -> bytes:
         timed = torchmark.time_step(lambda: None, "fake", budget_s=0.1)
     assert timed.estimate is not None
     estimate = replace(timed.estimate, device_step_s=0.0019, flags=("bimodal", "on-battery"), evidence=("seen",))
+    estimate = replace(estimate, metered=Metered(50.0, 60.0, (3e9, 2e9), (40.0, 90.0), ("heat",), 3))
     stage = StageEstimate("step", 10, estimate.mean_s, estimate.mean_low_s, estimate.mean_high_s)
-    job = JobEstimate(10 * stage.center_s, 10 * stage.low_s, 10 * stage.high_s, whole=False, stages=(stage,))
+    job = JobEstimate(10 * stage.center_s, 10 * stage.low_s, 10 * stage.high_s, whole=False, stages=(stage,), epochs=2)
     machine = Machine("A CPU", 2, 4, 16, "Linux 6", "3.11.7", "2.13.0", "CPU", "governor performance", False)
     machine = replace(machine, devices=(DeviceInfo("cpu", "A CPU", 16 << 30, "1.2", "AVX512", 2),))
     header = RunHeader(
@@ -244,7 +248,8 @@ def rich_file() -> bytes:
         parse_case(CASES[1]), "ok", 1, None, {"batch": 64, "outputs": 2}, estimate, (estimate,),
         Work(64, "sample", 1e9, 1e6), Memory(1 << 28, 1 << 27, 1 << 27, "sampled"), NumericCheck(1e-7, 1e-5, "x"), job,
         {"loss": 0.5}, {"steps": 1.0, "build": 0.1}, {"threads": 2, "attention": "sdpa", "data": None, "onednn": True},
-        (Caution("noisy", "seen", "wait"),), 3.0,
+        cautions=(Caution("noisy", "seen", "wait"),), sustained=Sustained(1.0, 0.002, 0.003, (0.4, 0.6), 0.1, "seen"),
+        provenance={"energy": "measured by RAPL", "clock": "unavailable because it is not told"}, budget_s=3.0,
     )  # fmt: skip
     full = replace(full, cautions=(*full.cautions, *cautions_of(full)))
     with tempfile.TemporaryDirectory() as folder:
@@ -271,7 +276,7 @@ def judge_page(path: Path) -> str:
 
     def draw() -> None:
         run = load(path, samples=True)
-        render_report([run], "0")
+        render_report([run], "0", prices=Prices(2.5, 0.3))
         render_card(run, "0")
 
     return _outcome(draw)
@@ -293,7 +298,7 @@ def _read(path: Path) -> None:
 def _look(path: Path) -> None:
     run = load(path, samples=True)
     for each in FORMATS:
-        render(run, each)
+        render(run, each, prices=Prices(2.5, 0.3))
     render_details(run)
     render_listing([run.header], "table")
 

@@ -1,9 +1,11 @@
 """The documentation is true: its commands and examples run, its links lead somewhere, its tables match the code.
 
 Commands in console, bash and sh blocks are run through the real entry point, with this rule: `run` only plans
-(`--dry-run`) and uses the fake device unless --device, a case or --resume names one; `replicate` only plans, too, and
-so does `ab`, with this interpreter for each that is named and nothing in its settings files;
-`report` writes to stdout; `--audit` audits the fake device. Everything else is run as it stands.
+(`--dry-run`) and uses the fake device unless --device, a case or --resume names one; `replicate`, `limits`, `tune` and
+`fit` only plan, too, and so does `ab`, with this interpreter for each that is named and nothing in its settings files;
+`new` writes to stdout; `my_model.py` is the file that `torchmark new` writes, `config.json` and `resnet.py` are small
+stand-ins; `report` writes to stdout; `--audit` audits the fake device; `fleet run` only plans, on this machine, and
+/shared/fleet is a made-up fleet. Everything else is run as it stands.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ import click
 import pytest
 
 import torchmark
-from torchmark import cli
+import torchmark.cli.fleet
+from torchmark import cli, workloads
+from torchmark.fleet.contract import Fate
+from torchmark.fleet.plan import Fleet, FleetFolder, Task, Terms
 from torchmark.report import render
 from torchmark.store import load
 
@@ -32,6 +37,7 @@ README = ROOT / "README.md"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FILES_TO_COPY = {"add-a-device.md", "add-a-workload.md"}  # their examples are whole files, tested with their room
 EXAMPLE = ROOT / "docs" / "example-run.jsonl"
+FLEET = "/shared/fleet"
 RUN = "pip install -c constraints.txt . && torchmark run"
 TEST = 'pip install -c constraints.txt -e ".[dev]" && pytest'
 
@@ -65,11 +71,33 @@ def as_tested(line: str) -> list[str]:
         stand_ins = {"--python": sys.executable, "--settings": os.devnull}
         named = [stand_ins.get(before, argument) for before, argument in pairwise(["", *arguments])]
         return [*named, "--dry-run", *fake]
-    if arguments[0] == "replicate":
+    if arguments[:2] == ["fleet", "run"]:
+        return [*_without_cluster(arguments), "--dry-run"]
+    if arguments[0] in ("replicate", "limits", "tune", "fit"):
         return [*arguments, "--dry-run"]
-    if arguments[0] == "report":
+    if arguments[0] in ("report", "new"):
         return [*arguments, "--out", "-"]
     return [*arguments, *(fake if "--audit" in arguments and "--device" not in arguments else [])]
+
+
+def _without_cluster(arguments: list[str]) -> list[str]:
+    """What only a cluster can tell is left out."""
+    if "--resume" in arguments:
+        return arguments
+    theirs = {"--partition", "--constraint", "--nodelist"}
+    kept = [each for before, each in pairwise(["", *arguments]) if each not in theirs and before not in theirs]
+    return [*(each for each in kept if not each.startswith("--sbatch")), "--engine", "local"]
+
+
+def make_fleet(folder: Path) -> None:
+    """One node is done, the job of another was cancelled."""
+    tasks = tuple(Task(name, "A", (f"local{index}",), ("mlp",), name) for index, name in enumerate(("A1", "A2")))
+    fleet = FleetFolder(folder)
+    fleet.prepare()
+    fleet.keep(Fleet("2026-11-16T02:00:00Z", Terms(engine="local"), tasks))
+    fleet.keep_fate(tasks[0], Fate("done"))
+    fleet.keep_fate(tasks[1], Fate("cancelled"))
+    fleet.run_file(tasks[0]).write_bytes(EXAMPLE.read_bytes())
 
 
 @pytest.fixture
@@ -80,13 +108,28 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(ROOT)
     (tmp_path / EXAMPLE.name).write_bytes(EXAMPLE.read_bytes())
+    workloads.forget()
     return tmp_path
 
 
-@pytest.mark.usefixtures("home")
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with the files of somebody's own that are named."""
+    (tmp_path / "my_model.py").write_text(text(Path(cli.__file__).parent / "starters" / "model.txt"))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "resnet.py").write_text("def ResNet18(): ...")
+    return tmp_path
+
+
 @pytest.mark.parametrize("line", COMMAND_LINES)
-def test_every_command_that_is_shown_runs(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = cli.main(as_tested(line))
+def test_every_command_that_is_shown_runs(
+    line: str, home: Path, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if FLEET in line:
+        make_fleet(home / "fleet")
+    own = ("my_model.py", "config.json", "resnet.py")
+    found = [str(files / each) if each.startswith(own) else each for each in as_tested(line)]
+    code = cli.main([argument.replace(FLEET, str(home / "fleet")) for argument in found])
     output = capsys.readouterr()
     assert code == 0, output.err
     assert output.out.strip()
@@ -149,12 +192,16 @@ def test_the_readme_names_every_command_and_public_name() -> None:
     assert {name for name in names if f"{name}(" in text(README)} == names
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", [*cli.COMMANDS, *(f"fleet {name}" for name in cli.fleet.COMMANDS)])
 def test_option_tables_match_the_commands(name: str) -> None:
+    """What `fleet run` takes from `run` is told there."""
     section = text(ROOT / "docs" / "commands.md").split(f"## torchmark {name}\n")[1].split("\n## ")[0]
     rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
-    command = import_module(cli.COMMANDS[name][0]).command
-    options = [set(option.opts) for option in command.params if isinstance(option, click.Option)]
+    table = cli.fleet.COMMANDS if " " in name else cli.COMMANDS
+    command = import_module(table[name.split()[-1]][0]).command
+    elsewhere = import_module(cli.COMMANDS["run"][0]).command.params if name != "run" else []
+    own = [option for option in command.params if isinstance(option, click.Option) and option not in elsewhere]
+    options = [set(option.opts) for option in own]
     assert [set(re.findall(r"`(-[^`]+)`", row)) for row in rows] == options
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmark.errors import UsageError
-from torchmark.records import Case, parse_case, parse_value
+from torchmark.records import WAYS, Case, parse_case, parse_value
 
 words = st.from_regex(r"[A-Za-z0-9_.-]{1,12}", fullmatch=True)
 values = st.one_of(
@@ -24,9 +24,10 @@ cases = st.builds(
     device=st.from_regex(r"[a-z]{2,5}(:[0-9])?", fullmatch=True),
     dtype=st.from_regex(r"[a-z]{2,8}[0-9]{0,2}", fullmatch=True),
     compile=st.sampled_from(["off", "on", "max-autotune", "reduce-overhead"]),
-    transfer=st.sampled_from(["resident", "per-step"]),
+    transfer=st.sampled_from(["resident", "per-step", "pinned"]),
     threads=st.none() | st.integers(0, 999_999_999),
     workers=st.integers(0, 999_999_999),
+    ways=st.dictionaries(st.sampled_from(WAYS), st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True), max_size=4),
     protocol=st.sampled_from(["steady", "as-published"]),
 )
 
@@ -80,6 +81,10 @@ def test_any_other_text_is_refused_with_one_kind_of_error(text: str) -> None:
         "mlp/infer@cpu/float32+threads=" + "9" * 5000,
         "mlp/infer@cpu/float32+compile=",
         "mlp/infer@cpu/float32+per-step=2",
+        "mlp/infer@cpu/float32+per-step+pinned",
+        "mlp/infer@cpu/float32+layout",
+        "mlp/infer@cpu/float32+layout=",
+        "mlp/infer@cpu/float32+layout=one+layout=two",
         "mlp/infer@cpu/float32+as-published=1",
         "mlp/infer@cpu/float32+as-published+as-published",
         "mlp/infer@cpu/float32+fast",

@@ -63,3 +63,7 @@ class StoreError(TorchmarkError):
 
 class LockedError(TorchmarkError):
     """Another run is measuring on this machine."""
+
+
+class FleetError(TorchmarkError):
+    """A cluster, or something that its nodes need to take part, is not there."""

@@ -1,13 +1,27 @@
-"""The frozen records that everything passes around, the text form of a case, and the version of the stored form."""
+"""The frozen records that everything passes around, and the version of the stored form."""
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-from torchmark.errors import UsageError
+from torchmark.case import (
+    SEVERAL,
+    WAYS,
+    Case,
+    Count,
+    Name,
+    Protocol,
+    Transfer,
+    Value,
+    Whole,
+    parse_case,
+    parse_value,
+)
+
+# A case is a record like the others: whoever needs records finds it here.
+__all__ = ["WAYS", "Case", "Name", "Protocol", "Transfer", "Value", "Whole", "parse_case", "parse_value"]
 
 # History of the stored form. A new version adds a line here, an upgrade function in store/upgrade.py
 # and a recorded file in tests/store/recorded/.
@@ -16,122 +30,21 @@ SCHEMA_VERSION = 1
 
 # A run file may come from anybody: what is longer, larger or more than this is refused while it is being read.
 MOST_CASES = 10_000
-SEVERAL = Meta(max_length=64)
-Name = Annotated[str, Meta(max_length=500)]
 Text = Annotated[str, Meta(max_length=10_000)]
-Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Real = Annotated[float, Meta(ge=-1e100, le=1e100)]  # squares and products of what anybody measured are finite
-Value = Whole | float | bool | Name
 Status = Literal["ok", "oom", "host-oom", "timeout", "crashed", "unsupported", "wrong-result", "interrupted", "skipped"]
 # `as-published` is no judgement: the figure was got by a procedure that allows none.
 Verdict = Literal["contended", "throttled", "slowing", "drifting", "warming", "noisy", "stable", "as-published"]
 Estimand = Literal["median", "mean"]
 Rigor = Literal["quick", "default", "rigorous"]
-Transfer = Literal["resident", "per-step"]
-Protocol = Literal["steady", "as-published"]
 Level = Literal["well-formed", "consistent", "corroborated"]
+Bound = Literal["compute", "bandwidth", "launch", "loader"]
 
 STATUSES: tuple[str, ...] = get_args(Status)
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 RIGORS: tuple[str, ...] = get_args(Rigor)
 TRANSFERS: tuple[str, ...] = get_args(Transfer)
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-
-
-class Case(Struct, frozen=True):
-    """A workload with all its settings on a device. `params` holds only those that differ from the defaults."""
-
-    workload: Name
-    mode: Name
-    params: Annotated[dict[Name, Value], SEVERAL] = field(default_factory=dict)
-    device: Name = "cpu"
-    dtype: Name = "float32"
-    compile: Name = "off"
-    transfer: Transfer = "resident"
-    threads: Count | None = None
-    workers: Count = 1
-    protocol: Protocol = "steady"  # as-published: timed the way that a publication did, flaws and all
-
-    @property
-    def text(self) -> str:
-        """The one way a case is written: printed everywhere, accepted everywhere, safe in any shell."""
-        return f"{self.task}@{self.device}/{self.dtype}{''.join(self.options)}"
-
-    @property
-    def task(self) -> str:
-        """The beginning of the text: what is done, wherever and however that may be."""
-        params = ",".join(f"{key}={_value_text(self.params[key])}" for key in sorted(self.params))
-        return f"{self.workload}/{self.mode}{':' if params else ''}{params}"
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The end of the text: what differs from the usual way to do it."""
-        options = (
-            {"off": "", "on": "+compile"}.get(self.compile, f"+compile={self.compile}"),
-            "+per-step" if self.transfer == "per-step" else "",
-            f"+threads={self.threads}" if self.threads is not None else "",
-            f"+workers={self.workers}" if self.workers != 1 else "",
-            "+as-published" if self.protocol == "as-published" else "",
-        )
-        return tuple(filter(None, options))
-
-
-_CASE = re.compile(
-    r"(?P<workload>[A-Za-z0-9_.-]+)/(?P<mode>[a-z-]+)"
-    r"(?::(?P<params>[A-Za-z0-9_.-]+=[A-Za-z0-9_.-]+(?:,[A-Za-z0-9_.-]+=[A-Za-z0-9_.-]+)*))?"
-    r"@(?P<device>[a-z]+(?::[0-9]+)?)/(?P<dtype>[a-z0-9]+)"
-    r"(?P<options>(?:\+[a-z0-9=-]+)*)"
-)
-
-
-def parse_case(text: str) -> Case:
-    """Read what `Case.text` writes."""
-    found = _CASE.fullmatch(text)
-    if not found:
-        raise UsageError(f"'{text}' is not a case", "A case looks like mlp/infer:batch=64@cpu/float32+threads=2")
-    written = found["options"].split("+")[1:]
-    for option in written:
-        if not _OPTION.fullmatch(option):
-            raise UsageError(f"'+{option}' in '{text}' is not an option of a case", "Options: " + _OPTIONS)
-    pairs = [pair.partition("=")[::2] for pair in (found["params"] or "").split(",") if pair]
-    params, options = dict(pairs), dict(option.partition("=")[::2] for option in written)
-    if len(params) < len(pairs) or len(options) < len(written):
-        raise UsageError(f"'{text}' says something twice", "Name each parameter and each option once")
-    return Case(
-        workload=found["workload"],
-        mode=found["mode"],
-        params={key: parse_value(value) for key, value in params.items()},
-        device=found["device"],
-        dtype=found["dtype"],
-        compile=(options["compile"] or "on") if "compile" in options else "off",
-        transfer="per-step" if "per-step" in options else "resident",
-        threads=int(options["threads"]) if "threads" in options else None,
-        workers=int(options.get("workers", "1")),
-        protocol="as-published" if "as-published" in options else "steady",
-    )
-
-
-_OPTION = re.compile(r"compile(=[a-z0-9-]+)?|per-step|as-published|(threads|workers)=[0-9]{1,9}")
-_OPTIONS = "+compile, +compile=MODE, +per-step, +threads=N, +workers=N, +as-published"
-
-
-def parse_value(text: str) -> Value:
-    """A parameter's value as typed by a person: a whole number, a number, on/off, or a word."""
-    if re.fullmatch(r"-?[0-9]{1,18}", text):
-        return int(text)
-    if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE]-?[0-9]+)?", text):
-        number = float(text)
-        if abs(number) == float("inf"):
-            raise UsageError(f"'{text}' is not a number that a computer can hold", "Give a smaller one")
-        return number
-    return {"on": True, "off": False}.get(text, text)
-
-
-def _value_text(value: Value) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return repr(value).replace("e+", "e") if isinstance(value, float) else str(value)
 
 
 class Work(Struct, frozen=True):
@@ -150,6 +63,7 @@ class Block(Struct, frozen=True):
     step_s: float | tuple[float, ...] | None = None  # by the device's own events: the mean, or every step alone
     wait_s: float | None = None  # time that the timing thread was runnable but waited for a core
     switches: int | None = None  # involuntary context switches
+    issue_s: float | None = None  # until all steps were handed over to the device
 
 
 class Moment(Struct, frozen=True):
@@ -162,7 +76,7 @@ class Moment(Struct, frozen=True):
 
 
 class Conditions(Struct, frozen=True):
-    """The state of the machine at one moment. Fields named `…_s` and `…_count` only ever grow; None is unreadable."""
+    """The machine at one moment. Fields named `…_s`, `…_j` and `…_count` only ever grow; None is unreadable."""
 
     at_s: float  # the clock that the shares are taken against
     capacity: float = 1.0  # cores that this process may use
@@ -174,6 +88,9 @@ class Conditions(Struct, frozen=True):
     thermal_count: int | None = None  # times the hardware held its clock down for heat or power
     clock_hz: float | None = None
     temperature_c: float | None = None
+    energy_j: float | None = None  # taken so far by what does the work
+    throttle: tuple[str, ...] = ()  # why it holds its clock down just now
+    swap_bytes: int | None = None  # of this process, on the disk
     probe_s: float | None = None  # the reference probe, just measured
 
 
@@ -186,6 +103,17 @@ class Contention(Struct, frozen=True):
     throttled_share: Real | None = None
     probe_dilation: Real | None = None  # 1.03: the reference probe became 3% slower
     switches: Whole | None = None
+
+
+class Metered(Struct, frozen=True):
+    """What meters said while the samples were taken; None is unreadable, and `Result.provenance` says why."""
+
+    mean_w: Real | None = None
+    peak_w: Real | None = None  # over about a second
+    clock_hz: tuple[Real, Real] | None = None  # at most, and in the last third of the time
+    temperature_c: tuple[Real, Real] | None = None  # at first, at most
+    throttle: Annotated[tuple[Name, ...], SEVERAL] = ()  # every reason for which the clock was held down
+    major_faults: Whole | None = None
 
 
 class Trend(Struct, frozen=True):
@@ -227,7 +155,9 @@ class Estimate(Struct, frozen=True):
     outlier_share: Real = 0.0
     device_step_s: Real | None = None  # the mean by the device's own events, beside the wall time
     wall_step_s: Real | None = None  # the mean by the host's clock over the same steps
+    issue_share: Real | None = None  # of a step alone, until it was handed over to a device that queues
     contention: Contention = Contention()
+    metered: Metered = Metered()
     sync_cost_s: Real = 0.0
     call_cost_s: Real = 0.0
     target: Real = 0.01
@@ -273,6 +203,7 @@ class DeviceInfo(Struct, frozen=True):
     driver: Name | None = None
     capability: Name | None = None
     cores: Whole | None = None
+    cache_bytes: Whole | None = None  # of the last level
 
 
 class Machine(Struct, frozen=True):
@@ -309,6 +240,30 @@ class JobEstimate(Struct, frozen=True):
     high_s: Real
     whole: bool
     stages: Annotated[tuple[StageEstimate, ...], SEVERAL] = ()
+    epochs: Whole = 0  # times that it goes through its data; 0: there is no such number
+
+
+class Sustained(Struct, frozen=True):
+    """A case that was kept going: a step in its first seconds against one in its last."""
+
+    window_s: Real  # of each end
+    first_s: Real
+    last_s: Real
+    interval: tuple[Real, Real]  # 95%, of the relative change
+    slope: Real  # relative change a minute
+    cause: Text | None = None  # what a meter showed
+
+
+class Peak(Struct, frozen=True):
+    """How close a result comes to the best that this machine was seen to do, and what keeps it from more."""
+
+    share: Real  # of the arithmetic or of the bandwidth, whichever is closer to its ceiling
+    bound: Bound
+    shares: Annotated[dict[Name, Real], SEVERAL] = field(default_factory=dict)  # of the step that each would take
+    flops_per_s: Real | None = None  # the ceilings
+    bytes_per_s: Real | None = None
+    again: bool = False  # its ceiling was measured once more, right after it
+    limits: Name | None = None  # the run that found the ceilings; None: this very one
 
 
 class Result(Struct, frozen=True):
@@ -329,9 +284,12 @@ class Result(Struct, frozen=True):
     phases_s: Annotated[dict[Name, Real], SEVERAL] = field(default_factory=dict)
     settings: Annotated[dict[Name, Value | None], SEVERAL] = field(default_factory=dict)
     cautions: Annotated[tuple[Caution, ...], SEVERAL] = ()
+    sustained: Sustained | None = None
+    provenance: Annotated[dict[Name, Text], SEVERAL] = field(default_factory=dict)  # of what meters read, or why not
     budget_s: Real | None = None
     rigor: Rigor = "quick"
     seed: Whole = 0
+    peak: Peak | None = None
 
 
 class RunHeader(Struct, frozen=True):
@@ -349,6 +307,8 @@ class RunHeader(Struct, frozen=True):
     budget_s: Real | None = None
     target: Real = 0.01
     steps: Whole | None = None
+    sustain_s: Real | None = None
+    open_ended: bool = False  # more cases than these may follow, as what is found asks for them
     seed: Whole = 0
 
 

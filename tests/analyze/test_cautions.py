@@ -27,7 +27,9 @@ def test_a_stable_result_needs_no_caution_and_a_failed_one_has_a_reason_instead(
     assert cautions_of(make_result(estimate=make_estimate(flags=("single-process",)))) == ()
 
 
-@pytest.mark.parametrize("flag", ["oversubscribed", "launch-bound", "bimodal", "paging", "on-battery"])
+@pytest.mark.parametrize(
+    "flag", ["oversubscribed", "launch-bound", "bimodal", "paging", "on-battery", "implausible", "cpu-fallback"]
+)
 def test_a_flag_that_changes_the_figure_is_explained(flag: str, make_result, make_estimate) -> None:
     (caution,) = cautions_of(make_result(estimate=make_estimate(flags=(flag,))))
     assert caution.kind == flag

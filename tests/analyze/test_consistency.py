@@ -11,7 +11,8 @@ from msgspec.structs import replace
 import torchmark
 from torchmark.analyze.consistency import check_header, check_result, check_samples
 from torchmark.analyze.summary import combine_results
-from torchmark.records import Estimate, JobEstimate, NumericCheck, Result, StageEstimate
+from torchmark.analyze.sustain import sustained_of
+from torchmark.records import Estimate, JobEstimate, Metered, NumericCheck, Result, StageEstimate
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 SCRIPTS = [f"stream={stream},step=0.01" for stream in ("iid2", "warm-exp", "bimodal", "heavy-tail", "drift")]
@@ -117,6 +118,10 @@ CHANGES: dict[str, tuple[Callable[[Result], Result], str]] = {
     "phases": (lambda r: replace(r, phases_s={"build": -1.0}), "phases_s.build"),
     "steps": (lambda r: replace(r, phases_s={"steps": 0.01}, case=replace(r.case, device="cpu")), "phases_s.steps"),
     "reason": (lambda r: replace(r, status="oom"), "reason"),
+    "power": (
+        lambda r: replace(r, estimate=replace(r.estimate, metered=Metered(mean_w=-3.0))),
+        "estimate.metered.mean_w",
+    ),
     "job": (lambda r: replace(r, job=JobEstimate(9.0, 8.0, 10.0, False, (stage(r, 3),))), "job.seconds"),
 }
 
@@ -150,6 +155,15 @@ def test_an_interval_by_another_method_is_left_alone(true: Result) -> None:
     other = replace(true, estimate=replace(true.estimate, low_s=true.estimate.low_s * 0.9))
     assert places(true, other)
     assert list(check_result(other, same_method=False)) == []
+
+
+def test_the_ends_of_a_case_that_was_kept_going_follow_from_its_samples(true: Result) -> None:
+    alone = combine_results([replace(true, processes=true.processes[:1])])
+    kept = replace(alone, sustained=sustained_of(alone.processes[0]))
+    assert kept.sustained is not None
+    assert places(kept) == set()
+    lie = replace(kept, sustained=replace(kept.sustained, last_s=0.02))
+    assert places(kept, lie) == {"$.result.sustained.last_s"}
 
 
 def test_samples_of_more_processes_than_there_are_are_told(true: Result) -> None:

@@ -16,7 +16,16 @@ def invoke(*arguments, **environment):
 def test_the_table_names_device_threads_torch_and_dtypes():
     answer = invoke()
     assert answer.exit_code == 0, answer.output
-    for word in ("cpu", "torch 2.", "Threads:", "cores allowed", "float64", "bfloat16", "GiB"):
+    for word in (
+        "cpu",
+        "torch 2.",
+        "Threads:",
+        "cores allowed",
+        "float64",
+        "bfloat16",
+        "GiB",
+        "Meters of cpu: energy ",
+    ):
         assert word in answer.output
 
 
@@ -28,6 +37,9 @@ def test_json_is_one_object_in_base_units():
     assert len(found["dtypes"]) == 4
     assert found["threads"]["cores_allowed"] >= 1
     assert all(caution["cause"] and caution["cure"] for caution in found["cautions"])
+    told = found["meters"]["cpu"]
+    assert set(told) == {"energy", "clock", "temperature", "throttling"}
+    assert all(source.startswith(("measured by ", "unavailable because ")) for source in told.values())
 
 
 @pytest.mark.parametrize(("fault", "code"), [("none", 0), ("no-sync", 1), ("cached", 1)])

@@ -4,7 +4,7 @@ import platform
 import time
 
 from torchmark.devices import open_device
-from torchmark.devices.cpu import cpu_model
+from torchmark.devices.cpu import cache_bytes, cpu_model
 
 
 def test_identity_names_the_model_and_nothing_of_the_host():
@@ -33,3 +33,13 @@ def test_a_recorded_cpuinfo_gives_the_model(tmp_path, monkeypatch):
     assert cpu_model(tmp_path) == "AMD EPYC 7B13"
     (tmp_path / "proc/cpuinfo").write_text("")
     assert cpu_model(tmp_path)
+
+
+def test_the_last_cache_is_the_largest_that_a_recorded_tree_shows(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.platform", "linux")
+    assert cache_bytes(tmp_path) is None
+    for index, size in enumerate(("48K", "32K", "2048K", "32M", "many")):
+        place = tmp_path / f"sys/devices/system/cpu/cpu0/cache/index{index}"
+        place.mkdir(parents=True)
+        (place / "size").write_text(f"{size}\n")
+    assert cache_bytes(tmp_path) == 32 << 20

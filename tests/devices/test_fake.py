@@ -102,6 +102,7 @@ def test_it_hangs_on_request():
         "seed=1.5",
         "sleep=yes",
         "fault=nosync",
+        "meter=cold",
         "strem=iid2",
         "stream=iid",
     ],

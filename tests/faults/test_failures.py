@@ -79,7 +79,7 @@ def test_a_worker_that_is_stopped_in_the_middle_of_its_answer_holds_nobody_up():
 def test_without_the_server_that_forks_workers_one_case_is_lost_and_no_more(start, tmp_path, wait_until, left_behind):
     cases = [f"null/infer@fake/float32+threads={number}" for number in (1, 2, 3)]
     out = tmp_path / "run.jsonl"
-    process = start("run", *cases, "--steps", "200", "--out", str(out))  # long enough to be caught in the middle
+    process = start("run", *cases, "--steps", "600", "--out", str(out))  # long enough to be caught in the middle
     wait_until(lambda: out.exists() and f'"started","case":"{cases[1]}"' in out.read_text())
     servers = [child for child in psutil.Process(process.pid).children() if "forkserver" in " ".join(child.cmdline())]
     assert len(servers) == 1

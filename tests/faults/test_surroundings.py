@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,26 @@ def test_busy_loops_beside_it_make_a_figure_contended(run, tmp_path):
     assert result.estimate is not None
     assert result.estimate.verdict == "contended"
     assert "other processes used" in result.estimate.evidence[0]
+
+
+def test_a_busy_process_that_starts_halfway_makes_a_figure_contended(start, tmp_path, wait_until):
+    """The steps sleep, so that nothing but the neighbours' CPU time can tell."""
+    out = tmp_path / "run.jsonl"
+    measuring = start("run", CASE, "--sustain", "3s", "--out", str(out))
+    wait_until(lambda: out.exists() and '"kind":"started"' in out.read_text())
+    time.sleep(1.5)  # of the three seconds of steps
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        assert measuring.wait(60) == 0
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    (result,) = load(out).results
+    assert result.estimate is not None
+    assert result.estimate.verdict == "contended"
+    assert result.sustained is not None
+    assert "other processes used" in (result.sustained.cause or "")
 
 
 @pytest.mark.skipif(not Path("/sys/class/power_supply").is_dir(), reason="this system tells nothing about its power")

@@ -31,7 +31,7 @@ def test_a_tiny_suite_has_no_large_case(name: str) -> None:
 
 def test_every_workload_is_in_the_quick_suite() -> None:
     quick = {case.workload for case in suite("quick", ["cpu", "cuda:0"])}
-    assert quick == set(names())
+    assert quick == set(names()) - {"all-reduce"}  # a part of every training that workers share
 
 
 def test_what_only_one_kind_of_device_can_do_is_left_out_elsewhere() -> None:

@@ -28,6 +28,7 @@ def test_a_plain_callable_is_timed_with_its_rate_and_its_doubts() -> None:
     assert "single-process" in found.estimate.flags
     assert len(calls) > found.estimate.sample_count * found.estimate.block_size
     assert (found.estimate.verdict == "stable") or found.cautions
+    assert found.provenance["energy"].startswith(("measured by", "unavailable because"))
 
 
 def test_a_step_on_a_virtual_clock_is_never_contended_by_real_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,8 +118,10 @@ def test_what_cannot_be_read_is_none_with_a_reason(tmp_path):
     reading = meters.open_conditions(root=tmp_path)()
     assert (reading.steal_s, reading.throttled_s, reading.clock_hz, reading.temperature_c) == (None,) * 4
     assert reading.capacity >= 1
-    assert {"steal", "quota", "clock", "temperature"} <= set(meters.unreadable(tmp_path))
-    assert all(meters.unreadable(tmp_path).values())
+    sources = meters.provenance("cpu", tmp_path)
+    assert {"energy", "clock", "temperature", "throttling", "steal", "quota"} <= set(sources)
+    unread = [name for name in sources if name != "run-queue wait"]
+    assert all(sources[name].startswith("unavailable because ") for name in unread)
 
 
 def test_off_linux_others_cpu_comes_from_psutil(tmp_path):

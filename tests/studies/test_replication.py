@@ -167,13 +167,14 @@ def test_a_process_that_is_killed_is_one_result_and_the_others_go_on() -> None:
 
 
 def test_a_whole_program_that_is_killed_leaves_nothing_behind() -> None:
-    killed = threading.Event()
+    killed, scripts = threading.Event(), list[psutil.Process]()
 
     def kill_the_worker() -> None:
         end = time.monotonic() + 60
         while not killed.is_set() and time.monotonic() < end:
             for worker in workers():
-                if any("training_script" in " ".join(child.cmdline()) for child in worker.children(recursive=True)):
+                if found := [child for child in worker.children(recursive=True) if is_our_script(child)]:
+                    scripts.extend(found)
                     worker.kill()
                     killed.set()
             time.sleep(0.05)
@@ -184,7 +185,8 @@ def test_a_whole_program_that_is_killed_leaves_nothing_behind() -> None:
     thread.join()
     assert killed.is_set()
     assert result.status == "crashed"
-    assert not [each for each in psutil.process_iter(["cmdline"]) if is_our_script(each)]
+    _, alive = psutil.wait_procs(scripts, timeout=10)
+    assert not [each for each in alive if is_our_script(each)]
 
 
 def workers() -> list[psutil.Process]:
@@ -201,9 +203,8 @@ def workers() -> list[psutil.Process]:
 
 def is_our_script(process: psutil.Process) -> bool:
     try:
-        script = "training_script" in " ".join(process.info["cmdline"] or [])
-        return script and process.status() != psutil.STATUS_ZOMBIE and os.getsid(process.pid) != os.getsid(0)
-    except (OSError, psutil.Error):
+        return "training_script" in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
         return False
 
 

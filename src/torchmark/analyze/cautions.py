@@ -17,10 +17,11 @@ def cautions_of(result: Result) -> tuple[Caution, ...]:
     estimate = result.estimate
     if estimate is None or estimate.verdict == "as-published":
         return ()  # one figure alone warns about nothing
-    if estimate.center_s <= estimate.call_cost_s:
-        return ()  # below what calling a step costs there is nothing to be relative to
+    if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
+        return (_OF_RESULTS["implausible"](result, estimate),) if "implausible" in estimate.flags else ()
     found = [_verdict_caution(estimate)]
     found += [rule(estimate) for flag, rule in _FLAGS.items() if flag in estimate.flags]
+    found += [rule(result, estimate) for flag, rule in _OF_RESULTS.items() if flag in estimate.flags]
     if estimate.sample_count < FEW_SAMPLES:
         found.append(_few_samples(estimate))
     spread = process_spread(result.processes)
@@ -59,11 +60,6 @@ _FLAGS: dict[str, Callable[[Estimate], Caution]] = {
         f"its own threads waited for a core {estimate.contention.wait_share or 0:.0%} of the time",
         "Use no more threads and workers than cores: --threads",
     ),
-    "launch-bound": lambda estimate: Caution(
-        "launch-bound",
-        f"the device worked only {_busy_share(estimate):.0%} of the time and waited for work to be launched",
-        "Larger batches, --compile on, or the CPU",
-    ),
     "bimodal": lambda _: Caution(
         "bimodal",
         "step times come in two distinct levels",
@@ -88,6 +84,42 @@ def _taken_again(count: int) -> str:
     return (
         f"; {count} sample{'s' * (count > 1)} across it {'were' if count > 1 else 'was'} taken again" if count else ""
     )
+
+
+_OF_RESULTS: dict[str, Callable[[Result, Estimate], Caution]] = {
+    "launch-bound": lambda result, estimate: Caution(
+        "launch-bound", _launching(result, estimate), "Larger batches, --compile on, or the CPU"
+    ),
+    "implausible": lambda result, _: Caution(
+        "implausible",
+        _beyond(result),
+        "Do not believe it: the work may have been left out, folded into a constant or not waited for; "
+        "`torchmark devices --audit` tries the device by itself",
+    ),
+    "cpu-fallback": lambda result, _: Caution(
+        "cpu-fallback",
+        f"{result.settings.get('ran_on_cpu') or 'an operator'} is missing on the device and ran on the CPU",
+        "This is not the speed of the device: use a torch that has the operator, or another one",
+    ),
+}
+
+
+def _launching(result: Result, estimate: Estimate) -> str:
+    if estimate.issue_share is not None:
+        return f"handing a step over took {estimate.issue_share:.0%} of it, and the device waited for that"
+    if estimate.device_step_s is not None:
+        return f"the device worked only {_busy_share(estimate):.0%} of the time and waited for work to be launched"
+    share = result.peak.shares.get("launch", 0.0) if result.peak else 0.0
+    return f"calling its {result.metrics.get('operators', 0.0):.0f} operators takes at least {share:.0%} of a step"
+
+
+def _beyond(result: Result) -> str:
+    peak = result.peak
+    if peak is None:
+        return "twice the work does not take about twice the time"
+    closer = "compute" if peak.shares.get("compute", 0.0) >= peak.shares.get("bandwidth", 0.0) else "bandwidth"
+    what = "arithmetic" if closer == "compute" else "bandwidth"
+    return f"it would take {peak.share:.0%} of this machine's {what}, which was measured again right after it"
 
 
 def _busy_share(estimate: Estimate) -> float:

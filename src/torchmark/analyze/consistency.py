@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+from msgspec.structs import replace
 
 from torchmark.analyze.statistics import (
     Series,
@@ -23,8 +24,9 @@ from torchmark.analyze.statistics import (
     winsorised_logs,
 )
 from torchmark.analyze.summary import combine, describe
+from torchmark.analyze.sustain import sustained_of
 from torchmark.errors import UsageError
-from torchmark.records import Estimate, Machine, Result, RunHeader, parse_case
+from torchmark.records import Estimate, Machine, Result, RunHeader, Sustained, parse_case
 
 Oddity = tuple[str, str]
 
@@ -33,6 +35,7 @@ CORRELATED = 1e-3  # sums over long series differ more from one version of numpy
 FIRST_RUN = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCK_OFF = timedelta(days=1)
 LONGEST_S = 1e9  # thirty years
+MOST_WATTS = 1e6
 TIMED_TWICE = 1.02  # samples cannot take longer than the time in which they were taken, beyond rounding
 IDLE_TIMES = 3.0  # what else happens between samples takes this many times as long as they do, at most
 IDLE_S = 10.0  # plus this much for looking at them
@@ -110,6 +113,9 @@ def _check_estimate(estimate: Estimate, place: str) -> Iterator[Oddity]:
     spans = (estimate.call_cost_s, estimate.duration_s, estimate.first_step_s, estimate.high_s - estimate.low_s)
     if estimate.block_size < 1 or not all(0 <= span < LONGEST_S for span in spans) or estimate.low_s < -LONGEST_S:
         yield place, "a time or a count that cannot be"
+    watts = estimate.metered.mean_w
+    if watts is not None and not 0 <= watts <= MOST_WATTS:
+        yield f"{place}.metered.mean_w", f"{watts:.3g} W"
 
 
 def _check_combined(estimate: Estimate, processes: Sequence[Estimate], same_method: bool) -> Iterator[Oddity]:
@@ -166,6 +172,21 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
         if not oddities and not _is_played(result):
             oddities = [*_check_duration(estimate, series)]
         yield from ((f"{place}.{name}", text) for name, text in oddities)
+        if not oddities and same_method and result.sustained:
+            yield from _check_sustained(result.sustained, estimate, series)
+
+
+def _check_sustained(told: Sustained, estimate: Estimate, samples: Series) -> Iterator[Oddity]:
+    """Both ends of a case that was kept going follow from its samples."""
+    found = sustained_of(replace(estimate, samples_s=tuple(samples.tolist())))
+    for name in ("first_s", "last_s"):
+        seconds = getattr(told, name)
+        if found is None or not _close(seconds, getattr(found, name), CORRELATED):
+            yield f"$.result.sustained.{name}", f"{seconds:.6g}, but its samples give {_end(found, name)}"
+
+
+def _end(found: Sustained | None, name: str) -> str:
+    return "none" if found is None else f"{getattr(found, name):.6g}"
 
 
 def _recount(estimate: Estimate, samples: Series) -> Iterator[Oddity]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from torchmark.records import Machine, Result, RunHeader, Value
+from torchmark.records import WAYS, Case, Machine, Result, RunHeader, Value
 
 # Options of a case that may differ between two measurements of the same work. The number of threads is among the
 # settings too: those tell what it came to where nobody chose one.
-OPTIONS = ("device", "dtype", "compile", "transfer", "workers", "protocol")
+OPTIONS = ("device", "dtype", "compile", "transfer", "workers", *WAYS, "protocol")
 # Where a published figure was printed; not a setting of what was run.
 _PRINTED = frozenset(("machine", "table", "row", "column", "printed", "unit", "steps"))
 
@@ -55,12 +55,18 @@ def parameter(result: Result, name: str) -> Value:
     return result.case.params.get(name, result.params.get(name, "default"))
 
 
+def option(case: Case, name: str) -> Value:
+    """What a case has for one of its options; a way that it does not name is the usual one."""
+    value: Value = case.ways.get(name, "usual") if name in WAYS else getattr(case, name)
+    return value
+
+
 Pairs = Iterator[tuple[str, Value | None, Value | None]]
 
 
 def _case_pairs(a: Result, b: Result) -> Pairs:
     for name in OPTIONS:
-        yield name, getattr(a.case, name), getattr(b.case, name)
+        yield name, option(a.case, name), option(b.case, name)
     for name in sorted({*a.case.params, *b.case.params}):
         yield name, parameter(a, name), parameter(b, name)
 

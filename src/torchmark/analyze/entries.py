@@ -9,7 +9,7 @@ from msgspec import Struct
 from torchmark.records import Result, Run, Status, Verdict
 
 # These make a step another piece of work, or its time another quantity; every other option is a way to use a machine.
-PROCEDURES = frozenset(("+per-step", "+as-published"))
+PROCEDURES = frozenset(("+per-step", "+pinned", "+as-published"))
 LONGEST_REASON = 200
 
 

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from torchmark.analyze.claims import CLAIMS, PUBLISHED_FACTOR, Claim, device_name, is_published, times
 from torchmark.analyze.comparison import Comparison, compare_all, compare_within, overall
+from torchmark.analyze.outliers import find_outliers
 from torchmark.analyze.pairing import join_machines
+from torchmark.analyze.roofline import LOADING
 from torchmark.records import Result, Run, parse_case
 
 BUSY = ("contended", "throttled")
@@ -17,10 +19,9 @@ FIRST_STEP_S = 3.0  # a first step shorter than this is nobody's concern
 FIRST_STEP_TIMES = 10.0
 LOADING_SHARE = 0.2  # of a step, from which waiting for data is worth a word
 MANY_RUNS = 3  # of more than these only the fastest and the slowest are told
-LOADING = "load batch"  # the stage of a job that fetches data inside its steps
 ORDER = (
-    "runs", "device", "disturbed", "dtype", "compile", "batch", "threads", "workers", "transfer", "loader", "memory",
-    "first-step",
+    "runs", "outlier", "device", "disturbed", "dtype", "compile", "batch", "threads", "workers", "transfer", "loader",
+    "memory", "first-step",
 )  # fmt: skip
 
 
@@ -40,6 +41,7 @@ def find_all(runs: Sequence[Run]) -> tuple[Finding, ...]:
     """
     machines = join_machines(runs)
     found = _about_runs(runs) if len(runs) > 1 else []
+    found += [Finding("outlier", each.text, ()) for each in find_outliers(runs)]
     for run in machines:
         own = [*_claims(run), *_observations(run)]
         name = f"{run.header.label or run.header.id}: " if len(machines) > 1 else ""

@@ -77,7 +77,7 @@ def pair_ratio(rounds: Sequence[float]) -> float:
     return math.exp(float(np.median(rounds)))
 
 
-def ratio_interval(pairs: Sequence[Sequence[float]]) -> Interval | None:
+def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CONFIDENCE) -> Interval | None:
     """The ratio over pairs, each given by the logarithms of its rounds' ratios; None where one pair is all there is."""
     count = len(pairs)
     if count < 2:
@@ -85,7 +85,7 @@ def ratio_interval(pairs: Sequence[Sequence[float]]) -> Interval | None:
     centers = np.array([np.median(rounds) for rounds in pairs])
     # A few pairs may agree by chance more closely than each of them is known.
     variance = max(float(centers.var(ddof=1)), float(np.mean([_median_variance(rounds) for rounds in pairs])))
-    reach = float(stdtrit(count - 1, (1 + LOOK_CONFIDENCE) / 2)) * math.sqrt(variance / count)
+    reach = float(stdtrit(count - 1, (1 + confidence) / 2)) * math.sqrt(variance / count)
     center = float(centers.mean())
     return Interval(math.exp(center), math.exp(center - reach), math.exp(min(center + reach, 700.0)))
 
@@ -134,7 +134,7 @@ def differences(a: LiveSide, b: LiveSide) -> tuple[Difference, ...]:
 
 def _case(result: Result) -> dict[str, Any]:
     told = {name: getattr(result.case, name) for name in ("device", "dtype", "compile", "transfer")}
-    return told | {"threads": result.settings.get("threads", result.case.threads)}
+    return told | {"threads": result.settings.get("threads", result.case.threads)} | result.case.ways
 
 
 def _software(side: LiveSide) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.differences import OPTIONS, parameter, written
+from torchmark.analyze.differences import OPTIONS, option, parameter, written
 from torchmark.errors import UnknownName
-from torchmark.records import Result, Run, Value
+from torchmark.records import WAYS, Result, Run, Value
 
-AXES = ("device", "dtype", "compile", "transfer", "threads", "workers", "protocol", "mode")
+AXES = ("device", "dtype", "compile", "transfer", "threads", "workers", *WAYS, "protocol", "mode")
 # What partners may differ in, given up one after another until there is exactly one partner.
 _MAY_DIFFER = ("protocol", "threads", "device number", "device")
 # What others are held against where it is there; of numbers the lowest, else what comes first.
@@ -24,7 +24,7 @@ _BASELINES = {
     "transfer": "resident",
     "protocol": "steady",
     "mode": "infer",
-}
+} | dict.fromkeys(WAYS, "usual")
 _SHOWN = 3  # candidates that a reason lists
 _NEAR = 2  # things in which another case may differ and still be worth a mention
 
@@ -116,8 +116,7 @@ def axis_value(result: Result, axis: str) -> Value:
     if axis == "threads":
         return result.case.threads or result.settings.get("threads") or "default"
     if axis in AXES:
-        value: Value = getattr(result.case, axis)
-        return value
+        return option(result.case, axis)
     return parameter(result, axis)
 
 
@@ -137,7 +136,7 @@ def _key(result: Result, free: set[str]) -> Key:
     case = result.case
     device = case.device.partition(":")[0] if "device number" in free else case.device
     params = tuple(sorted((name, value) for name, value in case.params.items() if name not in free))
-    options = [getattr(case, name) for name in AXES if name != "device" and name not in free]
+    options = [option(case, name) for name in AXES if name != "device" and name not in free]
     return (case.workload, params, "" if "device" in free else device, *options)
 
 
@@ -199,7 +198,7 @@ def _instead(result: Result, alike: Sequence[Result], family: Sequence[Result]) 
 def _apart(a: Result, b: Result) -> list[str]:
     """What keeps two results of one workload apart."""
     names = ["mode", *(name for name in OPTIONS if name not in _MAY_DIFFER)]
-    options = [name for name in names if getattr(a.case, name) != getattr(b.case, name)]
+    options = [name for name in names if option(a.case, name) != option(b.case, name)]
     params = sorted({*a.case.params, *b.case.params})
     return options + [name for name in params if a.case.params.get(name) != b.case.params.get(name)]
 

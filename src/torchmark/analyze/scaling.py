@@ -1,4 +1,4 @@
-"""How a workload scales: its rate with several counts of workers against the same number of single ones."""
+"""How a workload scales: its rate with several counts of workers, and nodes, against as many single ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMUNICATION = "communication_share"  # the name of the metric
 
 
 class ScalingRow(Struct, frozen=True):
-    """One count of workers. An efficiency of 1 means that none of them loses anything to the others."""
+    """One count of workers on so many nodes. An efficiency of 1: none of them loses anything to the others."""
 
     workers: int
     step_s: float
@@ -22,10 +22,11 @@ class ScalingRow(Struct, frozen=True):
     efficiency: float | None = None  # None: there is no figure for one worker
     margin: float | None = None  # half the 95% interval of the efficiency, as a share of it
     communication_share: float | None = None
+    nodes: int = 1
 
 
 class Scaling(Struct, frozen=True):
-    """All counts of workers of one case, the fewest first."""
+    """All counts of workers of one case, the fewest nodes and workers first."""
 
     case: str  # in its text form, without workers
     unit: str
@@ -34,23 +35,23 @@ class Scaling(Struct, frozen=True):
 
 
 def find_scaling(results: Sequence[Result]) -> tuple[Scaling, ...]:
-    """Every case that was measured with several counts of workers."""
-    groups: dict[str, dict[int, Result]] = {}
+    """Every case that was measured with several counts of workers, or on several counts of nodes."""
+    groups: dict[str, dict[tuple[int, int], Result]] = {}
     for result in results:
         if result.status == "ok" and result.estimate and result.work and result.estimate.center_s > 0:
             case = replace(result.case, workers=1)
-            groups.setdefault(case.text, {})[result.case.workers] = result
+            groups.setdefault(case.text, {})[_nodes(result), result.case.workers] = result
     return tuple(_scaling(text, found) for text, found in groups.items() if len(found) > 1)
 
 
-def _scaling(text: str, found: dict[int, Result]) -> Scaling:
-    results = [found[workers] for workers in sorted(found)]
+def _scaling(text: str, found: dict[tuple[int, int], Result]) -> Scaling:
+    results = [found[counts] for counts in sorted(found)]
     threads = {result.settings.get("threads") for result in results}
     work = results[0].work
     return Scaling(
         case=text,
         unit=work.unit if work else "",
-        rows=tuple(_row(result, found.get(1)) for result in results),
+        rows=tuple(_row(result, found.get((1, 1))) for result in results),
         threads=_only(threads),
     )
 
@@ -63,11 +64,18 @@ def _row(result: Result, single: Result | None) -> ScalingRow:
         step_s=estimate.center_s,
         rate=_rate(result),
         communication_share=result.metrics.get(COMMUNICATION),
+        nodes=_nodes(result),
     )
     if single is None or single.estimate is None or not _rate(single):
         return row
     margin = 0.0 if result is single else math.hypot(_margin(estimate), _margin(single.estimate))
     return replace(row, efficiency=row.rate / workers / _rate(single), margin=margin)
+
+
+def _nodes(result: Result) -> int:
+    """A process that works alone says nothing of nodes."""
+    nodes = result.settings.get("nodes")
+    return nodes if isinstance(nodes, int) else 1
 
 
 def _rate(result: Result) -> float:

@@ -11,10 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from scipy.special import stdtrit
 
+from torchmark.analyze.metering import metered_of
 from torchmark.analyze.series import Reading
 from torchmark.analyze.statistics import CONFIDENCE, MAD_TO_DEVIATION, WINSOR_MADS, Series, mean_interval, tail_bound
 from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, worst
-from torchmark.records import Conditions, Contention, Estimand, Estimate, JobEstimate, Memory, Result
+from torchmark.records import Conditions, Contention, Estimand, Estimate, JobEstimate, Memory, Metered, Result
 
 
 class Observations(Struct, frozen=True):
@@ -69,6 +70,7 @@ def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate
         device_step_s=seen.device_step_s,
         wall_step_s=seen.wall_step_s,
         contention=contention,
+        metered=metered_of(seen.readings),
         sync_cost_s=seen.sync_cost_s,
         call_cost_s=cost,
         target=seen.target,
@@ -126,6 +128,7 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         flags=_union([estimate.flags for estimate in processes]),
         evidence=_telling(processes).evidence,
         contention=_worst_contention([estimate.contention for estimate in processes]),
+        metered=_join_metered([estimate.metered for estimate in processes]),
     )
 
 
@@ -147,6 +150,21 @@ def _worst_contention(seen: Sequence[Contention]) -> Contention:
         return max((value for each in seen if (value := getattr(each, name)) is not None), default=None)
 
     return Contention(**{name: largest(name) for name in Contention.__struct_fields__})
+
+
+def _join_metered(seen: Sequence[Metered]) -> Metered:
+    """The usual power, and of all else that which tells most: the peak, the highest heat, the deepest fall."""
+    powers = [each.mean_w for each in seen if each.mean_w is not None]
+    clocks = [each.clock_hz for each in seen if each.clock_hz]
+    temperatures = [each.temperature_c for each in seen if each.temperature_c]
+    return Metered(
+        mean_w=float(np.mean(powers)) if powers else None,
+        peak_w=max((each.peak_w for each in seen if each.peak_w is not None), default=None),
+        clock_hz=min(clocks, key=lambda ends: ends[1] / max(ends[0], 1.0), default=None),
+        temperature_c=max(temperatures, key=lambda ends: ends[1], default=None),
+        throttle=_union([each.throttle for each in seen]),
+        major_faults=max((each.major_faults for each in seen if each.major_faults is not None), default=None),
+    )
 
 
 def _telling(processes: Sequence[Estimate]) -> Estimate:

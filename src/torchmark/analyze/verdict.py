@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from torchmark.analyze.metering import held_down, is_paging
 from torchmark.analyze.series import Reading
 from torchmark.analyze.statistics import Series
 from torchmark.records import VERDICTS, Conditions, Contention, Verdict
@@ -14,8 +15,6 @@ from torchmark.records import VERDICTS, Conditions, Contention, Verdict
 TAKEN_SHARE = 0.02  # of the machine's capacity, or of the measuring time
 LEAST_TAKEN_S = 0.04  # four ticks of the kernel's clock: less cannot be told from its rounding
 PROBE_SLOWER = 1.03
-CLOCK_DROP = 0.95
-PAGING_RATE = 10.0  # major faults a second
 LAUNCH_SHARE = 0.9
 MODE_SHARE = 0.1
 MODE_DISTANCE = 0.03
@@ -59,14 +58,14 @@ def judge(
 ) -> Judgement:
     """The first verdict, in order of precedence, that the evidence supports."""
     taken = taken_by_others(contention)
-    held_down = _held_down(readings)
+    evidence = held_down(readings)
     slower = reading.slowing or (reading.trending and reading.trend.change > 0)
-    seen = {"oversubscribed": _oversubscribed(contention, taken), "paging": _paging(readings)}
+    seen = {"oversubscribed": _oversubscribed(contention, taken), "paging": is_paging(readings)}
     flags = tuple(flag for flag, found in seen.items() if found)
     if taken:
         return Judgement("contended", flags, tuple(taken))
-    if slower and held_down:
-        return Judgement("throttled", flags, tuple(held_down))
+    if slower and evidence:
+        return Judgement("throttled", flags, tuple(evidence))
     if slower:
         return Judgement("slowing", flags, ("the first steps were faster than the later ones",))
     if reading.trending:
@@ -107,31 +106,10 @@ def _oversubscribed(contention: Contention, taken: Sequence[str]) -> bool:
     return waited and not taken and contention.other_cpu_share is not None
 
 
-def _paging(readings: Sequence[Conditions]) -> bool:
-    """Steps that keep waiting for the disk to bring memory back; a few faults are code that runs for the first time."""
-    counts = [reading.major_fault_count for reading in readings if reading.major_fault_count is not None]
-    span = readings[-1].at_s - readings[0].at_s if readings else 0.0
-    return len(counts) > 1 and span > 0 and counts[-1] - counts[0] > PAGING_RATE * max(span, 1.0)
-
-
 def _imprecision(precision: float, target: float) -> str:
     if precision <= target:
         return f"±{precision:.2%} was reached, but too late or with too few independent samples to be confirmed"
     return f"the interval reached ±{precision:.1%} where ±{100 * target:g}% was asked for"
-
-
-def _held_down(readings: Sequence[Conditions]) -> list[str]:
-    """Evidence that the hardware slowed itself down."""
-    if len(readings) < 2:
-        return []
-    first, last = readings[0], readings[-1]
-    seen = []
-    if first.thermal_count is not None and last.thermal_count is not None and last.thermal_count > first.thermal_count:
-        seen.append(f"the hardware throttled itself {last.thermal_count - first.thermal_count} times")
-    clocks = [reading.clock_hz for reading in readings if reading.clock_hz]
-    if clocks and clocks[-1] < CLOCK_DROP * max(clocks):
-        seen.append(f"the clock fell from {max(clocks) / 1e9:.2f} to {clocks[-1] / 1e9:.2f} GHz")
-    return seen
 
 
 def is_launch_bound(device_step_s: float | None, wall_step_s: float) -> bool:

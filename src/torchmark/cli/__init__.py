@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
 import click
 
 from torchmark import __version__
-from torchmark.errors import EXIT_BUG, EXIT_FINE, EXIT_USAGE, TorchmarkError, UnknownName
+from torchmark.cli.lazy import LazyGroup
+from torchmark.errors import EXIT_BUG, EXIT_FINE, EXIT_USAGE, TorchmarkError
 
 EXIT_INTERRUPTED = 130
 
@@ -22,14 +22,19 @@ COMMANDS = {
     "run": ("torchmark.cli.run", "Measure how fast this machine is at PyTorch."),
     "compare": ("torchmark.cli.compare", "Compare runs and published figures, case by case."),
     "ab": ("torchmark.cli.ab", "Compare one case live in two environments."),
+    "tune": ("torchmark.cli.tune", "Find the fastest settings for a workload on this machine."),
+    "fit": ("torchmark.cli.fit", "Find the largest batch that fits, and the most efficient one."),
     "replicate": ("torchmark.cli.replicate", "Replay published benchmarks here, as their authors did."),
+    "limits": ("torchmark.cli.limits", "Find the best that this machine can do."),
     "devices": ("torchmark.cli.devices", "Show what is here, and whether it is set up well."),
+    "new": ("torchmark.cli.new", "Write a file to start from, for a model of your own."),
     "list": ("torchmark.cli.list", "List the workloads and their parameters, or the publications."),
     "runs": ("torchmark.cli.runs", "List the runs that are stored here."),
     "show": ("torchmark.cli.show", "Show a stored run, or one of its cases in full."),
     "check": ("torchmark.cli.check", "Check whether run files are sound."),
     "export": ("torchmark.cli.export", "Write a run into a file that can be sent around."),
     "report": ("torchmark.cli.report", "Make one page of runs, a score card, or a leaderboard."),
+    "fleet": ("torchmark.cli.fleet", "Measure all nodes of a cluster at once."),
 }
 
 _EXAMPLES = """\
@@ -37,43 +42,25 @@ Examples:
   torchmark run                        the quick suite on every device
   torchmark run mlp --budget 30s       one workload, half a minute
   torchmark run mlp -p batch=64,256 --dtype float32,bfloat16
+  torchmark run my_model.py            a model of your own
   torchmark devices                    what is here, and what slows it down
+  torchmark limits                     the most that it can do
   torchmark show last                  the latest run again
   torchmark show last --format json    for other programs
   torchmark compare last~1 last        before against after
   torchmark report last -o report.html one page to send around
   torchmark export last --show         what a run file would tell others
+  torchmark fleet run                  every node of this cluster
 """
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are known by name and imported only when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return [*COMMANDS]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            raise UnknownName("command", args[0], COMMANDS)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        formatter.write("\n" + _EXAMPLES)
-
-
-@click.group(cls=LazyGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    examples=_EXAMPLES,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="torchmark")
 def torchmark() -> None:
     """How fast is this machine at PyTorch, and can the figure be believed?

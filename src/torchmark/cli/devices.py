@@ -84,6 +84,9 @@ def _inventory_lines(inventory: Inventory) -> Iterable[str]:
     yield ""
     yield from _dtype_lines(inventory)
     yield ""
+    for name, sources in inventory.meters.items():
+        yield f"Meters of {name}: {'; '.join(f'{quantity} {source}' for quantity, source in sources.items())}."
+    yield ""
     for caution in inventory.cautions:
         yield f"! {caution.cause}. {caution.cure}."
     if not inventory.cautions:

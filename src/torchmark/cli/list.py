@@ -17,6 +17,7 @@ _EPILOG = """\b
 Examples:
   torchmark list
   torchmark list mlp
+  torchmark list my_model.py
   torchmark list --publications
   torchmark list --publications m1-chips
 """
@@ -71,6 +72,7 @@ def _page(workload: Workload) -> str:
             "",
             f"modes   {', '.join(workload.modes)}",
             f"dtypes  {', '.join(workload.dtypes)}",
+            *(_hang("ways    ", f"{way.name}={', '.join(way.values)}") for way in workload.ways),
             "",
             *_parameter_lines(facts["parameters"]),
             "",
@@ -114,7 +116,7 @@ def _work_lines(work: dict[str, Any]) -> list[str]:
 
 
 def _example_lines(workload: Workload, parameters: list[dict[str, Any]]) -> list[str]:
-    numbers = [each for each in parameters if type(each["default"]) is int]
+    numbers = [each for each in parameters if type(each["default"]) is int and each["default"] > 0]
     lines = ["try", f"  torchmark run {workload.name}"]
     if len(workload.modes) > 1:
         lines.append(f"  torchmark run {workload.name} --mode {','.join(workload.modes)}")
@@ -142,6 +144,7 @@ def _facts(workload: Workload) -> dict[str, Any]:
         "summary": workload.summary(),
         "modes": workload.modes,
         "dtypes": workload.dtypes,
+        "ways": workload.ways,
         "parameters": list_parameters(workload),
         "work": work,
     }

@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from torchmark.analyze.money import Prices
+from torchmark.cli.ceilings import lacks_ceilings, stored_ceilings
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.output import emit, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.measure.awake import keep_awake
-from torchmark.measure.session import Event, Finished, Plan, Session, SpreadFound, Started
+from torchmark.measure.session import Event, Finished, Plan, Revised, Session, SpreadFound, Started
 from torchmark.records import Machine, Run
 from torchmark.report import render
 from torchmark.report.figures import time_by_phase
@@ -21,10 +23,17 @@ from torchmark.report.units import duration
 from torchmark.store import RunWriter, home, load
 
 
-def measure_plan(plan: Plan, machine: Machine, writer: RunWriter, done: dict[str, Any], format: str) -> int:  # noqa: A002
+def measure_plan(
+    plan: Plan,
+    machine: Machine,
+    writer: RunWriter,
+    done: dict[str, Any],
+    format: str,  # noqa: A002
+    prices: Prices | None = None,
+) -> int:
     """Every result is on the disk before the next process starts; an interrupt ends the run in order."""
     progress = ProgressLine(len(plan.cases))
-    session = Session(plan, machine, progress.heard, log_path(writer.path))
+    session = Session(plan, machine, progress.heard, log_path(writer.path), stored_ceilings(machine))
     position = {case.text: number for number, case in enumerate(plan.cases, 1)}
     code = EXIT_FINE
     try:
@@ -43,13 +52,13 @@ def measure_plan(plan: Plan, machine: Machine, writer: RunWriter, done: dict[str
     except StoreError as error:  # a disk that is full or broken: what is on it already is shown all the same
         progress.clear()
         with contextlib.suppress(StoreError):
-            _conclude(load(writer.path), writer, format, error.exit_code)
+            _conclude(load(writer.path), writer, format, error.exit_code, prices)
         raise StoreError(error.cause, f"Mend that, then go on: torchmark run --resume {writer.path}") from error
     progress.clear()
     run = load(writer.path)
     # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
     with contextlib.suppress(StoreError, OSError) if code else contextlib.nullcontext():
-        return _conclude(run, writer, format, code)
+        return _conclude(run, writer, format, code, prices)
     return code
 
 
@@ -61,12 +70,14 @@ def keep(event: Event, writer: RunWriter) -> None:
         if event.samples_s:
             writer.samples(event.result.case.text, event.process, event.samples_s)
         writer.finished(event.result)
+    elif isinstance(event, Revised):
+        writer.finished(event.result)
     elif isinstance(event, SpreadFound):
         writer.spread(event.value)
 
 
-def _conclude(run: Run, writer: RunWriter, format: str, code: int) -> int:  # noqa: A002
-    emit(render(run, format, terminal_width(), use_color()))
+def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Prices | None) -> int:  # noqa: A002
+    emit(render(run, format, terminal_width(), use_color(), prices))
     name = run.header.id if writer.path.parent == home() else writer.path  # ids are looked for among the others only
     if code:
         click.echo(f"Not all was measured. Go on: torchmark run --resume {name}", err=True)
@@ -76,6 +87,8 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int) -> int:  # no
             text = f"{spent} Storing took {duration(writer.seconds)}."
             click.echo(click.wrap_text(text, terminal_width()), err=True)
         click.echo(f"Kept as {run.header.id}: torchmark show {name}", err=True)
+        if lacks_ceilings(run):
+            click.echo("How close this comes to the machine's best: measure that once with torchmark limits", err=True)
         if any(result.status == "crashed" for result in run.results):
             click.echo(f"What the workers printed: {log_path(writer.path)}", err=True)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):

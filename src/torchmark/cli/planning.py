@@ -15,8 +15,9 @@ from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.messages import Rendezvous
 from torchmark.measure.session import Plan, results_so_far
 from torchmark.measure.suites import suite
-from torchmark.records import Case, Machine, Rigor, Run, RunHeader, parse_case
+from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, parse_case
 from torchmark.report.units import duration
+from torchmark.workloads import find_workload
 
 SUITE_BUDGETS = {"quick": 300.0, "standard": 1800.0, "full": 6 * 3600.0}
 # Fresh processes of one case differ by several percent: a survey gains more from another case or process than from a
@@ -33,6 +34,8 @@ def check_options(options: dict[str, Any]) -> list[str]:
         wanted = sorted({case.device for case in expand(Sweep(options["workloads"]))})
     cases = _expand(options, wanted or ["cpu"])
     find_rendezvous(cases, options)
+    if options["sustain_s"] and (options["steps"] or options["budget_s"]):
+        raise UsageError("--sustain says how long every case is kept going", "Leave --steps and --budget out")
     if options["watch"] and wanted and len(cases) != 1:
         raise UsageError(f"--watch shows one case, not {len(cases)}", "Name one case, such as " + cases[0].text)
     return wanted
@@ -54,6 +57,7 @@ def _expand(options: dict[str, Any], devices: Sequence[str]) -> tuple[Case, ...]
         "transfer": options["transfer"] or ["resident"],
         "threads": options["threads"],
         "workers": options["workers"],
+        "ways": _params(options["ways"]),
         "nodes": options["nodes"],
         "tiny": options["tiny"],
     }
@@ -61,7 +65,7 @@ def _expand(options: dict[str, Any], devices: Sequence[str]) -> tuple[Case, ...]
         if options["suite_name"]:
             raise UsageError("a suite and workloads were both named", "Name one or the other")
         return expand(Sweep(options["workloads"], **chosen))
-    names = ("mode", "param", "dtype", "compile", "transfer", "threads", "workers")
+    names = ("mode", "param", "dtype", "compile", "transfer", "threads", "workers", "way")
     axes = [f"--{name}" for name in names if _given(options, name)]
     if axes:
         raise UsageError(f"{axes[0]} needs a workload", "Name one: `torchmark list` shows them")
@@ -69,7 +73,8 @@ def _expand(options: dict[str, Any], devices: Sequence[str]) -> tuple[Case, ...]
 
 
 def _given(options: dict[str, Any], name: str) -> bool:
-    return bool(options[{"mode": "modes", "param": "params", "dtype": "dtypes", "compile": "compile_"}.get(name, name)])
+    plural = {"mode": "modes", "param": "params", "dtype": "dtypes", "compile": "compile_", "way": "ways"}
+    return bool(options[plural.get(name, name)])
 
 
 def _params(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -83,14 +88,15 @@ def _params(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def make_plan(cases: tuple[Case, ...], options: dict[str, Any]) -> Plan:
-    budget = options["budget_s"] or _usual_budget(cases, options)
+    budget, sustain_s = options["budget_s"] or _usual_budget(cases, options), options["sustain_s"]
     return Plan(
         cases=cases,
         rigor=options["rigor"],
         budget_s=budget,
-        timeout_s=options["timeout_s"],
+        timeout_s=options["timeout_s"] + (sustain_s or 0.0),
         target=options["target"] or _usual_target(options),
         steps=options["steps"],
+        sustain_s=sustain_s,
         seed=options["seed"],
         data=options["data"],
         guarded=not options["workloads"],
@@ -116,6 +122,8 @@ def find_rendezvous(cases: tuple[Case, ...], options: dict[str, Any]) -> Rendezv
 
 
 def _usual_budget(cases: tuple[Case, ...], options: dict[str, Any]) -> float:
+    if options["sustain_s"]:
+        return (float(options["sustain_s"]) + CASE_BUDGETS["default"]) * len(cases)  # preparing comes on top
     if options["steps"]:
         return float(options["timeout_s"]) * len(cases)  # what was asked for is done, however long it takes
     if options["workloads"]:
@@ -135,6 +143,8 @@ def describe_plan(plan: Plan) -> str:
     limit = (
         f"{plan.steps} steps each"
         if plan.steps
+        else f"kept going for {duration(plan.sustain_s)} each"
+        if plan.sustain_s
         else f"at most {duration(share)} each, {duration(plan.budget_s)} in all"
     )
     return "\n".join([*lines, "", f"{len(lines)} case{'s' if len(lines) > 1 else ''}, {processes}, {limit}"])
@@ -143,6 +153,7 @@ def describe_plan(plan: Plan) -> str:
 def make_header(plan: Plan, machine: Machine, label: str | None) -> RunHeader:
     texts = tuple(case.text for case in plan.cases)
     exact = f"--steps {plan.steps}" if plan.steps else f"--budget {plan.budget_s:g}s --target {plan.target:g}"
+    exact = f"--sustain {plan.sustain_s:g}s" if plan.sustain_s else exact
     nodes = f" --nodes {plan.rendezvous.nodes} --rendezvous HOST:PORT" if plan.rendezvous else ""  # never a real name
     return RunHeader(
         id=secrets.token_hex(4),
@@ -157,6 +168,7 @@ def make_header(plan: Plan, machine: Machine, label: str | None) -> RunHeader:
         budget_s=plan.budget_s,
         target=plan.target,
         steps=plan.steps,
+        sustain_s=plan.sustain_s,
         seed=plan.seed,
     )
 
@@ -168,6 +180,7 @@ def plan_rest(run: Run, options: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
     done = results_so_far(run)
     # A case that failed is done: another process would fail alike.
     due = [text for text in header.cases if all(result.status == "ok" for result in done.get(text, []))]
+    _check_same_work(done)
     missing = sum(max(header.processes - len(done.get(text, [])), 0) for text in due)
     if missing and not options["dry_run"]:
         _check_same_machine(header)
@@ -176,9 +189,10 @@ def plan_rest(run: Run, options: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
         cases=cases,
         rigor=header.rigor,
         budget_s=options["budget_s"] or max((header.budget_s or 0.0) * share, 1.0),
-        timeout_s=options["timeout_s"],
+        timeout_s=options["timeout_s"] + (header.sustain_s or 0.0),
         target=header.target,
         steps=header.steps,
+        sustain_s=header.sustain_s,
         seed=header.seed,
         data=options["data"],
         rendezvous=find_rendezvous(cases, options),
@@ -188,13 +202,24 @@ def plan_rest(run: Run, options: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
 
 def check_resumable(options: dict[str, Any]) -> None:
     """A run that goes on keeps what it was started with."""
-    fixed = ["suite_name", "devices", "modes", "params", "dtypes", "compile_", "transfer", "threads", "workers"]
-    given = [name for name in (*fixed, "steps", "label", "out", "watch", "tiny") if options[name]]
+    fixed = ["suite_name", "devices", "modes", "params", "dtypes", "compile_", "transfer", "threads", "workers", "ways"]
+    given = [name for name in (*fixed, "steps", "sustain_s", "label", "out", "watch", "tiny") if options[name]]
     if options["workloads"] or given:
         raise UsageError(
             "--resume goes on with the cases and settings of that run, which cannot be changed",
             "Leave everything but --budget and --timeout out, or start a new run without --resume",
         )
+
+
+def _check_same_work(done: dict[str, list[Result]]) -> None:
+    """What is measured now must be what was measured then: a workload, or a file of the user's, may have changed."""
+    for text, results in done.items():
+        now = find_workload(results[0].case.workload).version
+        if any(result.version != now for result in results):
+            raise UsageError(
+                f"the work of {text} has changed since: its version was {results[0].version} and is {now}",
+                "Start a new run without --resume",
+            )
 
 
 def _check_same_machine(header: RunHeader) -> None:

@@ -50,7 +50,8 @@ class ProgressLine:
 
     def started(self, case: Case, position: int, process: int, processes: int) -> None:
         turn = f" process {process + 1}/{processes}" if processes > 1 else ""
-        self._case, self._label = case.text, f"[{position}/{self._total}]{turn} {case.text}"
+        place = f"[{position}/{self._total}]" if self._total else f"[{position}]"  # not known in a search
+        self._case, self._label = case.text, f"{place}{turn} {case.text}"
         self._show(self._label, f" · starting{self._left()}")
 
     def heard(self, message: Message) -> None:

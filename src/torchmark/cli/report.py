@@ -11,9 +11,11 @@ import click
 
 from torchmark import __version__
 from torchmark.cli.delivery import STANDARD_OUTPUT, ChartCount, deliver
+from torchmark.cli.prices import price_options, prices_of
 from torchmark.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
+    from torchmark.analyze.money import Prices
     from torchmark.records import Run
 
 PAGE, CARDS, TEXTS = "html", ("svg", "png"), ("md", "csv", "json")
@@ -44,6 +46,7 @@ Examples:
 )
 @click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Places of a leaderboard.")
 @click.option("--force", is_flag=True, help="Overwrite FILE whatever it is.")
+@price_options
 def command(
     names: tuple[str, ...],
     out: Path | None,
@@ -52,6 +55,8 @@ def command(
     folder: Path | None,
     top: int,
     force: bool,
+    price_per_hour: float | None,
+    watt_price: float | None,
 ) -> None:
     """Make one page of RUNs, with nothing to load and nothing to install for those who read it.
 
@@ -62,7 +67,7 @@ def command(
     if folder:
         content: str | bytes = _leaderboard(folder, chosen, top, names, baseline)
     else:
-        content = _content(names or ("last",), baseline, chosen)
+        content = _content(names or ("last",), baseline, chosen, prices_of(price_per_hour, watt_price))
     deliver(content, out or _usual_place(chosen, folder), force)
 
 
@@ -89,7 +94,7 @@ def _leaderboard(folder: Path, format: str, top: int, names: Sequence[str], base
     return leaderboard_text(folder, format, top)
 
 
-def _content(names: Sequence[str], baseline: str | None, format: str) -> str | bytes:  # noqa: A002
+def _content(names: Sequence[str], baseline: str | None, format: str, prices: Prices | None) -> str | bytes:  # noqa: A002
     runs = _load(names, samples=format == PAGE)
     against = _load_baseline(baseline) if baseline else None
     if format in CARDS:
@@ -98,17 +103,17 @@ def _content(names: Sequence[str], baseline: str | None, format: str) -> str | b
         runs = runs if against.header.id in {run.header.id for run in runs} else [*runs, against]
     if format == PAGE:
         place = next((index for index, run in enumerate(runs) if against and run.header.id == against.header.id), 0)
-        return _page(runs, place)
+        return _page(runs, place, prices)
     from torchmark.report import render_all
 
-    return render_all(runs, format)
+    return render_all(runs, format, prices)
 
 
-def _page(runs: Sequence[Run], baseline: int) -> str:
+def _page(runs: Sequence[Run], baseline: int, prices: Prices | None) -> str:
     from torchmark.report.html import render_report
 
     with ChartCount(sys.stderr) as count:
-        return render_report(runs, __version__, baseline, count.add)
+        return render_report(runs, __version__, baseline, count.add, prices)
 
 
 def _card(runs: Sequence[Run], baseline: Run | None, format: str) -> str | bytes:  # noqa: A002

@@ -10,9 +10,11 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
+from torchmark.analyze.money import Prices
 from torchmark.cli.beginning import hold_machine
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.measuring import measure_plan
+from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option
 from torchmark.cli.planning import (
     check_options,
@@ -23,6 +25,7 @@ from torchmark.cli.planning import (
     make_plan,
     plan_rest,
 )
+from torchmark.cli.prices import price_options, prices_of
 from torchmark.cli.values import Duration, Share
 from torchmark.errors import EXIT_FINE, UsageError
 from torchmark.measure.awake import keep_awake
@@ -39,28 +42,34 @@ Examples:
   torchmark run matmul --threads 1..4 --label after-upgrade
   torchmark run mlp/infer:batch=64@cpu/float32     one case, as results print it
   torchmark run mnist-ddp-mlp --workers 1,2,4      how it scales
+  torchmark run resnet50 --sustain 2m              does it slow down when hot?
+  torchmark run my_model.py                        a model of your own
+  torchmark run my_model.py:Net --input 'float32[8,3,224,224]' --mode train
   torchmark run tensor-add --watch                 live rate until Ctrl-C
   torchmark run --resume last                      go on where a run was stopped
 """
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("workloads", nargs=-1, metavar="[WORKLOAD|CASE]...")
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD|FILE|CASE]...")
 @click.option("--suite", "suite_name", type=click.Choice(tuple(SUITES)), help="A set of cases instead of workloads.")
 @click.option("--device", "devices", multiple=True, metavar="NAME,…", help="Where to run; default: every device here.")
 @click.option("--mode", "modes", multiple=True, metavar="MODE,…", help="infer, train; default: the workload's first.")
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=V,…", help="A parameter: -p batch=16,64 or 1..8.")
+@model_options
 @click.option("--dtype", "dtypes", multiple=True, metavar="TYPE,…", help="float32, bfloat16, float16, float64.")
 @click.option(
     "--compile", "compile_", multiple=True, metavar="off,on", help="With torch.compile; its time is kept apart."
 )
-@click.option("--transfer", multiple=True, metavar="HOW,…", help="resident, per-step (copies to and from the device).")
+@click.option("--transfer", multiple=True, metavar="HOW,…", help="resident, per-step (copies every time), pinned.")
 @click.option("--threads", multiple=True, metavar="N,…", help="CPU threads; default: torch's choice.")
 @click.option("--workers", multiple=True, metavar="N,…", help="Ranks that share the work, on all nodes together.")
+@click.option("--way", "ways", multiple=True, metavar="NAME=HOW,…", help="How: layout=channels-last, attention=eager.")
 @click.option("--nodes", type=click.IntRange(1, 4096), default=1, help="Machines that share them; needs --rendezvous.")
 @click.option("--rendezvous", metavar="HOST:PORT", help="Where they meet: the same command is given on each of them.")
 @click.option("--budget", "budget_s", type=Duration(), help="Time for the whole run, at most.")
 @click.option("--steps", type=click.IntRange(1, 1_000_000), help="Exactly this many steps, however precise.")
+@click.option("--sustain", "sustain_s", type=Duration(), help="Keep each case going for so long: burst or lasting?")
 @click.option("--target", type=Share(), help="Precision at which a case is done: 1%, in the quick suite 3%.")
 @click.option(
     "--rigor", type=click.Choice(RIGORS), default="default", show_default=True, help="1, 3 or 5 processes each."
@@ -80,13 +89,16 @@ Examples:
 @click.option("--tiny", is_flag=True, help="The smallest sizes: tries that everything works.")
 @click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
 @click.option("--share", is_flag=True, help="Measure although another run does, too.")
+@price_options
 @format_option
 def command(**options: Any) -> int:
     """Measure how fast this machine is at PyTorch.
 
-    Without a WORKLOAD: the quick suite, within five minutes. Each case runs in fresh processes until its step time is
+    Without a WORKLOAD: the quick suite, within five minutes. A WORKLOAD may be a file of your own: a Python file with a
+    model, FILE.py:FUNCTION, or a model's config.json. Each case runs in fresh processes until its step time is
     known to 1%, or until its share of the budget is spent; every result says how precise it is and what disturbed it.
     """
+    options = take_model_options(options)
     lock = nullcontext() if options["dry_run"] else hold_machine(options["wait"], options["share"])
     if options["resumed"]:
         with lock:
@@ -104,7 +116,7 @@ def command(**options: Any) -> int:
         path = options["out"] or new_path(header)
         check_writable(path)
         with RunWriter.create(path, header) as writer:
-            return measure_plan(plan, machine, writer, {}, options["format"])
+            return measure_plan(plan, machine, writer, {}, options["format"], _prices(options))
 
 
 def _resume(options: dict[str, Any]) -> int:
@@ -117,7 +129,11 @@ def _resume(options: dict[str, Any]) -> int:
         emit(describe_plan(plan))
         return EXIT_FINE
     with RunWriter.resume(path) as writer:
-        return measure_plan(plan, run.header.machine, writer, done, options["format"])
+        return measure_plan(plan, run.header.machine, writer, done, options["format"], _prices(options))
+
+
+def _prices(options: dict[str, Any]) -> Prices | None:
+    return prices_of(options["price_per_hour"], options["watt_price"])
 
 
 def _watch(plan: Plan) -> int:

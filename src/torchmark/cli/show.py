@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.prices import price_options, prices_of
+from torchmark.errors import UsageError
 
 if TYPE_CHECKING:
+    from torchmark.analyze.money import Prices
     from torchmark.records import Run
 
 _EPILOG = """\b
@@ -18,6 +21,7 @@ Examples:
   torchmark show last~1 --case mlp/train
   torchmark show nightly --details
   torchmark show 3f9c --samples --format json
+  torchmark show last --price-per-hour 2.50
   torchmark show m1-chips
   torchmark show 'm1-chips/M1 Ultra GPU'
 """
@@ -28,8 +32,17 @@ Examples:
 @click.option("--case", "case", metavar="TEXT", help="Only the cases whose text has TEXT in it, in full.")
 @click.option("--details", is_flag=True, help="Every case in full.")
 @click.option("--samples", is_flag=True, help="With the raw samples: drawn in a table, as numbers in json and jsonl.")
+@price_options
 @format_option
-def command(run: str, case: str | None, details: bool, samples: bool, format: str) -> None:  # noqa: A002
+def command(
+    run: str,
+    case: str | None,
+    details: bool,
+    samples: bool,
+    price_per_hour: float | None,
+    watt_price: float | None,
+    format: str,  # noqa: A002
+) -> None:
     """Show a stored RUN.
 
     RUN is a file, `last`, `last~1`, a publication or one of its machines, a label, or the beginning of an id.
@@ -37,22 +50,25 @@ def command(run: str, case: str | None, details: bool, samples: bool, format: st
     from torchmark.report.details import render_details
     from torchmark.store import load_runs
 
-    found = load_runs(run, samples=samples, repeats=format == "csv")
+    found, prices = load_runs(run, samples=samples, repeats=format == "csv"), prices_of(price_per_hour, watt_price)
     if case is not None:
         found = _only(found, case)
     if format == "table" and (details or samples or case is not None):
-        emit("\n".join(render_details(each, terminal_width(), use_color(), named=len(found) > 1) for each in found))
+        named, width, color = len(found) > 1, terminal_width(), use_color()
+        emit("\n".join(render_details(each, width, color, named, prices) for each in found))
     else:
-        emit(_render(found, run, format))
+        emit(_render(found, run, format, prices))
 
 
-def _render(runs: Sequence[Run], name: str, format: str) -> str:  # noqa: A002
+def _render(runs: Sequence[Run], name: str, format: str, prices: Prices | None) -> str:  # noqa: A002
     from torchmark.publications import find_publication
     from torchmark.report import render
     from torchmark.report.machines import render_machines
 
     if len(runs) == 1:
-        return render(runs[0], format, terminal_width(), use_color())
+        return render(runs[0], format, terminal_width(), use_color(), prices)
+    if prices:
+        raise UsageError(f"{name} has several machines, and a price is that of one", "Name one of them")
     publication = find_publication(name)
     title = " · ".join(part for part in (name, publication.title, str(publication.year or "")) if part)
     power = ", ".join(f"{figure.machine} {figure.printed}" for figure in publication.of_kind("power"))

@@ -32,6 +32,7 @@ class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
     compile: bool | str | None = None
     transfer: str | None = None
     threads: int | None = None
+    ways: dict[str, str] | None = None
 
 
 class SettingsFile(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""How people write times and shares on the command line: 90s, 5m, 1h30m; 1%, 0.01."""
+"""How people write times, shares and sizes on the command line: 90s, 5m, 1h30m; 1%, 0.01; 8GiB."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _NUMBER = r"\d+(?:\.\d+)?"
 _PART = re.compile(rf"({_NUMBER})(ms|s|m|h|$)")
 _WHOLE = re.compile(rf"(?:{_NUMBER}(?:ms|s|m|h))*(?:{_NUMBER})?")
 LONGEST_S = 30 * 24 * 3600.0
+_MOST_BYTES = 1 << 60
 
 
 class Duration(click.ParamType[float]):
@@ -29,6 +30,21 @@ class Duration(click.ParamType[float]):
         if not 0 < seconds <= LONGEST_S:
             self.fail(f"'{value}' must be above 0 and at most 30 days. Write 30s, 5m or 1h30m", param, ctx)
         return seconds
+
+
+class Bytes(click.ParamType[int]):
+    """An amount of memory above zero, in bytes: GiB are 1024³ of them, GB 1000³."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(rf"({_NUMBER})\s*([kmgt]?)(i?)b?", str(value).strip().lower())
+        size = float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " ") if found else 0.0
+        if not 1 <= size <= _MOST_BYTES:
+            self.fail(f"'{value}' is not an amount of memory. Write 8GiB or 500MB", param, ctx)
+        return int(size)
 
 
 class Share(click.ParamType[float]):

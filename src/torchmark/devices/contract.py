@@ -12,7 +12,7 @@ from itertools import repeat
 from statistics import median
 from typing import Any, ClassVar, NamedTuple
 
-from torchmark.records import Block, Caution, DeviceInfo, Memory
+from torchmark.records import Block, Caution, Conditions, DeviceInfo, Memory
 
 Clock = Callable[[], float]
 BlockTimer = Callable[[int], Block]
@@ -45,6 +45,7 @@ class Device(ABC):
         self.place = name  # where torch puts this device's tensors
         self.clock: Clock = time.perf_counter
         self.family: int | None = None  # the process whose whole tree does the work, where this one does only a part
+        self.conditions: Callable[[], Conditions] | None = None  # read in place of the machine's, on a made-up clock
 
     @classmethod
     @abstractmethod
@@ -91,8 +92,9 @@ class Device(ABC):
             started = clock()
             for _ in steps:
                 run()
+            issued = clock()
             synchronize()
-            return Block(clock() - started)
+            return Block(clock() - started, issue_s=issued - started)
 
         return time_block
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from torchmark.devices.contract import Device
 from torchmark.records import DeviceInfo, Memory
 
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
 
 class Cpu(Device):
     """All the cores that this process may use."""
@@ -32,6 +34,7 @@ class Cpu(Device):
             memory_bytes=psutil.virtual_memory().total,
             capability=torch.backends.cpu.get_cpu_capability(),
             cores=psutil.cpu_count(logical=False) or psutil.cpu_count(),
+            cache_bytes=cache_bytes(),
         )
 
     def synchronize(self) -> None:
@@ -50,6 +53,22 @@ def cpu_model(root: Path = Path("/")) -> str:
     else:
         model = _linux_model(root)
     return " ".join(model.split())[:80] or platform.machine() or "unknown CPU"
+
+
+def cache_bytes(root: Path = Path("/")) -> int | None:
+    """The size of one cache of the last level; None where the system does not tell."""
+    if sys.platform == "darwin":
+        names = ("hw.l3cachesize", "hw.perflevel0.l2cachesize", "hw.l2cachesize")
+        told = [_answer("sysctl", "-n", name).strip() for name in names]
+        return next((int(text) for text in told if text.isdecimal() and int(text)), None)
+    sizes = []
+    for place in sorted(root.glob("sys/devices/system/cpu/cpu0/cache/index*/size")):
+        try:
+            found = re.fullmatch(r"(\d{1,12})([KMG]?)", place.read_text().strip())
+        except OSError:
+            continue
+        sizes += [int(found[1]) * _UNITS[found[2]]] if found else []
+    return max(sizes, default=None)
 
 
 def _linux_model(root: Path) -> str:

@@ -64,6 +64,7 @@ class Cuda(QueuedDevice):
             driver=self._rocm_driver() if rocm else self._nvidia_driver(),
             capability=properties.gcnArchName if rocm else f"sm_{properties.major}{properties.minor}",
             cores=properties.multi_processor_count,
+            cache_bytes=getattr(properties, "L2_cache_size", None) or None,
         )
 
     def _rocm_driver(self) -> str | None:

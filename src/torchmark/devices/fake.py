@@ -14,14 +14,17 @@ from msgspec import Struct
 
 from torchmark.devices.contract import BlockTimer, Costs, Device
 from torchmark.errors import UnknownName, UsageError
-from torchmark.records import Block, DeviceInfo, Memory
+from torchmark.records import Block, Conditions, DeviceInfo, Memory
 
 VARIABLE = "TORCHMARK_FAKE"
+METERS = ("none", "steady", "hot")
 FAULTS = ("none", "no-sync", "nan", "scaled", "cached", "crash", "hang", "oom")
 _EXAMPLE = f"Example: {VARIABLE}=stream=iid2,step=0.01,sync=0,seed=1"
 _STREAM_LENGTH = 100_000
 _UNSYNCHRONIZED_SHARE = 0.01
 _SCALE = 1.01
+_WATTS, _CLOCK_HZ, _COOL_C, _HOT_C = 50.0, 2e9, 50.0, 95.0
+_RECENT, _SLOWER = 5, 1.1  # steps that tell how fast it is now, and when that counts as held down
 
 
 class Script(Struct, frozen=True):
@@ -34,6 +37,8 @@ class Script(Struct, frozen=True):
     sleep: bool = False  # on: time really passes
     fault: str = "none"
     after: int = 5  # steps before a crash, a hang or an out-of-memory error
+    meter: str = "none"  # what it tells of itself: nothing, steady power and clock, or a clock that falls with heat
+    issue: float = 0.0  # seconds that pass on the host while a step is handed over
 
 
 def parse_script(text: str) -> Script:
@@ -57,7 +62,9 @@ def _parse_value(key: str, value: str) -> Any:
 
         if value not in KINDS:
             raise UnknownName("stream", value, KINDS)
-    if key in ("fault", "stream"):
+    if key == "meter" and value not in METERS:
+        raise UnknownName("meter", value, METERS)
+    if key in ("fault", "stream", "meter"):
         return value
     if key == "sleep":
         if value not in ("on", "off"):
@@ -95,6 +102,7 @@ class Fake(Device):
         self._cached: dict[Any, Any] = {}
         if not self.script.sleep:
             self.clock = lambda: self._now_s
+            self.conditions = self._conditions if self.script.meter != "none" else None
 
     @classmethod
     def present(cls) -> tuple[str, ...]:
@@ -123,8 +131,9 @@ class Fake(Device):
                 run()
                 if self._played == played:  # a step that hands nothing to the device itself counts as one
                     self._queue_work()
+            issued = clock()
             self.synchronize()
-            return Block(clock() - started)
+            return Block(clock() - started, issue_s=issued - started)
 
         return time_block
 
@@ -148,11 +157,27 @@ class Fake(Device):
         self._queued_s = 0.0
         return super().read(result)
 
+    def _conditions(self) -> Conditions:
+        """What meters of such a device would say; a hot one has as much less clock as its steps take longer."""
+        recent = sorted(self._durations_s[max(self._played - _RECENT, 0) : self._played]) or [self.script.step]
+        slower = recent[len(recent) // 2] / self.script.step if self.script.meter == "hot" else 1.0
+        held = slower > _SLOWER
+        return Conditions(
+            at_s=self._now_s,
+            clock_hz=_CLOCK_HZ / slower if held else _CLOCK_HZ,
+            temperature_c=_HOT_C if held else _COOL_C,
+            energy_j=_WATTS * self._now_s,
+            throttle=("heat",) if held else (),
+        )
+
     def _queue_work(self) -> None:
         if self._played >= self.script.after:
             self._fail()
         self._queued_s += self._next_duration()
         self._played += 1
+        if self.script.issue:  # the device has begun with what it was given first
+            self._pass_time(self.script.issue)
+            self._queued_s = max(self._queued_s - self.script.issue, 0.0)
 
     def _next_duration(self) -> float:
         if not self._durations_s:

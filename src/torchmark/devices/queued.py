@@ -46,10 +46,12 @@ class QueuedDevice(Device):
             for _, stamp in zip(range(count), stamps, strict=False):
                 run()
                 stamp.record()
+            issue_s = clock() - started
             synchronize()
             total_s = clock() - started
             used = events[: count + 1]
-            return Block(total_s, tuple(first.elapsed_time(last) / 1000 for first, last in pairwise(used)))
+            steps = tuple(first.elapsed_time(last) / 1000 for first, last in pairwise(used))
+            return Block(total_s, steps, issue_s=issue_s)
 
         return time_block
 

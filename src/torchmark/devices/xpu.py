@@ -58,6 +58,7 @@ class Xpu(QueuedDevice):
             driver=properties.driver_version,
             capability=getattr(properties, "version", None),
             cores=properties.gpu_eu_count,
+            cache_bytes=getattr(properties, "last_level_cache_size", None) or None,
         )
 
     def select(self) -> None:

@@ -6,13 +6,15 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
 from torchmark.devices import KINDS
 from torchmark.errors import UnknownName, UsageError
-from torchmark.measure.parameters import RANGE_HELP, list_parameters, read_params, split_values
+from torchmark.measure.parameters import RANGE_HELP, list_parameters, read_params, split_values, whole_range
+from torchmark.measure.ways import check_ways
 from torchmark.meters.contention import allowed_cores
 from torchmark.records import DTYPES, MOST_CASES, TRANSFERS, Case, Value, parse_case, parse_value
 from torchmark.workloads import find_workload
@@ -39,6 +41,7 @@ class Sweep(Struct, frozen=True):
     transfer: Sequence[str] = ("resident",)
     threads: Sequence[str] = ()
     workers: Sequence[str] = ()
+    ways: Mapping[str, Sequence[str]] = field(default_factory=dict)
     nodes: int = 1  # among which the workers are shared out
     tiny: bool = False
 
@@ -80,12 +83,19 @@ def check_case(case: Case) -> Case:
     _check_count("workers", case.workers, _MOST_THREADS)
     if case.workers > 1 and not workload.distributed:
         raise UsageError(f"{case.workload} runs in one worker only", "Leave --workers out")
-    return msgspec.structs.replace(case, params=_changed(workload, read_params(workload, case.params)))
+    params = read_params(workload, case.params)
+    workload.check(params)
+    return msgspec.structs.replace(case, params=_changed(workload, params), ways=check_ways(case))
 
 
 def full_params(case: Case) -> Struct:
     """All parameters of the case's workload, those at their default included."""
     return read_params(find_workload(case.workload), case.params)
+
+
+def range_of(case: Case, name: str) -> tuple[int, int] | None:
+    """Which whole numbers a parameter of the case's workload takes; None where it takes no such."""
+    return whole_range(find_workload(case.workload), name)
 
 
 def _changed(workload: Workload, params: Struct) -> dict[str, Value]:
@@ -106,7 +116,7 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
     for name in sweep.params:
         _check_name(f"parameter of {workload.name}", name, declared)
     names = [name for name in declared if name in sweep.params]
-    axes: list[Sequence[str | None]] = [
+    axes: list[Sequence[Any]] = [
         split_values(sweep.devices),
         split_values(sweep.modes) or workload.modes[:1],
         *(split_values(sweep.params[name]) for name in names),
@@ -115,11 +125,12 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
         split_values(sweep.transfer),
         split_values(sweep.threads) or (_equal_threads(sweep),),
         split_values(sweep.workers) or (str(workload.default_workers),),
+        _combinations(sweep.ways),
     ]
     if math.prod(map(len, axes)) > MOST_CASES:
         raise UsageError(f"the sweep has more than {MOST_CASES} cases", "Ask for fewer values at once")
     start = _changed(workload, workload.tiny) if sweep.tiny else {}
-    for device, mode, *values, dtype, compile_, transfer, threads, workers in product(*axes):
+    for device, mode, *values, dtype, compile_, transfer, threads, workers, ways in product(*axes):
         given = {name: parse_value(str(value)) for name, value in zip(names, values, strict=True)}
         yield Case(
             workload=workload.name,
@@ -131,7 +142,13 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
             transfer=str(transfer),  # type: ignore[arg-type]  # checked with everything else
             threads=None if threads is None else _number("threads", threads),
             workers=_number("workers", str(workers)),
+            ways=ways,
         )
+
+
+def _combinations(ways: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    values = [split_values(texts) for texts in ways.values()]
+    return [dict(zip(ways, chosen, strict=True)) for chosen in product(*values)]
 
 
 def _equal_threads(sweep: Sweep) -> str | None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -22,16 +22,34 @@ from torchmark.measure import doorway
 from torchmark.measure.launch import LONGEST_WAIT_S, end_process
 from torchmark.measure.messages import Measured, Order, Phase, Refused, Reply, decode_reply, encode
 from torchmark.measure.outcomes import death_of, memory_kills
+from torchmark.measure.ways import environment_of
 from torchmark.records import Case, Result, Status
 from torchmark.workloads import find_workload
+from torchmark.workloads.own import is_own
 
 NEEDED = ("msgspec", "numpy", "psutil", "scipy")
 LAST_WORDS_BYTES = 4096
 LAST_LINES = 8
+FIRST_STEP = "first step"  # the phase in which a step shows for the first time how slow it is
 DRAIN_S = 1.0
 _LAUNCHER = "__PYVENV_LAUNCHER__"  # macOS: would make another interpreter believe that it is ours
 
 Expected = TypeVar("Expected", bound=Reply)
+
+
+class Started(Protocol):
+    """What is known of a process that was started, in whatever way: the two pipes to it, and how it ends."""
+
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def wait(self) -> object: ...
 
 
 class ProcessFailed(Exception):  # noqa: N818 -- reads as what it is where it is caught
@@ -56,7 +74,10 @@ def needed_modules(case: Case) -> tuple[str, ...]:
     """What an interpreter must have to measure this case."""
     workload = find_workload(case.workload)
     uses_torch = workload.needs_torch or not case.device.startswith("fake")
-    return (*NEEDED, *(["torch"] if uses_torch else []), *(name.partition(".")[0] for name in workload.imports))
+    home = type(workload).__module__.partition(".")[0]  # of a plug-in: the package that brings it
+    brought = [] if home == "torchmark" or is_own(case.workload) else [home]
+    imports = [name.partition(".")[0] for name in workload.imports]
+    return tuple(dict.fromkeys((*NEEDED, *(["torch"] if uses_torch else []), *imports, *brought)))
 
 
 class Elsewhere:
@@ -74,14 +95,18 @@ class Elsewhere:
         self.name = name
         self._python, self._case, self._timeout_s, self._listen = python, case, timeout_s, listen
         self._phase, self._said_anything, self._kills = "start", False, memory_kills()
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
-        changed = {name: value for name, value in os.environ.items() if name != _LAUNCHER} | dict(environment or {})
-        self._process = _start([python, doorway.__file__, *needed_modules(case)], changed, self._printed)
+        self._printed = tempfile.NamedTemporaryFile()  # noqa: SIM115 -- closed with the process
+        self._process = self._begin(environment_of(case.ways) | dict(environment or {}))
         self._replies: SimpleQueue[bytes | None] = SimpleQueue()
         reader = threading.Thread(target=self._read, daemon=True)
         self._waiter = threading.Thread(target=self._await_end, args=(reader,), daemon=True)
         reader.start()
         self._waiter.start()
+
+    def _begin(self, environment: Mapping[str, str]) -> Started:
+        """Start the process itself, with these variables changed."""
+        changed = {name: value for name, value in os.environ.items() if name != _LAUNCHER} | dict(environment)
+        return _start([self._python, doorway.__file__, *needed_modules(self._case)], changed, self._printed)
 
     def tell(self, order: Order) -> None:
         """Hand an order over; whether anybody obeys shows when the answer is asked for."""
@@ -90,8 +115,9 @@ class Elsewhere:
             self._process.stdin.write(encode(order) + b"\n")
             self._process.stdin.flush()
 
-    def hear(self, kind: type[Expected]) -> Expected:
-        """Sleep until the process answers in this way. Raises ProcessFailed where it will not any more."""
+    def hear(self, kind: type[Expected], patience_s: float | None = None) -> Expected:
+        """Sleep until the process answers in this way. Raises ProcessFailed where it will not any more, or not in time;
+        patience is for what comes after it has been built."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             message = self._next(deadline)
@@ -104,6 +130,8 @@ class Elsewhere:
             if isinstance(message, Phase) and message.name:
                 self._phase = message.name
                 self._listen(self.name, message)
+                if patience_s is not None and message.name == FIRST_STEP:
+                    deadline = min(deadline, time.monotonic() + patience_s)
 
     def ask(self, order: Order, kind: type[Expected]) -> Expected:
         """Tell, and wait for the answer."""
@@ -147,6 +175,7 @@ class Elsewhere:
         self._replies.put(None)
 
     def _next(self, deadline: float) -> Reply:
+        since = time.monotonic()
         while True:
             left = max(deadline - time.monotonic(), 0.0)
             try:
@@ -154,7 +183,7 @@ class Elsewhere:
             except Empty:
                 if left > LONGEST_WAIT_S:
                     continue
-                reason = f"no answer after {self._timeout_s:g} s; it was busy with: {self._phase}"
+                reason = f"no answer after {time.monotonic() - since:.3g} s; it was busy with: {self._phase}"
                 raise self._failure("timeout", reason) from None
             if line is None:
                 raise self._failure(
@@ -180,7 +209,7 @@ class Elsewhere:
         return tuple([line for line in lines if line.strip()][-LAST_LINES:])
 
 
-def _start(command: list[str], environment: Mapping[str, str], printed: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(command: list[str], environment: Mapping[str, str], printed: Any) -> Started:
     try:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=printed, env=environment)
     except OSError as error:

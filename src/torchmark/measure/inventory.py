@@ -15,6 +15,7 @@ from torchmark.measure.machine import describe_machine
 from torchmark.meters import open_conditions
 from torchmark.meters.contention import allowed_cores, capacity
 from torchmark.meters.power import PowerMeter
+from torchmark.meters.vitals import open_vitals
 from torchmark.records import Caution, Conditions, DeviceInfo, Machine
 
 _BUSY_SHARE = 0.1
@@ -39,6 +40,7 @@ class Inventory(Struct, frozen=True):
     threads: Threads
     dtypes: tuple[DtypeSupport, ...]
     cautions: tuple[Caution, ...]
+    meters: dict[str, dict[str, str]] = {}  # of each device: who measures what, or why nobody does
 
 
 def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
@@ -51,7 +53,8 @@ def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
         infos.append(device.info())
         dtypes += try_dtypes(name)
     cautions += judge_dtypes(dtypes)
-    return Inventory(describe_machine(infos), count_threads(), tuple(dtypes), cautions)
+    meters = {info.name: open_vitals(info.name).provenance for info in infos if not info.name.startswith("fake")}
+    return Inventory(describe_machine(infos), count_threads(), tuple(dtypes), cautions, meters)
 
 
 def find_cautions(listen_s: float = _LISTEN_S) -> tuple[Caution, ...]:

@@ -30,6 +30,7 @@ def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) 
         high_s=sum(stage.steps * stage.high_s for stage in stages),
         whole=False,
         stages=tuple(stages),
+        epochs=step.epochs,
     )
 
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -22,6 +22,7 @@ from torchmark.measure import preload
 from torchmark.measure.messages import Measured, Message, Phase, Refused, Surveyed, decode_message, encode
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.records import Status
+from torchmark.workloads.own.files import known_files, serve_knowing
 
 GRACE_S = 2.0
 LEAVING_S = 1.0
@@ -48,21 +49,22 @@ class Launcher:
         fresh: bool = False,
         imports: Iterable[str] = (),  # what else all workers can share; counts only for the first that starts a server
         serve: Serve | None = None,  # what a worker does; None: it measures
+        environment: Mapping[str, str] | None = None,  # what stands in it before torch is loaded; asks for `fresh`
     ) -> None:
-        self._log, self._serve = log, serve
+        self._log, self._serve, self._environment = log, serve, environment or {}
         forbid_fallback()  # torch reads this while it is imported, which the workers' server does once for all
-        self._context = _context([*(["torch"] if imports_torch else []), *imports], fresh)
+        self._context = worker_context([*(["torch"] if imports_torch else []), *imports], fresh)
         self._server_is_up = False
 
     def run(self, job: msgspec.Struct, timeout_s: float, listen: Listen) -> Ended:
         """Start a worker for the job, hand out what it says, and return when it has ended or had to be ended."""
         try:
             return self._run(job, timeout_s, listen)
-        except _NotStarted:  # the server was killed at this very moment; once it is seen to be dead there is a new one
+        except NotStarted:  # the server was killed at this very moment; once it is seen to be dead there is a new one
             time.sleep(RESTART_S)
             try:
                 return self._run(job, timeout_s, listen)
-            except _NotStarted as error:
+            except NotStarted as error:
                 return Ended(None, "crashed", f"no worker could be started: {type(error.__cause__).__name__}")
 
     def _run(self, job: msgspec.Struct, timeout_s: float, listen: Listen) -> Ended:
@@ -72,10 +74,12 @@ class Launcher:
         from torchmark.measure.worker import serve
 
         target, log = self._serve or serve, str(self._log) if self._log else None
-        process = self._context.Process(target=target, args=(theirs, lifeline_end, log))  # type: ignore[attr-defined]
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=serve_knowing, args=(known_files(), target, theirs, lifeline_end, log)
+        )
         try:
-            with _undisturbed() if self._server_is_up else contextlib.nullcontext():
-                _start(process)
+            with undisturbed() if self._server_is_up else contextlib.nullcontext(), _variables(self._environment):
+                start(process)
             self._server_is_up = self._context.get_start_method() == "forkserver"
             theirs.close()
             lifeline_end.close()
@@ -91,19 +95,35 @@ class Launcher:
             lifeline.close()
 
 
-class _NotStarted(Exception):  # noqa: N818 -- never leaves this file
+class NotStarted(Exception):  # noqa: N818 -- reads as what it is where it is caught
     """The system, or the server that forks workers, gave none."""
 
 
-def _start(process) -> None:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
+def start(process) -> None:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
+    """Start it, or say that there is none."""
     try:
         process.start()
     except (OSError, EOFError) as error:
-        raise _NotStarted from error
+        raise NotStarted from error
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def _variables(environment: Mapping[str, str]) -> Iterator[None]:
+    """Inside, these stand in the environment, which a process that is started anew takes over."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
     """Signals wait: half-started, a worker would tell its end to the terminal.
 
     Only where the server forks it: a process that is started directly would keep the signals blocked.
@@ -118,7 +138,7 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def _context(imports: Iterable[str], fresh: bool) -> BaseContext:
+def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
     """Forking needs a parent that imported everything and ran nothing; elsewhere, and for full freshness, spawn."""
     if sys.platform != "linux" or fresh:
         return multiprocessing.get_context("spawn")
@@ -189,7 +209,7 @@ def _killed_at(process, deadline: float) -> Iterator[None]:  # type: ignore[no-u
     seconds = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
     guard = threading.Timer(seconds, _signal_group, (process, getattr(signal, "SIGKILL", signal.SIGTERM)))
     guard.daemon = True
-    with _undisturbed():  # a thread keeps what is blocked when it begins: signals are for the main one
+    with undisturbed():  # a thread keeps what is blocked when it begins: signals are for the main one
         guard.start()
     try:
         yield

@@ -30,6 +30,9 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
     whole: bool = False  # run the whole job, too
     data: str | None = None  # folder with the real data sets
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine
+    memory_bytes: int | None = None  # what the case may have of the host's memory, where that is less than is free
+    turns: int = 8  # that a side of a live comparison may have
+    compile_cache: str | None = None  # a folder in which no other run has left what it compiled
 
 
 class SurveyJob(Struct, frozen=True, tag="survey"):
@@ -108,11 +111,20 @@ class Prepare(Struct, frozen=True, tag="prepare"):
     """Build the case, run its first steps and check its numbers, while the other side waits."""
 
 
+class Stepped(Struct, frozen=True, tag="stepped"):
+    """A side has done its first step, which may have compiled something, and a warm one; its check is still to come."""
+
+    first_s: float
+    step_s: float
+    items: float = 0.0  # that a step is worth
+
+
 class Prepared(Struct, frozen=True, tag="prepared"):
-    """A side is ready for its turns: about how long a step takes, and how many make a sample."""
+    """A side is ready for its turns: about how long a step takes, how many make a sample, what one is worth."""
 
     step_s: float
     block_size: int
+    items: float = 0.0
 
 
 class TakeTurn(Struct, frozen=True, tag="take turn"):
@@ -136,7 +148,7 @@ class SumUp(Struct, frozen=True, tag="sum up"):
 Job = MeasureJob | SurveyJob
 Order = Job | Prepare | TakeTurn | SumUp
 Message = Phase | Sampled | Measured | Replayed | Surveyed | Refused
-Reply = Message | Opened | Prepared | Turned
+Reply = Message | Opened | Stepped | Prepared | Turned
 
 encode = msgspec.json.Encoder().encode
 decode_job = msgspec.json.Decoder(Job).decode

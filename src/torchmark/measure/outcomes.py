@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torchmark.errors import DeviceError, DoesNotFitError, TorchmarkError, UnsupportedError, WrongResultError
 from torchmark.records import Status
+from torchmark.workloads.own.importing import place_of
 
 # Some backends raise a plain RuntimeError where memory ends; these are their words.
 OUT_OF_MEMORY = re.compile(
@@ -31,6 +32,7 @@ _CURES = {
 def status_of(error: BaseException) -> tuple[Status, str]:
     """The status and the reason for an exception that ended a case."""
     text = f"{type(error).__name__}: {str(error).strip()}".removesuffix(": ")
+    place = place_of(error)
     if isinstance(error, WrongResultError):
         return "wrong-result", str(error)
     if isinstance(error, DoesNotFitError):
@@ -41,15 +43,19 @@ def status_of(error: BaseException) -> tuple[Status, str]:
         return "crashed", str(error)
     # By name, so that a worker without torch can tell too.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or OUT_OF_MEMORY.search(text):
-        return "oom", _first_line(text)
+        return "oom", _first_line(text, place)
     if isinstance(error, NotImplementedError) or UNSUPPORTED.search(text):
-        return "unsupported", _first_line(text)
-    return "crashed", _first_line(text)
+        return "unsupported", _first_line(text, place)
+    return "crashed", _first_line(text, place)
 
 
-def _first_line(text: str) -> str:
-    """Whole, with paths and all: what is private in it is taken out, and the rest made short, where it is stored."""
-    return next((line for line in text.splitlines() if line.strip()), "")[:LONGEST_REASON]
+def _first_line(text: str, place: str) -> str:
+    """After the line of the user's own file that it came from, if it did.
+
+    Whole, with paths and all: what is private in it is taken out, and the rest made short, where it is stored.
+    """
+    first = next((line for line in text.splitlines() if line.strip()), "")[:LONGEST_REASON]
+    return f"{place}: {first}" if place else first
 
 
 def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: str = "the worker") -> tuple[Status, str]:

@@ -46,6 +46,16 @@ def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | 
     return msgspec.structs.replace(start or workload.params(), **changes)
 
 
+def whole_range(workload: Workload, name: str) -> tuple[int, int] | None:
+    """The smallest and the largest whole number that a parameter takes; None where it takes no such."""
+    info = inspect.type_info(workload.params)
+    assert isinstance(info, inspect.StructType)
+    (kind,) = (field.type for field in info.fields if field.name == name)
+    if not isinstance(kind, inspect.IntType) or kind.ge is None or kind.le is None:
+        return None
+    return kind.ge, kind.le
+
+
 def split_settings(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """What `-p batch=16,64 -p outputs=2` gives: each name with its values, still as typed."""
     found: dict[str, tuple[str, ...]] = {}
@@ -114,10 +124,15 @@ def _choices(kind: inspect.Type) -> tuple[str, ...]:
 
 
 def _takes(kind: inspect.Type) -> str:
+    if isinstance(kind, inspect.Metadata):
+        return str((kind.extra_json_schema or {}).get("description") or _takes(kind.type))
     if isinstance(kind, inspect.LiteralType):
         return ", ".join(_choices(kind))
     if isinstance(kind, inspect.BoolType):
         return "on, off"
+    if isinstance(kind, inspect.UnionType):  # one kind, or the word that says that it has no default
+        kinds = [each for each in kind.types if not isinstance(each, inspect.LiteralType)]
+        return _takes(kinds[0]) if len(kinds) == 1 else "a value"
     if not isinstance(kind, inspect.IntType | inspect.FloatType):
         return "a word"
     words = "a whole number" if isinstance(kind, inspect.IntType) else "a number"

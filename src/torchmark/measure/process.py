@@ -7,17 +7,19 @@ import re
 import time
 
 from torchmark.devices.contract import Device
-from torchmark.records import Value
+from torchmark.measure.ways import follow
+from torchmark.records import Case, Value
 
 PREHEAT_SIZE = 512
 
 
-def prepare_torch(threads: int | None) -> dict[str, Value | None]:
-    """Set the thread count, and note every setting that changes the speed."""
+def prepare_torch(case: Case) -> dict[str, Value | None]:
+    """Set what the case asks of the process, and note every setting that changes the speed."""
+    follow(case.ways)
     import torch
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if case.threads is not None:
+        torch.set_num_threads(case.threads)
     return {
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
@@ -30,6 +32,8 @@ def prepare_torch(threads: int | None) -> dict[str, Value | None]:
         "onednn_max_isa": _instruction_set(os.environ.get("ONEDNN_MAX_CPU_ISA")),
         "omp_num_threads": _number(os.environ.get("OMP_NUM_THREADS")),
         "kmp_blocktime": _number(os.environ.get("KMP_BLOCKTIME")),
+        "omp_proc_bind": _word(os.environ.get("OMP_PROC_BIND")),
+        "omp_wait_policy": _word(os.environ.get("OMP_WAIT_POLICY")),
     }
 
 
@@ -39,13 +43,19 @@ def _instruction_set(text: str | None) -> str | None:
     return text if text is not None and re.fullmatch(known, text, re.IGNORECASE) else None
 
 
+def _word(text: str | None) -> str | None:
+    """What OpenMP itself knows, for the same reason."""
+    known = r"true|false|close|spread|primary|master|active|passive"
+    return text.lower() if text is not None and re.fullmatch(known, text, re.IGNORECASE) else None
+
+
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
-def limit_memory(sharers: int) -> None:
-    """Refuse this process more memory than is free, or its share where ranks divide it: then too large a case ends as
-    `oom`, not the whole machine."""
+def limit_memory(sharers: int, most_bytes: int | None = None) -> None:
+    """Refuse this process more memory than is free, or its share where ranks divide it, or more than it may have: then
+    too large a case ends as `oom`, not the whole machine."""
     try:
         import resource
 
@@ -55,7 +65,10 @@ def limit_memory(sharers: int) -> None:
     if not hasattr(resource, "RLIMIT_DATA"):
         return
     own = psutil.Process().memory_info()
-    free = psutil.virtual_memory().available // sharers + getattr(own, "data", own.rss)
+    held = getattr(own, "data", own.rss)
+    free = psutil.virtual_memory().available // sharers + held
+    if most_bytes is not None:  # of which this process has some already, and not all of that is counted as data
+        free = min(free, held + max(most_bytes - own.rss, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (free if hard < 0 else min(free, hard), hard))
 

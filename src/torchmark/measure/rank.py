@@ -109,7 +109,7 @@ def _lead(part: TakePart, member: Member, worker: Connection) -> bytes:
 
 def _follow(part: TakePart, member: Member, rank: int) -> bytes:
     job, device = part.job, member.device
-    prepare_torch(job.case.threads)
+    prepare_torch(job.case)
     if device.kind == "cpu":
         limit_memory(int(os.environ["LOCAL_WORLD_SIZE"]))
     workload = find_workload(job.case.workload)

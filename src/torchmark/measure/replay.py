@@ -85,7 +85,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     started = time.perf_counter()
     say(Phase("build"))
     device = open_device(task.case.device)
-    settings = {} if procedure.whole_process else prepare_torch(task.case.threads)
+    settings = {} if procedure.whole_process else prepare_torch(task.case)
     if device.kind == "cpu":
         limit_memory(task.case.workers)
     device.reset_peak_memory()

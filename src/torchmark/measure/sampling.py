@@ -20,6 +20,7 @@ CONFIRMATION_Z = 2.3
 CORRELATED = 2.0  # correlation time from which a series counts as correlated
 ENOUGH_TIMES = 100.0  # a correlated series must be this many correlation times long before it may be called steady
 FEWEST_SAMPLES = 3
+ROOMY = 0.8  # of the room for samples: steps may become faster than they were at first
 SYNC_TIMES = 2.0  # a block must take this many times the sync before the rest of it is worth dividing
 PROBE_GROWTH = 16
 
@@ -34,6 +35,7 @@ class Settings(Struct, frozen=True):
     target: float = 0.01
     budget_s: float = 5.0
     steps: int | None = None  # exactly this many steps, one sample each, whatever their precision
+    sustain: bool = False  # go on until the budget is spent, however precise it is by then
     min_samples: int = 30
     min_time_s: float = 1.0
     min_effective: float = 20.0
@@ -85,6 +87,13 @@ def block_size_for(step_s: float, sync_cost_s: float) -> int:
     """The fewest steps that keep the sync under 1% of a sample, and a sample well above the clock's grain."""
     step_s = max(step_s, 1e-9)
     return max(1, math.ceil(sync_cost_s / SYNC_SHARE / step_s), math.ceil(MIN_BLOCK_S / step_s))
+
+
+def block_size_to_sustain(time_block: TimeBlock, block_size: int, settings: Settings) -> int:
+    """How many steps must make a sample so that those of the whole time find room; 1 where each step may be one."""
+    step_s = as_block(time_block(block_size)).total_s / block_size
+    steps = settings.budget_s / max(step_s, 1e-9)
+    return max(1, math.ceil(steps / (ROOMY * settings.max_samples)))
 
 
 class Samples:
@@ -150,7 +159,7 @@ class StopRule:
             good = self._agrees(values, reading)
         # A number of steps that was fixed beforehand cannot have been chosen by luck.
         self.confirmed = good and (self._good_at > 0 or self.settings.steps is not None)
-        self.finished = self.finished or self.confirmed
+        self.finished = self.finished or (self.confirmed and not self.settings.sustain)
         self._good_at = count if good else 0
         self._next = math.ceil(count * (self.settings.confirmation if good else self.settings.growth))
         self.reading = reading

@@ -9,13 +9,15 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.roofline import NONE, Ceilings
 from torchmark.analyze.summary import combine_results, process_spread
 from torchmark.errors import DeviceError, TorchmarkError
 from torchmark.measure.cases import full_params
 from torchmark.measure.launch import Ended, Launcher
 from torchmark.measure.messages import Measured, MeasureJob, Message, Refused, Rendezvous, Surveyed, SurveyJob
+from torchmark.measure.roof import Roof
 from torchmark.measure.sampling import DEFAULTS, Settings
+from torchmark.measure.ways import environment_of
 from torchmark.records import Case, Machine, Result, Rigor, Run
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
@@ -28,9 +30,10 @@ LEAST_SHARE_S = 0.2
 FIRST_LOOK = 0.7  # of an even share, where many cases are due: building and slow steps take more than theirs
 TIMEOUT_SHARE = 0.5  # preparing, slow steps and whole jobs come on top
 MOST_NEED_S = 60.0  # no case may starve the others, however noisy it is
+MOST_SUSTAINED = 20_000  # samples: enough for any slope, and a file that can be sent around
 MOST_MISSED = 5.0  # a target that is missed by more than this is out of reach
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
-REFERENCE_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
+BESIDE_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 REFERENCE_PROCESSES = 3
 REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run has no time to measure anything beside what was asked for
 
@@ -44,6 +47,7 @@ class Plan(Struct, frozen=True):
     timeout_s: float = 600.0
     target: float = 0.01
     steps: int | None = None
+    sustain_s: float | None = None  # keep every case going for so long, however precise it is by then
     seed: int = 0
     data: str | None = None  # folder with the real data sets
     guarded: bool = False  # leave out what would not fit into memory: nobody asked for it by name
@@ -51,8 +55,8 @@ class Plan(Struct, frozen=True):
 
     @property
     def processes(self) -> int:
-        """Fresh processes for each case; a fixed number of steps is one procedure in one process."""
-        return 1 if self.steps is not None else PROCESSES[self.rigor]
+        """Fresh processes for each case; a fixed number of steps, or a fixed time, is one procedure in one process."""
+        return 1 if self.steps is not None or self.sustain_s is not None else PROCESSES[self.rigor]
 
     @property
     def needs_torch(self) -> bool:
@@ -82,16 +86,31 @@ class SpreadFound(Struct, frozen=True):
     value: float
 
 
-Event = Started | Finished | SpreadFound
+class Revised(Struct, frozen=True):
+    """A result in the light of what was measured after it."""
+
+    result: Result
+
+
+Event = Started | Finished | SpreadFound | Revised
 Listen = Callable[[Message], None]
 
 
 class Session:
     """One run under way. Use it once."""
 
-    def __init__(self, plan: Plan, machine: Machine | None, listen: Listen, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        machine: Machine | None,
+        listen: Listen,
+        log: Path | None = None,
+        ceilings: Ceilings = NONE,
+    ) -> None:
         self._plan, self._machine, self._listen = plan, machine, listen
+        self._roof = Roof(ceilings, self._measure_beside)
         self._launcher = Launcher(log, imports_torch=plan.needs_torch, fresh=plan.rigor == "rigorous")
+        self._log = log
         self._results: dict[str, list[Result]] = {}
         self._wanted = {case.text: plan.processes for case in plan.cases}
         self._warm: set[str] = set()
@@ -102,6 +121,7 @@ class Session:
         """Measure everything that is not done yet, one process after another, each round over all cases."""
         for text, results in (done or {}).items():
             self._results[text] = list(results)
+            self._roof.remember(self._combined(results))
             if len(results) == 1 and text in self._wanted and _is_costly(results[0]):
                 self._wanted[text] = 1
         self._deadline = time.monotonic() + self._plan.budget_s
@@ -116,6 +136,7 @@ class Session:
         spread = process_spread(estimates) if len(estimates) >= REFERENCE_PROCESSES else None
         if spread is not None:
             yield SpreadFound(spread)
+        yield from map(Revised, self._roof.revised())
 
     def interrupted(self) -> tuple[Result, ...]:
         """The case that an interrupt has dropped, unless an earlier process has given it a result already."""
@@ -128,7 +149,7 @@ class Session:
         """Run one case until the session is interrupted; raises where it cannot run."""
         self._deadline = time.monotonic() + self._plan.timeout_s
         job = replace(self._job(case, 0, self._plan.budget_s), watch=True)
-        result = _result(case, self._launcher.run(job, self._plan.timeout_s, self._listen))
+        result = result_of(case, self._launcher_of(case).run(job, self._plan.timeout_s, self._listen))
         raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}")
 
     def _is_due(self, case: Case, process: int) -> bool:
@@ -146,15 +167,23 @@ class Session:
             return
         self._under_way = case
         yield Started(case, process)
-        ended = self._launcher.run(self._job(case, process, share), self._plan.timeout_s, self._listen)
-        result = _result(case, ended)
+        launcher = self._launcher_of(case)
+        ended = launcher.run(self._job(case, process, share), self._plan.timeout_s, self._listen)
+        result = result_of(case, ended)
         samples = result.processes[0].samples_s if result.processes else ()
         if process == 0 and _is_costly(result):
             self._wanted[case.text] = 1
         yield replace(self._add(case, result), process=process, samples_s=samples)
 
+    def _launcher_of(self, case: Case) -> Launcher:
+        """What must stand in the environment before torch is loaded asks for a process that has not loaded it."""
+        environment = environment_of(case.ways)
+        return Launcher(self._log, fresh=True, environment=environment) if environment else self._launcher
+
     def _share(self, case: Case) -> float:
         """Time for the next process: in the first round alike for all, then by what each case was found to need."""
+        if self._plan.sustain_s is not None:
+            return self._plan.sustain_s
         if self._plan.rendezvous:  # every node must come to the same decisions, whatever its clock says
             return self._plan.budget_s / (len(self._plan.cases) * self._plan.processes)
         left = self._deadline - time.monotonic()
@@ -194,24 +223,32 @@ class Session:
             seed=self._plan.seed,
             process=process,
             preheat_s=min(PREHEAT_S, share / 4) if first_on_device else 0.0,
-            time_left_s=None if self._plan.rendezvous else self._deadline - time.monotonic(),
+            time_left_s=None if self._is_fixed() else self._deadline - time.monotonic(),
             whole=self._plan.rigor == "rigorous" and process == 0,
             data=self._plan.data,
             rendezvous=self._plan.rendezvous,
         )
 
+    def _is_fixed(self) -> bool:
+        """Whether each case has its time, whatever the others take."""
+        return self._plan.rendezvous is not None or self._plan.sustain_s is not None
+
     def _settings(self, share: float) -> Settings:
-        return replace(DEFAULTS, target=self._plan.target, budget_s=share, steps=self._plan.steps)
+        settings = replace(DEFAULTS, target=self._plan.target, budget_s=share, steps=self._plan.steps)
+        return settings if self._plan.sustain_s is None else replace(settings, sustain=True, max_samples=MOST_SUSTAINED)
 
     def _add(self, case: Case, result: Result) -> Finished:
         self._under_way = None
         results = self._results.setdefault(case.text, [])
         results.append(result)
+        return Finished(self._roof.judge(self._combined(results)), len(results) - 1)
+
+    def _combined(self, results: Sequence[Result]) -> Result:
         combined = replace(combine_results(results), rigor=self._plan.rigor)
         if combined.estimate and self._machine and self._machine.on_battery:
             flags = (*combined.estimate.flags, "on-battery")
             combined = replace(combined, estimate=replace(combined.estimate, flags=flags))
-        return Finished(replace(combined, cautions=cautions_of(combined)), len(results) - 1)
+        return combined
 
     def _skipped(self, case: Case) -> Result:
         reason = f"the budget of {self._plan.budget_s:g} s was spent before its turn. Give it more time with --budget"
@@ -237,8 +274,26 @@ class Session:
 
     def _reference(self, count: int) -> list[Result]:
         """A small case in fresh processes, for the spread between processes; not a result of the run."""
-        jobs = [MeasureJob(REFERENCE, REFERENCE_SETTINGS, seed=self._plan.seed) for _ in range(count)]
-        return [_result(REFERENCE, self._launcher.run(job, self._plan.timeout_s, lambda _: None)) for job in jobs]
+        return _repeat(self._launcher, self._beside_job(REFERENCE), count, self._plan.timeout_s)
+
+    def _measure_beside(self, case: Case) -> Result:
+        """A short look at a case that is not one of the run."""
+        (result,) = _repeat(self._launcher, self._beside_job(case), 1, self._plan.timeout_s)
+        return result
+
+    def _beside_job(self, case: Case) -> MeasureJob:
+        return MeasureJob(case, BESIDE_SETTINGS, seed=self._plan.seed)
+
+
+def measure_spread(timeout_s: float = SURVEY_TIMEOUT_S) -> float | None:
+    """How far fresh processes of this machine differ, by itself; None where they could not be started."""
+    results = _repeat(Launcher(), MeasureJob(REFERENCE, BESIDE_SETTINGS), REFERENCE_PROCESSES, timeout_s)
+    estimates = [estimate for result in results for estimate in result.processes]
+    return process_spread(estimates) if len(estimates) >= REFERENCE_PROCESSES else None
+
+
+def _repeat(launcher: Launcher, job: MeasureJob, count: int, timeout_s: float) -> list[Result]:
+    return [result_of(job.case, launcher.run(job, timeout_s, lambda _: None)) for _ in range(count)]
 
 
 def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
@@ -276,7 +331,8 @@ def _by_process(result: Result) -> list[Result]:
     ]
 
 
-def _result(case: Case, ended: Ended) -> Result:
+def result_of(case: Case, ended: Ended) -> Result:
+    """What a worker gave, or the result that says why it gave nothing."""
     if isinstance(ended.answer, Measured):
         return ended.answer.result
     return Result(case=case, status=ended.status, reason=ended.reason, version=find_workload(case.workload).version)

@@ -28,6 +28,7 @@ from torchmark.measure.messages import (
     Order,
     Prepared,
     Reply,
+    Stepped,
     SumUp,
     SurveyJob,
     TakeTurn,
@@ -36,6 +37,7 @@ from torchmark.measure.messages import (
     encode,
 )
 from torchmark.measure.outcomes import status_of
+from torchmark.measure.power import complete_power
 from torchmark.measure.process import limit_memory, prepare_torch
 from torchmark.measure.team import ALONE
 from torchmark.measure.timing import quiet_interpreter
@@ -48,6 +50,7 @@ from torchmark.records import NumericCheck, Result
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Step
 
+WARM_STEPS, WARM_STEPS_S = 5, 0.2
 SIDES = 2  # that are alive at the same time and share the memory
 
 Say = Callable[[Reply], None]
@@ -112,27 +115,31 @@ def _take_part(job: MeasureJob, orders: Orders, say: Say, phases: Phases) -> dic
     phases.enter("import")
     device = open_device(case.device)
     uses_torch = device.needs_torch or workload.needs_torch
-    settings = prepare_torch(case.threads) if uses_torch else {}
+    settings = prepare_torch(case) if uses_torch else {}
     for name in workload.imports:
         importlib.import_module(name)
     say(Opened(describe_machine([device.info()]), _versions(workload.imports)))
     orders.get()  # to prepare: until then the other side prepares, or is not there yet
     if device.kind == "cpu":
         limit_memory(SIDES)
+    if job.compile_cache:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compile_cache
     phases.enter("build")
     host = HostMemoryMeter()
     step = workload.prepare(full_params(case), setting_of(job, device.place, 0, 1))
     phases.enter("first step" if case.compile == "off" else "compile")
-    first_s, step_s = (device.timer(step.run)(1).total_s for _ in range(2))
+    first_s = device.timer(step.run)(1).total_s
+    step_s = _warm_step(device, step)
+    say(Stepped(first_s, step_s, step.work.items))
     before_check = read_memory(device, host)
     phases.enter("check")
     numeric = _check(device, step, case.dtype if uses_torch else None) if job.process == 0 else None
     device.reset_peak_memory()
     host.reset()
-    turns = Turns(device, step.run, step_s, job.settings)
+    turns = Turns(device, step.run, step_s, job.settings, job.turns)
     phases.enter("steps")
-    _take_turns(turns, step_s, orders, say)
-    estimate = turns.estimate(first_s)
+    _take_turns(turns, Prepared(step_s, turns.block_size, step.work.items), orders, say)
+    estimate, provenance = complete_power(turns.estimate(first_s), device)
     return {
         "estimate": combine([estimate]),
         "processes": (estimate,),
@@ -140,7 +147,17 @@ def _take_part(job: MeasureJob, orders: Orders, say: Say, phases: Phases) -> dic
         "memory": most_memory([before_check, read_memory(device, host)]),
         "numeric": numeric,
         "settings": settings | step.notes,
+        "provenance": provenance,
     }
+
+
+def _warm_step(device: Device, step: Step) -> float:
+    """About how long a step takes: the quickest of a few, where they are short enough to be disturbed as a whole."""
+    time_block, since = device.timer(step.run), device.clock()
+    steps_s = [time_block(1).total_s]
+    while len(steps_s) < WARM_STEPS and device.clock() - since < WARM_STEPS_S:
+        steps_s.append(time_block(1).total_s)
+    return min(steps_s)
 
 
 def _check(device: Device, step: Step, dtype: str | None) -> NumericCheck | None:
@@ -149,10 +166,10 @@ def _check(device: Device, step: Step, dtype: str | None) -> NumericCheck | None
     return numeric
 
 
-def _take_turns(turns: Turns, step_s: float, orders: Orders, say: Say) -> None:
+def _take_turns(turns: Turns, prepared: Prepared, orders: Orders, say: Say) -> None:
     """Whatever happens between two turns of this side is the other's time: this one sleeps."""
     with quiet_interpreter():
-        say(Prepared(step_s, turns.block_size))
+        say(prepared)
         while not isinstance(order := orders.get(), SumUp):
             assert isinstance(order, TakeTurn)
             if order.timed:
@@ -165,7 +182,7 @@ def _take_turns(turns: Turns, step_s: float, orders: Orders, say: Say) -> None:
 def _versions(modules: Iterable[str]) -> dict[str, str]:
     """Of the libraries beside torch that the workload is made of."""
     found = {}
-    for name in dict.fromkeys(module.partition(".")[0] for module in modules):
+    for name in dict.fromkeys(module.partition(".")[0] for module in modules if not module.startswith("torch.")):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found

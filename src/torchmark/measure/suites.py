@@ -33,10 +33,12 @@ def _line(workload: str, only: Literal["", "cpu", "accelerators"] = "", **axes: 
 # What is quick to measure comes first, so that a run that is short of time or stopped early has the most to tell.
 _QUICK = (
     _line("null"),
+    _line("launch"),
     _line("mlp", modes="infer", transfer="resident,per-step"),
     _line("mlp", modes="train"),
     _line("tensor-add", variant="resident,as-run"),
     _line("matmul", dtypes="float32,bfloat16"),
+    _line("bandwidth", sizes="all"),
     _line("copy", "accelerators", direction="to-device,to-host", pinned="on,off"),
     _line("bert-encode", batch="1,4"),
     _line("lstm", modes="infer"),

@@ -34,6 +34,10 @@ class Team:
         """What all of the team took, from what this process took."""
         return own
 
+    def is_seen_by(self, device: Device) -> bool:
+        """Whether the meters of this one device on this one machine see all that the team takes."""
+        return self.world_size == 1 or (self.local_size == self.world_size and device.kind == "cpu")
+
     def settings(self) -> dict[str, Value | None]:
         """What about the team changes the speed."""
         return {}

@@ -19,21 +19,27 @@ from torchmark.records import Conditions, Estimand, Estimate
 
 # Before each turn: threads of the other side may spin for 0.2 s after their last step, and caches are cold.
 WARM_S = 0.2
-MOST_TURNS = 8  # timed ones, among which the room for samples is shared out
+MOST_TURNS = 8  # timed ones, unless more are asked for; the room for samples is shared out among them
 SURELY_LONG_S = 0.1  # from here on, one timing of a step tells how many make a sample
-_COUNTERS = ("at_s", "other_cpu_s", "steal_s", "throttled_s", "wait_s", "major_fault_count", "thermal_count")
+_COUNTERS = (
+    "at_s", "other_cpu_s", "steal_s", "throttled_s", "wait_s", "major_fault_count", "thermal_count", "energy_j"
+)  # fmt: skip
 
 
 class Turns:
     """One step's turns in this process."""
 
-    def __init__(self, device: Device, run: Callable[[], object], step_s: float, settings: Settings) -> None:
+    def __init__(
+        self, device: Device, run: Callable[[], object], step_s: float, settings: Settings, most: int = MOST_TURNS
+    ) -> None:
         real = device.clock is time.perf_counter
         self._costs, timer = device.calibrate(), device.timer(run)
         self._clock, self._step_s, self._settings = device.clock, step_s, settings
         self._time_block = Unpaused(with_waits(timer) if real else timer)
-        self._read = with_probe(open_conditions(family=device.family), device.clock) if real else None
-        self._samples, self._beside = Samples(settings.max_samples), Beside()
+        self._read = (
+            with_probe(open_conditions(family=device.family, device=device.name), device.clock) if real else None
+        )
+        self._samples, self._beside, self._most = Samples(settings.max_samples), Beside(), most
         self._spans: list[tuple[Conditions, Conditions]] = []
         self._duration_s = 0.0
         self._by_events = False
@@ -57,10 +63,10 @@ class Turns:
 
     def take(self, seconds: float, block_size: int) -> float:
         """One turn: the median of its steps, of which there is one at least."""
-        if len(self._spans) >= MOST_TURNS:
-            raise TorchmarkError(f"a side has at most {MOST_TURNS} turns", "Ask for fewer")
+        if len(self._spans) >= self._most:
+            raise TorchmarkError(f"a side has at most {self._most} turns", "Ask for fewer")
         self.warm_up(WARM_S, block_size)
-        first, most = self._samples.count, self._settings.max_samples // MOST_TURNS
+        first, most = self._samples.count, self._settings.max_samples // self._most
         before = self._conditions()
         began = self._clock()
         while True:
@@ -90,11 +96,8 @@ class Turns:
             call_cost_s=self._call_cost_s,
             target=settings.target,
             duration_s=self._duration_s,
-            wait_share=self._beside.wait_share,
-            switches=self._beside.switches,
-            device_step_s=self._beside.device_step_s,
-            wall_step_s=self._beside.wall_step_s,
             readings=joined(self._spans) if self._read else (),
+            **self._beside.told(),
         )
         estimate, void = summarise(values, reading, seen), self._time_block.void_count
         return replace(estimate, void_count=void, flags=(*estimate.flags, PAUSED)) if void else estimate

@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 
 from torchmark.analyze.pauses import was_paused
 from torchmark.analyze.summary import combine, most_memory
+from torchmark.analyze.sustain import sustained_of
 from torchmark.devices import diagnose, find_devices, open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import DoesNotFitError, TorchmarkError
@@ -33,7 +34,9 @@ from torchmark.measure.messages import (
     decode_job,
     encode,
 )
+from torchmark.measure.operators import LONGEST_S, count_operators, watch_fallback
 from torchmark.measure.outcomes import status_of
+from torchmark.measure.power import complete_power
 from torchmark.measure.process import limit_memory, preheat, prepare_torch
 from torchmark.measure.sampling import FEWEST_SAMPLES, Progress, Settings, choose_block_size
 from torchmark.measure.team import ALONE, Team
@@ -41,11 +44,12 @@ from torchmark.measure.timing import PAUSED, quiet_interpreter, time_on
 from torchmark.measure.trust import check_device
 from torchmark.meters.memory import HostMemoryMeter
 from torchmark.meters.pauses import count_stops, read_moment
-from torchmark.records import Caution, Memory, Result
+from torchmark.records import Caution, Estimate, JobEstimate, Memory, NumericCheck, Result
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Step, Workload
 
 WATCH_WINDOW_S = 1.0
+CPU_FALLBACK = "cpu-fallback"
 LEAST_STEPS_SHARE = 0.3
 ENOUGH_SAMPLES = 8.5  # steps that a slow case gets at least
 SLOW_SHARES = 3.0  # budgets of its own that a slow case may take for that
@@ -125,8 +129,10 @@ class Phases:
 def measure(job: MeasureJob, say: Say, team: Team = ALONE) -> Result:
     """The result of a case in this process: every failure that can be caught becomes a status."""
     phases = Phases(say)
-    workload = find_workload(job.case.workload)
-    params = full_params(job.case)
+    try:
+        workload, params = find_workload(job.case.workload), full_params(job.case)
+    except TorchmarkError as error:  # a file of the user's may have changed or gone meanwhile
+        return Result(case=job.case, status="crashed", reason=str(error))
     common: dict[str, Any] = {
         "case": job.case,
         "version": workload.version,
@@ -152,9 +158,8 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, s
     phases.enter("import")
     device = team.open(case.device)
     uses_torch = device.needs_torch or workload.needs_torch
-    settings = (prepare_torch(case.threads) if uses_torch else {}) | team.settings()
-    if device.kind == "cpu":
-        limit_memory(team.local_size)
+    settings = (prepare_torch(case) if uses_torch else {}) | team.settings()
+    _limit_memory(device, team, job.memory_bytes)
     if job.preheat_s > 0 and device.needs_torch:
         phases.enter("preheat")
         preheat(device, job.preheat_s)
@@ -163,40 +168,66 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, s
     step = workload.prepare(params, setting_of(job, device.place, team.rank, team.world_size))
     team.take(step)
     phases.enter("first step" if case.compile == "off" else "compile")
-    first_s = _first_step(device, step)
+    first_s, fallen_back = _first_step(device, step)
     step_s = _check_fits(job, device, step, first_s)
     before_check = team.memory(read_memory(device, host))
+    _limit_memory(device, team, None)  # what follows is not the case's own need
     phases.enter("check")
-    numeric = None
-    if job.process == 0:  # the other processes of a case compute the very same
-        numeric = team.check(step, device, case.dtype) if uses_torch else None
-        check_device(device, step.run, case.dtype if uses_torch else None)
+    dtype = case.dtype if uses_torch else None
+    numeric = _check(team, step, device, dtype) if job.process == 0 else None  # the other processes compute the same
+    operators = _operators(job, device, step, step_s) if uses_torch else {}
     device.reset_peak_memory()
     host.reset()
     phases.enter("steps")
-    if job.watch:
-        watch(device, step, say)
-    estimate = time_on(
-        device, step.run, _steps_settings(job, phases.spent_s, step_s), lambda progress: say(Sampled(progress))
-    )
-    estimate = replace(estimate, first_step_s=first_s)  # the engine's own first step came after the check
-    memory = most_memory([before_check, team.memory(read_memory(device, host))])
+    estimate = _time(job, device, step, first_s, _steps_settings(job, phases.spent_s, step_s), say)
+    estimate, provenance = complete_power(estimate, device, step.run, team.is_seen_by(device))
+    memory = _peak(job, before_check, team.memory(read_memory(device, host)))
     phases.enter("job")
-    whole_job = measure_job(step, estimate, device, job.settings)
-    if whole_job and job.whole:
-        whole_job = run_whole(step, device, whole_job, lambda share: say(Phase(f"the whole job, {share:.0%}")))
-    if was_paused(began, read_moment()) and PAUSED not in estimate.flags:
-        estimate = replace(estimate, flags=(*estimate.flags, PAUSED))
+    whole_job = _measure_job(job, step, estimate, device, say)
+    estimate = _flagged(estimate, {PAUSED: was_paused(began, read_moment()), CPU_FALLBACK: bool(fallen_back)})
     return {
         "estimate": combine([estimate]),
         "processes": (estimate,),
         "work": step.work,
         "memory": memory,
         "job": whole_job,
-        "metrics": _metrics(step) | team.metrics(step, device, estimate),
+        "metrics": _metrics(step) | operators | team.metrics(step, device, estimate),
         "numeric": numeric,
-        "settings": settings | step.notes,
+        "settings": settings | step.notes | ({"ran_on_cpu": ", ".join(sorted({*fallen_back}))} if fallen_back else {}),
+        "sustained": sustained_of(estimate) if job.settings.sustain else None,
+        "provenance": provenance,
     }
+
+
+def _peak(job: MeasureJob, before_check: Memory, after: Memory) -> Memory | None:
+    """Of both readings the higher; where memory itself is asked for, the one that the check has not touched."""
+    return before_check if job.memory_bytes is not None else most_memory([before_check, after])
+
+
+def _limit_memory(device: Device, team: Team, most_bytes: int | None) -> None:
+    if device.kind == "cpu":
+        limit_memory(team.local_size, most_bytes)
+
+
+def _check(team: Team, step: Step, device: Device, dtype: str | None) -> NumericCheck | None:
+    """Whether the numbers and the times can be believed; raises where they cannot."""
+    numeric = team.check(step, device, dtype) if dtype else None
+    check_device(device, step.run, dtype)
+    return numeric
+
+
+def _time(job: MeasureJob, device: Device, step: Step, first_s: float, settings: Settings, say: Say) -> Estimate:
+    if job.watch:
+        watch(device, step, say)
+    estimate = time_on(device, step.run, settings, lambda progress: say(Sampled(progress)))
+    return replace(estimate, first_step_s=first_s)  # the engine's own first step came after the check
+
+
+def _measure_job(job: MeasureJob, step: Step, estimate: Estimate, device: Device, say: Say) -> JobEstimate | None:
+    expected = measure_job(step, estimate, device, job.settings)
+    if not expected or not job.whole:
+        return expected
+    return run_whole(step, device, expected, lambda share: say(Phase(f"the whole job, {share:.0%}")))
 
 
 def setting_of(job: MeasureJob, place: str, rank: int, world_size: int) -> Setting:
@@ -212,6 +243,7 @@ def setting_of(job: MeasureJob, place: str, rank: int, world_size: int) -> Setti
         rank=rank,
         world_size=world_size,
         data=job.data,
+        ways=case.ways,
     )
 
 
@@ -220,16 +252,35 @@ def _metrics(step: Step) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
 
+def _flagged(estimate: Estimate, seen: dict[str, bool]) -> Estimate:
+    flags = dict.fromkeys((*estimate.flags, *(flag for flag, is_seen in seen.items() if is_seen)))
+    return replace(estimate, flags=tuple(flags))
+
+
+def _operators(job: MeasureJob, device: Device, step: Step, step_s: float) -> dict[str, float]:
+    """Where a step that returns is done, handing its operators over is a part of its time: how many there are says how
+    large a part. A compiled one hides them, and ranks would have to run it together."""
+    countable = not device.queues and job.case.compile == "off" and job.case.workers == 1
+    if not countable or not 0 < step_s <= LONGEST_S:
+        return {}
+    return {"operators": float(count_operators(step.run))}
+
+
 def _steps_settings(job: MeasureJob, spent_s: float, step_s: float) -> Settings:
     """The budget is for the whole process, but steps get a fair part of it however long preparing took, and slow ones
     enough for an interval that means something, where the run has the time."""
     share_s = job.settings.budget_s
+    if job.settings.sustain:
+        return replace(job.settings, warm=True)
     enough_s = max(FEWEST_SAMPLES * step_s, min(ENOUGH_SAMPLES * step_s, SLOW_SHARES * share_s))
     return replace(job.settings, warm=True, budget_s=max(share_s - spent_s, LEAST_STEPS_SHARE * share_s, enough_s))
 
 
-def _first_step(device: Device, step: Step) -> float:
-    return device.timer(step.run)(1).total_s
+def _first_step(device: Device, step: Step) -> tuple[float, list[str]]:
+    """Its seconds, and the operators that torch said it ran on the CPU instead."""
+    with watch_fallback() as fallen_back:
+        first_s = device.timer(step.run)(1).total_s
+    return first_s, fallen_back
 
 
 def _check_fits(job: MeasureJob, device: Device, step: Step, first_s: float) -> float:

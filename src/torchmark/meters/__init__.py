@@ -12,21 +12,26 @@ from torchmark.records import Conditions
 
 
 def open_conditions(
-    clock: Callable[[], float] = time.perf_counter, root: Path = ROOT, family: int | None = None
+    clock: Callable[[], float] = time.perf_counter,
+    root: Path = ROOT,
+    family: int | None = None,
+    device: str = "cpu",
 ) -> Callable[[], Conditions]:
     """A reader of the machine's state at this moment; what it needs is looked up once, so that a reading is cheap.
 
     `family` is the process whose descendants all belong to the measurement, where those of this one are not all.
+    Energy, clock and heat are those of `device`.
     """
-    from torchmark.meters import contention, heat, memory
+    from torchmark.meters import contention, memory
+    from torchmark.meters.vitals import open_vitals
 
     cores = contention.capacity(root)
     other_cpu = contention.OtherCpu(root, family)
     steal, wait = contention.Steal(root), contention.RunQueueWait(root)
-    throttled, throttling = contention.open_throttled(root), heat.open_throttling(root)
-    frequency, temperature = heat.open_clock(root), heat.open_temperature(root)
+    throttled, host, vitals = contention.open_throttled(root), memory.HostMemoryMeter(root), open_vitals(device, root)
 
     def read() -> Conditions:
+        seen, own = vitals.read(), host.read()
         return Conditions(
             at_s=clock(),
             capacity=cores,
@@ -34,25 +39,26 @@ def open_conditions(
             steal_s=steal.read(),
             throttled_s=throttled.read(),
             wait_s=wait.read(),
-            major_fault_count=memory.major_faults(),
-            thermal_count=throttling.read(),
-            clock_hz=frequency.read(),
-            temperature_c=temperature.read(),
+            major_fault_count=own.major_fault_count,
+            swap_bytes=own.swap_bytes,
+            thermal_count=seen.thermal_count,
+            clock_hz=seen.clock_hz,
+            temperature_c=seen.temperature_c,
+            energy_j=seen.energy_j,
+            throttle=seen.throttle,
         )
 
     return read
 
 
-def unreadable(root: Path = ROOT) -> dict[str, str]:
-    """What cannot be read on this machine, and why."""
-    from torchmark.meters import contention, heat
+def provenance(device: str = "cpu", root: Path = ROOT) -> dict[str, str]:
+    """Where each quantity comes from on this machine, or why it is unavailable."""
+    from torchmark.meters import contention
+    from torchmark.meters.vitals import open_vitals
 
     meters: dict[str, Meter[Any]] = {
         "steal": contention.Steal(root),
         "quota": contention.open_throttled(root),
         "run-queue wait": contention.RunQueueWait(root),
-        "clock": heat.open_clock(root),
-        "temperature": heat.open_temperature(root),
-        "thermal throttling": heat.open_throttling(root),
     }
-    return {name: meter.reason for name, meter in meters.items() if meter.reason is not None}
+    return open_vitals(device, root).provenance | {name: meter.provenance for name, meter in meters.items()}

@@ -17,6 +17,7 @@ class Clock(Meter[float]):
     """The mean clock of a few of the allowed cores, in hertz."""
 
     name = "clock"
+    source = "cpufreq"
 
     def __init__(self, files: tuple[Path, ...]) -> None:
         self._files = files
@@ -30,6 +31,7 @@ class Temperature(Meter[float]):
     """The CPU's temperature, in degrees Celsius."""
 
     name = "temperature"
+    source = "the processor's sensor"
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -42,7 +44,8 @@ class Temperature(Meter[float]):
 class Throttling(Meter[int]):
     """How often the hardware held the clock down for heat or power."""
 
-    name = "thermal throttling"
+    name = "throttling"
+    source = "the processor's own count"
 
     def __init__(self, files: tuple[Path, ...]) -> None:
         self._files = files

@@ -4,32 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchmark.analyze.money import Prices
 from torchmark.errors import UnknownName
 from torchmark.records import Run
 
 FORMATS = ("table", "md", "csv", "json", "jsonl")
 
 
-def render(run: Run, format: str = "table", width: int = 80, color: bool = False) -> str:  # noqa: A002
-    """The run in one of FORMATS; strings that came from a file are made safe first."""
+def render(
+    run: Run,
+    format: str = "table",  # noqa: A002
+    width: int = 80,
+    color: bool = False,
+    prices: Prices | None = None,
+) -> str:
+    """The run in one of FORMATS, with costs where prices are named; strings from a file are made safe first."""
     from torchmark.report import csv, json, markdown, terminal, text
 
     run = text.clean_run(run)
     match format:
         case "table":
-            return terminal.render_table(run, width, color)
+            return terminal.render_table(run, width, color, prices)
         case "md":
-            return markdown.render_markdown(run)
+            return markdown.render_markdown(run, prices)
         case "csv":
-            return csv.render_csv(run)
+            return csv.render_csv(run, prices=prices)
         case "json":
-            return json.render_json(run)
+            return json.render_json(run, prices=prices)
         case "jsonl":
-            return json.render_jsonl(run)
+            return json.render_jsonl(run, prices)
     raise UnknownName("format", format, FORMATS)
 
 
-def render_all(runs: Sequence[Run], format: str) -> str:  # noqa: A002
+def render_all(runs: Sequence[Run], format: str, prices: Prices | None = None) -> str:  # noqa: A002
     """Several runs as one text: Markdown with what they say first, or CSV or JSON with all results."""
     from torchmark.analyze.findings import find_all
     from torchmark.report import csv, json, markdown, text
@@ -38,10 +45,10 @@ def render_all(runs: Sequence[Run], format: str) -> str:  # noqa: A002
     match format:
         case "md":
             findings = [f"- {markdown.escape(found.text)}\n" for found in find_all(runs)]
-            tables = [markdown.render_markdown(run) for run in runs]
+            tables = [markdown.render_markdown(run, prices) for run in runs]
             return "\n".join(["".join(findings), *tables] if findings else tables)
         case "csv":
-            return csv.render_csv(*runs)
+            return csv.render_csv(*runs, prices=prices)
         case "json":
-            return json.render_runs(runs)
+            return json.render_runs(runs, prices)
     raise UnknownName("format", format, ("md", "csv", "json"))

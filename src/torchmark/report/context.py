@@ -84,6 +84,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "Python", machine.python
     yield "torch", " ".join(part for part in (machine.torch, machine.torch_build) if part)
     yield "Power", ", ".join(_power(run))
+    yield "Meters", "; ".join(_sources(run))
     yield "Measured", moment(header.created)
     yield "Run", header.id
     yield "Interval", figures.interval_note(run) or ""
@@ -94,6 +95,15 @@ def _device(device: DeviceInfo) -> str:
     memory = units.size(device.memory_bytes) if device.memory_bytes else ""
     driver = f"driver {device.driver}" if device.driver else ""
     return ", ".join(part for part in (plain_model(device.model), memory, driver, device.capability) if part)
+
+
+def _sources(run: Run) -> Iterator[str]:
+    """Where readings of meters come from, or why there are none; said once where all cases agree."""
+    told = [result.provenance for result in run.results if result.provenance]
+    for name in ("energy", "clock", "temperature", "throttling"):
+        sources = {each[name] for each in told if name in each}
+        if len(sources) == 1:
+            yield f"{name} {sources.pop()}"
 
 
 def _power(run: Run) -> Iterator[str]:

@@ -6,16 +6,20 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
+from torchmark.analyze.energy import item_energy, step_energy
+from torchmark.analyze.money import Prices
 from torchmark.records import Result, Run, RunHeader
-from torchmark.report import figures
+from torchmark.report import figures, money
 
 Cell = str | float | None
 
 COLUMNS = (
     "run", "label", "created", "machine", "torch", "case", "workload", "version", "mode", "device", "dtype",
     "status", "reason", "verdict", "flags", "estimand", "step_s", "low_s", "high_s", "precision",
-    "items_per_s", "unit", "flops_per_s", "bytes_per_s", "first_step_s", "min_s", "median_s", "mean_s", "p90_s",
-    "p99_s", "processes", "sample_count", "effective_samples", "host_peak_bytes", "device_peak_bytes", "cautions",
+    "items_per_s", "unit", "flops_per_s", "bytes_per_s", "peak_share", "bound", "first_step_s", "min_s",
+    "median_s", "mean_s", "p90_s", "p99_s", "processes", "sample_count", "effective_samples", "host_peak_bytes",
+    "device_peak_bytes", "cautions", "mean_w", "peak_w", "step_j", "item_j", "energy", "clock_hz", "temperature_c",
+    "throttle", "burst_step_s", "sustained_step_s",
 )  # fmt: skip
 
 
@@ -23,9 +27,14 @@ COLUMNS = (
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "\t", "\r", "\n", "\0")
 
 
-def render_csv(*runs: Run) -> str:
-    """All results with a heading line; the rates are worked out, everything else is as it was measured."""
-    return table(COLUMNS, [_row(run.header, result) for run in runs for result in run.results])
+def render_csv(*runs: Run, prices: Prices | None = None) -> str:
+    """All results with a heading line; rates and costs are worked out, everything else is as it was measured."""
+    rows = [[*_row(run.header, result), *_costs(result, prices)] for run in runs for result in run.results]
+    return table((*COLUMNS, *money.COLUMNS) if prices else COLUMNS, rows)
+
+
+def _costs(result: Result, prices: Prices | None) -> tuple[Cell, ...]:
+    return money.cells(result, prices) if prices else ()
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
@@ -64,12 +73,33 @@ def _row(header: RunHeader, result: Result) -> list[Cell]:
         "unit": work.unit if work else None,
         "flops_per_s": figures.step_flops(result),
         "bytes_per_s": figures.step_bandwidth(result),
+        "peak_share": result.peak.share if result.peak else None,
+        "bound": result.peak.bound if result.peak else None,
         "host_peak_bytes": memory.host_peak_bytes if memory else None,
         "device_peak_bytes": memory.device_peak_bytes if memory else None,
         "cautions": " ".join(dict.fromkeys(caution.kind for caution in result.cautions)),
     }
-    cells |= _estimate(result)
+    cells |= _estimate(result) | _metered(result)
     return [cells.get(column) for column in COLUMNS]
+
+
+def _metered(result: Result) -> dict[str, Cell]:
+    """`energy` says where the energy comes from, or why it is not there; clock at last, temperature at most."""
+    if result.estimate is None:
+        return {}
+    seen, kept_going = result.estimate.metered, result.sustained
+    return {
+        "mean_w": seen.mean_w,
+        "peak_w": seen.peak_w,
+        "step_j": step_energy(result.estimate),
+        "item_j": item_energy(result),
+        "energy": result.provenance.get("energy"),
+        "clock_hz": seen.clock_hz[1] if seen.clock_hz else None,
+        "temperature_c": seen.temperature_c[1] if seen.temperature_c else None,
+        "throttle": ", ".join(seen.throttle),
+        "burst_step_s": kept_going.first_s if kept_going else None,
+        "sustained_step_s": kept_going.last_s if kept_going else None,
+    }
 
 
 def _estimate(result: Result) -> dict[str, Cell]:

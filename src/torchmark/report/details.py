@@ -11,8 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from torchmark.analyze.money import Prices, cost_of
 from torchmark.records import Contention, Estimate, Result, Run
-from torchmark.report import figures, units
+from torchmark.report import figures, meters, money, units
 from torchmark.report.terminal import draw, title
 from torchmark.report.text import clean_run, shorten
 
@@ -22,11 +23,13 @@ _BARS = "▁▂▃▄▅▆▇█"
 _STRIP = 50  # columns of a strip of step times
 
 
-def render_details(run: Run, width: int = 80, color: bool = False, named: bool = False) -> str:
+def render_details(
+    run: Run, width: int = 80, color: bool = False, named: bool = False, prices: Prices | None = None
+) -> str:
     """All results of the run in full, one after the other; `named` puts the run's name above them."""
     run = clean_run(run)
     name = [Text(" · ".join(title(run)), style="bold underline")] if named else []
-    return draw([*name, *(part for result in run.results for part in _result(result))], width, color)
+    return draw([*name, *(part for result in run.results for part in _result(result, prices))], width, color)
 
 
 def strip(samples_s: Sequence[float], width: int = _STRIP) -> str:
@@ -40,12 +43,15 @@ def strip(samples_s: Sequence[float], width: int = _STRIP) -> str:
     return "".join(_BARS[int((height - low) / span * 7.999) if span > 0 else 0] for height in heights)
 
 
-def _result(result: Result) -> list[RenderableType]:
+def _result(result: Result, prices: Prices | None) -> list[RenderableType]:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     for name, value in _rows(result):
         grid.add_row(Text(name), Text(value))
+    cost = cost_of(result, prices) if prices else None
+    if prices and cost:
+        grid.add_row(Text("cost"), Text(f"{money.text(result, cost)} ({money.heading(prices)})"))
     return [Text(result.case.text, style="bold"), Padding(grid, (0, 0, 1, 2))]
 
 
@@ -55,6 +61,9 @@ def _rows(result: Result) -> Iterator[Row]:
         yield from _published_rows(result) if figures.is_published(result) else _estimate_rows(result.estimate)
     yield from _rate_rows(result)
     yield from _process_rows(result)
+    if result.sustained:
+        yield "kept going", shorten(meters.sustained_text(result))
+    yield from ((name, shorten(text)) for name, text in meters.rows(result))
     yield from _check_rows(result)
     phases = {name: units.duration(seconds) for name, seconds in result.phases_s.items()}
     metrics = {name: units.digits(value) for name, value in result.metrics.items()}
@@ -140,6 +149,14 @@ def _rate_rows(result: Result) -> Iterator[Row]:
     known = [rate for rate in rates if rate != units.NOTHING]
     if known:
         yield "rate", ", ".join(known)
+    peak = result.peak
+    if peak:
+        shares = [f"{name} {units.percent(share)}" for name, share in peak.shares.items() if share > 0]
+        yield "of peak", f"{units.percent(peak.share)}, bound by {peak.bound} (of a step: {', '.join(shares)})"
+        ceilings = (units.arithmetic(peak.flops_per_s), units.bandwidth(peak.bytes_per_s))
+        found = f"found by run {peak.limits}" if peak.limits else "found in this run"
+        again = ", measured again right after it" if peak.again else ""
+        yield "", f"{', '.join(each for each in ceilings if each != units.NOTHING)}, {found}{again}"
 
 
 def _process_rows(result: Result) -> Iterator[Row]:

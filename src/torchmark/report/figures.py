@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import get_args
 
 from msgspec import Struct
 
-from torchmark.records import Caution, Estimate, Result, Run
+from torchmark.records import Bound, Caution, Estimate, Result, Run
 from torchmark.report.units import NOTHING, duration, percent, relative
 
 
@@ -101,6 +102,19 @@ def printed(result: Result) -> str:
     """A published figure as it was printed; with its unit, which may have stood in the heading."""
     text, unit = (str(result.settings.get(name) or "") for name in ("printed", "unit"))
     return f"{text} {unit}" if text[-1:].isdigit() else text or NOTHING
+
+
+def peak(result: Result) -> str:
+    """58% compute: the share of this machine's best, and what bounds it."""
+    return f"{percent(result.peak.share)} {result.peak.bound}" if result.peak else NOTHING
+
+
+def by_bound(run: Run) -> list[tuple[str, list[tuple[Result, float]]]]:
+    """What bounds, with the results that it bounds and their shares, the closest to the machine's best first."""
+    known = [(result, result.peak) for result in run.results if result.peak]
+    known.sort(key=lambda each: -each[1].share)
+    bounds = {name: [(result, peak.share) for result, peak in known if peak.bound == name] for name in get_args(Bound)}
+    return [(name, bounded) for name, bounded in bounds.items() if bounded]
 
 
 def tail(result: Result) -> float | None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from torchmark.analyze.findings import find_all
+from torchmark.analyze.money import Prices
 from torchmark.analyze.scaling import Scaling, find_scaling
 from torchmark.records import Result, Run
-from torchmark.report import context, results, scaling
-from torchmark.report.charts import bars, curves, ratios, strips, workers
+from torchmark.report import context, costs, money, results, scaling
+from torchmark.report.charts import bars, curves, ratios, roofline, strips, workers
 from torchmark.report.charts.series import Series, find_series, full_name, machine_name, run_names
 from torchmark.report.draw import Chart, draw
 from torchmark.report.elements import Card, Cell, card_grid, data_table
@@ -39,9 +40,14 @@ CardMaker = Callable[[], Card | None]
 
 
 def render_report(
-    runs: Sequence[Run], version: str, baseline: int = 0, on_chart: Callable[[], object] = lambda: None
+    runs: Sequence[Run],
+    version: str,
+    baseline: int = 0,
+    on_chart: Callable[[], object] = lambda: None,
+    prices: Prices | None = None,
 ) -> str:
-    """The page about all runs; `baseline` is the one that the others are held against, by its place among them."""
+    """The page about all runs; `baseline` is the one that the others are held against, by its place among them.
+    Where prices are named, it tells what everything costs."""
     runs = [clean_run(run) for run in runs]
     series = find_series(runs)
 
@@ -55,7 +61,9 @@ def render_report(
         *_speed(series, drawn),
         *_against(runs, baseline, drawn),
         *_growth(series, drawn),
+        *_roofs(series, drawn),
         _results(series),
+        *(_costs(series, prices) if prices else []),
         *_course(series, drawn),
         *_care(runs),
         _machines(runs),
@@ -165,6 +173,21 @@ def _scaling_card(series: Series, found: Scaling, named: bool, drawn: Draw) -> C
     return Card(title, drawn(workers.draw_scaling(found, series.color), f"Scaling of {title}"), note=note)
 
 
+def _roofs(series: Sequence[Series], drawn: Draw) -> list[Section]:
+    """How close results come to the best that their device was seen to do."""
+    cards = [partial(_roof_card, panel, len(series) > 1, drawn) for panel in roofline.find_panels(series)]
+    lead = (
+        "The lines are the most that was measured here: a point on one of them could not be faster. Work to the left "
+        "lacks bandwidth, work to the right arithmetic; far below the roof something else holds it up."
+    )
+    return _cards("roofline", "How close to the machine's best", lead, cards)
+
+
+def _roof_card(panel: roofline.Panel, named: bool, drawn: Draw) -> Card:
+    title = f"Roofline of {panel.title}" if named else "Roofline"
+    return Card(title, drawn(roofline.draw_panel(panel), title), note=panel.about)
+
+
 def _results(series: Sequence[Series]) -> Section:
     rows = results.rows(series)
     left = f" The first {MOST_ROWS} of {len(rows)}." if len(rows) > MOST_ROWS else ""
@@ -173,11 +196,20 @@ def _results(series: Sequence[Series]) -> Section:
     return Section("results", "Results", fill("chips.html.jinja", chips=results.verdict_counts(series)) + body)
 
 
+def _costs(series: Sequence[Series], prices: Prices) -> list[Section]:
+    rows = costs.rows(series, prices)
+    notes = [money.note(each.run, prices) for each in series]
+    lead = f"{money.heading(prices)}. {' '.join(dict.fromkeys(filter(None, notes)))}"
+    body = data_table("costs-table", "What results cost.", costs.columns(series), rows[:MOST_ROWS])
+    return [Section("cost", "Cost", body, lead)] if rows else []
+
+
 def _course(series: Sequence[Series], drawn: Draw) -> list[Section]:
     sampled = [(each, result) for each in series for result in each.results if strips.has_samples(result)]
     cards = [partial(_strip_card, each, result, len(series) > 1, drawn) for each, result in sampled]
     lead = (
-        "Every sample in the order in which it was taken: what was cut as warm-up is shaded, a slope is drift or heat."
+        "Every sample in the order in which it was taken: what was cut as warm-up is shaded, a slope is drift or heat. "
+        "Where a case was kept going, two bars mark its first seconds and its last."
     )
     return _cards("steps", "Step times", lead, cards)
 

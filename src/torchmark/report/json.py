@@ -7,29 +7,36 @@ from typing import Any
 
 import msgspec
 
-from torchmark.records import Run
+from torchmark.analyze.money import Prices, cost_of
+from torchmark.records import Result, Run
 
 
-def render_json(run: Run, more: dict[str, Any] | None = None) -> str:
+def render_json(run: Run, more: dict[str, Any] | None = None, prices: Prices | None = None) -> str:
     """One object: `run` is the header with what is known of the whole run, `results` is one entry per case."""
-    return _written(_object(run) | (more or {}))
+    return _written(_object(run, prices) | (more or {}))
 
 
-def render_runs(runs: Sequence[Run]) -> str:
+def render_runs(runs: Sequence[Run], prices: Prices | None = None, more: dict[str, Any] | None = None) -> str:
     """One object: `runs` has for each of them what `render_json` writes."""
-    return _written({"runs": list(map(_object, runs))})
+    return _written((more or {}) | {"runs": [_object(run, prices) for run in runs]})
 
 
-def _object(run: Run) -> dict[str, Any]:
+def _object(run: Run, prices: Prices | None) -> dict[str, Any]:
     about = msgspec.to_builtins(run.header)
     about |= {"process_spread": run.process_spread, "problems": run.problems}
-    return {"run": about, "results": run.results}
+    priced = {"prices": prices} if prices else {}
+    return {"run": about, **priced, "results": [_priced(result, prices) for result in run.results]}
+
+
+def _priced(result: Result, prices: Prices | None) -> Any:
+    """With `cost` beside the fields of the record, where prices were named."""
+    return msgspec.to_builtins(result) | {"cost": cost_of(result, prices)} if prices else result
 
 
 def _written(whole: dict[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
 
 
-def render_jsonl(run: Run) -> str:
+def render_jsonl(run: Run, prices: Prices | None = None) -> str:
     """One line per result, for tools that read line by line."""
-    return "".join(msgspec.json.encode(result).decode() + "\n" for result in run.results)
+    return "".join(msgspec.json.encode(_priced(result, prices)).decode() + "\n" for result in run.results)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from torchmark.analyze.money import Prices
 from torchmark.records import Result, Run
-from torchmark.report import figures, scaling, units
+from torchmark.report import figures, meters, money, scaling, units
 from torchmark.report.terminal import machine_line, title
 
-_COLUMNS = ("case", "per step", "±", "rate", "p99", "first step", "verdict")
+_COLUMNS = ("case", "per step", "±", "rate", "of peak", "p99", "first step", "verdict")
 _PUBLISHED = ("case", "per step", "published", "rate", "verdict")
 
 
-def render_markdown(run: Run) -> str:
+def render_markdown(run: Run, prices: Prices | None = None) -> str:
     """The whole report; it renders the same wherever tables are understood."""
     header, shared = run.header, figures.shared_place(run.results)
     device = shared.partition("/")[0] if shared else None
@@ -25,6 +26,8 @@ def render_markdown(run: Run) -> str:
         parts.append(f"Scaling of {code(name)}")
         parts.append(table(scaling.COLUMNS, [[escape(cell) for cell in cells] for cells in rows], right=range(5)))
         parts.append(escape(note))
+    if prices:
+        parts.append("\n".join([f"{escape(money.heading(prices))}\n", *_costs(run, prices, shared)]))
     notes = _notes(run, shared)
     if notes:
         parts.append("\n".join(notes))
@@ -34,7 +37,7 @@ def render_markdown(run: Run) -> str:
 def _results(run: Run, shared: str | None) -> str:
     rows = [_row(result, shared) for result in run.results]
     if not all(map(figures.is_printed, run.results)):
-        return table(_COLUMNS, rows, right=range(1, 6))
+        return table(_COLUMNS, rows, right=range(1, 7))
     rows = [
         [name, time, escape(figures.printed(result)), rate, verdict]
         for result, (name, time, _, rate, *_, verdict) in zip(run.results, rows, strict=True)
@@ -61,22 +64,36 @@ def escape(text: str) -> str:
 def _row(result: Result, shared: str | None) -> list[str]:
     name, estimate = code(figures.short_name(result, shared)), result.estimate
     if result.status != "ok" or estimate is None:
-        return [name, *[units.NOTHING] * 5, escape(result.status)]
+        return [name, *[units.NOTHING] * 6, escape(result.status)]
     return [
         name,
         figures.step_time(estimate),
         figures.margin(estimate),
         escape(units.rate(figures.step_rate(result), result.work.unit if result.work else "")),
+        figures.peak(result),
         units.duration(figures.tail(result)),
         units.duration(figures.first_step(result)),
         escape(", ".join((estimate.verdict, *estimate.flags))),
     ]
 
 
+def _costs(run: Run, prices: Prices, shared: str | None) -> list[str]:
+    found = [
+        f"- {code(figures.short_name(result, shared))}: {escape(money.text(result, cost))}"
+        for result, cost in money.costs(run, prices)
+    ]
+    note = money.note(run, prices)
+    return [*found, *([f"- {escape(note)}"] if note else [])]
+
+
 def _notes(run: Run, shared: str | None) -> list[str]:
     lines = [
         f"- whole job of {code(figures.short_name(result, shared))}: {escape(text)}"
         for result, text in figures.jobs(run)
+    ]
+    lines += [
+        f"- kept going, {code(figures.short_name(result, shared))}: {escape(text)}"
+        for result, text in meters.sustained(run)
     ]
     lines += [
         f"- {escape(result.status)}: {code(figures.short_name(result, shared))}: {escape(reason)}"

@@ -6,13 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Sequence, Set
 
+from torchmark.analyze.energy import item_energy
 from torchmark.records import VERDICTS, Result
-from torchmark.report import figures, units
+from torchmark.report import figures, meters, units
 from torchmark.report.charts.series import Series, variant_name
 from torchmark.report.elements import Cell, Column
 from torchmark.report.text import shorten
 
 REASON = 160
+_PEAK = "share of the best that this machine was seen to do, and what bounds it"
 _KINDS = {"stable": "good", "contended": "bad", "throttled": "bad", "as-published": "quiet"}
 
 
@@ -24,20 +26,25 @@ def columns(series: Sequence[Series]) -> list[Column]:
         Column("rate", number=True, about="items per second"),
         Column("per step", number=True),
         Column("±", number=True, about="half the 95% interval"),
+        *([Column("of peak", number=True, about=_PEAK)] if _has_peaks(series) else []),
         Column("first step", number=True, minor=True),
         Column("p99", number=True, minor=True, about="99 of 100 steps are no longer than this"),
         Column("memory", number=True, minor=True, about="peak, of the device where it has its own"),
+        *([Column("energy", number=True, minor=True, about="of one item")] if _energy_known(series) else []),
         Column("verdict"),
     ]
 
 
 def rows(series: Sequence[Series]) -> list[list[Cell]]:
     """All results of all series; a failed one has its status and reason instead of figures."""
-    found = []
+    found, peaks = [], _has_peaks(series)
     for each in series:
         hidden = figures.common_flags(each.run.results)
         who = [Cell(each.name)] if len(series) > 1 else []
-        found += [[_name(result), *who, *_figures(result), verdict(result, hidden)] for result in each.results]
+        found += [
+            [_name(result), *who, *_figures(result, peaks), *_energy(result, series), verdict(result, hidden)]
+            for result in each.results
+        ]
     return found
 
 
@@ -70,10 +77,20 @@ def _name(result: Result) -> Cell:
     )
 
 
-def _figures(result: Result) -> list[Cell]:
+def _has_peaks(series: Sequence[Series]) -> bool:
+    return any(result.peak for each in series for result in each.results)
+
+
+def _peak(result: Result) -> Cell:
+    if result.peak is None:
+        return Cell(units.NOTHING)
+    return Cell(units.percent(result.peak.share), _finite(result.peak.share), note=result.peak.bound)
+
+
+def _figures(result: Result, peaks: bool) -> list[Cell]:
     found = result.estimate
     if result.status != "ok" or found is None:
-        return [Cell(units.NOTHING)] * 6
+        return [Cell(units.NOTHING)] * (6 + peaks)
     rate, tail = figures.step_rate(result), figures.tail(result)
     memory = (result.memory.device_peak_bytes or result.memory.host_peak_bytes) if result.memory else None
     published = figures.is_published(result)
@@ -82,10 +99,23 @@ def _figures(result: Result) -> list[Cell]:
         Cell(units.rate(rate, shorten(result.work.unit, 24) if result.work else ""), _finite(rate)),
         Cell(figures.step_time(found), _finite(found.center_s), note=_job(result)),
         Cell(units.NOTHING) if published else Cell(figures.margin(found), _finite(found.precision)),
+        *([_peak(result)] if peaks else []),
         Cell(units.duration(first), _finite(first)),
         Cell(units.duration(tail), _finite(tail)),
         Cell(units.size(memory), _finite(memory)),
     ]
+
+
+def _energy_known(series: Sequence[Series]) -> bool:
+    return any(meters.knows_energy(result) for each in series for result in each.results)
+
+
+def _energy(result: Result, series: Sequence[Series]) -> list[Cell]:
+    if not _energy_known(series):
+        return []
+    power = result.estimate.metered.mean_w if result.estimate else None
+    note = f"{units.power(power)}" if power is not None else ""
+    return [Cell(meters.energy(result), _finite(item_energy(result)), note=note)]
 
 
 def _job(result: Result) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchmark.analyze.scaling import Scaling, ScalingRow, find_scaling
 from torchmark.records import Run
 from torchmark.report import figures, units
 
 COLUMNS = ("workers", "per step", "rate", "efficiency", "communication")
+COLUMNS_OF_NODES = ("nodes", *COLUMNS)
 
 
 def tables(run: Run) -> list[tuple[str, list[list[str]], str]]:
@@ -14,6 +17,13 @@ def tables(run: Run) -> list[tuple[str, list[list[str]], str]]:
     shared = figures.shared_place(run.results)
     found = find_scaling(run.results)
     return [(_name(each, shared), [_cells(row, each.unit) for row in each.rows], note(each)) for each in found]
+
+
+def tables_of_nodes(scalings: Sequence[Scaling]) -> list[tuple[str, list[list[str]], str]]:
+    """The same for cases that were measured on several counts of nodes, which begin each row."""
+    return [
+        (each.case, [[str(row.nodes), *_cells(row, each.unit)] for row in each.rows], note(each)) for each in scalings
+    ]
 
 
 def note(scaling: Scaling) -> str:

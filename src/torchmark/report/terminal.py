@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from torchmark.analyze.findings import find_all
+from torchmark.analyze.money import Prices
 from torchmark.records import Machine, Result, Run
-from torchmark.report import figures, scaling, units
+from torchmark.report import figures, meters, money, scaling, units
 from torchmark.report.text import shorten
 
 WIDE = 120  # columns from which the first step and the tail are shown
@@ -27,7 +28,7 @@ _GOOD, _BAD, _MIXED, _FAINT = "green", "red", "yellow", "dim"
 _STYLES = {"stable": _GOOD, "contended": _BAD, "throttled": _BAD}
 
 
-def render_table(run: Run, width: int = 80, color: bool = False) -> str:
+def render_table(run: Run, width: int = 80, color: bool = False, prices: Prices | None = None) -> str:
     """The whole report. It fits into `width` columns."""
     parts: list[RenderableType] = (
         [_heading(run), _results(run, width)] if run.results else [_heading(run), "No results"]
@@ -35,9 +36,13 @@ def render_table(run: Run, width: int = 80, color: bool = False) -> str:
     interval = figures.interval_note(run)
     if interval:
         parts.append(Text(f"\n{interval}", style=_FAINT))
+    if width < WIDE:
+        parts += _peaks(run)
     parts += _findings(run)
     parts += _scaling(run)
     parts += _jobs(run)
+    parts += _sustained(run)
+    parts += _costs(run, prices) if prices else []
     parts += _failures(run)
     parts += _cautions(run)
     parts += _problems(run)
@@ -158,11 +163,15 @@ def _columns(results: Sequence[Result], width: int) -> list[tuple[str, list[str]
     columns.append(
         cells("rate", lambda result: units.rate(figures.step_rate(result), result.work.unit if result.work else ""))
     )
+    if width >= WIDE and any(result.peak for result in results):
+        columns.append(cells("of peak", figures.peak))
     if width >= WIDE and not published:
         columns += [
             cells("first step", lambda result: units.duration(figures.first_step(result))),
             cells("p99", lambda result: units.duration(figures.tail(result))),
         ]
+    if width >= WIDE and any(map(meters.knows_energy, results)):
+        columns.append(cells("energy", meters.energy))
     if width >= WIDEST:
         columns += [
             cells("arithmetic", lambda result: units.arithmetic(figures.step_flops(result))),
@@ -180,6 +189,16 @@ def _verdict(result: Result, hidden: Set[str] = frozenset()) -> Text:
         if flag not in hidden:
             text.append(f" {flag}", style=_FAINT)
     return text
+
+
+def _peaks(run: Run) -> list[RenderableType]:
+    """Where the table has no room for it: how close results come to the machine's best, by what bounds them."""
+    shared = figures.shared_place(run.results)
+    rows = [
+        (bound, ", ".join(f"{figures.short_name(result, shared)} {units.percent(share)}" for result, share in bounded))
+        for bound, bounded in figures.by_bound(run)
+    ]
+    return section("Of this machine's peak, by what bounds it", rows)
 
 
 def _findings(run: Run) -> list[RenderableType]:
@@ -206,6 +225,23 @@ def _jobs(run: Run) -> list[RenderableType]:
     shared = figures.shared_place(run.results)
     rows = [("", f"{figures.short_name(result, shared)}: {text}") for result, text in figures.jobs(run)]
     return section("Whole jobs", rows)
+
+
+def _sustained(run: Run) -> list[RenderableType]:
+    shared = figures.shared_place(run.results)
+    rows = [("", f"{figures.short_name(result, shared)}: {shorten(text)}") for result, text in meters.sustained(run)]
+    return section("Kept going", rows)
+
+
+def _costs(run: Run, prices: Prices) -> list[RenderableType]:
+    """Prices are the user's, and said to be."""
+    shared = figures.shared_place(run.results)
+    rows = [
+        ("", f"{figures.short_name(result, shared)}: {money.text(result, cost)}")
+        for result, cost in money.costs(run, prices)
+    ]
+    note = money.note(run, prices)
+    return section(money.heading(prices), [*rows, *([("", shorten(note))] if note else [])])
 
 
 def _failures(run: Run) -> list[RenderableType]:

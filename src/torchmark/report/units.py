@@ -7,6 +7,7 @@ import math
 NOTHING = "-"
 
 _DURATIONS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
+_ENERGIES = ((1e-9, "nJ"), (1e-6, "µJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (1e6, "MJ"))
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 LARGEST_PLAIN = 1e15  # nobody reads more digits than this
@@ -50,6 +51,20 @@ def bandwidth(bytes_per_second: float | None) -> str:
 def arithmetic(flops_per_second: float | None) -> str:
     """1.81 TFLOP/s"""
     return NOTHING if _absent(flops_per_second) else _scaled(flops_per_second or 0.0, " ") + "FLOP/s"
+
+
+def power(watts: float | None) -> str:
+    """48.2 W"""
+    return NOTHING if _absent(watts) else f"{digits(watts or 0.0)} W"
+
+
+def energy(joules: float | None) -> str:
+    """1.21 mJ"""
+    if _absent(joules):
+        return NOTHING
+    joules = joules or 0.0
+    scale, unit = next((each for each in reversed(_ENERGIES) if joules >= 0.9995 * each[0]), _ENERGIES[0])
+    return f"{digits(joules / scale)} {unit}"
 
 
 def relative(share: float | None) -> str:

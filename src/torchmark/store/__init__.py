@@ -2,6 +2,7 @@
 
 from torchmark.store.examination import Account, HeaderLine, Sealed, examine
 from torchmark.store.export import shareable_lines, write_export
+from torchmark.store.limits import find_limits, keep_limits
 from torchmark.store.lock import Holder, machine_lock
 from torchmark.store.named import load_runs
 from torchmark.store.places import StoredRun, find_run, home, list_runs, new_path
@@ -18,8 +19,10 @@ __all__ = [
     "check_writable",
     "completed",
     "examine",
+    "find_limits",
     "find_run",
     "home",
+    "keep_limits",
     "list_runs",
     "load",
     "load_runs",

@@ -139,7 +139,7 @@ class _Reader:
         yield HeaderLine(number, header)
 
     def _known(self, number: int, place: str, text: str) -> Iterator[Flaw]:
-        if text not in self._cases:
+        if text not in self._cases and not (self._header and self._header.open_ended):
             yield Flaw("well-formed", number, place, f"{text} is none of the cases in the header")
 
     def _keep(self, number: int, line: Samples) -> Iterator[Flaw]:

@@ -7,6 +7,7 @@ import pkgutil
 from functools import cache
 
 from torchmark.errors import TorchmarkError, UnknownName
+from torchmark.workloads import own, plugins
 from torchmark.workloads.contract import Workload
 
 _NOT_WORKLOADS = (
@@ -21,6 +22,8 @@ _NOT_WORKLOADS = (
     "encoder",
     "learning",
     "reinforcement",
+    "own",
+    "plugins",
 )
 
 
@@ -35,8 +38,10 @@ def broken() -> dict[str, str]:
 
 
 def find_workload(name: str) -> Workload:
-    """The workload of that name."""
-    found = _load_all().get(name)
+    """The workload of that name, or of that file of the user's own."""
+    if own.is_own(name):
+        return own.find_own(name)
+    found = _shipped().get(name) or _plugged_in().get(name)
     if found is None:
         raise UnknownName("workload", name, names())
     if isinstance(found, str):
@@ -45,15 +50,26 @@ def find_workload(name: str) -> Workload:
 
 
 def forget() -> None:
-    """Look at the files again the next time, because one was added or removed."""
-    _load_all.cache_clear()
+    """Look at the files again the next time, because one was added, changed or removed."""
+    _shipped.cache_clear()
+    _plugged_in.cache_clear()
+    own.forget_own()
+
+
+def _load_all() -> dict[str, Workload | str]:
+    return dict(sorted((_shipped() | _plugged_in()).items()))
 
 
 @cache
-def _load_all() -> dict[str, Workload | str]:
+def _shipped() -> dict[str, Workload | str]:
     modules = [found.name for found in pkgutil.iter_modules(__path__)]
     public = sorted(name for name in modules if name not in _NOT_WORKLOADS and not name.startswith("_"))
     return {name.replace("_", "-"): _load(name) for name in public}
+
+
+@cache
+def _plugged_in() -> dict[str, Workload | str]:
+    return plugins.load_all(taken=_shipped())
 
 
 def _load(module_name: str) -> Workload | str:

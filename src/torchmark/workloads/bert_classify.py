@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
+from torchmark.workloads.contract import ATTENTION, Setting, Step, Tensors, Way, Workload
 from torchmark.workloads.encoder import (
     POSITIONS,
     SHAPES,
@@ -52,6 +52,7 @@ class BertClassify(Workload):
     modes = ("train", "infer")
     params = Params
     tiny = Params(size="tiny", batch=2, sequence=8)
+    ways = (ATTENTION, Way("gradients", ("no-grad", "inference-mode")))
     imports = ("transformers.models.bert.modeling_bert",)
     distributed = True
 
@@ -103,7 +104,7 @@ def make_model(params: Params, attention: str | None = None) -> Any:
 def make(params: Params, setting: Setting, attention: str | None = None) -> tuple[Any, Tensors]:
     """The model and its inputs on the host: ids, mask, labels."""
     with setting.seeded():
-        model = make_model(params, attention).to(setting.torch_dtype)
+        model = make_model(params, attention or setting.ways.get("attention")).to(setting.torch_dtype)
     return model, _rows(setting, params.batch, params.sequence)
 
 
@@ -137,7 +138,7 @@ def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
 
     def infer() -> Any:
         ids, mask, labels = (host.to(setting.device) for host in rows)
-        with torch.no_grad():
+        with setting.without_gradients(usual="no-grad"):
             return forward(input_ids=ids, attention_mask=mask, labels=labels)
 
     def outputs() -> Tensors:

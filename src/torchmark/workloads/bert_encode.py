@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
+from torchmark.workloads.contract import ATTENTION, GRADIENTS, Setting, Step, Tensors, Workload
 from torchmark.workloads.encoder import (
     POSITIONS,
     SHAPES,
@@ -42,6 +42,7 @@ class BertEncode(Workload):
     name = "bert-encode"
     params = Params
     tiny = Params(size="tiny", batch=2, sequence=8)
+    ways = (ATTENTION, GRADIENTS)
     imports = ("transformers.models.bert.modeling_bert",)
 
     def work(self, params: Params, setting: Setting) -> Work:
@@ -65,13 +66,13 @@ class BertEncode(Workload):
         import torch
 
         with setting.seeded():
-            model = make_model(params).to(setting.torch_dtype)
+            model = make_model(params, setting.ways.get("attention")).to(setting.torch_dtype)
         made = fingerprints(model)
         forward = setting.compiled(setting.place_model(model).eval())
         feed = setting.feed(make_ids(params.batch, params))
 
         def run() -> torch.Tensor:
-            with torch.inference_mode():
+            with setting.without_gradients():
                 return setting.drain(forward(input_ids=feed()).last_hidden_state)
 
         def reference() -> Tensors:
@@ -96,11 +97,11 @@ def parameter_count(params: Params) -> int:
     return embedding_parameters(shape, _VOCABULARY) + layer_parameters(shape) + (shape.hidden + 1) * shape.hidden
 
 
-def make_model(params: Params) -> Any:
-    """The model with weights drawn from torch's generator."""
+def make_model(params: Params, attention: str | None = None) -> Any:
+    """The model with weights drawn from torch's generator; its attention is what the library picks, unless named."""
     from transformers import BertModel
 
-    return BertModel(bert_config(params.size, _VOCABULARY))
+    return BertModel(bert_config(params.size, _VOCABULARY, **({"attn_implementation": attention} if attention else {})))
 
 
 def make_ids(rows: int, params: Params) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 
 from torchmark.records import Work
-from torchmark.workloads.setting import Setting
+from torchmark.workloads.setting import ATTENTION, GRADIENTS, LAYOUT, Setting, Way
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 Tensors = Sequence["torch.Tensor"]
 Pairs = Sequence[tuple["torch.Tensor", "torch.Tensor"]]
 
-__all__ = ["Pairs", "Setting", "Stage", "Step", "Tensors", "Workload"]
+__all__ = [
+    "ATTENTION",
+    "GRADIENTS",
+    "LAYOUT",
+    "Pairs",
+    "Setting",
+    "Stage",
+    "Step",
+    "Tensors",
+    "Way",
+    "Workload",
+]
 
 
 class Stage(Struct, frozen=True):
@@ -47,6 +58,7 @@ class Step(Struct, frozen=True):
     magnitude: float = 0.0  # what an output is worth where nothing cancels: errors are taken relative to no less
     job_steps: int = 0  # how many of these steps make the whole job; 0: there is no job, only steps
     stages: tuple[Stage, ...] = ()  # what else the job does
+    epochs: int = 0  # times that the job goes through its data; 0: there is no such number
     alone: Callable[[], object] | None = None  # the same step without the other ranks, from `Setting.alone`
     metrics: Callable[[], dict[str, float]] | None = None  # what the steps so far have come to: loss, accuracy, counts
     notes: dict[str, str] = {}  # what was chosen while preparing and is no parameter, such as the kind of attention
@@ -64,12 +76,17 @@ class Workload(ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", "bfloat16", "float16")
     distributed: ClassVar[bool] = False  # can be run by several workers at once
     default_workers: ClassVar[int] = 1
+    ways: ClassVar[tuple[Way, ...]] = ()  # in which the same work can be done beside the usual one
     imports: ClassVar[tuple[str, ...]] = ()  # modules beside torch that take seconds to import; workers share them
 
     @classmethod
     def summary(cls) -> str:
         """What it is, in one line: the first of its module's docstring."""
         return (sys.modules[cls.__module__].__doc__ or "").strip().partition("\n")[0]
+
+    def check(self, params: Any) -> None:
+        """Raise UsageError where these parameters cannot be, although each of them could; asked without torch."""
+        del params
 
     def work(self, params: Any, setting: Setting) -> Work | None:
         """What one step is worth, computed without torch; None where only `prepare` can tell."""

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from torchmark.errors import UnsupportedError
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Workload
+from torchmark.workloads.contract import Setting, Stage, Step, Workload
 
 if TYPE_CHECKING:
     import torch
 
 _BLOCK = 262_144  # random numbers that are drawn; a larger tensor repeats them
 _CHECKED = 4096
+_SMALLEST = 1024  # bytes
+_SMALLER = 16
 
 
 class Params(Struct, frozen=True):
-    """How much is copied in a step, which way, and whether the host's memory is locked in place for it."""
+    """How much is copied in a step, which way, whether the host's memory is locked in place for it, and whether smaller
+    copies, down to a kilobyte, are timed too."""
 
     size_bytes: Annotated[int, Meta(ge=1024, le=268_435_456)] = 67_108_864
     direction: Literal["to-device", "to-host"] = "to-device"
     pinned: bool = False
+    sizes: Literal["one", "all"] = "one"
 
 
 class Copy(Workload):
@@ -59,16 +64,27 @@ def prepare_copy(params: Params, setting: Setting) -> Step:
     else:
         source, target = setting.place(host).clone(), torch.zeros_like(host, pin_memory=params.pinned)
 
-    def run() -> torch.Tensor:
-        return target.copy_(source, non_blocking=params.pinned)
+    def copy(count: int | None = None) -> Callable[[], torch.Tensor]:
+        into, what = target[:count], source[:count]
+        return lambda: into.copy_(what, non_blocking=params.pinned)
 
+    run, smaller = copy(), _smaller_sizes(params.size_bytes) if params.sizes == "all" else []
     return Step(
         run=run,
         work=Copy().work(params, setting),
         outputs=lambda: (run()[-_CHECKED:],),
         reference=lambda: (_make(params, setting)[-_CHECKED:].double(),),
         copies=lambda: ((source, _make(params, setting)), (target, _make(params, setting))),
+        stages=tuple(Stage(f"{size} bytes", 0, copy(size // setting.item_bytes)) for size in smaller),
     )
+
+
+def _smaller_sizes(size_bytes: int) -> list[int]:
+    sizes = []
+    while size_bytes >= _SMALLER * _SMALLEST:
+        size_bytes //= _SMALLER
+        sizes.append(size_bytes)
+    return sizes
 
 
 def _elements(params: Params, setting: Setting) -> int:

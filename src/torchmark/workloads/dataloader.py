@@ -63,7 +63,8 @@ class Dataloader(Workload):
             outputs=known,
             reference=lambda: [_normalized(params, images.train_images[_few(params, setting)])],
             job_steps=feed.per_epoch,
-            metrics=lambda: {"data_is_real": float(images.is_real)},
+            epochs=1,
+            metrics=lambda: {"data_is_real": float(images.is_real), "loader_share": 1.0},
             notes={"data": images.source},
         )
 

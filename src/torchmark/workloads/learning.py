@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from torchmark.errors import UnsupportedError
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Tensors
 from torchmark.workloads.fingerprint import fingerprints
-from torchmark.workloads.reference import exact_model, plain_kernels
+from torchmark.workloads.reference import computing_in, exact_model
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +62,7 @@ def prepare_training(setting: Setting, lesson: Lesson, work: Work, notes: dict[s
         run=run,
         work=work,
         outputs=lambda: _gradients(lesson, model, checked, [setting.place(few) for few in lesson.few()]),
-        reference=lambda: _exact_gradients(lesson, model),
+        reference=lambda: exact_gradients(lesson, model),
         copies=lambda: tuple(zip(placed, made, strict=True)),
         roundings=_ROUNDINGS,
         alone=setting.alone(shared, run),
@@ -76,12 +77,16 @@ def refuse_float16(setting: Setting) -> None:
         raise UnsupportedError("training in float16 alone does not stay finite", "Train in bfloat16 or float32")
 
 
-def _exact_gradients(lesson: Lesson, model: torch.nn.Module) -> Tensors:
+def exact_gradients(lesson: Lesson, model: torch.nn.Module, dtype: str = "float64") -> Tensors:
+    """The same on the CPU, in another dtype and by other kernels."""
     import torch
 
-    exact = exact_model(model)
-    batch = [few.to(torch.float64) if few.is_floating_point() else few for few in lesson.few()]
-    with plain_kernels():
+    exact = exact_model(model).to(getattr(torch, dtype))
+    batch = [few.to(getattr(torch, dtype)) if few.is_floating_point() else few for few in lesson.few()]
+    if lesson.start:
+        made = lesson.start()  # before weights would be drawn in another dtype
+        lesson = replace(lesson, start=lambda: made)
+    with computing_in(dtype):
         return _gradients(lesson, exact, exact, batch)
 
 
@@ -97,8 +102,9 @@ def _gradients(lesson: Lesson, model: torch.nn.Module, forward: Forward, batch: 
     matrices = [each for each in weights if each.ndim > 1][-_MATRICES:]
     with _steady(model, lesson.start):
         loss = lesson.loss(forward, *batch)
-        gradients = torch.autograd.grad(loss, [*(each for each in weights if each.ndim == 1), *matrices])
-    exact = [each.cpu().double() for each in gradients]
+        chosen = [*(each for each in weights if each.ndim == 1), *matrices]
+        gradients = torch.autograd.grad(loss, chosen, allow_unused=True)  # a model may have weights for other tasks
+    exact = [each.cpu().double() for each in gradients if each is not None]
     return [loss.detach(), torch.stack([each.norm() for each in exact]), exact[-1].norm(dim=0)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
+from torchmark.workloads.contract import GRADIENTS, Setting, Step, Tensors, Workload
 from torchmark.workloads.fingerprint import fingerprints
 from torchmark.workloads.reference import exact_model, plain_kernels
 
@@ -43,6 +43,7 @@ class Lstm(Workload):
     modes = ("infer", "train")
     params = Params
     tiny = Params(batch=2, sequence=3, layers=2)
+    ways = (GRADIENTS,)
     dtypes = ("float32", "float64", "bfloat16")
     distributed = True
 
@@ -95,7 +96,7 @@ def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
     feed = setting.feed(rows)
 
     def run() -> torch.Tensor:
-        with torch.inference_mode():
+        with setting.without_gradients():
             return setting.drain(forward(feed())[0])
 
     def reference() -> Tensors:

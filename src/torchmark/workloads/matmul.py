@@ -1,4 +1,4 @@
-"""One product of square matrices: what the machine's arithmetic can do, for each dtype."""
+"""One product of matrices: what the machine's arithmetic can do, for each dtype."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _COLUMNS_AT_ONCE = 1024
 
 
 class Params(Struct, frozen=True):
-    """`batch` products of size × size matrices."""
+    """`batch` products of size × size matrices, or of a left one that has fewer rows; 0 rows: as many as columns."""
 
     size: Annotated[int, Meta(ge=1, le=1_048_576)] = 2048
     batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 1
+    rows: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
 
 
 class Matmul(Workload):
@@ -31,12 +32,13 @@ class Matmul(Workload):
     tiny = Params(size=24)
 
     def work(self, params: Params, setting: Setting) -> Work:
-        elements = params.batch * params.size**2
+        left = result = params.batch * (params.rows or params.size) * params.size
+        right = params.batch * params.size**2
         return Work(
             items=params.batch,
             unit="product",
-            flops=2 * elements * params.size,
-            bytes=3 * elements * setting.item_bytes,
+            flops=2 * left * params.size,
+            bytes=(left + right + result) * setting.item_bytes,
         )
 
     def prepare(self, params: Params, setting: Setting) -> Step:
@@ -59,7 +61,8 @@ class Matmul(Workload):
 
 
 def _shape(params: Params) -> tuple[int, int, int]:
-    return (params.batch, params.size, params.size)
+    """Of the left operand and the result."""
+    return (params.batch, params.rows or params.size, params.size)
 
 
 def _operands(params: Params, setting: Setting) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,7 +70,8 @@ def _operands(params: Params, setting: Setting) -> tuple[torch.Tensor, torch.Ten
 
     generator = setting.generator()
     left = torch.randn(_shape(params), generator=generator).to(setting.torch_dtype)
-    return left, torch.randn(_shape(params), generator=generator).to(setting.torch_dtype)
+    square = (params.batch, params.size, params.size)
+    return left, torch.randn(square, generator=generator).to(setting.torch_dtype)
 
 
 def _first_rows(params: Params, setting: Setting) -> Tensors:

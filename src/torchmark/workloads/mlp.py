@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
+from torchmark.workloads.contract import GRADIENTS, Setting, Step, Tensors, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +37,7 @@ class Mlp(Workload):
     modes = ("infer", "train")
     params = Params
     tiny = Params(batch=2)
+    ways = (GRADIENTS,)
     distributed = True
 
     def work(self, params: Params, setting: Setting) -> Work:
@@ -71,14 +72,12 @@ def _edges(params: Params) -> zip[tuple[int, int]]:
 
 
 def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
-    import torch
-
     model, rows, _ = make(params, setting)
     forward = setting.compiled(setting.place_model(model).eval())
     feed = setting.feed(rows)
 
     def run() -> torch.Tensor:
-        with torch.inference_mode():
+        with setting.without_gradients():
             return setting.drain(forward(feed()))
 
     def reference() -> Tensors:

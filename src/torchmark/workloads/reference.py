@@ -33,3 +33,17 @@ def plain_kernels() -> Iterator[None]:
 
     with torch.backends.mkldnn.flags(enabled=False):
         yield
+
+
+@contextmanager
+def computing_in(dtype: str) -> Iterator[None]:
+    """Inside, torch's own kernels compute, and what a model makes for itself is of this dtype, too."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        with plain_kernels():
+            yield
+    finally:
+        torch.set_default_dtype(before)

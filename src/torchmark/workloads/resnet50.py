@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
+from torchmark.workloads.contract import GRADIENTS, LAYOUT, Setting, Step, Tensors, Workload
 from torchmark.workloads.fingerprint import fingerprints
 from torchmark.workloads.learning import Forward, Lesson, Weights, prepare_training
 from torchmark.workloads.reference import exact_model, plain_kernels
@@ -56,6 +56,7 @@ class Resnet50(Workload):
     modes = ("infer", "train")
     params = Params
     tiny = Params(batch=2, image=32)
+    ways = (LAYOUT, GRADIENTS)
     imports = ("transformers.models.resnet.modeling_resnet",)
     distributed = True
 
@@ -140,7 +141,7 @@ def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
     checked = [0, -1] if params.batch > 1 else [0]
 
     def run() -> torch.Tensor:
-        with torch.inference_mode():
+        with setting.without_gradients():
             return setting.drain(forward(pixel_values=feed()).logits)
 
     def reference() -> Tensors:

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from torchmark.errors import UnsupportedError
+
 if TYPE_CHECKING:
     import torch
 
+_IMAGE_DIMENSIONS = 4  # image, channel, row, column
 _ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class Way(Struct, frozen=True):
+    """One thing that can be done in several ways without changing the work; the usual one comes first."""
+
+    name: str  # one of records.WAYS
+    values: tuple[str, ...]
+
+
+LAYOUT = Way("layout", ("contiguous", "channels-last"))  # followed by `Setting.place` and `feed`
+GRADIENTS = Way("gradients", ("inference-mode", "no-grad"))  # followed by `Setting.without_gradients`
+ATTENTION = Way("attention", ("sdpa", "eager"))  # the model library's names; the workload hands it over
 
 
 class Setting(Struct, frozen=True):
@@ -26,6 +41,7 @@ class Setting(Struct, frozen=True):
     rank: int = 0
     world_size: int = 1
     data: str | None = None  # folder with the real data sets; without it a stand-in is made
+    ways: dict[str, str] = {}  # of those that the workload offers, where it is not the usual one
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -56,8 +72,17 @@ class Setting(Struct, frozen=True):
         return torch.Generator().manual_seed(self.seed)
 
     def place(self, host: torch.Tensor) -> torch.Tensor:
-        """The tensor on the device, in this setting's dtype where it is a floating one."""
-        return host.to(self.device, self.torch_dtype) if host.is_floating_point() else host.to(self.device)
+        """The tensor on the device, in this setting's dtype where it is a floating one, and in its layout."""
+        placed = host.to(self.device, self.torch_dtype) if host.is_floating_point() else host.to(self.device)
+        return self._laid_out(placed)
+
+    def _laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Images and the weights of convolutions with their channels last, where that is asked for."""
+        import torch
+
+        if self.ways.get("layout") != "channels-last" or tensor.ndim != _IMAGE_DIMENSIONS:
+            return tensor
+        return tensor.contiguous(memory_format=torch.channels_last)
 
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """The same model with every weight and buffer placed on the device."""
@@ -70,12 +95,25 @@ class Setting(Struct, frozen=True):
         if self.transfer == "resident":
             resident = self.place(host)
             return lambda: resident
-        kept = host.to(self.torch_dtype) if host.is_floating_point() else host
-        return lambda: kept.to(self.device)
+        kept = self._laid_out(host.to(self.torch_dtype) if host.is_floating_point() else host)
+        if self.transfer == "per-step":
+            return lambda: kept.to(self.device)
+        if self.device == "cpu":
+            raise UnsupportedError("copies from pinned memory need an accelerator", "Use --transfer per-step")
+        pinned = kept.pin_memory()
+        return lambda: pinned.to(self.device, non_blocking=True)
 
     def drain(self, output: torch.Tensor) -> torch.Tensor:
         """What a step does with its output: leave it, or copy it to the host every time."""
         return output if self.transfer == "resident" else output.to("cpu")
+
+    def without_gradients(self, usual: str = "inference-mode") -> AbstractContextManager[Any]:
+        """Inside, a forward pass keeps nothing for a backward one, in the way that is asked for."""
+        import torch
+
+        if self.ways.get("gradients", usual) == "no-grad":
+            return torch.no_grad()
+        return torch.inference_mode()
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function itself, or what `torch.compile` makes of it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
+from torchmark.workloads.contract import ATTENTION, Setting, Step, Tensors, Workload
 from torchmark.workloads.encoder import SHAPES, Size, activations, layer_parameters, layer_products
 from torchmark.workloads.learning import Forward, Lesson, Weights, prepare_training
 
@@ -36,6 +36,7 @@ class VitTrain(Workload):
     modes = ("train",)
     params = Params
     tiny = Params(size="tiny", batch=2, image=32)
+    ways = (ATTENTION,)
     imports = ("transformers.models.vit.modeling_vit",)
     dtypes = ("float32", "float64", "bfloat16")
     distributed = True
@@ -63,7 +64,7 @@ class VitTrain(Workload):
         import torch
 
         with setting.seeded():
-            model = make_model(params).to(setting.torch_dtype)
+            model = make_model(params, setting.ways.get("attention")).to(setting.torch_dtype)
 
         def adam(weights: Weights) -> torch.optim.Optimizer:
             return torch.optim.AdamW(weights, lr=_LEARNING_RATE)
@@ -86,8 +87,8 @@ def parameter_count(params: Params) -> int:
     return embedding + layer_parameters(shape) + 2 * shape.hidden + (shape.hidden + 1) * _LABELS
 
 
-def make_model(params: Params) -> Any:
-    """The model with weights drawn from torch's generator."""
+def make_model(params: Params, attention: str | None = None) -> Any:
+    """The model with weights drawn from torch's generator; its attention is what the library picks, unless named."""
     from transformers import ViTConfig, ViTForImageClassification
 
     shape = SHAPES[params.size]
@@ -100,6 +101,7 @@ def make_model(params: Params) -> Any:
         intermediate_size=shape.feedforward,
         num_labels=_LABELS,
         problem_type="single_label_classification",
+        **({"attn_implementation": attention} if attention else {}),
     )
     return ViTForImageClassification(config)
 

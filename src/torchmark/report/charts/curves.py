@@ -93,6 +93,7 @@ def _members(series: Series, result: Result, implied: Set[str]) -> Iterator[tupl
     settings: dict[str, Value] = {**case.params, **result.params, "dtype": case.dtype, "compile": case.compile}
     settings |= {"transfer": case.transfer, "workers": case.workers, "protocol": case.protocol}
     settings |= {"threads": case.threads} if case.threads is not None else {}
+    settings |= case.ways
     if result.work:
         settings |= {name: result.work.items for name in implied if name not in settings}
     for name, value in settings.items():

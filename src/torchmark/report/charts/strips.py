@@ -8,9 +8,10 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
+from torchmark.analyze.sustain import end_counts
 from torchmark.records import Estimate, Result
-from torchmark.report import figures, units
-from torchmark.report.draw import LINE, QUIET, WIDTH, Chart
+from torchmark.report import figures, meters, units
+from torchmark.report.draw import LINE, QUIET, TEXT, WIDTH, Chart
 
 COLUMNS = 240  # more cannot be told apart on the screen
 FEWEST = 5  # samples below which there is no course to see
@@ -36,6 +37,7 @@ class Strip(Struct, frozen=True):
     columns: tuple[Column, ...]
     warmups: tuple[tuple[int, int], ...]  # from sample, to sample
     starts: tuple[int, ...]  # the first samples of the processes after the first one
+    ends: tuple[tuple[int, int, float], ...]  # from sample, to sample, step time: of a case that was kept going
     count: int
     center: float
     unit: str
@@ -58,7 +60,8 @@ def find_strip(result: Result) -> Strip | None:
     if count < FEWEST or estimate is None or not estimate.center_s > 0:
         return None
     scale, unit = units.duration_unit(estimate.center_s)
-    low, high = _window(processes, estimate.center_s)
+    ends = (result.sustained.first_s, result.sustained.last_s) if result.sustained else ()
+    low, high = _window(processes, estimate.center_s, ends)
     if not high - low < FURTHEST * estimate.center_s:
         return None
     starts = tuple(np.cumsum([0, *(len(each.samples_s) for each in processes)]).tolist())
@@ -66,24 +69,37 @@ def find_strip(result: Result) -> Strip | None:
         columns=tuple(_columns(processes, starts, count, (low, high), scale)),
         warmups=tuple((start, start + _cut(each)) for start, each in zip(starts, processes, strict=False)),
         starts=starts[1:-1],
+        ends=_ends(result, processes[0], (low, high), scale),
         count=count,
         center=estimate.center_s / scale,
         unit=unit,
         low=low / scale,
         high=high / scale,
-        about=_about(processes, estimate, count),
+        about=". ".join(filter(None, (_about(processes, estimate, count), meters.sustained_text(result)))),
     )
+
+
+def _ends(
+    result: Result, process: Estimate, window: tuple[float, float], scale: float
+) -> tuple[tuple[int, int, float], ...]:
+    """The first seconds and the last, each with its own step time."""
+    found, count = result.sustained, len(process.samples_s)
+    if found is None or not sum(process.samples_s) > 0:
+        return ()
+    early, late = end_counts(np.array(process.samples_s), process.duration_s, found.window_s)
+    first, last = (float(np.clip(step_s, *window)) / scale for step_s in (found.first_s, found.last_s))
+    return ((0, min(early, count), first), (max(count - late, 0), count, last))
 
 
 def _cut(process: Estimate) -> int:
     return min(max(process.warmup_cut, 0), len(process.samples_s))
 
 
-def _window(processes: Sequence[Estimate], center_s: float) -> tuple[float, float]:
-    """The step times to show: all that count but the longest few, which would flatten the rest."""
+def _window(processes: Sequence[Estimate], center_s: float, ends: Sequence[float]) -> tuple[float, float]:
+    """The step times to show: all that count but the longest few, which would flatten the rest; both ends always."""
     kept = np.concatenate([np.array(each.samples_s[_cut(each) :] or each.samples_s) for each in processes])
     low, middle, most, nearly_all = (float(value) for value in np.quantile(kept, (0.0, 0.5, 0.9, 0.995)))
-    high = max(min(nearly_all, TALLEST * middle), most)
+    low, high = min((low, *ends)), max(min(nearly_all, TALLEST * middle), most, *ends)
     missing = max(0.0, LEAST_SPAN * center_s - (high - low))
     margin = 0.08 * (high - low + missing)
     return low - missing / 2 - margin, high + missing / 2 + margin
@@ -127,6 +143,7 @@ def draw_strip(strip: Strip, color: str = "var(--series-1)") -> Chart:
     )
     cuts = [{"sample": start, "end": end} for start, end in strip.warmups if end > start]
     seams = [{"sample": start} for start in strip.starts]
+    ends = [{"sample": start, "end": end, "middle": middle} for start, end, middle in strip.ends]
     marks = alt.layer(
         alt.Chart(alt.NamedData("cuts")).mark_rect(color=LINE, opacity=0.8, aria=False).encode(x=x, x2=alt.X2("end")),
         alt.Chart(alt.NamedData("seams")).mark_rule(color=QUIET, strokeDash=[2, 2], aria=False).encode(x=x),
@@ -134,5 +151,9 @@ def draw_strip(strip: Strip, color: str = "var(--series-1)") -> Chart:
             y=alt.Y("low:Q", scale=y_scale, axis=y_axis), y2=alt.Y2("high")
         ),
         columns.mark_line(color=color, strokeWidth=1.2, aria=False).encode(y=y),
+        alt.Chart(alt.NamedData("ends"))
+        .mark_rule(color=TEXT, strokeWidth=2, aria=False)
+        .encode(x=x, x2=alt.X2("end"), y=y),
     )
-    return Chart(marks.properties(width=WIDTH - 48, height=_HEIGHT), {"rows": rows, "cuts": cuts, "seams": seams})
+    data = {"rows": rows, "cuts": cuts, "seams": seams, "ends": ends}
+    return Chart(marks.properties(width=WIDTH - 48, height=_HEIGHT), data)

@@ -219,6 +219,7 @@ def _job(classifier: Classifier, work: Work) -> Step:
         roundings=recipe.roundings,
         job_steps=recipe.epochs * classifier.train.per_epoch,
         stages=(*tests, Stage("load batch", 0, classifier.train.take)),
+        epochs=recipe.epochs,
         alone=setting.alone(classifier.shared, classifier.run),
         metrics=classifier.metrics,
         notes={"data": classifier.images.source},

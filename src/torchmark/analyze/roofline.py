@@ -1,0 +1,233 @@
+"""The roofline: the best that a machine was seen to do, how close a result comes to it, and what keeps it from more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from torchmark.records import Bound, Case, Estimate, Peak, Result, parse_case
+
+IMPLAUSIBLE = 1.05  # of the ceiling: more than noise makes of a result that reaches it
+LAUNCH_SHARE = 0.5  # of a step that goes into handing its operators over
+AHEAD_SHARE = 0.9  # of a step: a host that hands work over ahead, or loads ahead, hides what is less
+NO_FAST_PATH = 20.0  # times slower than float32: computed, but without hardware or code made for it
+LEAST_S = 1e-9
+MEMORY, EXCHANGE = "memory", "all-reduce"
+LOADING = "load batch"  # the stage of a job that fetches data inside its steps
+ARRAYS = 3  # that a triad goes through
+
+
+class Ceiling(Struct, frozen=True):
+    """The most that was seen of something, the case that showed it, and how many bytes that worked on."""
+
+    value: float  # FLOP/s or bytes/s
+    case: str
+    bytes: float = 0.0
+
+
+class DeviceCeilings(Struct, frozen=True):
+    """The best that one device was seen to do."""
+
+    flops: dict[str, Ceiling] = field(default_factory=dict)  # by dtype
+    paths: dict[str, tuple[Ceiling, ...]] = field(default_factory=dict)  # bandwidths: memory, to-device, all-reduce
+    issue_s: float | None = None  # handing over the smallest operator
+    round_trip_s: float | None = None  # until its result is on the host
+
+
+class Ceilings(Struct, frozen=True):
+    """The best that the devices of a machine were seen to do, and the run that saw it, unless it is the present one."""
+
+    devices: dict[str, DeviceCeilings] = field(default_factory=dict)
+    run: str | None = None
+
+
+NONE = Ceilings()
+
+
+def ceilings_of(results: Iterable[Result], run: str | None = None) -> Ceilings:
+    """What results of the workloads that are made for it say about the machine. A fresh process that was slower than
+    another says nothing about what the machine can do, so the best one counts."""
+    found = NONE
+    for result in results:
+        if result.status == "ok" and result.case.protocol == "steady" and "implausible" not in _flags(result):
+            found = merge(found, Ceilings({result.case.device: _ceilings(result)}))
+    return replace(found, run=run)
+
+
+def merge(one: Ceilings, other: Ceilings) -> Ceilings:
+    """Of everything the better."""
+    devices = dict(one.devices)
+    for name, more in other.devices.items():
+        devices[name] = _merge(devices[name], more) if name in devices else more
+    return Ceilings(devices, one.run or other.run)
+
+
+def with_peak(result: Result, ceilings: Ceilings, again: bool = False) -> Result:
+    """The result with its share of the machine's best, and with the flags that follow from it. Nothing is called
+    implausible before its ceiling was measured `again`."""
+    peak, estimate = peak_of(result, ceilings), result.estimate
+    if peak is None or estimate is None:
+        return result
+    raised = {
+        "launch-bound": peak.bound == "launch" and peak.shares["launch"] >= LAUNCH_SHARE,
+        "implausible": again and peak.share > IMPLAUSIBLE,
+    }
+    seen = {flag for process in result.processes for flag in process.flags}
+    flags = [flag for flag in estimate.flags if flag not in raised or flag in seen]  # it may have been judged before
+    flags += [flag for flag, is_raised in raised.items() if is_raised and flag not in flags]
+    return replace(result, peak=replace(peak, again=again), estimate=replace(estimate, flags=tuple(flags)))
+
+
+def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
+    """None where a step has neither FLOPs nor bytes, or where a ceiling that it takes is not known."""
+    work, estimate, known = result.work, result.estimate, ceilings.devices.get(result.case.device)
+    if result.status != "ok" or work is None or estimate is None or known is None:
+        return None
+    if result.case.protocol != "steady" or result.settings.get("nodes") not in (None, 1):
+        return None
+    flops, bandwidth = known.flops.get(result.case.dtype), bandwidth_at(known, path_of(result), work.bytes or 0.0)
+    if not (work.flops or work.bytes) or (work.flops and not flops) or (work.bytes and not bandwidth):
+        return None
+    # Ranks share a CPU; of other devices each has one of its own. A step cannot take less than calling one does.
+    step_s = max(estimate.center_s, estimate.call_cost_s, LEAST_S)
+    capacity = step_s * (1 if result.case.device == "cpu" else result.case.workers)
+    shares = {
+        "compute": work.flops / flops.value / capacity if work.flops and flops else 0.0,
+        "bandwidth": work.bytes / bandwidth / capacity if work.bytes and bandwidth else 0.0,
+        "launch": _launch_share(result, estimate.issue_share, step_s, known),
+        "loader": _loader_share(result, estimate),
+    }
+    return Peak(
+        share=max(shares["compute"], shares["bandwidth"]),
+        bound=_largest(shares),
+        shares=shares,
+        flops_per_s=flops.value if work.flops and flops else None,
+        bytes_per_s=bandwidth if work.bytes else None,
+        limits=ceilings.run,
+    )
+
+
+def path_of(result: Result) -> str:
+    """Which way the bytes of a step take."""
+    if result.case.workload == "copy":
+        return str(result.params.get("direction", "to-device"))
+    return EXCHANGE if result.case.workload == "all-reduce" else MEMORY
+
+
+def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None:
+    """The ceiling for work on so many bytes. What is small may come out of a cache, so between the sizes that were
+    measured it is taken to fall evenly, and never to rise with size."""
+    points = sorted(known.paths.get(path, ()), key=lambda point: point.bytes)
+    if not points:
+        return None
+    best = [max(point.value for point in points[index:]) for index in range(len(points))]
+    above = next((index for index, point in enumerate(points) if point.bytes >= count), len(points) - 1)
+    if above == 0 or points[above].bytes <= count:
+        return best[above]
+    below = above - 1
+    way = math.log(count / points[below].bytes) / math.log(points[above].bytes / points[below].bytes)
+    return best[below] * math.pow(best[above] / best[below], way)
+
+
+def case_again(result: Result, ceilings: Ceilings) -> Case | None:
+    """What to measure once more beside a result that is too good: the case behind its ceiling, or passes over as many
+    bytes as it works on."""
+    peak, known = result.peak, ceilings.devices.get(result.case.device)
+    if peak is None or known is None or result.work is None:
+        return None
+    if peak.shares["compute"] >= peak.shares["bandwidth"]:
+        return parse_case(known.flops[result.case.dtype].case)
+    if path_of(result) == MEMORY:
+        size = int(min(max((result.work.bytes or 0.0) / ARRAYS // 4096 * 4096, 65_536), 2**32))
+        return Case("bandwidth", "infer", {"size_bytes": size}, result.case.device)
+    return parse_case(max(known.paths[path_of(result)], key=lambda point: point.value).case)
+
+
+def slower_than_float32(known: DeviceCeilings, dtype: str) -> float | None:
+    """How many times slower its best is; None where one of the two is not known."""
+    own, plain = known.flops.get(dtype), known.flops.get("float32")
+    return plain.value / own.value if own and plain else None
+
+
+def _ceilings(result: Result) -> DeviceCeilings:
+    case, work = result.case, result.work
+    seen = min((each.center_s for each in result.processes if each.center_s > 0), default=None)
+    if seen is None or work is None:
+        return DeviceCeilings()
+    if case.workload == "matmul" and work.flops:
+        return DeviceCeilings(flops={case.dtype: Ceiling(work.flops / seen, case.text)})
+    if case.workload == "tensor-add" and result.params.get("variant") == "resident" and work.bytes:
+        return DeviceCeilings(paths={MEMORY: (Ceiling(work.bytes / seen, case.text, work.bytes),)})
+    if case.workload in ("bandwidth", "copy", "all-reduce") and work.bytes:
+        return DeviceCeilings(paths={path_of(result): tuple(_points(result, work.bytes, seen))})
+    if case.workload == "launch" and case.transfer == "per-step":
+        return DeviceCeilings(round_trip_s=seen)
+    if case.workload == "launch":
+        wall = [each.wall_step_s for each in result.processes if each.device_step_s and each.wall_step_s]
+        return DeviceCeilings(issue_s=min(wall, default=seen))
+    return DeviceCeilings()
+
+
+def _points(result: Result, total: float, seen: float) -> Iterator[Ceiling]:
+    """The size of the case itself, and those that it timed beside it. One array of three lies as far out of the caches
+    as all of them, so passes over one, two and three arrays of a size count as work on the same number of bytes."""
+    size = float(result.params.get("size_bytes", total))
+    count = ARRAYS * size if result.case.workload == "bandwidth" else total
+    for each, center_s in ((size, seen), *sizes_timed(result)):
+        yield Ceiling(total * each / size / center_s, result.case.text, count * each / size)
+
+
+def sizes_timed(result: Result) -> list[tuple[float, float]]:
+    """Smaller sizes that a case has timed beside its own, each with the seconds of a step."""
+    stages = result.job.stages if result.job else ()
+    named = [(stage.name.removesuffix(" bytes"), stage.center_s) for stage in stages]
+    return [(float(name), center_s) for name, center_s in named if name.isdecimal() and center_s > 0]
+
+
+def _merge(one: DeviceCeilings, other: DeviceCeilings) -> DeviceCeilings:
+    flops = dict(one.flops)
+    for dtype, ceiling in other.flops.items():
+        flops[dtype] = max(flops.get(dtype, ceiling), ceiling, key=lambda each: each.value)
+    names = dict.fromkeys((*one.paths, *other.paths))
+    paths = {name: _points_of((*one.paths.get(name, ()), *other.paths.get(name, ()))) for name in names}
+    return DeviceCeilings(
+        flops=flops,
+        paths=paths,
+        issue_s=min((each for each in (one.issue_s, other.issue_s) if each), default=None),
+        round_trip_s=min((each for each in (one.round_trip_s, other.round_trip_s) if each), default=None),
+    )
+
+
+def _points_of(points: Sequence[Ceiling]) -> tuple[Ceiling, ...]:
+    """One for each size, the best of it."""
+    best: dict[float, Ceiling] = {}
+    for point in points:
+        best[point.bytes] = max(best.get(point.bytes, point), point, key=lambda each: each.value)
+    return tuple(best[count] for count in sorted(best))
+
+
+def _launch_share(result: Result, issue_share: float | None, step_s: float, known: DeviceCeilings) -> float:
+    """On a device that works through a queue handing over is hidden unless the device is done as soon as it ends; else
+    it is what the operators of a step cost at the least."""
+    if issue_share is not None:
+        return issue_share if issue_share >= AHEAD_SHARE else 0.0
+    return min(result.metrics.get("operators", 0.0) * (known.issue_s or 0.0) / step_s, 1.0)
+
+
+def _loader_share(result: Result, estimate: Estimate) -> float:
+    stages = [stage for stage in result.job.stages if stage.name == LOADING] if result.job else []
+    share = stages[0].center_s / estimate.mean_s if stages and estimate.mean_s > 0 else 0.0
+    share = min(max(share, result.metrics.get("loader_share", 0.0)), 1.0)
+    return share if share >= AHEAD_SHARE or not result.params.get("loader_workers") else 0.0
+
+
+def _largest(shares: dict[str, float]) -> Bound:
+    bounds: tuple[Bound, ...] = ("compute", "bandwidth", "launch", "loader")
+    return max(bounds, key=lambda bound: shares[bound])
+
+
+def _flags(result: Result) -> tuple[str, ...]:
+    return result.estimate.flags if result.estimate else ()

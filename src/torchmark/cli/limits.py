@@ -1,0 +1,156 @@
+"""`torchmark limits`: the best that this machine can do, kept so that later results can be held against it."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchmark import __version__
+from torchmark.analyze.roofline import ceilings_of
+from torchmark.cli.beginning import hold_machine, look
+from torchmark.cli.interrupts import Interrupted, orderly_end
+from torchmark.cli.measuring import keep, log_path
+from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.progress import ProgressLine
+from torchmark.cli.values import Duration
+from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
+from torchmark.measure.awake import keep_awake
+from torchmark.measure.cases import check_device
+from torchmark.measure.session import Finished, Started
+from torchmark.records import DTYPES, DeviceInfo, Machine, Run, RunHeader
+from torchmark.report import render
+from torchmark.report.limits import render_limits
+from torchmark.store import RunWriter, check_writable, keep_limits, load, new_path
+from torchmark.studies.limits import Limits, Request, plan_cases
+
+DEVICE_BUDGET_S = 50.0  # beside the seconds in which torch is loaded
+EXAMPLES = """\b
+Examples:
+  torchmark limits                          every device, within a minute each
+  torchmark limits --dtype float32          arithmetic in one dtype only
+  torchmark limits --device cuda:0 --budget 3m
+  torchmark limits --format json            for other programs
+  torchmark run                             afterwards: results say how close they come
+"""
+
+
+@click.command("limits", epilog=EXAMPLES)
+@click.option("--device", "devices", multiple=True, metavar="NAME,…", help="Of what; default: every device here.")
+@click.option("--dtype", "dtypes", multiple=True, metavar="TYPE,…", help="Arithmetic in these; default: all four.")
+@click.option("--budget", "budget_s", type=Duration(), help="Time for all; default: 50s for each device.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For the numbers.")
+@click.option("--label", help="A name for this run.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep it; default: with the others."
+)
+@click.option("--tiny", is_flag=True, help="The smallest sizes: tries that everything works, and finds no limits.")
+@click.option("--dry-run", is_flag=True, help="Show what would be measured first; measure nothing.")
+@click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
+@click.option("--share", is_flag=True, help="Measure although another run does, too.")
+@format_option
+def command(**options: Any) -> int:
+    """Find the limits of this machine, and keep them.
+
+    The fastest matrix products in every dtype, bandwidth of memory and caches, what it costs to hand work over, links
+    and exchanges between workers. From then on every result says what share of that it reaches, and what bounds it.
+    """
+    wanted, dtypes = _split(options["devices"]), tuple(_split(options["dtypes"])) or DTYPES
+    for name in wanted:  # a mistake is told before anything slow is done
+        check_device(name)
+    for name in dtypes:
+        if name not in DTYPES:
+            raise UnknownName("dtype", name, DTYPES)
+    if options["dry_run"]:
+        emit(_describe(wanted or ["cpu"], dtypes, options))
+        return EXIT_FINE
+    with hold_machine(options["wait"], options["share"]):
+        machine = look(wanted or None, ())
+        request = _request(machine, dtypes, options)
+        header = _header(request, options["label"])
+        path = options["out"] or new_path(header)
+        check_writable(path)
+        with RunWriter.create(path, header) as writer:
+            code = _measure(request, writer)
+        return _conclude(request, load(path), path, options["format"], code)
+
+
+def _split(texts: tuple[str, ...]) -> list[str]:
+    return [name for text in texts for name in text.split(",") if name]
+
+
+def _request(machine: Machine, dtypes: tuple[str, ...], options: dict[str, Any]) -> Request:
+    budget_s = options["budget_s"] or DEVICE_BUDGET_S * len(machine.devices)
+    return Request(machine, tuple(dtypes), budget_s, seed=options["seed"], tiny=options["tiny"])
+
+
+def _describe(names: list[str], dtypes: tuple[str, ...], options: dict[str, Any]) -> str:
+    machine = Machine("", 1, 2, 1, "", "", devices=tuple(DeviceInfo(name, "") for name in names))
+    request = _request(machine, dtypes, options)
+    lines = [case.text for case in plan_cases(request)]
+    return "\n".join(
+        [*lines, "", f"{len(lines)} cases, then larger products as long as they pay, within {request.budget_s:g} s"]
+    )
+
+
+def _header(request: Request, label: str | None) -> RunHeader:
+    names = ",".join(device.name for device in request.machine.devices)
+    chosen = f"--device {names} --dtype {','.join(request.dtypes)} --budget {request.budget_s:g}s --seed {request.seed}"
+    return RunHeader(
+        id=secrets.token_hex(4),
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        machine=request.machine,
+        cases=tuple(case.text for case in plan_cases(request)),
+        command=f"torchmark limits {chosen}{' --tiny' if request.tiny else ''}",
+        version=__version__,
+        label=label,
+        rigor="quick",
+        budget_s=request.budget_s,
+        seed=request.seed,
+        open_ended=True,
+    )
+
+
+def _measure(request: Request, writer: RunWriter) -> int:
+    """Every result is on the disk before the next process starts; an interrupt ends the run in order."""
+    progress = ProgressLine(0)
+    limits = Limits(request, progress.heard, log_path(writer.path))
+    code, count = EXIT_FINE, 0
+    try:
+        with orderly_end(), keep_awake():
+            progress.expect(request.budget_s)
+            for event in limits.events():
+                if isinstance(event, Started):
+                    count += 1
+                    progress.started(event.case, count, 0, 1)
+                keep(event, writer)
+                if isinstance(event, Finished):
+                    progress.finished(event.result)
+    except Interrupted as interrupt:
+        code = interrupt.exit_code
+        for result in limits.interrupted():
+            writer.finished(result)
+    finally:
+        progress.clear()
+    return code
+
+
+def _conclude(request: Request, run: Run, path: Path, format: str, code: int) -> int:  # noqa: A002
+    """Limits that were found are this machine's from now on, even where not all were."""
+    found = ceilings_of(run.results).devices
+    kept = [device for device in request.machine.devices if device.name in found and found[device.name].flops]
+    width, color = terminal_width(), use_color()
+    emit(render_limits(run, width, color) if format == "table" else render(run, format, width, color))
+    if not request.tiny:
+        for device in kept:
+            keep_limits(request.machine, device, path)
+    if format == "table":
+        click.echo(
+            f"Kept as {run.header.id}" + ("" if request.tiny else ": later results are held against it"), err=True
+        )
+    if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
+        return EXIT_NOTHING_MEASURED
+    return code

@@ -1,0 +1,171 @@
+"""The limits of a machine as a page of text: its best at everything, what has no fast path, and where work turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from torchmark.analyze.roofline import (
+    EXCHANGE,
+    MEMORY,
+    NO_FAST_PATH,
+    Ceiling,
+    DeviceCeilings,
+    ceilings_of,
+    slower_than_float32,
+)
+from torchmark.records import Result, Run, parse_case
+from torchmark.report import figures, units
+from torchmark.report.terminal import draw, machine_line, title
+from torchmark.report.text import clean_run, shorten
+
+Row = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it
+
+
+def render_limits(run: Run, width: int = 80, color: bool = False) -> str:
+    """What the run found out about each device."""
+    run = clean_run(run)
+    known = ceilings_of(run.results)
+    name, *rest = title(run)
+    parts: list[RenderableType] = [
+        Text(" · ").join([Text(name, style="bold"), *map(Text, rest)]),
+        Text(machine_line(run.header.machine), style="dim"),
+    ]
+    for device in dict.fromkeys(result.case.device for result in run.results):
+        own = [result for result in run.results if result.case.device == device]
+        parts.append(Text(f"\n{device}", style="bold"))
+        parts.append(Padding(_grid([*_rows(own, known.devices.get(device, DeviceCeilings()))]), (0, 0, 0, 2)))
+    parts.append(Text(f"\n{_note(run)}", style="dim"))
+    return draw(parts, width, color)
+
+
+def _grid(rows: Sequence[Row]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(style="dim")
+    before = ""
+    for what, which, figure, about in rows:
+        grid.add_row(Text("" if what == before else what), Text(which), Text(figure), Text(about))
+        before = what
+    return grid
+
+
+def _rows(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
+    for dtype in dict.fromkeys(result.case.dtype for result in results if result.case.workload == "matmul"):
+        yield _arithmetic(results, known, dtype)
+    yield from _memory(results, known)
+    for path, points in known.paths.items():
+        if path not in (MEMORY, EXCHANGE):
+            yield "link", path.replace("-", " "), units.bandwidth(_best(points).value), _by_size(points)
+    yield from _launches(known)
+    yield from _exchange(results, known)
+    yield from _doubling(results)
+    yield from _turn(known)
+
+
+def _arithmetic(results: Sequence[Result], known: DeviceCeilings, dtype: str) -> Row:
+    own = [each for each in results if each.case.workload == "matmul" and each.case.dtype == dtype]
+    ceiling = known.flops.get(dtype)
+    if ceiling is None:
+        return "arithmetic", dtype, own[0].status, shorten(own[0].reason or "", 200)
+    skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
+    said = [f"a product of {_size(ceiling.case)}"]
+    said += [f"{units.arithmetic(figures.step_flops(each))} with {each.params['rows']} rows" for each in skinny]
+    slower = slower_than_float32(known, dtype) or 1.0
+    if slower >= NO_FAST_PATH:
+        said = [f"no fast path: {units.digits(slower)} times slower than float32"]
+    said += [f"{_size(each.case.text)}: {each.status}" for each in own if each.status != "ok"]
+    return "arithmetic", dtype, units.arithmetic(ceiling.value), ", ".join(said)
+
+
+def _size(case: str) -> str:
+    size = parse_case(case).params.get("size", 2048)
+    return f"{size}×{size}"
+
+
+def _memory(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
+    passes = [each for each in results if each.case.workload == "bandwidth"]
+    for result in passes:
+        kind, about = str(result.params.get("kind", result.case.params.get("kind", "triad"))), ""
+        figure = units.bandwidth(figures.step_bandwidth(result)) if result.status == "ok" else result.status
+        if result.status != "ok":
+            about = shorten(result.reason or "", 200)
+        elif kind == "triad":
+            smaller = sorted(known.paths.get(MEMORY, ()), key=lambda point: point.bytes)[:-1]
+            about = _by_size(smaller)
+        yield "memory", kind, figure, about
+
+
+def _by_size(points: Sequence[Ceiling]) -> str:
+    known = [f"{units.bandwidth(point.value)} on {units.size(point.bytes)}" for point in points]
+    return ", ".join(known)
+
+
+def _best(points: Sequence[Ceiling]) -> Ceiling:
+    return max(points, key=lambda point: point.value)
+
+
+def _launches(known: DeviceCeilings) -> Iterator[Row]:
+    if known.issue_s:
+        yield "launch", "issue", units.duration(known.issue_s), "to hand one operator over"
+    if known.round_trip_s:
+        yield "launch", "round trip", units.duration(known.round_trip_s), "until its result is on the host"
+
+
+def _exchange(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
+    for result in results:
+        if result.case.workload != "all-reduce":
+            continue
+        which = f"{result.case.workers} workers"
+        if result.status != "ok":
+            yield "all-reduce", which, result.status, shorten(result.reason or "", 200)
+            continue
+        points = known.paths.get(EXCHANGE, ())
+        yield "all-reduce", which, units.bandwidth(figures.step_bandwidth(result)), _by_size(points[:-1])
+
+
+def _doubling(results: Sequence[Result]) -> Iterator[Row]:
+    """What twice the work took, beside once."""
+    for double in results:
+        if double.case.workload != "matmul" or double.params.get("batch") != 2 or not double.processes:
+            continue
+        params = {name: value for name, value in double.params.items() if name != "batch"}
+        single = [
+            each
+            for each in results
+            if each.case.workload == "matmul" and each.case.dtype == double.case.dtype and each.processes
+            if {name: value for name, value in each.params.items() if name != "batch"} == params and each is not double
+        ]
+        if single and double.estimate:
+            seconds = [min(process.center_s for process in each.processes) for each in (single[0], double)]
+            doubted = "implausible" in double.estimate.flags
+            about = "implausible: nothing here can be believed" if doubted else "times as long takes twice the work"
+            yield "audit", "", units.digits(seconds[1] / seconds[0]) if seconds[0] > 0 else units.NOTHING, about
+
+
+def _turn(known: DeviceCeilings) -> Iterator[Row]:
+    """Where bandwidth stops and arithmetic begins to be what bounds."""
+    plain, points = known.flops.get("float32"), known.paths.get(MEMORY, ())
+    if plain and points:
+        slowest = max(points, key=lambda point: point.bytes).value
+        yield (
+            "turns at",
+            "float32",
+            f"{units.digits(plain.value / slowest)} FLOP/byte",
+            "work with less is bandwidth-bound",
+        )
+
+
+def _note(run: Run) -> str:
+    failed = sum(result.status not in ("ok", "skipped") for result in run.results)
+    skipped = sum(result.status == "skipped" for result in run.results)
+    told = [f"{len(run.results)} cases, the best of their fresh processes"]
+    told += [f"{failed} failed"] if failed else []
+    told += [f"{skipped} skipped"] if skipped else []
+    return f"{', '.join(told)}. Every case in full: torchmark show {run.header.id}"

@@ -1,0 +1,192 @@
+"""The best that a machine was seen to do, and what results are worth beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.roofline import (
+    LOADING,
+    Ceiling,
+    Ceilings,
+    DeviceCeilings,
+    bandwidth_at,
+    case_again,
+    ceilings_of,
+    merge,
+    peak_of,
+    slower_than_float32,
+    with_peak,
+)
+from torchmark.records import JobEstimate, Result, StageEstimate, Work
+
+KNOWN = Ceilings(
+    {
+        "cpu": DeviceCeilings(
+            flops={"float32": Ceiling(300e9, "matmul/infer:size=1024@cpu/float32")},
+            paths={"memory": (Ceiling(100e9, "small", 1e6), Ceiling(25e9, "large", 4e9))},
+            issue_s=1e-6,
+        )
+    },
+    run="abcd",
+)
+
+
+@pytest.fixture
+def seen(make_result, make_estimate):
+    """A result with processes that took these times."""
+
+    def make(text: str, center_s: float, **changes: Any) -> Result:
+        times = changes.pop("times", (center_s,))
+        return make_result(text, center_s, processes=tuple(map(make_estimate, times)), **changes)
+
+    return make
+
+
+def stages(*pairs: tuple[str, float]) -> JobEstimate:
+    return JobEstimate(0.0, 0.0, 0.0, False, tuple(StageEstimate(name, 0, each, each, each) for name, each in pairs))
+
+
+def test_ceilings_are_the_best_of_all_processes_of_the_workloads_made_for_them(seen) -> None:
+    product = Work(items=1, unit="product", flops=2e9, bytes=1e6)
+    passes = Work(items=1, unit="pass", flops=0, bytes=3e9)
+    found = ceilings_of(
+        [
+            seen("matmul/infer@cpu/float32", 0.011, work=product, times=(0.010, 0.012)),
+            seen("matmul/infer:size=64@cpu/float32", 0.1, work=product),
+            seen("matmul/infer@cpu/bfloat16", 1.0, work=product),
+            seen("mlp/infer@cpu/float32", 1e-9),
+            seen(
+                "bandwidth/infer:sizes=all@cpu/float32",
+                0.1,
+                work=passes,
+                params={"size_bytes": 10**9},
+                job=stages(("1000000 bytes", 3e-5)),
+            ),
+            seen("launch/infer@cpu/float32", 1e-6),
+            seen("launch/infer@cpu/float32+per-step", 3e-6),
+        ]
+    ).devices["cpu"]
+    assert found.flops["float32"].value == pytest.approx(2e11)
+    assert found.flops["float32"].case == "matmul/infer@cpu/float32"
+    assert slower_than_float32(found, "bfloat16") == pytest.approx(100)
+    assert [(point.bytes, point.value) for point in found.paths["memory"]] == [
+        (pytest.approx(3e6), pytest.approx(1e11)),
+        (pytest.approx(3e9), pytest.approx(3e10)),
+    ]
+    assert (found.issue_s, found.round_trip_s) == (1e-6, 3e-6)
+
+
+def test_of_two_findings_the_better_counts() -> None:
+    slow = Ceilings({"cpu": DeviceCeilings(flops={"float32": Ceiling(200e9, "a")}, issue_s=2e-6)})
+    assert merge(KNOWN, slow).devices["cpu"].flops["float32"].value == 300e9
+    assert merge(slow, KNOWN).devices["cpu"].issue_s == 1e-6
+    assert merge(slow, KNOWN).run == "abcd"
+
+
+@given(st.floats(1, 1e12), st.floats(1, 1e12))
+def test_a_ceiling_never_rises_with_the_size_of_the_work(one: float, other: float) -> None:
+    small, large = sorted((one, other))
+    known = DeviceCeilings(paths={"memory": tuple(Ceiling(v, "", b) for b, v in ((1e5, 9e9), (1e7, 2e10), (1e9, 5e9)))})
+    at_small, at_large = (bandwidth_at(known, "memory", count) for count in (small, large))
+    assert at_small is not None
+    assert at_large is not None
+    assert 5e9 <= at_large <= at_small * (1 + 1e-9) <= 2e10 * (1 + 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("flops", "byte_count", "center_s", "share", "bound"),
+    [
+        (3e9, 1e6, 0.02, 0.5, "compute"),
+        (1e9, 4e9, 0.2, 0.8, "bandwidth"),
+        (0, 8e9, 0.4, 0.8, "bandwidth"),
+        (3e9, None, 0.02, 0.5, "compute"),
+    ],
+)
+def test_a_result_is_held_against_what_is_closer(flops, byte_count, center_s, share, bound, make_result) -> None:
+    found = peak_of(make_result(center_s=center_s, work=Work(1, "x", flops, byte_count)), KNOWN)
+    assert found is not None
+    assert (found.share, found.bound, found.limits) == (pytest.approx(share), bound, "abcd")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"work": Work(items=0, unit="step", flops=0, bytes=0)},
+        {"work": None},
+        {"text": "mlp/infer@cpu/float64"},
+        {"text": "mlp/infer@cuda:0/float32"},
+        {"text": "mlp/infer@cpu/float32+as-published"},
+        {"settings": {"nodes": 2}},
+        {"status": "crashed", "estimate": None},
+    ],
+    ids=str,
+)
+def test_nothing_is_said_without_work_or_without_a_ceiling(changes: dict[str, Any], make_result) -> None:
+    assert peak_of(make_result(**changes), KNOWN) is None
+
+
+def test_operators_that_take_most_of_a_step_make_it_launch_bound(make_result) -> None:
+    small = Work(items=1, unit="x", flops=1e3, bytes=1e3)
+    found = with_peak(make_result(center_s=1e-4, work=small, metrics={"operators": 80.0}), KNOWN)
+    assert found.peak is not None
+    assert (found.peak.bound, found.peak.shares["launch"]) == ("launch", pytest.approx(0.8))
+    assert found.estimate is not None
+    assert "launch-bound" in found.estimate.flags
+    (caution,) = [each for each in cautions_of(found) if each.kind == "launch-bound"]
+    assert "80 operators takes at least 80%" in caution.cause
+
+
+@pytest.mark.parametrize(("share", "bound"), [(0.95, "launch"), (0.6, "compute")])
+def test_a_device_that_is_handed_work_ahead_is_not_launch_bound(share, bound, make_result, make_estimate) -> None:
+    known = replace(KNOWN, devices={"cuda:0": KNOWN.devices["cpu"]})
+    timed, work = make_estimate(2e-3, issue_share=share), Work(items=1, unit="x", flops=3e8, bytes=1e3)
+    found = peak_of(make_result("mlp/infer@cuda:0/float32", work=work, estimate=timed), known)
+    assert found is not None
+    assert found.bound == bound
+
+
+def test_waiting_for_data_is_what_bounds_unless_loaders_hide_it(make_result) -> None:
+    loading = stages((LOADING, 1.5e-3))
+    waiting, ahead = (
+        peak_of(make_result(job=loading, params={"loader_workers": count}, work=Work(1, "x", 1e6, 1e3)), KNOWN)
+        for count in (0, 2)
+    )
+    assert waiting is not None
+    assert ahead is not None
+    assert (waiting.bound, ahead.bound) == ("loader", "compute")
+
+
+def test_a_result_beyond_its_ceiling_is_implausible_only_after_that_was_measured_again(make_result, seen) -> None:
+    folded = make_result(center_s=1e-3, work=Work(items=1, unit="x", flops=6e8, bytes=1e3))
+    for again in (False, True):
+        found = with_peak(folded, KNOWN, again=again)
+        assert found.peak is not None
+        assert found.estimate is not None
+        assert found.peak.share == pytest.approx(2.0)
+        assert ("implausible" in found.estimate.flags) is again
+    (caution,) = [each for each in cautions_of(found) if each.kind == "implausible"]
+    assert "200% of this machine's arithmetic" in caution.cause
+    higher = merge(KNOWN, Ceilings({"cpu": DeviceCeilings(flops={"float32": Ceiling(700e9, "better")})}))
+    relieved = with_peak(found, higher, again=True)
+    assert relieved.estimate is not None
+    assert "implausible" not in relieved.estimate.flags
+    assert not ceilings_of([replace(found, case=seen("matmul/infer@cpu/float32", 1.0).case)]).devices
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (Work(items=1, unit="x", flops=6e9, bytes=1e3), "matmul/infer:size=1024@cpu/float32"),
+        (Work(items=1, unit="x", flops=1, bytes=3e9), "bandwidth/infer:size_bytes=999997440@cpu/float32"),
+    ],
+)
+def test_what_is_measured_again_is_what_the_result_was_held_against(work: Work, expected: str, make_result) -> None:
+    found = case_again(with_peak(make_result(center_s=1e-3, work=work), KNOWN), KNOWN)
+    assert found is not None
+    assert found.text == expected

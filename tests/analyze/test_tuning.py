@@ -1,0 +1,126 @@
+"""A search's arithmetic: differences within rounds count, chance crowns nobody, and gains multiply up to the whole."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchmark.analyze.configurations import changed, differing, setting
+from torchmark.analyze.tuning import (
+    best_at_precision,
+    best_of_each_precision,
+    break_even,
+    contributions,
+    scores,
+    survivors,
+    verdict,
+)
+from torchmark.records import Result, parse_case
+
+DEFAULT = parse_case("resnet50/infer@cpu/float32")
+times = st.dictionaries(st.sampled_from("abcdef"), st.floats(-3, 3), min_size=2)
+
+
+@given(times, st.lists(st.floats(-2, 2), min_size=2, max_size=6))
+def test_what_disturbs_a_whole_round_changes_no_distance(truth: dict[str, float], disturbances: list[float]) -> None:
+    found = scores([{name: value + extra for name, value in truth.items()} for extra in disturbances])
+    first = next(iter(truth))
+    for name in truth:
+        assert found[name] - found[first] == pytest.approx(truth[name] - truth[first], abs=1e-9)
+
+
+def test_contestants_that_never_met_are_compared_through_a_rival() -> None:
+    found = scores([{"a": 0.0, "b": 1.0}, {"b": 5.0, "c": 5.5}])
+    assert found["c"] - found["a"] == pytest.approx(1.5)
+
+
+def test_the_slower_half_goes_and_who_leads_stays_until_it_is_beaten() -> None:
+    rounds = [{"old": 0.0, "a": -0.02, "b": -0.01, "c": 0.3, "d": 0.9}] * 2
+    assert survivors(rounds, [*"abcd", "old"], "old") == ["a", "b", "old"]
+    assert survivors(rounds, ["a", "b", "c", "d"], "old") == ["a", "b"]
+    left_behind = [{"old": 0.5, "a": -0.2, "b": -0.19}] * 2
+    assert survivors(left_behind, ["old", "a", "b"], "old") == ["a", "b"]
+    assert survivors([{"a": 0.0, "b": 0.45, "c": 0.9}] * 2, ["a", "b", "c"], "old") == ["a"]
+
+
+def test_equal_contestants_are_almost_never_called_faster() -> None:
+    wrong = 0
+    for seed in range(200):
+        noise = random.Random(seed)
+        rounds: list[dict[str, float]] = []
+        while verdict(rounds, "new", "old") == "unsure":
+            rounds += [{name: noise.gauss(0, 0.03) for name in ("new", "old")} for _ in range(2)]
+        wrong += verdict(rounds, "new", "old") == "faster"
+    assert wrong <= 14  # 2.5% are due at each of four looks, less what must be beyond 1%
+
+
+def test_a_clear_gain_is_seen_in_few_rounds() -> None:
+    rounds = [{"new": -0.5 + extra, "old": extra} for extra in (0.0, 0.01)]
+    assert verdict(rounds, "new", "old") == "faster"
+    assert verdict(rounds, "old", "new") == "not faster"
+
+
+def case_texts(*options: str) -> list[str]:
+    return [parse_case(f"resnet50/infer@cpu/{each}").text for each in options]
+
+
+def test_gains_along_the_way_multiply_up_to_the_whole() -> None:
+    winner = parse_case("resnet50/infer@cpu/bfloat16+compile+isa=avx2+layout=channels-last")
+    texts = case_texts(
+        "float32", "float32+layout=channels-last", "bfloat16+isa=avx2", "bfloat16+isa=avx2+layout=channels-last"
+    )
+    found = dict(zip([*texts, winner.text], (0.0, -0.25, -0.5, -0.9, -1.0), strict=True))
+    steps = contributions(DEFAULT, winner, found)
+    assert [step.setting for step in steps] == ["channels-last", "bfloat16 + isa=avx2", "compile"]
+    assert math.prod(step.gain for step in steps) == pytest.approx(math.e)
+
+
+def test_what_was_only_tried_together_is_told_together() -> None:
+    winner = parse_case("resnet50/infer@cpu/bfloat16+threads=1+layout=channels-last")
+    (step,) = contributions(DEFAULT, winner, {DEFAULT.text: 0.0, winner.text: -1.0})
+    assert step.setting == "bfloat16 + channels-last + threads=1"
+
+
+def test_the_best_in_the_same_numbers_and_of_each_kind() -> None:
+    texts = case_texts("float32", "float32+layout=channels-last", "bfloat16", "float16", "float32+matmul=high")
+    cases = {text: parse_case(text) for text in texts}
+    found = dict(zip(texts, (0.0, -0.3, -0.2, 2.0, -0.25), strict=True))
+    assert best_at_precision(DEFAULT, cases, found).text == texts[1]
+    assert best_at_precision(DEFAULT, cases, {texts[0]: 0.0, texts[1]: -0.005}) == DEFAULT
+    assert [case.text for case in best_of_each_precision(DEFAULT, cases, found)] == [texts[1], texts[4], texts[2]]
+
+
+def test_compiling_pays_off_after_as_many_steps_as_it_costs(make_result: Callable[..., Result]) -> None:
+    eager, compiled = make_result(center_s=0.5), make_result("mlp/infer@cpu/float32+compile", center_s=0.3)
+    found = break_even(eager, compiled)  # first steps are nine times as long as later ones
+    assert found is None
+    found = break_even(make_result(center_s=0.3), make_result(center_s=0.2, estimate=slow_start(compiled)))
+    assert found is not None
+    assert found.steps == pytest.approx((20.0 - 2.7) / 0.1)
+
+
+def slow_start(result: Result) -> object:
+    from msgspec.structs import replace
+
+    assert result.estimate
+    return replace(result.estimate, center_s=0.2, first_step_s=20.0)
+
+
+@given(
+    st.sampled_from(["float32", "bfloat16"]), st.sampled_from(["off", "on"]), st.none() | st.integers(1, 8),
+    st.dictionaries(st.sampled_from(["layout", "wait"]), st.sampled_from(["usual", "one"])),
+)  # fmt: skip
+def test_changing_what_differs_makes_one_case_of_the_other(dtype, compile_, threads, ways) -> None:
+    other = DEFAULT
+    for name, value in {"dtype": dtype, "compile": compile_, "threads": threads, **ways, "batch": 3}.items():
+        other = changed(other, name, value)
+    again = DEFAULT
+    for name in differing(DEFAULT, other):
+        again = changed(again, name, setting(other, name))
+    assert again == other
+    assert parse_case(other.text) == other

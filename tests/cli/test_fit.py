@@ -1,0 +1,73 @@
+"""`torchmark fit` from the command line to what it prints and keeps: real processes that run out of real memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchmark import cli
+
+COMMAND = [sys.executable, "-m", "torchmark"]
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("TORCHMARK_DEBUG", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("null", "unknown parameter of null 'batch'"),
+        ("bert-encode --vary size", "size of bert-encode is no number of things"),
+        ("mlp --limit much", "'much' is not an amount of memory. Write 8GiB or 500MB"),
+        ("mlp --limit 0GiB", "is not an amount of memory"),
+        ("mlp --dtype float31", "unknown dtype 'float31'"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    assert cli.main(["fit", *arguments.split(), "--dry-run"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8GiB", 8 << 30), ("8 GB", 8 * 10**9), ("1.5g", 15 * 10**8), ("512MiB", 512 << 20), ("7", 7)]
+)
+def test_memory_is_written_as_people_write_it(text: str, size: int) -> None:
+    from torchmark.cli.values import Bytes
+
+    assert Bytes().convert(text, None, None) == size
+
+
+@pytest.mark.slow
+def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory() -> None:
+    limit, step = 700 << 20, 256
+    done = subprocess.run(
+        [*COMMAND, "fit", "tensor-add", "--vary", "size", "--device", "cpu", "--limit", f"{limit}", "--step", f"{step}",
+         "--label", "small"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "is the largest that fits into 734 MB" in done.stdout
+    assert "Memory = " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    shown = subprocess.run([*COMMAND, "show", "small", "--format", "json"], capture_output=True, text=True, check=True)
+    results = json.loads(shown.stdout)["results"]
+    sizes = {result["case"]["params"].get("size", 12288): result for result in results}
+    largest = max(size for size, result in sizes.items() if result["status"] == "ok")
+    assert sizes[largest]["memory"]["host_peak_bytes"] <= limit
+    too_large = min(size for size, result in sizes.items() if result["status"] == "oom")
+    assert 0 < too_large - largest <= step
+    assert largest >= 2048
+    assert subprocess.run([*COMMAND, "check", "small"], check=False, capture_output=True).returncode == 0

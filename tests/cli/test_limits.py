@@ -1,0 +1,101 @@
+"""`torchmark limits` from the command line to the run file, and what later runs make of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchmark import cli
+from torchmark.report.limits import render_limits
+from torchmark.store import find_run, keep_limits, load
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path / "home"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torchmark", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--dtype float23", "unknown dtype 'float23'. Did you mean 'float"),
+        ("--device cdua", "unknown device 'cdua'. Did you mean 'cuda'?"),
+        ("--budget soon", "'soon' is not a time"),
+    ],
+)
+def test_wrong_input_is_told_before_anything_is_started(capsys, own_place: Path, arguments: str, words: str) -> None:
+    assert cli.main(["limits", *arguments.split()]) == 2
+    assert words in capsys.readouterr().err
+    assert not own_place.exists()
+
+
+def test_a_dry_run_shows_what_is_measured_first(capsys) -> None:
+    assert cli.main(["limits", "--device", "cpu", "--dtype", "float32,bfloat16", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "matmul/infer:size=256@cpu/bfloat16\n" in out
+    assert "then larger products as long as they pay, within 50 s" in out
+
+
+def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them(capsys, own_place: Path) -> None:
+    """Small sizes in a short time: what is found is low, but it is found, kept and used."""
+    done = run("limits", "--device", "cpu", "--dtype", "float32", "--tiny", "--budget", "30s")
+    assert done.returncode == 0, done.stderr
+    for word in ("arithmetic", "float32", "FLOP/s", "triad", "GB/s", "round trip", "FLOP/byte"):
+        assert word in done.stdout
+    (path,) = own_place.glob("*.jsonl")
+    found = load(path)
+    assert found.header.open_ended
+    assert not found.problems
+    assert {result.status for result in found.results} == {"ok"}
+    assert not (own_place / "limits").exists()  # tiny sizes find no limits
+    assert cli.main(["check", str(path)]) == 0
+    keep_limits(found.header.machine, found.header.machine.devices[0], path)
+    later = run("run", "matmul", "tensor-add", "--tiny", "--device", "cpu", "--budget", "2s", "--rigor", "quick")
+    assert later.returncode == 0, later.stderr
+    assert "Of this machine's peak, by what bounds it" in later.stdout
+    capsys.readouterr()
+    assert cli.main(["show", "last", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["workload"] for row in rows} == {"matmul", "tensor-add"}
+    assert all(float(row["peak_share"]) > 0 and row["bound"] for row in rows)
+    assert {result.peak.limits for result in load(find_run("last")).results if result.peak} == {found.header.id}
+
+
+def test_what_failed_and_what_is_slow_is_said(make_result, make_estimate, make_header) -> None:
+    from torchmark.records import Run, Work
+
+    def product(dtype: str, seconds: float) -> object:
+        timed = make_estimate(seconds)
+        return make_result(
+            f"matmul/infer:size=256@cpu/{dtype}",
+            estimate=timed,
+            processes=(timed,),
+            work=Work(1, "product", 3.3e7, 8e5),
+            params={"size": 256, "batch": 1, "rows": 0},
+        )
+
+    dead = make_result(
+        "matmul/infer:size=256@cpu/bfloat16",
+        status="crashed",
+        reason="the worker was ended by SIGILL during first step",
+        estimate=None,
+    )
+    results = (product("float32", 1e-4), dead, product("float16", 2e-2))
+    text = render_limits(Run(make_header(tuple(each.case.text for each in results)), results), 100)
+    assert "330 GFLOP/s" in text
+    assert "no fast path: 200 times slower than float32" in text
+    assert "SIGILL" in text

@@ -1,0 +1,161 @@
+"""`torchmark run my_model.py`: real runs of a user's own model, whose files tell nothing about where it lies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchmark import cli, workloads
+from torchmark.store import load
+
+COMMAND = [sys.executable, "-m", "torchmark"]
+MODEL = '''"""A small model."""
+import torch
+from torch import nn
+
+
+def build(batch: int = 8, width: int = 16):
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2)), torch.randn(batch, width)
+
+
+def broken():
+    return nn.Linear(3, 3), torch.randn(2, 4)
+
+
+def late():
+    raise ValueError("not today")
+'''
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("TORCHMARK_FILES", raising=False)
+    folder = tmp_path / "secret place"
+    folder.mkdir()
+    (folder / "my_model.py").write_text(MODEL)
+    workloads.forget()
+    return folder
+
+
+def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, cwd=folder)
+
+
+def test_a_model_is_measured_in_every_way_and_its_file_tells_no_path(own_place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    cases = ["my_model.py/infer:batch=4@cpu/float32+per-step", "my_model.py/train@cpu/float32+threads=1+workers=2"]
+    done = run("run", *cases, "--steps", "3", "--out", str(out), folder=own_place)
+    assert done.returncode == 0, done.stderr
+    stored = load(out)
+    assert [result.case.text for result in stored.results] == cases
+    assert {result.status for result in stored.results} == {"ok"}
+    assert all(result.numeric and result.work and result.work.flops for result in stored.results)
+    assert [result.work and result.work.items for result in stored.results] == [4, 16]
+    assert "secret" not in out.read_text()
+    assert run("check", str(out)).returncode == 0
+
+
+def test_errors_show_the_users_line_and_nothing_of_ours(own_place: Path) -> None:
+    done = run("run", "my_model.py:broken", "my_model.py:late", "--steps", "3", "--device", "cpu", folder=own_place)
+    assert done.returncode == 3
+    told = " ".join(done.stdout.split())
+    assert "my_model.py, line 15: ValueError: not today" in told
+    assert "mat1 and mat2 shapes cannot be multiplied" in told
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_run_goes_on_only_with_the_same_file(
+    own_place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fake device needs no torch, so that the model is never built."""
+    monkeypatch.chdir(own_place)
+    monkeypatch.setenv("TORCHMARK_FAKE", "stream=iid2,step=0.01")
+    out = tmp_path / "run.jsonl"
+    (own_place / "my_model.py").write_text((Path(cli.__file__).parents[1] / "workloads" / "null.py").read_text())
+    begun = ["run", "my_model.py", "--device", "fake", "--out", str(out), "--budget", "2s"]
+    assert run(*begun, folder=own_place).returncode == 0
+    lines = out.read_text().splitlines()
+    last = max(number for number, line in enumerate(lines) if '"started"' in line)
+    out.write_text("\n".join(lines[:last]) + "\n")
+    resume = ["run", "--resume", str(out), "--dry-run"]
+    assert run(*resume, folder=own_place).returncode == 0
+    with (own_place / "my_model.py").open("a") as file:
+        file.write("# changed\n")
+    done = run(*resume, folder=own_place)
+    assert (done.returncode, "has changed since" in done.stderr) == (2, True)
+    done = run(*resume, folder=tmp_path)
+    assert (done.returncode, "go to the folder that it is in" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--input float32[8,3]", "are about a model of your own"),
+        ("my_model.py --input float[8", "'float[8' is not an input"),
+        ("my_model.py --loss nothing", "names no function"),
+        ("my_model.py --input float32[3] --input float32[4] -p batch=3", "do not begin with the same size"),
+        ("my_model.py --task features", "unknown parameter of my_model.py 'task'"),
+        ("none.py", "cannot read"),
+        ("my_model.py:biuld", "has no 'biuld'"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    monkeypatch.chdir(own_place)
+    assert cli.main(["run", *arguments.split(), "--device", "fake"]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_inputs_become_parameters_whose_rows_can_be_swept(
+    own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(own_place)
+    base = ["run", "my_model.py:broken", "--input", "float32[8,3]", "--dry-run", "--device", "fake"]
+    assert cli.main(base) == 0
+    assert "my_model.py:broken/infer:batch=8,input=float.3@fake/float32\n" in capsys.readouterr().out
+    assert cli.main([*base, "-p", "batch=1,2"]) == 0
+    assert "batch=2,input=float.3@" in capsys.readouterr().out
+    assert cli.main(["list", "my_model.py", "--format", "json"]) == 0
+    (facts,) = json.loads(capsys.readouterr().out)["workloads"]
+    assert (facts["name"], facts["summary"]) == ("my_model.py", "A small model.")
+
+
+def test_both_sides_of_a_live_comparison_find_it(own_place: Path) -> None:
+    """A workload that needs no torch, so that the fake device can play both sides."""
+    (own_place / "my_model.py").write_text((Path(cli.__file__).parents[1] / "workloads" / "null.py").read_text())
+    arguments = ("my_model.py", "--env-b", "TORCHMARK_FAKE=stream=iid2,step=0.03", "--device", "fake", "--budget", "1s")
+    done = run("ab", *arguments, folder=own_place)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "my_model.py/infer" in done.stdout
+
+
+def test_what_new_writes_runs_and_passes_its_own_test(
+    own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(own_place)
+    assert cli.main(["new", "first-try"]) == 0
+    assert "torchmark run first_try.py" in capsys.readouterr().out
+    assert cli.main(["new", "first-try"]) == 2
+    assert cli.main(["new", "2 words"]) == 2
+    assert cli.main(["new", "second-try", "--workload"]) == 0
+    for file in ("first_try.py", "second_try.py"):
+        assert cli.main(["list", file]) == 0
+        assert "for `torchmark list`" in capsys.readouterr().out
+    (own_place / "test_broken.py").write_text("def test_it(torchmark):\n    torchmark.check('my_model.py:broken')\n")
+    tested = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", "--import-mode=importlib"]
+    tested += ["first_try.py", "second_try.py", "test_broken.py"]
+    done = subprocess.run(tested, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert "2 passed" in done.stdout, done.stdout
+    assert "mat1 and mat2 shapes cannot be multiplied" in done.stdout
+    assert "direct cause" not in done.stdout

@@ -1,0 +1,101 @@
+"""`torchmark tune` from the command line to what it prints and keeps, with real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchmark import cli
+from torchmark.store import find_run, load
+
+COMMAND = [sys.executable, "-m", "torchmark"]
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("TORCHMARK_DEBUG", raising=False)
+
+
+def torchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("nowhere", "unknown workload 'nowhere'"),
+        ("mlp --keep colour", "unknown setting 'colour'"),
+        ("mlp --also colour=red", "unknown setting 'colour'"),
+        ("mlp --also batch", "'batch' does not set a parameter"),
+        ("mlp -p batch=1,2", "that is 2 cases"),
+        ("mnist-ddp-mlp/train@cpu/float32+workers=2", "takes 2 workers"),
+        ("mlp/infer@cpu/float32+layout=channels-last", "unknown way of mlp/infer 'layout'"),
+        ("mlp/train@cpu/float32+gradients=no-grad", "unknown way of mlp/train 'gradients'"),
+        ("resnet50/infer@cpu/float32+layout=channels-first", "Did you mean 'channels-last'?"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    assert cli.main(["tune", *arguments.split(), "--dry-run"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+
+
+def test_a_plan_lists_what_is_tried_at_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "resnet50", "--keep", "threads", "--also", "batch=64", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "resnet50/infer@cpu/float32"
+    assert "resnet50/infer@cpu/bfloat16+layout=channels-last" in lines
+    assert "resnet50/infer@cpu/float32+compile" in lines
+    assert "resnet50/infer:batch=64@cpu/float32" in lines
+    assert not any("threads" in line for line in lines)
+
+
+def test_where_nothing_is_to_gain_it_says_so_and_keeps_a_sound_run() -> None:
+    done = torchmark("tune", "null/infer@fake/float32", "--label", "nothing")
+    assert done.returncode == 0, done.stderr
+    assert "Nothing that was tried is faster than the default beyond chance." in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    run = load(find_run("nothing"))
+    assert [result.status for result in run.results] == ["ok"]
+    assert run.header.command.startswith("torchmark tune null/infer@fake/float32")
+    assert torchmark("check", "nothing").returncode == 0
+
+
+def test_a_default_that_fails_ends_it_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHMARK_FAKE", "fault=oom,after=0")
+    done = torchmark("tune", "null/infer@fake/float32")
+    assert done.returncode == 4
+    assert "itself ended as oom: MemoryError" in done.stderr
+
+
+@pytest.mark.slow
+def test_real_processes_take_turns_and_the_winner_can_be_run_again() -> None:
+    """One that is forked and one that needs an interpreter of its own: whoever wins, both have right numbers."""
+    done = torchmark(
+        "tune", "mlp", "-p", "batch=2", "--keep", "dtype,compile,threads,gradients", "--also", "wait=passive",
+        "--device", "cpu", "--label", "small", "--format", "json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    by_case = dict(zip(found["run"]["cases"], found["results"], strict=True))
+    base, passive = (f"mlp/infer:batch=2@cpu/float32{more}" for more in ("", "+wait=passive"))
+    assert by_case.keys() == {base, passive}
+    measured = [result for result in by_case.values() if result["status"] != "skipped"]  # on a busy machine, maybe
+    assert {result["status"] for result in measured} == {"ok"}
+    assert all(result["numeric"]["error"] <= result["numeric"]["tolerance"] for result in measured)
+    assert by_case[base]["settings"]["omp_wait_policy"] is None
+    if by_case[passive] in measured:
+        assert by_case[passive]["settings"]["omp_wait_policy"] == "passive"
+        assert found["tuned"]["relative"][base] == 1
+    assert torchmark("check", "small").returncode == 0
+    assert torchmark("run", found["tuned"]["winner"], "--dry-run").returncode == 0

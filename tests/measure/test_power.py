@@ -1,0 +1,87 @@
+"""Power is a counter's where there is one, else a short look beside untimed steps, and never a guess."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from torchmark.devices import open_device
+from torchmark.devices.fake import Fake, Script
+from torchmark.measure import power
+from torchmark.measure.power import complete_power
+from torchmark.meters.contract import QUANTITIES, Vitals, VitalsMeter, estimated
+from torchmark.records import Metered
+
+
+class Watts(VitalsMeter):
+    """A device that tells nothing but its power, which rises with every question."""
+
+    def __init__(self) -> None:
+        self.provenance = dict.fromkeys(QUANTITIES, "unavailable because") | {"energy": estimated("a test")}
+        self._told: Iterator[int] = iter(range(100, 10_000))
+
+    def read(self) -> Vitals:
+        return Vitals()
+
+    def watts(self) -> float | None:
+        return float(next(self._told))
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(power, "SAMPLING_S", 0.1)
+    monkeypatch.setattr(power, "SETTLING_S", 0.05)
+    monkeypatch.setattr(power, "PAUSE_S", 0.005)
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, energy: str) -> None:
+    monkeypatch.setattr(power, "provenance", lambda _device: {"energy": energy})
+    monkeypatch.setattr(power, "open_vitals", lambda _device: Watts())
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_device_that_tells_watts_alone_is_watched_beside_steps_that_nobody_times(monkeypatch, make_estimate) -> None:
+    tell(monkeypatch, estimated("a test"))
+    ran: list[float] = []
+    found, sources = complete_power(make_estimate(), open_device("cpu"), lambda: ran.append(time.sleep(0.001)))
+    assert len(ran) > 10
+    assert found.metered.mean_w is not None
+    assert found.metered.peak_w is not None
+    assert 100 <= found.metered.mean_w < found.metered.peak_w
+    assert sources["energy"].startswith("estimated")
+
+
+def test_where_nothing_may_be_run_the_power_stays_unknown(monkeypatch, make_estimate) -> None:
+    tell(monkeypatch, estimated("a test"))
+    found, sources = complete_power(make_estimate(), open_device("cpu"))
+    assert (found.metered.mean_w, sources["energy"]) == (
+        None,
+        "unavailable because its power was not looked at beside untimed steps",
+    )
+
+
+def test_what_a_counter_said_is_kept(monkeypatch, make_estimate) -> None:
+    tell(monkeypatch, "measured by a test")
+    known = make_estimate(metered=Metered(mean_w=42.0))
+    assert complete_power(known, open_device("cpu"), lambda: 1 / 0) == (known, {"energy": "measured by a test"})
+
+
+def test_steps_that_were_too_short_for_the_counter_say_so(monkeypatch, make_estimate) -> None:
+    tell(monkeypatch, "measured by a test")
+    _, sources = complete_power(make_estimate(), open_device("cpu"), lambda: None)
+    assert sources["energy"] == "unavailable because the counter moves too slowly for less than 0.5 s of steps"
+
+
+def test_one_device_of_several_is_not_taken_for_all(monkeypatch, make_estimate) -> None:
+    tell(monkeypatch, "measured by a test")
+    found, sources = complete_power(
+        make_estimate(metered=Metered(mean_w=42.0)), open_device("cpu"), lambda: None, False
+    )
+    assert found.metered.mean_w is None
+    assert sources["energy"].startswith("unavailable because several devices")
+
+
+def test_a_made_up_device_has_no_meters_of_this_machine(make_estimate) -> None:
+    assert complete_power(make_estimate(), Fake("fake", Script()), lambda: None)[1] == {}

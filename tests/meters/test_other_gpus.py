@@ -1,0 +1,125 @@
+"""Intel's, AMD's and Apple's meters, through libraries that are made up after the real ones."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from torchmark.meters.vitals import open_vitals
+
+
+@pytest.fixture
+def intel(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    import torch
+
+    told: dict[str, Any] = {"power_draw": 120.5, "clock_rate": 1550.0, "temperature": 48.0}
+
+    def answer(name: str) -> Any:
+        def ask(index: int) -> float:
+            assert index == 1
+            if isinstance(told[name], Exception):
+                raise told[name]
+            return float(told[name])
+
+        return ask
+
+    for name in told:
+        monkeypatch.setattr(torch.xpu, name, answer(name))
+    monkeypatch.setitem(sys.modules, "pyzes", ModuleType("pyzes"))
+    return told
+
+
+def test_an_intel_gpu_tells_clock_and_heat_and_its_power_when_asked(intel: dict[str, Any]) -> None:
+    meter = open_vitals("xpu:1")
+    seen = meter.read()
+    assert (seen.energy_j, seen.clock_hz, seen.temperature_c, meter.watts()) == (None, 1.55e9, 48.0, 120.5)
+    assert meter.provenance["energy"] == "estimated from the power that Level Zero told beside untimed steps"
+    assert meter.provenance["throttling"] == "unavailable because torch does not tell"
+    assert intel
+
+
+def test_what_an_intel_gpu_tells_to_root_alone_is_unavailable(intel: dict[str, Any]) -> None:
+    intel["power_draw"] = RuntimeError("GPU power draw querying is not available. Try running with elevated privileges")
+    meter = open_vitals("xpu:1")
+    assert meter.watts() is None
+    assert meter.provenance["energy"].startswith("unavailable because")
+    assert meter.provenance["clock"] == "measured by Level Zero"
+
+
+def test_without_pyzes_an_intel_gpu_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyzes", None)
+    assert "pyzes is not installed" in open_vitals("xpu:0").provenance["energy"]
+
+
+@pytest.fixture
+def zeus(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The package and the part of it that is used; what is put on it is found."""
+    device = ModuleType("zeus.device")
+    package = ModuleType("zeus")
+    package.device = device  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "zeus", package)
+    monkeypatch.setitem(sys.modules, "zeus.device", device)
+    device.get_gpus = device.get_soc = lambda: 1 / 0  # type: ignore[attr-defined]
+    return device
+
+
+@pytest.fixture
+def rocm(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+
+
+def refuse(_index: int) -> int:
+    raise ValueError("not supported on this GPU")
+
+
+@pytest.mark.usefixtures("rocm")
+def test_an_amd_gpu_counts_its_energy(zeus: ModuleType) -> None:
+    zeus.get_gpus = lambda: SimpleNamespace(  # type: ignore[attr-defined]
+        supports_get_total_energy_consumption=lambda index: index == 2,
+        get_total_energy_consumption=lambda _index: 5_500,
+        get_gpu_temperature=lambda _index: 71,
+    )
+    meter = open_vitals("cuda:2")
+    assert (meter.read().energy_j, meter.read().temperature_c) == (5.5, 71)
+    assert meter.provenance["energy"] == "measured by AMD SMI, through zeus"
+    assert meter.provenance["clock"] == "unavailable because zeus does not tell"
+
+
+@pytest.mark.usefixtures("rocm")
+def test_an_amd_gpu_whose_counter_is_wrong_is_estimated_from_its_average_power(zeus: ModuleType) -> None:
+    zeus.get_gpus = lambda: SimpleNamespace(  # type: ignore[attr-defined]
+        supports_get_total_energy_consumption=lambda _index: False,
+        get_instant_power_usage=refuse,
+        get_average_power_usage=lambda _index: 310_000,
+        get_gpu_temperature=refuse,
+    )
+    meter = open_vitals("cuda:0")
+    assert (meter.read().energy_j, meter.watts()) == (None, 310.0)
+    assert meter.provenance["energy"].startswith("estimated")
+    assert meter.provenance["temperature"].startswith("unavailable")
+
+
+def test_an_apple_chip_counts_all_its_parts(zeus: ModuleType) -> None:
+    seen = SimpleNamespace(cpu_total_mj=1_000, gpu_mj=2_500, gpu_sram_mj=None, dram_mj=500, ane_mj=0)
+    zeus.get_soc = lambda: SimpleNamespace(get_total_energy_consumption=lambda: seen)  # type: ignore[attr-defined]
+    meter = open_vitals("mps")
+    assert meter.read().energy_j == 4.0
+    assert "through zeus" in meter.provenance["energy"]
+    assert meter.provenance["clock"].startswith("unavailable because macOS")
+
+
+@pytest.mark.usefixtures("rocm")
+def test_without_zeus_or_a_chip_that_it_knows_the_reason_is_named(
+    zeus: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert zeus
+    assert open_vitals("cuda:0").provenance["energy"] == "unavailable because zeus finds no AMD GPU here"
+    assert open_vitals("mps").provenance["energy"] == "unavailable because zeus finds no Apple chip here"
+    monkeypatch.setitem(sys.modules, "zeus.device", None)
+    assert "extra energy" in open_vitals("cuda:0").provenance["energy"]
+    assert "extra energy" in open_vitals("mps").provenance["energy"]

@@ -1,0 +1,121 @@
+"""What a search and a fit have found, as text: the answer first, nothing wider than the terminal, code that runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from torchmark.analyze.fitting import Fitted, MemoryModel, Probe
+from torchmark.analyze.tuning import BreakEven, Contribution, Tuned
+from torchmark.records import Result, Run, parse_case
+from torchmark.report.fitting import render_fitted
+from torchmark.report.snippet import snippet
+from torchmark.report.tuning import render_tuned
+
+DEFAULT = parse_case("resnet50/infer@cpu/float32")
+WINNER = parse_case(
+    "resnet50/infer@cpu/bfloat16+compile+threads=2+layout=channels-last+isa=avx512-core-bf16+wait=passive"
+)
+LAST = parse_case("resnet50/infer@cpu/float32+layout=channels-last")
+
+
+@pytest.fixture
+def tuned(make_result: Callable[..., Result]) -> Tuned:
+    reason = "it was ended by SIGILL during first step"
+    results = (
+        make_result(DEFAULT.text, 1.2),
+        make_result(LAST.text, 0.9),
+        make_result(WINNER.text, 0.3),
+        make_result("resnet50/infer@cpu/bfloat16", status="crashed", reason=reason, estimate=None),
+    )
+    return Tuned(
+        DEFAULT, WINNER, LAST, results, "done", gain=4.0, low=3.8, high=4.2, pairs=3, same_precision_gain=1.33,
+        contributions=(Contribution("bfloat16", 2.0), Contribution("channels-last", 2.0)),
+        break_even=BreakEven(19.0, 0.2, 95.0),
+        relative={DEFAULT.text: 1.0, LAST.text: 1.33, WINNER.text: 4.0},
+        duration_s=101.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run(make_header: Callable[..., object], tuned: Tuned) -> Run:
+    return Run(make_header(tuple(each.case.text for each in tuned.results)), tuned.results)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_answer_comes_first_and_everything_fits(run: Run, tuned: Tuned, width: int) -> None:
+    text = render_tuned(run, tuned, "table", width)
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    for told in (
+        "is 4.00x as fast as the default (3.80 to 4.20).",
+        "Best in float32: channels-last, 1.33x as fast in the search.",
+        "Compiling takes 19.0 s, saves 200 ms a step: pays off after 95 steps.",
+        "crashed",
+        "SIGILL",
+        "model = torch.compile(model)",
+    ):
+        assert told in words
+
+
+def test_every_format_has_the_winner(run: Run, tuned: Tuned) -> None:
+    assert f"{WINNER.text},ok" in render_tuned(run, tuned, "csv")
+    found = json.loads(render_tuned(run, tuned, "json"))
+    assert (found["tuned"]["winner"], found["tuned"]["low"]) == (WINNER.text, 3.8)
+    assert len(found["results"]) == 4
+    assert "```python" in render_tuned(run, tuned, "md")
+    assert json.loads(render_tuned(run, tuned, "jsonl"))["snippet"] == snippet(DEFAULT, WINNER)
+
+
+def test_what_may_be_chance_is_not_recommended(run: Run, tuned: Tuned) -> None:
+    from msgspec.structs import replace
+
+    refuted = replace(tuned, winner=DEFAULT, unconfirmed=WINNER, gain=1.02, low=0.99, high=1.05)
+    text = render_tuned(run, refuted, "table", 200)
+    assert "Stay with the default: bfloat16" in text
+    assert "1.020x as fast as the default (0.990 to 1.050)" in text
+    assert "import torch" not in text
+
+
+def test_the_snippet_is_python_that_sets_the_environment_first() -> None:
+    code = snippet(DEFAULT, WINNER)
+    compile(code, "snippet", "exec")
+    assert code.index('os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"') < code.index("import torch")
+    assert code.index('os.environ["OMP_WAIT_POLICY"] = "PASSIVE"') < code.index("import torch")
+    assert code.index("model.to(torch.bfloat16)") < code.index("torch.compile(model)")
+    assert snippet(DEFAULT, DEFAULT) == ""
+
+
+def test_the_snippet_does_to_a_model_what_was_measured() -> None:
+    import torch
+
+    scope: dict[str, object] = {"model": torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3))}
+    exec(snippet(DEFAULT, parse_case("resnet50/infer@cpu/bfloat16+layout=channels-last")), scope)
+    ready, model = scope["ready"], scope["model"]
+    assert callable(ready)
+    assert callable(model)
+    image = ready(torch.rand(1, 3, 8, 8))
+    assert image.dtype == model(image).dtype == torch.bfloat16
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert ready(torch.ones(2, dtype=torch.int64)).dtype == torch.int64
+
+
+def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_result: Callable[..., Result]) -> None:
+    result = make_result()
+    probes = [Probe(size, True, result, 4e8 + 1e7 * size, 100.0 * min(size, 8)) for size in (1, 2, 4, 8, 16)]
+    lost = make_result(status="oom", reason="can't allocate memory", estimate=None)
+    fitted = Fitted(
+        "batch", "image", (*probes, Probe(17, False, lost)), 8e8, "memory", 1, 16, 8, MemoryModel(4e8, 1e7, 0.004), 12.0
+    )
+    text = render_fitted(run, DEFAULT, fitted, "table", 80)
+    assert max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    assert "Batch 16 is the largest that fits into 800 MB; 17 does not." in words
+    assert "Most efficient: batch 8, 800 image/s, the highest rate." in words
+    assert "Memory = 400 MB + 10.0 MB x batch (within 0.4%)." in words
+    bars = [line.count("█") for line in text.splitlines() if "image/s" in line and "█" in line]
+    assert bars == [3, 6, 12, 24, 24]
+    assert json.loads(render_fitted(run, DEFAULT, fitted, "json"))["fitted"]["largest"] == 16
+    assert "17,false,oom" in render_fitted(run, DEFAULT, fitted, "csv")

@@ -1,0 +1,180 @@
+"""The search on contestants whose speed is known: it finds what is there, and noise crowns nobody."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from torchmark.analyze.configurations import USUAL, setting
+from torchmark.errors import TorchmarkError, UnknownName
+from torchmark.measure.elsewhere import ProcessFailed
+from torchmark.measure.messages import Measured, Opened, Prepared, Stepped, SumUp, TakeTurn, Turned
+from torchmark.records import Case, Estimate, Machine, Result, Trend, Work, parse_case
+from torchmark.studies.axes import axes_of
+from torchmark.studies.tune import PAIRS, Request, Search
+
+CASE = parse_case("resnet50/infer@cpu/float32")
+MACHINE = Machine("a processor", 2, 2, 16, "Linux 6.1", "3.11.7")
+Speed = Callable[[Case], float]
+
+
+class Scripted:
+    """A side that answers as a real one does, at once: its steps take what is said, give or take the noise."""
+
+    opened: list[str] = []  # noqa: RUF012 -- emptied by every test
+    alive = 0
+
+    def __init__(self, case: Case, speed: Speed, noise: random.Random, spread: float) -> None:
+        self._case, self._step_s, self._noise, self._spread = case, 0.01 * speed(case), noise, spread
+        Scripted.opened.append(case.text)
+        Scripted.alive += 1
+
+    def tell(self, order: object) -> None:
+        self._told = order
+
+    def hear(self, kind: type[Any], patience_s: float | None = None) -> Any:
+        if math.isnan(self._step_s):
+            reason = "it was ended by SIGILL during first step"
+            raise ProcessFailed(self._case.text, Result(self._case, "crashed", reason=reason), ())
+        if kind is Stepped and patience_s is not None and 2 * self._step_s > patience_s:
+            raise ProcessFailed(self._case.text, Result(self._case, "timeout", reason="no answer"), ())
+        first_s = self._step_s if self._case.compile == "off" else 10.0
+        items = float(self._case.params.get("batch", 32))
+        answers = {
+            Opened: None,
+            Stepped: Stepped(first_s, self._step_s, items),
+            Prepared: Prepared(self._step_s, 1, items),
+        }
+        return answers[kind]
+
+    def ask(self, order: object, _: type[Any]) -> Any:
+        if isinstance(order, SumUp):
+            seen = Estimate(
+                self._step_s, self._step_s, self._step_s, "median", "stable",
+                first_step_s=self._step_s if self._case.compile == "off" else 10.0,
+                effective_samples=9.0, warmup_cut=0, trend=Trend(0.0, 0.0), samples_s=(self._step_s,) * 9,
+            )  # fmt: skip
+            result = Result(self._case, "ok", estimate=seen, processes=(seen,), work=Work(32, "image"))
+            return Measured(result)
+        assert isinstance(order, TakeTurn)
+        return Turned(self._step_s * math.exp(self._noise.gauss(0, self._spread)))
+
+    def close(self) -> None:
+        Scripted.alive -= 1
+
+
+def search(speed: Speed, spread: float = 0.01, seed: int = 0, case: Case = CASE, **choices: Any) -> Search:
+    Scripted.opened.clear()
+    noise = random.Random(seed)
+    request = Request(case, axes_of(case, MACHINE, **choices), seed=seed, hold=tuple(choices.get("keep", ())))
+    found = Search(request, opening=lambda _, case, *__: Scripted(case, speed, noise, spread))  # type: ignore[arg-type]
+    found.run()
+    assert Scripted.alive == 0
+    return found
+
+
+def factors(**times: float) -> Speed:
+    """Step time as a product: what each setting multiplies it by."""
+
+    def speed(case: Case) -> float:
+        taken = 1.0
+        for name, factor in times.items():
+            key, _, value = name.partition("_is_")
+            if str(setting(case, key)).replace("-", "_") == value:
+                taken *= factor
+        return taken
+
+    return speed
+
+
+def test_what_helps_is_found_with_what_each_part_brought() -> None:
+    speed = factors(dtype_is_bfloat16=0.5, dtype_is_float16=50, layout_is_channels_last=0.75, compile_is_on=0.8)
+    tuned = search(speed).outcome()
+    assert tuned.winner.text == "resnet50/infer@cpu/bfloat16+compile+layout=channels-last"
+    assert tuned.same_precision.text == "resnet50/infer@cpu/float32+compile+layout=channels-last"
+    assert tuned.pairs == PAIRS
+    assert tuned.low is not None
+    assert tuned.high is not None
+    assert tuned.low <= 1 / (0.5 * 0.75 * 0.8) <= tuned.high
+    brought = {each.setting: each.gain for each in tuned.contributions}
+    assert brought == {
+        "bfloat16": pytest.approx(2, rel=0.05),
+        "channels-last": pytest.approx(4 / 3, rel=0.05),
+        "compile": pytest.approx(1.25, rel=0.05),
+    }
+    assert tuned.break_even is not None
+    assert tuned.break_even.steps == pytest.approx((10 - 0.00375) / (0.00375 * 0.2), rel=0.05)
+    dropped = [result for result in tuned.results if result.status == "skipped"]
+    assert [result.case.dtype for result in dropped] == ["float16"]  # once: its other layouts are not tried any more
+    assert "dropped: its first" in (dropped[0].reason or "")
+
+
+def test_a_setting_may_only_help_together_with_a_shorter_number() -> None:
+    def speed(case: Case) -> float:
+        short, last = case.dtype == "bfloat16", case.ways.get("layout") == "channels-last"
+        return {(False, False): 1.0, (False, True): 1.1, (True, False): 1.2, (True, True): 0.4}[short, last]
+
+    assert search(speed).outcome().winner.text == "resnet50/infer@cpu/bfloat16+layout=channels-last"
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.05])
+def test_noise_crowns_nobody(spread: float) -> None:
+    winners = [search(lambda _: 1.0, spread, seed).outcome().winner for seed in range(30)]
+    assert sum(winner != CASE for winner in winners) <= 2  # beyond the search's own test, five new pairs must agree
+
+
+def test_what_is_kept_is_never_changed() -> None:
+    speed = factors(dtype_is_bfloat16=0.5, layout_is_channels_last=0.7)
+    tuned = search(speed, keep=["dtype", "threads"]).outcome()
+    assert tuned.winner.text == "resnet50/infer@cpu/float32+layout=channels-last"
+    assert not any("bfloat16" in text or "threads" in text for text in Scripted.opened)
+
+
+def test_a_number_format_that_kills_its_process_is_tried_without_the_instruction() -> None:
+    def speed(case: Case) -> float:
+        if case.dtype == "bfloat16" and "isa" not in case.ways:
+            return math.nan
+        return 0.5 if case.dtype == "bfloat16" else 1.0
+
+    tuned = search(speed).outcome()
+    assert tuned.winner.text == "resnet50/infer@cpu/bfloat16+isa=avx512-core-bf16"
+    crashed = [result for result in tuned.results if result.status == "crashed"]
+    assert [result.case.text for result in crashed] == ["resnet50/infer@cpu/bfloat16"]
+    assert "SIGILL" in (crashed[0].reason or "")
+    held = search(speed, keep=["isa"]).outcome()
+    assert held.winner == CASE
+
+
+def test_several_small_gains_are_tried_together() -> None:
+    speed = factors(threads_is_1=0.8, gradients_is_no_grad=0.9)
+    assert search(speed).outcome().winner.text == "resnet50/infer@cpu/float32+threads=1+gradients=no-grad"
+
+
+def test_a_larger_batch_is_compared_by_the_item() -> None:
+    def speed(case: Case) -> float:
+        return {32: 1.0, 64: 1.5, 128: 4.5}[int(case.params.get("batch", 32))]
+
+    tuned = search(speed, also={"batch": ["64,128"]}).outcome()
+    assert tuned.winner.params == {"batch": 64}
+    assert tuned.gain == pytest.approx(4 / 3, rel=0.03)
+
+
+def test_a_default_that_does_not_run_is_told() -> None:
+    with pytest.raises(TorchmarkError, match="itself ended as crashed: it was ended by SIGILL"):
+        search(lambda _: math.nan)
+
+
+def test_axes_know_the_workload_and_the_machine() -> None:
+    axes = axes_of(CASE, MACHINE)
+    assert axes["dtype"] == ("bfloat16", "float16")
+    assert axes["layout"] == ("channels-last",)
+    assert axes["threads"] == (1,)
+    assert "bind" not in axes
+    assert USUAL not in axes_of(CASE, Machine("many", 8, 16, 16, "", ""))["bind"]
+    assert axes_of(parse_case("mlp/train@cpu/float32"), MACHINE).keys() == {"dtype", "compile", "threads"}
+    with pytest.raises(UnknownName, match="unknown setting 'colour'"):
+        axes_of(CASE, MACHINE, keep=["colour"])

@@ -1,0 +1,91 @@
+"""The pytest fixture times steps, keeps them as a run, fails on a regression, and costs nothing where it is unused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchmark import cli
+from torchmark.store import RunWriter, load
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_a_step(torchmark, size):
+    result = torchmark(lambda: None, "fake", items=size, unit="row")
+    assert result.estimate.center_s > 0
+    torchmark(lambda: None, "fake", name="second")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
+    (tmp_path / "test_speed.py").write_text(TESTS)
+    return tmp_path
+
+
+def run(folder: Path, *options: str, step: str = "0.01") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_speed.py", *options]
+    environment = os.environ | {"TORCHMARK_FAKE": f"stream=iid2,step={step}", "COLUMNS": "80"}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+
+
+def keep_with_spread(folder: Path, spread: float) -> None:
+    """As a run of several processes would have left it."""
+    with RunWriter.resume(folder / "before.jsonl") as writer:
+        writer.spread(spread)
+
+
+def test_results_are_kept_as_a_run_under_the_names_of_the_tests(folder: Path) -> None:
+    done = run(folder, "-n0")
+    assert done.returncode == 0, done.stdout
+    (path,) = (folder / "home").glob("*.jsonl")
+    stored = load(path)
+    texts = [result.case.text for result in stored.results]
+    assert texts == [
+        "test_speed.py:test_a_step-8/infer@fake/float32",
+        "test_speed.py:second/infer@fake/float32",
+        "test_speed.py:test_a_step-16/infer@fake/float32",
+    ]
+    assert stored.header.label == "pytest"
+    assert str(folder) not in path.read_text()
+    assert cli.main(["check", str(path)]) == 0
+    assert f"Kept as {stored.header.id}" in done.stdout
+    assert "test_speed.py:test_a_step-8/infer" in done.stdout
+
+
+def test_a_regression_fails_the_test_and_chance_does_not(folder: Path) -> None:
+    assert run(folder, "-n0", "--torchmark-out", "before.jsonl").returncode == 0
+    keep_with_spread(folder, 0.02)
+    against = ("-n0", "--torchmark-against", "before.jsonl")
+    assert run(folder, *against, step="0.0101").returncode == 0
+    done = run(folder, *against, step="0.02")
+    assert done.returncode == 1
+    assert "is slower than in before.jsonl: 2.00 times as long" in done.stdout
+    wrong = run(folder, "--torchmark-fail-if-slower", "much")
+    assert wrong.returncode == 4
+    assert "is not a share" in wrong.stderr
+
+
+def test_processes_of_xdist_end_up_in_one_run(folder: Path) -> None:
+    done = run(folder, "-n2")
+    assert done.returncode == 0, done.stdout
+    (path,) = (folder / "home").glob("*.jsonl")
+    assert len(load(path).results) == 3
+
+
+def test_it_costs_nothing_where_it_is_not_used(folder: Path) -> None:
+    (folder / "test_speed.py").write_text(
+        "import sys\nSLOW = {'torch', 'numpy', 'msgspec', 'rich', 'torchmark.measure'}\n"
+        "def test_nothing():\n    assert 'torchmark.testing' in sys.modules\n    assert not SLOW & set(sys.modules)\n"
+    )
+    done = run(folder, "-n0", "-p", "no:hypothesispytest")
+    assert done.returncode == 0, done.stdout
+    assert not (folder / "home").exists()
