@@ -151,15 +151,23 @@ def test_a_device_that_is_handed_work_ahead_is_not_launch_bound(share, bound, ma
     assert found.bound == bound
 
 
-def test_waiting_for_data_is_what_bounds_unless_loaders_hide_it(make_result) -> None:
-    loading = stages((LOADING, 1.5e-3))
-    waiting, ahead = (
-        peak_of(make_result(job=loading, params={"loader_workers": count}, work=Work(1, "x", 1e6, 1e3)), KNOWN)
-        for count in (0, 2)
-    )
-    assert waiting is not None
-    assert ahead is not None
-    assert (waiting.bound, ahead.bound) == ("loader", "compute")
+@pytest.mark.parametrize(
+    ("device", "loaders", "seconds", "bound"),
+    [
+        ("cpu", 0, 1.5e-3, "loader"),
+        ("cpu", 2, 1.5e-3, "loader"),  # they take its cores
+        ("cpu", 0, 1e-4, "compute"),  # too little to speak of
+        ("cuda:0", 0, 1.5e-3, "loader"),
+        ("cuda:0", 2, 1.5e-3, "compute"),  # hidden behind the step
+        ("cuda:0", 2, 2.5e-3, "loader"),
+    ],
+)
+def test_waiting_for_data_is_what_bounds_unless_it_is_hidden(device, loaders, seconds, bound, make_result) -> None:
+    known = replace(KNOWN, devices={device: KNOWN.devices["cpu"]})
+    work, params, job = Work(1, "x", 1e6, 1e3), {"loader_workers": loaders}, stages((LOADING, seconds))
+    found = peak_of(make_result(f"mlp/train@{device}/float32", job=job, params=params, work=work), known)
+    assert found is not None
+    assert found.bound == bound
 
 
 def test_a_result_beyond_its_ceiling_is_implausible_only_after_that_was_measured_again(make_result, seen) -> None:
@@ -183,7 +191,7 @@ def test_a_result_beyond_its_ceiling_is_implausible_only_after_that_was_measured
     ("work", "expected"),
     [
         (Work(items=1, unit="x", flops=6e9, bytes=1e3), "matmul/infer:size=1024@cpu/float32"),
-        (Work(items=1, unit="x", flops=1, bytes=3e9), "bandwidth/infer:size_bytes=999997440@cpu/float32"),
+        (Work(items=1, unit="x", flops=1, bytes=3e9), "bandwidth/infer:kind=update,size_bytes=1499996160@cpu/float32"),
     ],
 )
 def test_what_is_measured_again_is_what_the_result_was_held_against(work: Work, expected: str, make_result) -> None:

@@ -14,8 +14,8 @@ from torchmark.workloads.tensor_add import Params as AddParams
 # Workload, mode -> version, FLOPs and bytes of a default float32 step (of the tiny one where only preparing tells), the
 # tiny step's outputs: the sum of their mean absolute values.
 GOLDEN = {
-    ("all-reduce", "infer"): (1, 0, 0, 0.470242),
-    ("bandwidth", "infer"): (1, 134_217_728, 805_306_368, 0.761006),
+    ("all-reduce", "infer"): (1, 0, 0, 0.4702420),
+    ("bandwidth", "infer"): (1, 134_217_728, 805_306_368, 0.7610063),
     ("launch", "infer"): (1, None, None, 1.264478),
     ("bert-classify", "train"): (1, 1_072_724_852_736, 2_599_516_464, 0.8797154),
     ("bert-classify", "infer"): (1, 357_574_950_912, 433_280_264, 0.6931649),

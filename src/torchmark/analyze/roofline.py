@@ -12,6 +12,7 @@ from torchmark.records import Bound, Case, Estimate, Peak, Result, parse_case
 
 IMPLAUSIBLE = 1.05  # of the ceiling: more than noise makes of a result that reaches it
 LAUNCH_SHARE = 0.5  # of a step that goes into handing its operators over
+NAMED_SHARE = 0.25  # of a step, from which launching or loading may be what bounds it
 AHEAD_SHARE = 0.9  # of a step: a host that hands work over ahead, or loads ahead, hides what is less
 NO_FAST_PATH = 20.0  # times slower than float32: computed, but without hardware or code made for it
 LEAST_S = 1e-9
@@ -141,8 +142,8 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
     if peak.shares["compute"] >= peak.shares["bandwidth"]:
         return parse_case(known.flops[result.case.dtype].case)
     if path_of(result) == MEMORY:
-        size = int(min(max((result.work.bytes or 0.0) / ARRAYS // 4096 * 4096, 65_536), 2**32))
-        return Case("bandwidth", "infer", {"size_bytes": size}, result.case.device)
+        size = int(min(max((result.work.bytes or 0.0) / 2 // 4096 * 4096, 65_536), 2**32))
+        return Case("bandwidth", "infer", {"size_bytes": size, "kind": "update"}, result.case.device)
     return parse_case(max(known.paths[path_of(result)], key=lambda point: point.value).case)
 
 
@@ -172,8 +173,8 @@ def _ceilings(result: Result) -> DeviceCeilings:
 
 
 def _points(result: Result, total: float, seen: float) -> Iterator[Ceiling]:
-    """The size of the case itself, and those that it timed beside it. One array of three lies as far out of the caches
-    as all of them, so passes over one, two and three arrays of a size count as work on the same number of bytes."""
+    """The size of the case itself, and those that it timed beside it. Passes count as work on three arrays, however
+    many they go through: rather a ceiling that is too high than a result that is doubted without cause."""
     size = float(result.params.get("size_bytes", total))
     count = ARRAYS * size if result.case.workload == "bandwidth" else total
     for each, center_s in ((size, seen), *sizes_timed(result)):
@@ -221,11 +222,15 @@ def _loader_share(result: Result, estimate: Estimate) -> float:
     stages = [stage for stage in result.job.stages if stage.name == LOADING] if result.job else []
     share = stages[0].center_s / estimate.mean_s if stages and estimate.mean_s > 0 else 0.0
     share = min(max(share, result.metrics.get("loader_share", 0.0)), 1.0)
-    return share if share >= AHEAD_SHARE or not result.params.get("loader_workers") else 0.0
+    ahead = bool(result.params.get("loader_workers")) and result.case.device != "cpu"  # there they take its cores
+    return share if share >= AHEAD_SHARE or not ahead else 0.0
 
 
 def _largest(shares: dict[str, float]) -> Bound:
-    bounds: tuple[Bound, ...] = ("compute", "bandwidth", "launch", "loader")
+    """Of the small parts of a step that does something else most of the time, the roof is what would bound it."""
+    bounds: list[Bound] = ["compute", "bandwidth"]
+    others: tuple[Bound, ...] = ("launch", "loader")
+    bounds += [bound for bound in others if shares[bound] >= NAMED_SHARE]
     return max(bounds, key=lambda bound: shares[bound])
 
 

@@ -38,7 +38,7 @@ _QUICK = (
     _line("mlp", modes="train"),
     _line("tensor-add", variant="resident,as-run"),
     _line("matmul", dtypes="float32,bfloat16"),
-    _line("bandwidth", sizes="all"),
+    _line("bandwidth", kind="update", sizes="all"),
     _line("copy", "accelerators", direction="to-device,to-host", pinned="on,off"),
     _line("bert-encode", batch="1,4"),
     _line("lstm", modes="infer"),

@@ -96,7 +96,7 @@ def _memory(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
         figure = units.bandwidth(figures.step_bandwidth(result)) if result.status == "ok" else result.status
         if result.status != "ok":
             about = shorten(result.reason or "", 200)
-        elif kind == "triad":
+        elif kind == "update":
             smaller = sorted(known.paths.get(MEMORY, ()), key=lambda point: point.bytes)[:-1]
             about = _by_size(smaller)
         yield "memory", kind, figure, about

@@ -119,7 +119,7 @@ def _energy(result: Result, series: Sequence[Series]) -> list[Cell]:
 
 
 def _job(result: Result) -> str:
-    return f"whole job {units.duration(result.job.seconds)}" if result.job else ""
+    return f"whole job {units.duration(result.job.seconds)}" if result.job and result.job.seconds > 0 else ""
 
 
 def _finite(value: float | None) -> float | None:

@@ -225,9 +225,12 @@ def _probe_size(request: Request) -> int:
 
 
 def _passes(device: DeviceInfo, request: Request) -> tuple[Case, ...]:
-    """Triad at all sizes, so that caches are seen too; reading and copying where no cache helps."""
+    """In place at all sizes, which moves the most, so that caches are seen too; all others where no cache helps."""
     size = TINY_BYTES if request.tiny else array_bytes(device)
-    chosen: tuple[dict[str, Value], ...] = ({"sizes": "all"}, {"kind": "copy"}, {"kind": "read"})
+    chosen: tuple[dict[str, Value], ...] = (
+        *({"kind": "update", "sizes": "all"}, {"kind": "triad"}),
+        *({"kind": "copy"}, {"kind": "read"}),
+    )
     return tuple(check_case(Case("bandwidth", "infer", {"size_bytes": size} | each, device.name)) for each in chosen)
 
 

@@ -1,4 +1,4 @@
-"""Reads, copies or adds up long arrays: what the memory of a device carries, and its caches where they are short."""
+"""Goes through long arrays: what the memory of a device carries, and its caches where they are short."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ _CHECKED = 64  # values at the end of an array
 _SHORTEST = 262_144  # bytes of an array
 _SHORTER = 8
 
-_ARRAYS = {"read": 1, "copy": 2, "triad": 3}  # that are read or written, each once
-_FLOPS = {"read": 1, "copy": 0, "triad": 2}  # for each number
+_ARRAYS = {"read": 1, "copy": 2, "triad": 3, "update": 1}
+_TRAFFIC = {"read": 1, "copy": 2, "triad": 3, "update": 2}  # times that an array is read or written
+_FLOPS = {"read": 1, "copy": 0, "triad": 2, "update": 1}  # for each number
 
 
 class Params(Struct, frozen=True):
     """Bytes of one array, what is done with them, and whether shorter arrays, an eighth each time, are timed too."""
 
     size_bytes: Annotated[int, Meta(ge=4096, le=2**38)] = 268_435_456
-    kind: Literal["read", "copy", "triad"] = "triad"
+    kind: Literal["read", "copy", "triad", "update"] = "triad"
     sizes: Literal["one", "all"] = "one"
 
 
 class Bandwidth(Workload):
-    """`read` adds all numbers up, `copy` copies them, `triad` adds one array to a multiple of another.
+    """`read` adds all numbers up, `copy` copies them, `triad` adds one array to a multiple of another, `update` turns
+    the signs of one in place.
 
-    Bytes are those that the arrays hold. A CPU that fetches what it is about to overwrite moves more.
+    Bytes are those that must be read or written. A CPU that fetches what it is about to overwrite moves more of them in
+    `copy` and `triad`, but not in `update`, which therefore comes closest to what memory can do.
     """
 
     name = "bandwidth"
@@ -47,7 +50,7 @@ class Bandwidth(Workload):
             items=1,
             unit="pass",
             flops=_FLOPS[params.kind] * count,
-            bytes=_ARRAYS[params.kind] * count * setting.item_bytes,
+            bytes=_TRAFFIC[params.kind] * count * setting.item_bytes,
         )
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
@@ -60,7 +63,7 @@ class Bandwidth(Workload):
         return Step(
             run=arrays.step(),
             work=self.work(params, setting),
-            outputs=arrays.outputs,
+            outputs=arrays.turned if params.kind == "update" else arrays.outputs,
             reference=arrays.reference,
             stages=tuple(Stage(f"{size} bytes", 0, arrays.step(_count(size, setting))) for size in shorter),
         )
@@ -82,6 +85,9 @@ class _Arrays:
         if self._kind == "read":
             add_up = self._setting.compiled(torch.sum)
             return lambda: drain(add_up(first))
+        if self._kind == "update":
+            turn = self._setting.compiled(torch.neg_)
+            return lambda: drain(turn(first))
         if self._kind == "copy":
             assert second is not None
             return lambda: drain(second.copy_(first))
@@ -91,6 +97,14 @@ class _Arrays:
     def outputs(self) -> Tensors:
         result = self.step()()
         return (result.reshape(-1)[-_CHECKED:],)
+
+    def turned(self) -> Tensors:
+        """The same numbers with the other sign; turned twice, so that all is as it was."""
+        run = self.step()
+        before = self._arrays[0][-_CHECKED:].clone()
+        after = run().reshape(-1)[-_CHECKED:].clone()
+        run()
+        return (after * before.sign().to(after.device),)
 
     def reference(self) -> Tensors:
         """By numpy in float64, from the rows alone."""
@@ -102,6 +116,8 @@ class _Arrays:
         if self._kind == "read":
             return (torch.tensor([whole * one.sum() + one[:rest].sum()]),)
         end = numpy.arange(self._count - min(_CHECKED, self._count), self._count) % _ROW
+        if self._kind == "update":
+            return (torch.from_numpy(-one[end]),)
         return (torch.from_numpy(one[end] + (_FACTOR * other[end] if self._kind == "triad" else 0.0)),)
 
     def _rows(self) -> Tensors:

@@ -16,7 +16,7 @@ from torchmark.report.charts.series import Series, color, full_name, is_measured
 from torchmark.report.draw import QUIET, TEXT, WIDTH, Chart
 
 BOUNDS: tuple[str, ...] = get_args(Bound)
-_HEIGHT = 230
+_HEIGHT = 250
 _LINE = 13  # pixels that a line of text takes
 
 
@@ -106,22 +106,22 @@ def draw_panel(panel: Panel) -> Chart:
 
     x_scale = alt.Scale(type="log", domain=[panel.low[0], panel.high[0]], nice=False)
     y_scale = alt.Scale(type="log", domain=[panel.low[1], panel.high[1]], nice=False)
-    x_axis = alt.Axis(title="FLOP per byte", format="~s", values=_ticks(x_scale.domain), grid=False)
+    x_axis = alt.Axis(title="FLOP per byte", format="~g", values=_ticks(x_scale.domain), grid=False)
     y_axis = alt.Axis(title="FLOP/s", format="~s", values=_ticks(y_scale.domain), domain=False, ticks=False)
     x, y = alt.X("x:Q", scale=x_scale, axis=x_axis), alt.Y("y:Q", scale=y_scale, axis=y_axis)
     used = [bound for bound in BOUNDS if any(point.bound == bound for point in panel.points)]
     shades = [color(BOUNDS.index(bound)) for bound in used]
     legend = alt.Legend(orient="bottom", columns=4, title=None, symbolOpacity=1)
     lines = alt.Chart(alt.NamedData("roofs")).mark_line(color=QUIET, strokeWidth=1.5, aria=False)
-    flat = alt.Chart(alt.NamedData("flat names")).mark_text(align="right", fontSize=11, color=TEXT, aria=False)
-    sloping = alt.Chart(alt.NamedData("sloping names")).mark_text(
-        align="left", dx=8, fontSize=11, color=TEXT, aria=False
-    )
+    places = {"flat": ("right", 0), "slope": ("left", 8), "steeper": ("right", -6)}  # beside their lines, not on them
+    names = [
+        alt.Chart(alt.NamedData(name)).mark_text(align=align, dx=away, fontSize=11, color=TEXT, aria=False)
+        for name, (align, away) in places.items()
+    ]
     dots = alt.Chart(alt.NamedData("points")).mark_point(filled=True, size=60, opacity=0.9)
     marks = alt.layer(
         lines.encode(x=x, y=y, detail=alt.Detail("roof:N")),
-        flat.encode(x=x, y=y, text=alt.Text("roof:N")),
-        sloping.encode(x=x, y=y, text=alt.Text("roof:N")),
+        *(name.encode(x=x, y=y, text=alt.Text("roof:N")) for name in names),
         dots.encode(
             x=alt.X("intensity:Q", scale=x_scale, axis=x_axis),
             y=alt.Y("rate:Q", scale=y_scale, axis=y_axis),
@@ -131,8 +131,9 @@ def draw_panel(panel: Panel) -> Chart:
     )
     data = {
         "roofs": [*_ends(panel)],
-        "flat names": [*_flat_names(panel)],
-        "sloping names": [{"roof": roof.name, "x": roof.start, "y": roof.start_rate} for roof in _slopes(panel)],
+        "flat": [*_flat_names(panel)],
+        "slope": [{"roof": roof.name, "x": roof.start, "y": roof.start_rate} for roof in _slopes(panel)[:1]],
+        "steeper": [{"roof": roof.name, "x": roof.end, "y": roof.end_rate} for roof in _slopes(panel)[1:]],
         "points": [asdict(point) for point in panel.points],
     }
     return Chart(marks.properties(width=WIDTH - 40, height=_HEIGHT), data)
