@@ -227,10 +227,8 @@ def _probe_size(request: Request) -> int:
 def _passes(device: DeviceInfo, request: Request) -> tuple[Case, ...]:
     """In place at all sizes, which moves the most, so that caches are seen too; all others where no cache helps."""
     size = TINY_BYTES if request.tiny else array_bytes(device)
-    chosen: tuple[dict[str, Value], ...] = (
-        *({"kind": "update", "sizes": "all"}, {"kind": "triad"}),
-        *({"kind": "copy"}, {"kind": "read"}),
-    )
+    chosen: list[dict[str, Value]] = [{"kind": kind} for kind in ("update", "triad", "copy", "read")]
+    chosen[0] |= {"sizes": "all"}
     return tuple(check_case(Case("bandwidth", "infer", {"size_bytes": size} | each, device.name)) for each in chosen)
 
 

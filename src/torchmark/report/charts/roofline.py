@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -113,7 +113,12 @@ def draw_panel(panel: Panel) -> Chart:
     shades = [color(BOUNDS.index(bound)) for bound in used]
     legend = alt.Legend(orient="bottom", columns=4, title=None, symbolOpacity=1)
     lines = alt.Chart(alt.NamedData("roofs")).mark_line(color=QUIET, strokeWidth=1.5, aria=False)
-    places = {"flat": ("right", 0), "slope": ("left", 8), "steeper": ("right", -6)}  # beside their lines, not on them
+    # Beside their lines, not on them.
+    places: dict[str, tuple[Literal["left", "right"], int]] = {
+        "flat": ("right", 0),
+        "slope": ("left", 8),
+        "steeper": ("right", -6),
+    }
     names = [
         alt.Chart(alt.NamedData(name)).mark_text(align=align, dx=away, fontSize=11, color=TEXT, aria=False)
         for name, (align, away) in places.items()
