@@ -18,11 +18,11 @@ NO_FAST_PATH = 20.0  # times slower than float32: computed, but without hardware
 LEAST_S = 1e-9
 MEMORY, EXCHANGE = "memory", "all-reduce"
 LOADING = "load batch"  # the stage of a job that fetches data inside its steps
-ARRAYS = 3  # that a triad goes through
+ADDED_ARRAYS = 3  # that `tensor-add` goes through
 
 
 class Ceiling(Struct, frozen=True):
-    """The most that was seen of something, the case that showed it, and how many bytes that worked on."""
+    """The most that was seen of something, the case that showed it, and the bytes of what that worked on."""
 
     value: float  # FLOP/s or bytes/s
     case: str
@@ -142,7 +142,7 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
     if peak.shares["compute"] >= peak.shares["bandwidth"]:
         return parse_case(known.flops[result.case.dtype].case)
     if path_of(result) == MEMORY:
-        size = int(min(max((result.work.bytes or 0.0) / 2 // 4096 * 4096, 65_536), 2**32))
+        size = int(min(max((result.work.bytes or 0.0) // 4096 * 4096, 65_536), 2**32))
         return Case("bandwidth", "infer", {"size_bytes": size, "kind": "update"}, result.case.device)
     return parse_case(max(known.paths[path_of(result)], key=lambda point: point.value).case)
 
@@ -161,7 +161,7 @@ def _ceilings(result: Result) -> DeviceCeilings:
     if case.workload == "matmul" and work.flops:
         return DeviceCeilings(flops={case.dtype: Ceiling(work.flops / seen, case.text)})
     if case.workload == "tensor-add" and result.params.get("variant") == "resident" and work.bytes:
-        return DeviceCeilings(paths={MEMORY: (Ceiling(work.bytes / seen, case.text, work.bytes),)})
+        return DeviceCeilings(paths={MEMORY: (Ceiling(work.bytes / seen, case.text, work.bytes / ADDED_ARRAYS),)})
     if case.workload in ("bandwidth", "copy", "all-reduce") and work.bytes:
         return DeviceCeilings(paths={path_of(result): tuple(_points(result, work.bytes, seen))})
     if case.workload == "launch" and case.transfer == "per-step":
@@ -173,12 +173,11 @@ def _ceilings(result: Result) -> DeviceCeilings:
 
 
 def _points(result: Result, total: float, seen: float) -> Iterator[Ceiling]:
-    """The size of the case itself, and those that it timed beside it. Passes count as work on three arrays, however
-    many they go through: rather a ceiling that is too high than a result that is doubted without cause."""
+    """The size of the case itself, and those that it timed beside it. The size is that of one array: a pass over three
+    of them that lie in no cache is worth as much as one over any that does not, either."""
     size = float(result.params.get("size_bytes", total))
-    count = ARRAYS * size if result.case.workload == "bandwidth" else total
     for each, center_s in ((size, seen), *sizes_timed(result)):
-        yield Ceiling(total * each / size / center_s, result.case.text, count * each / size)
+        yield Ceiling(total * each / size / center_s, result.case.text, each)
 
 
 def sizes_timed(result: Result) -> list[tuple[float, float]]:

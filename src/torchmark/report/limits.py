@@ -80,7 +80,8 @@ def _arithmetic(results: Sequence[Result], known: DeviceCeilings, dtype: str) ->
     slower = slower_than_float32(known, dtype) or 1.0
     if slower >= NO_FAST_PATH:
         said = [f"no fast path: {units.digits(slower)} times slower than float32"]
-    said += [f"{_size(each.case.text)}: {each.status}" for each in own if each.status != "ok"]
+    failed = [each for each in own if each.status != "ok" and "batch" not in each.case.params]
+    said += [f"{_size(each.case.text)}: {each.status}" for each in failed]
     return "arithmetic", dtype, units.arithmetic(ceiling.value), ", ".join(said)
 
 
