@@ -89,7 +89,7 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
         return None
     if result.case.protocol != "steady" or result.settings.get("nodes") not in (None, 1):
         return None
-    flops, bandwidth = known.flops.get(result.case.dtype), bandwidth_at(known, path_of(result), work.bytes or 0.0)
+    flops, bandwidth = known.flops.get(result.case.dtype), bandwidth_at(known, path_of(result), extent_of(result))
     if not (work.flops or work.bytes) or (work.flops and not flops) or (work.bytes and not bandwidth):
         return None
     # Ranks share a CPU; of other devices each has one of its own. A step cannot take less than calling one does.
@@ -116,6 +116,14 @@ def path_of(result: Result) -> str:
     if result.case.workload == "copy":
         return str(result.params.get("direction", "to-device"))
     return EXCHANGE if result.case.workload == "all-reduce" else MEMORY
+
+
+def extent_of(result: Result) -> float:
+    """The bytes that decide which memory a step works in: of one array, where it goes through several of a size."""
+    total = (result.work.bytes or 0.0) if result.work else 0.0
+    if result.case.workload == "tensor-add":
+        return total / ADDED_ARRAYS
+    return float(result.params.get("size_bytes", total)) if result.case.workload == "bandwidth" else total
 
 
 def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None:
