@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from torchmark import __version__
 from torchmark.analyze.live import LiveComparison, LiveSide
 from torchmark.cli.beginning import hold_machine
 from torchmark.cli.interrupts import Interrupted, orderly_end
@@ -23,7 +20,7 @@ from torchmark.measure.awake import keep_awake
 from torchmark.measure.messages import Phase
 from torchmark.records import Result, RunHeader
 from torchmark.report.live import render_live, side_line, so_far
-from torchmark.store import RunWriter, check_writable, home, new_path
+from torchmark.store import RunWriter, check_writable, home, new_header, new_path
 from torchmark.studies.ab import Plan, Study
 
 EXAMPLES = """\b
@@ -82,7 +79,7 @@ def command(**options: Any) -> int:
 
 def _measure(plan: Plan) -> tuple[Study, int]:
     """Pair after pair; an interrupt ends it in order, with what is known by then."""
-    progress = ProgressLine(1)
+    progress = ProgressLine()
     study = Study(plan, lambda name, phase: progress.note(_news(study, name, phase)))
     progress.expect(plan.budget_s)
     code = EXIT_FINE
@@ -140,13 +137,10 @@ def _write(writer: RunWriter, processes: list[Result], whole: Result) -> None:
 def _header(plan: Plan, live: LiveSide, processes: int, label: str) -> RunHeader:
     assert live.machine is not None
     cases = " ".join(dict.fromkeys(side.case.text for side in plan.sides))
-    return RunHeader(
-        id=secrets.token_hex(4),
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        machine=live.machine,
-        cases=(live.result.case.text,),
-        command=f"torchmark ab {cases} --seed {plan.seed}",  # never a path, nor anything of the environment
-        version=__version__,
+    return new_header(
+        f"torchmark ab {cases} --seed {plan.seed}",  # never a path, nor anything of the environment
+        live.machine,
+        (live.result.case.text,),
         label=label,
         rigor=live.result.rigor,
         processes=processes,

@@ -22,7 +22,7 @@ def hold_machine(wait: bool, share: bool) -> AbstractContextManager[None]:
 
 def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
     """The machine with these devices, or all; what would spoil the figures of these cases is told on the way."""
-    progress = ProgressLine(0)
+    progress = ProgressLine()
     progress.note("looking at the machine …")
     try:
         machine, cautions = look_around(devices, cases)

@@ -30,7 +30,7 @@ def command(files: tuple[str, ...], format: str) -> int:  # noqa: A002
     from torchmark.report.soundness import render_soundness
     from torchmark.store import find_run
 
-    progress, checks = ProgressLine(len(files)), []
+    progress, checks = ProgressLine(), []
     for number, file in enumerate(dict.fromkeys(files), 1):
         progress.note(f"checking {file} ({number} of {len(files)})")
         checks.append(FileCheck(file, find_run(file)).run())

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import secrets
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
-from msgspec.structs import replace
 
-from torchmark import __version__
-from torchmark.analyze.fitting import Fitted, Probe
+from torchmark.analyze.fitting import Probe
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
+from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.tune import find_case
 from torchmark.cli.values import Bytes, Duration
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
 from torchmark.measure.awake import keep_awake
 from torchmark.measure.messages import Message, Phase
-from torchmark.records import Machine, RunHeader
+from torchmark.records import Machine, Run, RunHeader
 from torchmark.report.fitting import render_fitted
 from torchmark.report.units import rate, size
-from torchmark.store import RunWriter, check_writable, load, new_path
+from torchmark.store import RunWriter, check_writable, load, new_header, new_path
 from torchmark.studies.fit import Request, Study, size_range
 
 EXAMPLES = """\b
@@ -51,17 +47,8 @@ Examples:
 @click.option("--dtype", metavar="TYPE", help="float32 unless given.")
 @click.option("--budget", "budget_s", type=Duration(), default="10m", show_default=True, help="Time for all, at most.")
 @click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, help="For one size.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For weights and inputs.")
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
-)
-@click.option("--label", help="A name for this run.")
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep it; default: with the others."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be looked for; measure nothing.")
-@click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
-@click.option("--share", is_flag=True, help="Measure although another run does, too.")
+@data_option
+@run_options
 @format_option
 def command(workload: str, **options: Any) -> int:
     """Find the largest batch that fits into memory, and the most efficient one.
@@ -88,19 +75,21 @@ def command(workload: str, **options: Any) -> int:
         header = _header(request, machine, options["label"])
         path = options["out"] or new_path(header)
         check_writable(path)
-        study, code = _probe(request)
-        return _conclude(study, request, header, path, options["format"], code)
+        with RunWriter.create(path, header) as writer:
+            study, code = _probe(request, writer)
+        return _conclude(study, request, load(path), options["format"], code)
 
 
-def _probe(request: Request) -> tuple[Study, int]:
-    """An interrupt ends it in order, with what is known by then."""
-    progress, now = ProgressLine(1), {"size": ""}
+def _probe(request: Request, writer: RunWriter) -> tuple[Study, int]:
+    """What a size has shown is on the disk at once; an interrupt ends it in order, with what is known by then."""
+    progress, now = ProgressLine(), {"size": ""}
 
     def heard(message: Message) -> None:
         if isinstance(message, Phase):
             progress.note(f"{request.parameter} {now['size']} · {PHASES.get(message.name, message.name)}")
 
     def told(probe: Probe) -> None:
+        _write(writer, probe)
         figure = f"{size(probe.bytes)}, {rate(probe.rate, 'item')}" if probe.fits else probe.result.status
         progress.mark(f"{request.parameter} {probe.size}: {figure}")
 
@@ -116,14 +105,11 @@ def _probe(request: Request) -> tuple[Study, int]:
     return study, code
 
 
-def _conclude(study: Study, request: Request, header: RunHeader, path: Path, format: str, code: int) -> int:  # noqa: A002
+def _conclude(study: Study, request: Request, run: Run, format: str, code: int) -> int:  # noqa: A002
     fitted = study.outcome()
-    with RunWriter.create(path, _complete(header, fitted)) as writer:
-        for probe in fitted.probes:
-            _write(writer, probe)
-    emit(render_fitted(load(path), request.case, fitted, format, terminal_width(), use_color()))
+    emit(render_fitted(run, request.case, fitted, format, terminal_width(), use_color()))
     if format == "table":
-        click.echo(f"Kept as {header.id}: torchmark report {header.id} draws the curve", err=True)
+        click.echo(f"Kept as {run.header.id}: torchmark report {run.header.id} draws the curve", err=True)
     return code or (EXIT_FINE if fitted.largest is not None else EXIT_NOTHING_MEASURED)
 
 
@@ -135,21 +121,15 @@ def _write(writer: RunWriter, probe: Probe) -> None:
     writer.finished(probe.result)
 
 
-def _complete(header: RunHeader, fitted: Fitted) -> RunHeader:
-    return replace(header, cases=tuple(probe.result.case.text for probe in fitted.probes))
-
-
 def _header(request: Request, machine: Machine, label: str | None) -> RunHeader:
     limit = f" --limit {request.limit_bytes}" if request.limit_bytes else ""
-    return RunHeader(
-        id=secrets.token_hex(4),
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        machine=machine,
-        cases=(),
-        command=f"torchmark fit {request.case.text} --vary {request.parameter}{limit}",
-        version=__version__,
+    return new_header(
+        f"torchmark fit {request.case.text} --vary {request.parameter}{limit}",
+        machine,
+        (),
         label=label,
         rigor="quick",
         budget_s=request.budget_s,
         seed=request.seed,
+        open_ended=True,
     )

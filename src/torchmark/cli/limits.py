@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import secrets
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from torchmark import __version__
 from torchmark.analyze.roofline import ceilings_of
 from torchmark.cli.beginning import hold_machine, look
-from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import keep, log_path
+from torchmark.cli.measuring import carry_out, log_path
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
+from torchmark.cli.run_options import run_options
 from torchmark.cli.values import Duration
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
-from torchmark.measure.awake import keep_awake
 from torchmark.measure.cases import check_device
-from torchmark.measure.session import Finished, Started
 from torchmark.records import DTYPES, DeviceInfo, Machine, Run, RunHeader
 from torchmark.report import render
 from torchmark.report.limits import render_limits
-from torchmark.store import RunWriter, check_writable, keep_limits, load, new_path
+from torchmark.store import RunWriter, check_writable, keep_limits, load, new_header, new_path
 from torchmark.studies.limits import Limits, Request, plan_cases
 
 DEVICE_BUDGET_S = 50.0  # beside the seconds in which torch is loaded
@@ -42,15 +37,8 @@ Examples:
 @click.option("--device", "devices", multiple=True, metavar="NAME,…", help="Of what; default: every device here.")
 @click.option("--dtype", "dtypes", multiple=True, metavar="TYPE,…", help="Arithmetic in these; default: all four.")
 @click.option("--budget", "budget_s", type=Duration(), help="Time for all; default: 50s for each device.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For the numbers.")
-@click.option("--label", help="A name for this run.")
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep it; default: with the others."
-)
 @click.option("--tiny", is_flag=True, help="The smallest sizes: tries that everything works, and finds no limits.")
-@click.option("--dry-run", is_flag=True, help="Show what would be measured first; measure nothing.")
-@click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
-@click.option("--share", is_flag=True, help="Measure although another run does, too.")
+@run_options
 @format_option
 def command(**options: Any) -> int:
     """Find the limits of this machine, and keep them.
@@ -99,13 +87,10 @@ def _describe(names: list[str], dtypes: tuple[str, ...], options: dict[str, Any]
 def _header(request: Request, label: str | None) -> RunHeader:
     names = ",".join(device.name for device in request.machine.devices)
     chosen = f"--device {names} --dtype {','.join(request.dtypes)} --budget {request.budget_s:g}s --seed {request.seed}"
-    return RunHeader(
-        id=secrets.token_hex(4),
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        machine=request.machine,
-        cases=tuple(case.text for case in plan_cases(request)),
-        command=f"torchmark limits {chosen}{' --tiny' if request.tiny else ''}",
-        version=__version__,
+    return new_header(
+        f"torchmark limits {chosen}{' --tiny' if request.tiny else ''}",
+        request.machine,
+        (case.text for case in plan_cases(request)),
         label=label,
         rigor="quick",
         budget_s=request.budget_s,
@@ -115,27 +100,9 @@ def _header(request: Request, label: str | None) -> RunHeader:
 
 
 def _measure(request: Request, writer: RunWriter) -> int:
-    """Every result is on the disk before the next process starts; an interrupt ends the run in order."""
-    progress = ProgressLine(0)
+    progress = ProgressLine()
     limits = Limits(request, progress.heard, log_path(writer.path))
-    code, count = EXIT_FINE, 0
-    try:
-        with orderly_end(), keep_awake():
-            progress.expect(request.budget_s)
-            for event in limits.events():
-                if isinstance(event, Started):
-                    count += 1
-                    progress.started(event.case, count, 0, 1)
-                keep(event, writer)
-                if isinstance(event, Finished):
-                    progress.finished(event.result)
-    except Interrupted as interrupt:
-        code = interrupt.exit_code
-        for result in limits.interrupted():
-            writer.finished(result)
-    finally:
-        progress.clear()
-    return code
+    return carry_out(limits.events(), limits.interrupted, writer, progress, request.budget_s)
 
 
 def _conclude(request: Request, run: Run, path: Path, format: str, code: int) -> int:  # noqa: A002

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torchmark.cli.progress import ProgressLine
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.measure.awake import keep_awake
 from torchmark.measure.session import Event, Finished, Plan, Revised, Session, SpreadFound, Started
-from torchmark.records import Machine, Run
+from torchmark.records import Machine, Result, Run
 from torchmark.report import render
 from torchmark.report.figures import time_by_phase
 from torchmark.report.units import duration
@@ -31,30 +32,15 @@ def measure_plan(
     format: str,  # noqa: A002
     prices: Prices | None = None,
 ) -> int:
-    """Every result is on the disk before the next process starts; an interrupt ends the run in order."""
-    progress = ProgressLine(len(plan.cases))
+    """Measure, show and keep; a disk that fails says how to go on."""
+    progress = ProgressLine([case.text for case in plan.cases], plan.processes)
     session = Session(plan, machine, progress.heard, log_path(writer.path), stored_ceilings(machine))
-    position = {case.text: number for number, case in enumerate(plan.cases, 1)}
-    code = EXIT_FINE
     try:
-        with orderly_end(), keep_awake():
-            progress.expect(plan.budget_s)
-            for event in session.events(done):
-                if isinstance(event, Started):
-                    progress.started(event.case, position[event.case.text], event.process, plan.processes)
-                keep(event, writer)
-                if isinstance(event, Finished):
-                    progress.finished(event.result)
-    except Interrupted as interrupt:
-        code = interrupt.exit_code
-        for result in session.interrupted():
-            writer.finished(result)
+        code = carry_out(session.events(done), session.interrupted, writer, progress, plan.budget_s)
     except StoreError as error:  # a disk that is full or broken: what is on it already is shown all the same
-        progress.clear()
         with contextlib.suppress(StoreError):
             _conclude(load(writer.path), writer, format, error.exit_code, prices)
         raise StoreError(error.cause, f"Mend that, then go on: torchmark run --resume {writer.path}") from error
-    progress.clear()
     run = load(writer.path)
     # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
     with contextlib.suppress(StoreError, OSError) if code else contextlib.nullcontext():
@@ -62,7 +48,33 @@ def measure_plan(
     return code
 
 
-def keep(event: Event, writer: RunWriter) -> None:
+def carry_out(
+    events: Iterable[Event],
+    interrupted: Callable[[], Iterable[Result]],
+    writer: RunWriter,
+    progress: ProgressLine,
+    budget_s: float,
+) -> int:
+    """Every result is on the disk before the next process starts; an interrupt ends the run in order."""
+    progress.expect(budget_s)
+    try:
+        with orderly_end(), keep_awake():
+            for event in events:
+                if isinstance(event, Started):
+                    progress.started(event.case, event.process)
+                _keep(event, writer)
+                if isinstance(event, Finished):
+                    progress.finished(event.result)
+    except Interrupted as interrupt:
+        for result in interrupted():
+            writer.finished(result)
+        return interrupt.exit_code
+    finally:
+        progress.clear()
+    return EXIT_FINE
+
+
+def _keep(event: Event, writer: RunWriter) -> None:
     """Put on the disk what has just happened."""
     if isinstance(event, Started):
         writer.started(event.case.text, event.process)

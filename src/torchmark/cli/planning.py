@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
-from torchmark import __version__
 from torchmark.cli.beginning import look
 from torchmark.errors import UsageError
 from torchmark.measure.cases import Sweep, expand
@@ -17,6 +14,7 @@ from torchmark.measure.session import Plan, results_so_far
 from torchmark.measure.suites import suite
 from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, parse_case
 from torchmark.report.units import duration
+from torchmark.store import new_header
 from torchmark.workloads import find_workload
 
 SUITE_BUDGETS = {"quick": 300.0, "standard": 1800.0, "full": 6 * 3600.0}
@@ -155,13 +153,10 @@ def make_header(plan: Plan, machine: Machine, label: str | None) -> RunHeader:
     exact = f"--steps {plan.steps}" if plan.steps else f"--budget {plan.budget_s:g}s --target {plan.target:g}"
     exact = f"--sustain {plan.sustain_s:g}s" if plan.sustain_s else exact
     nodes = f" --nodes {plan.rendezvous.nodes} --rendezvous HOST:PORT" if plan.rendezvous else ""  # never a real name
-    return RunHeader(
-        id=secrets.token_hex(4),
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        machine=machine,
-        cases=texts,
-        command=f"torchmark run {' '.join(texts)} --rigor {plan.rigor} {exact} --seed {plan.seed}{nodes}",
-        version=__version__,
+    return new_header(
+        f"torchmark run {' '.join(texts)} --rigor {plan.rigor} {exact} --seed {plan.seed}{nodes}",
+        machine,
+        texts,
         label=label,
         rigor=plan.rigor,
         processes=plan.processes,

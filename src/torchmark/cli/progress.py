@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from typing import TextIO
 
 from torchmark.measure.messages import Message, Phase, Sampled
@@ -27,10 +28,11 @@ PHASES = {
 class ProgressLine:
     """Writes to stderr only when something happens: a spinning display would disturb what it shows."""
 
-    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+    def __init__(self, cases: Sequence[str] = (), processes: int = 1, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
-        self._total = total
+        self._positions = {text: number for number, text in enumerate(cases, 1)}
+        self._processes, self._count = processes, 0
         self._case, self._label, self._deadline = "", "", 0.0
 
     def note(self, text: str) -> None:
@@ -48,9 +50,11 @@ class ProgressLine:
         """From now on, this much time is left at most."""
         self._deadline = time.monotonic() + seconds
 
-    def started(self, case: Case, position: int, process: int, processes: int) -> None:
-        turn = f" process {process + 1}/{processes}" if processes > 1 else ""
-        place = f"[{position}/{self._total}]" if self._total else f"[{position}]"  # not known in a search
+    def started(self, case: Case, process: int = 0) -> None:
+        self._count += 1
+        turn = f" process {process + 1}/{self._processes}" if self._processes > 1 else ""
+        position = self._positions.get(case.text)
+        place = f"[{position}/{len(self._positions)}]" if position else f"[{self._count}]"  # a search has no total
         self._case, self._label = case.text, f"{place}{turn} {case.text}"
         self._show(self._label, f" · starting{self._left()}")
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import secrets
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
 from msgspec.structs import replace
 
-from torchmark import __version__
 from torchmark.cli.beginning import hold_machine, look
-from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import keep, log_path
+from torchmark.cli.measuring import carry_out, log_path
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
+from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.values import Duration, Share
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
-from torchmark.measure.awake import keep_awake
 from torchmark.measure.cases import check_device
-from torchmark.measure.session import Finished, Started
 from torchmark.publications import find_publication, names
 from torchmark.publications.contract import Publication
 from torchmark.records import Machine, Run, RunHeader, parse_case
 from torchmark.report.sheets import render_replicated
-from torchmark.store import RunWriter, check_writable, load, new_path
+from torchmark.store import RunWriter, check_writable, load, new_header, new_path
 from torchmark.studies.beside import put_beside
 from torchmark.studies.replicate import Replication, Request, plan_cases, plan_replays
 
@@ -46,17 +40,8 @@ Examples:
 @click.option("--scale", type=Share(whole=True), default="1", show_default=True, help="Share of the steps, at least 5.")
 @click.option("--steady", is_flag=True, help="Measure the right way too, and tell where the difference comes from.")
 @click.option("--budget", "budget_s", type=Duration(), default="10m", show_default=True, help="For all, at most.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For weights and inputs.")
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
-)
-@click.option("--label", help="A name for this run.")
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep it; default: with the others."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be replayed; measure nothing.")
-@click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
-@click.option("--share", is_flag=True, help="Measure although another run does, too.")
+@data_option
+@run_options
 @format_option
 def command(publications: tuple[str, ...], **options: Any) -> int:
     """Replay published benchmarks here, exactly as their authors did.
@@ -114,13 +99,10 @@ def _header(request: Request, machine: Machine, label: str | None) -> RunHeader:
     options = f"--device {','.join(request.devices)} --scale {request.scale:g} --budget {request.budget_s:g}s"
     steady = " --steady" if request.steady else ""
     cases = plan_cases(request)
-    return RunHeader(
-        id=secrets.token_hex(4),
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        machine=machine,
-        cases=tuple(case.text for case in cases),
-        command=f"torchmark replicate {' '.join(given)} {options}{steady} --seed {request.seed}",
-        version=__version__,
+    return new_header(
+        f"torchmark replicate {' '.join(given)} {options}{steady} --seed {request.seed}",
+        machine,
+        (case.text for case in cases),
         label=label,
         rigor="quick",
         budget_s=request.budget_s,
@@ -129,27 +111,9 @@ def _header(request: Request, machine: Machine, label: str | None) -> RunHeader:
 
 
 def _replicate(request: Request, machine: Machine, writer: RunWriter) -> int:
-    """Every result is on the disk before the next process starts; an interrupt ends the run in order."""
-    cases = [case.text for case in plan_cases(request)]
-    progress = ProgressLine(len(cases))
+    progress = ProgressLine([case.text for case in plan_cases(request)])
     replication = Replication(request, machine, progress.heard, log_path(writer.path))
-    code = EXIT_FINE
-    try:
-        with orderly_end(), keep_awake():
-            progress.expect(request.budget_s)
-            for event in replication.events():
-                if isinstance(event, Started):
-                    progress.started(event.case, cases.index(event.case.text) + 1, 0, 1)
-                keep(event, writer)
-                if isinstance(event, Finished):
-                    progress.finished(event.result)
-    except Interrupted as interrupt:
-        code = interrupt.exit_code
-        for result in replication.interrupted():
-            writer.finished(result)
-    finally:
-        progress.clear()
-    return code
+    return carry_out(replication.events(), replication.interrupted, writer, progress, request.budget_s)
 
 
 def _conclude(request: Request, run: Run, format: str, code: int, all_devices: bool) -> int:  # noqa: A002

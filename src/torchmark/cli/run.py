@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +25,7 @@ from torchmark.cli.planning import (
     plan_rest,
 )
 from torchmark.cli.prices import price_options, prices_of
+from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.values import Duration, Share
 from torchmark.errors import EXIT_FINE, UsageError
 from torchmark.measure.awake import keep_awake
@@ -75,20 +75,11 @@ Examples:
     "--rigor", type=click.Choice(RIGORS), default="default", show_default=True, help="1, 3 or 5 processes each."
 )
 @click.option("--timeout", "timeout_s", type=Duration(), default="10m", show_default=True, help="For one process.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For weights and inputs.")
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
-)
-@click.option("--label", help="A name for this run.")
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep it; default: with the others."
-)
 @click.option("--resume", "resumed", metavar="RUN", help="Go on with a run that was stopped.")
 @click.option("--watch", is_flag=True, help="Show the live rate of one case until stopped; keeps nothing.")
-@click.option("--dry-run", is_flag=True, help="Show the cases and the time they may take; measure nothing.")
 @click.option("--tiny", is_flag=True, help="The smallest sizes: tries that everything works.")
-@click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
-@click.option("--share", is_flag=True, help="Measure although another run does, too.")
+@data_option
+@run_options
 @price_options
 @format_option
 def command(**options: Any) -> int:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import secrets
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
-from msgspec.structs import replace
 
-from torchmark import __version__
-from torchmark.analyze.tuning import Tuned
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
+from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.values import Duration
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 from torchmark.measure.awake import keep_awake
 from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.messages import Phase
 from torchmark.measure.parameters import split_settings
-from torchmark.records import Case, Machine, Result, RunHeader
+from torchmark.records import Case, Machine, Run, RunHeader
 from torchmark.report.tuning import name_of, render_tuned
 from torchmark.report.units import factor
-from torchmark.store import RunWriter, check_writable, load, new_path
+from torchmark.store import RunWriter, check_writable, load, new_header, new_path
 from torchmark.studies.axes import NUMBERS, axes_of, check_tunable, combinations, variations
 from torchmark.studies.tune import News, Request, Search
 
@@ -52,17 +47,8 @@ Examples:
 @click.option("--also", multiple=True, metavar="NAME=V,…", help="More values to try, of any setting or parameter.")
 @click.option("--budget", "budget_s", type=Duration(), default="10m", show_default=True, help="Time for all, at most.")
 @click.option("--timeout", "timeout_s", type=Duration(), default="10m", show_default=True, help="For one answer.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For weights and order.")
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
-)
-@click.option("--label", help="A name for this run.")
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep it; default: with the others."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be tried at first; measure nothing.")
-@click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
-@click.option("--share", is_flag=True, help="Measure although another run does, too.")
+@data_option
+@run_options
 @format_option
 def command(workload: str, **options: Any) -> int:
     """Find the fastest settings for a workload on this machine.
@@ -90,8 +76,9 @@ def command(workload: str, **options: Any) -> int:
         header = _header(request, machine, options["label"], keep, also)
         path = options["out"] or new_path(header)
         check_writable(path)
-        search, code = _search(request)
-        return _conclude(search, header, path, options["format"], code)
+        with RunWriter.create(path, header) as writer:
+            search, code = _search(request, writer)
+        return _conclude(search, load(path), options["format"], code)
 
 
 def find_case(workload: str, options: dict[str, Any], device: str) -> Case:
@@ -125,9 +112,9 @@ def _describe(case: Case, axes: dict[str, tuple[Any, ...]]) -> str:
     return "\n".join([*lines, "", f"{len(lines)} configurations to begin with; what helps is then combined"])
 
 
-def _search(request: Request) -> tuple[Search, int]:
-    """An interrupt ends it in order, with what is known by then."""
-    progress = ProgressLine(1)
+def _search(request: Request, writer: RunWriter) -> tuple[Search, int]:
+    """What a process has shown is on the disk at once; an interrupt ends it in order, with what is known by then."""
+    progress = ProgressLine()
     known = {"best": "default"}
 
     def tell(news: News) -> None:
@@ -144,7 +131,7 @@ def _search(request: Request) -> tuple[Search, int]:
         progress.note(f"{trying} · {PHASES.get(phase.name, phase.name)} · best so far: {known['best']}")
 
     progress.expect(request.budget_s)
-    search, code = Search(request, tell, listen), EXIT_FINE
+    search, code = Search(request, tell, listen, kept=lambda text: _write(writer, search, text)), EXIT_FINE
     try:
         with orderly_end(), keep_awake():
             search.run()
@@ -155,30 +142,22 @@ def _search(request: Request) -> tuple[Search, int]:
     return search, code
 
 
-def _conclude(search: Search, header: RunHeader, path: Path, format: str, code: int) -> int:  # noqa: A002
+def _conclude(search: Search, run: Run, format: str, code: int) -> int:  # noqa: A002
     tuned = search.outcome()
-    with RunWriter.create(path, _complete(header, tuned)) as writer:
-        for result in tuned.results:
-            _write(writer, search.processes[result.case.text], result)
-    emit(render_tuned(load(path), tuned, format, terminal_width(), use_color()))
+    emit(render_tuned(run, tuned, format, terminal_width(), use_color()))
     if format == "table":
-        click.echo(f"Kept as {header.id}: torchmark show {header.id}", err=True)
+        click.echo(f"Kept as {run.header.id}: torchmark show {run.header.id}", err=True)
     return code or (EXIT_FINE if any(result.status == "ok" for result in tuned.results) else EXIT_NOTHING_MEASURED)
 
 
-def _write(writer: RunWriter, processes: list[Result], whole: Result) -> None:
-    samples = [each.samples_s for result in processes if result.status == "ok" for each in result.processes]
-    for number, values in enumerate(samples):
-        writer.started(whole.case.text, number)
-        writer.samples(whole.case.text, number, values)
-    if not samples:
-        writer.started(whole.case.text, 0)
-    writer.finished(whole)
-
-
-def _complete(header: RunHeader, tuned: Tuned) -> RunHeader:
-    processes = max((len(result.processes) for result in tuned.results), default=1)
-    return replace(header, cases=tuple(result.case.text for result in tuned.results), processes=max(processes, 1))
+def _write(writer: RunWriter, search: Search, text: str) -> None:
+    """The process that has just ended, and what is known of its case with it."""
+    *earlier, last = search.processes[text]
+    number = sum(result.status == "ok" for result in earlier)
+    writer.started(text, number)
+    for estimate in last.processes:
+        writer.samples(text, number, estimate.samples_s)
+    writer.finished(search.result(text))
 
 
 def _header(
@@ -186,15 +165,13 @@ def _header(
 ) -> RunHeader:
     given = [f" --keep {','.join(keep)}"] if keep else []
     given += [f" --also {name}={','.join(values)}" for name, values in also.items()]
-    return RunHeader(
-        id=secrets.token_hex(4),
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        machine=machine,
-        cases=(),
-        command=f"torchmark tune {request.case.text}{''.join(given)} --budget {request.budget_s:g}s",
-        version=__version__,
+    return new_header(
+        f"torchmark tune {request.case.text}{''.join(given)} --budget {request.budget_s:g}s",
+        machine,
+        [request.case.text],
         label=label,
         rigor="quick",
         budget_s=request.budget_s,
         seed=request.seed,
+        open_ended=True,
     )

@@ -1,19 +1,23 @@
-"""Where run files live, and how a person names one of them."""
+"""Where run files live, how one begins, and how a person names one of them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import secrets
 import sys
 import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
-from torchmark import publications
+from torchmark import __version__, publications
 from torchmark.errors import StoreError, UnknownName, UsageError
-from torchmark.records import RunHeader
+from torchmark.records import Machine, RunHeader
 from torchmark.store.lines import RunName
 from torchmark.store.reader import read_header, read_name
 
@@ -37,6 +41,19 @@ def home() -> Path:
         return _data_folder() / "torchmark"
     except RuntimeError:  # neither a home folder nor an entry in the user database, as in some containers
         return Path(tempfile.gettempdir()) / "torchmark"
+
+
+def new_header(command: str, machine: Machine, cases: Iterable[str], **rest: Any) -> RunHeader:
+    """The first line of a run that begins now."""
+    return RunHeader(
+        id=secrets.token_hex(4),
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        machine=machine,
+        cases=tuple(cases),
+        command=command,
+        version=__version__,
+        **rest,
+    )
 
 
 def new_path(header: RunHeader) -> Path:

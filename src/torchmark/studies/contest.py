@@ -35,6 +35,7 @@ MOST_TURNS = 60
 
 Listen = Callable[[str, Phase], None]
 Opening = Callable[[str, Case, float, Listen], Elsewhere]
+Kept = Callable[[str], None]
 
 
 class Terms(Struct, frozen=True):
@@ -69,8 +70,14 @@ class Contestant:
 class Arena:
     """Where contestants enter, play and leave. Whatever becomes of one of them is kept as its result."""
 
-    def __init__(self, terms: Terms, listen: Listen = lambda *_: None, opening: Opening = open_side) -> None:
-        self._terms, self._listen, self._open = terms, listen, opening
+    def __init__(
+        self,
+        terms: Terms,
+        listen: Listen = lambda *_: None,
+        opening: Opening = open_side,
+        kept: Kept = lambda _: None,
+    ) -> None:
+        self._terms, self._listen, self._open, self._kept = terms, listen, opening, kept
         self._random = random.Random(terms.seed)
         self._inside: dict[str, Contestant] = {}
         self._best_item_s = math.inf
@@ -184,3 +191,4 @@ class Arena:
 
     def _keep(self, case: Case, result: Result) -> None:
         self.results.setdefault(case.text, []).append(result)
+        self._kept(case.text)

@@ -68,8 +68,7 @@ class Study:
         while (size := self._next(lowest, highest)) is not None:
             tell(size)
             began = time.monotonic()
-            probe = self.probe(size)
-            self.probes[size] = probe
+            probe = self.probes[size] = self.probe(size)
             told(probe)
             if probe.result.status not in ("ok", *_NO_ROOM):
                 self._bound = probe.result.status
@@ -95,6 +94,7 @@ class Study:
             memory_bytes=int(self.limit_bytes),
         )
         result = result_of(case, self._launcher.run(job, self._request.timeout_s, self._listen))
+        result = replace(result, cautions=cautions_of(result))
         held = _peak(result)
         if result.status == "ok" and held is not None and held > self.limit_bytes:
             reason = f"its peak of {held / 1e9:.3g} GB is above the limit of {self.limit_bytes / 1e9:.3g} GB"
@@ -109,11 +109,10 @@ class Study:
         probes = sorted(self.probes.values(), key=lambda probe: probe.size)
         largest = max((probe.size for probe in probes if probe.fits), default=None)
         unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
-        noted = [replace(probe, result=_noted(probe.result)) for probe in probes]
         return Fitted(
             parameter=self._request.parameter,
             unit=unit,
-            probes=tuple(noted),
+            probes=tuple(probes),
             limit_bytes=self.limit_bytes,
             bound=self._bound or "interrupted",
             step=self._request.step or usual_step(largest or 1),
@@ -144,7 +143,3 @@ def _free_bytes() -> float:
 
 def _peak(result: Result) -> float | None:
     return (result.memory.device_peak_bytes or result.memory.host_peak_bytes) if result.memory else None
-
-
-def _noted(result: Result) -> Result:
-    return replace(result, cautions=cautions_of(result))

@@ -41,7 +41,7 @@ from torchmark.measure.forked import open_side
 from torchmark.records import Case, Result
 from torchmark.studies.ab import rounds_for
 from torchmark.studies.axes import NUMBERS, Axes, combinations, variations
-from torchmark.studies.contest import Arena, Listen, Opening, Terms
+from torchmark.studies.contest import Arena, Kept, Listen, Opening, Terms
 
 ROUNDS = 2  # between two cuts of the field
 PAIRS, FEW_PAIRS = 5, 3  # of fresh processes that confirm the gain
@@ -85,8 +85,9 @@ class Search:
         tell: Tell = lambda _: None,
         listen: Listen = lambda *_: None,
         opening: Opening = open_side,
+        kept: Kept = lambda _: None,
     ) -> None:
-        self._request, self._tell, self._listen, self._open = request, tell, listen, opening
+        self._request, self._tell, self._listen, self._open, self._kept = request, tell, listen, opening, kept
         self._rounds: list[Round] = []  # of the search
         self._pairs: list[list[float]] = []  # of the confirmation: the winner against the default
         self._began = time.monotonic()
@@ -107,11 +108,18 @@ class Search:
         """What every process of every case gave, raw samples included."""
         return self._results
 
+    def result(self, text: str) -> Result:
+        """All processes of a case as one; a later one that failed does not undo what the earlier ones gave."""
+        several = self._results[text]
+        good = [result for result in several if result.status == "ok"]
+        result = combine_results(good or several[-1:])
+        return replace(result, cautions=cautions_of(result), rigor="default" if len(good) > 1 else "quick")
+
     def run(self) -> None:
         """Search, then confirm what was found."""
         with tempfile.TemporaryDirectory(prefix="torchmark-compiled-") as folder:
             terms = Terms(self._request.timeout_s, self._request.seed, self._request.data, folder)
-            with Arena(terms, self._listen, self._open) as arena:
+            with Arena(terms, self._listen, self._open, self._kept) as arena:
                 self._results, self._cases = arena.results, arena.cases
                 self._stopped = "done"
                 try:
@@ -124,7 +132,7 @@ class Search:
     def outcome(self) -> Tuned:
         """What is known by now."""
         default, found = self._request.case, scores(self._rounds)
-        results = {text: _summed_up(several) for text, several in self._results.items() if several}
+        results = {text: self.result(text) for text in self._results}
         gain = self._gain()
         same = best_at_precision(default, self._cases, found) if found else default
         refuted = gain is not None and gain.low <= 1 + DIFFERENT
@@ -296,10 +304,3 @@ class Search:
         eager = results.get(replace(winner, compile="off").text)
         compiled = self._results.get(winner.text)
         return break_even(eager, compiled[0]) if eager and compiled and winner.compile != "off" else None
-
-
-def _summed_up(several: Sequence[Result]) -> Result:
-    """All processes of a case as one result; a later one that failed does not undo what the earlier ones gave."""
-    good = [result for result in several if result.status == "ok"]
-    result = combine_results(good or several[-1:])
-    return replace(result, cautions=cautions_of(result), rigor="default" if len(good) > 1 else "quick")

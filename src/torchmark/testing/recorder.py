@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from torchmark import __version__
 from torchmark.analyze.comparison import Pair, compare_runs, find_slower
 from torchmark.devices import open_device
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.session import measure_spread
 from torchmark.records import Result, Run, RunHeader
 from torchmark.report import render
-from torchmark.store import RunWriter, find_run, home, load, new_path
+from torchmark.store import RunWriter, find_run, home, load, new_header, new_path
 
 _WIDTH = 80
 
@@ -96,13 +93,10 @@ class Recorder:
 
     def _header(self, results: list[Result]) -> RunHeader:
         devices = dict.fromkeys(result.case.device for result in results)
-        return RunHeader(
-            id=secrets.token_hex(4),
-            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            machine=describe_machine(open_device(name).info() for name in devices),
-            cases=tuple(dict.fromkeys(result.case.text for result in results)),
-            command="pytest",
-            version=__version__,
+        return new_header(
+            "pytest",
+            describe_machine(open_device(name).info() for name in devices),
+            dict.fromkeys(result.case.text for result in results),
             label=self._label,
             rigor="quick",
         )

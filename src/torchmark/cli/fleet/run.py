@@ -125,7 +125,7 @@ def _try_nodes(
     usable = [node for node in nodes if node.name in needed and node.obstacle is None]
     if not wanted or not usable:
         return
-    progress = ProgressLine(0)
+    progress = ProgressLine()
     try:
         probe(engine, folder, terms, usable, progress.note)
     finally:
