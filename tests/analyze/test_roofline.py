@@ -18,6 +18,7 @@ from torchmark.analyze.roofline import (
     bandwidth_at,
     case_again,
     ceilings_of,
+    extent_of,
     merge,
     peak_of,
     slower_than_float32,
@@ -198,3 +199,51 @@ def test_what_is_measured_again_is_what_the_result_was_held_against(work: Work, 
     found = case_again(with_peak(make_result(center_s=1e-3, work=work), KNOWN), KNOWN)
     assert found is not None
     assert found.text == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "result", "expected"),
+    [
+        ("matmul/infer:size=64@cpu/float32", "mlp/infer@cpu/float32", "matmul/infer:size=1024@cpu/float32"),
+        ("matmul/infer@cpu/float32+threads=1", "mlp/infer@cpu/float32", "matmul/infer@cpu/float32"),
+        ("matmul/infer:size=4096@cpu/float32+isa=avx2", "mlp/infer@cpu/float32", "matmul/infer:size=4096@cpu/float32"),
+        (
+            "matmul/infer@cpu/bfloat16",
+            "mlp/infer@cpu/bfloat16+isa=avx512-core-bf16",
+            "matmul/infer@cpu/bfloat16+isa=avx512-core-bf16",
+        ),
+    ],
+)
+def test_a_product_that_was_small_or_held_back_condemns_nobody(known: str, result: str, expected: str, seen) -> None:
+    product, work = Work(items=1, unit="product", flops=1e9), Work(items=1, unit="x", flops=1e12)
+    ceilings = ceilings_of([seen(known, 1.0, work=product)])
+    found = case_again(with_peak(seen(result, 1e-3, work=work), ceilings), ceilings)
+    assert found is not None
+    assert found.text == expected
+
+
+def test_a_shortened_product_has_a_ceiling_of_its_own(seen) -> None:
+    work = Work(items=1, unit="product", flops=1e12)
+    plain, short = "matmul/infer@cuda:0/float32", "matmul/infer@cuda:0/float32+matmul=high"
+    ceilings = ceilings_of([seen(plain, 1.0, work=work), seen(short, 0.125, work=work)])
+    assert {name: each.value for name, each in ceilings.devices["cuda:0"].flops.items()} == {
+        "float32": 1e12,
+        "float32+matmul=high": 8e12,
+    }
+    for text, share in ((plain, 0.5), (short, 0.0625)):
+        peak = peak_of(seen(text.replace("matmul/", "mlp/"), 2.0, work=work), ceilings)
+        assert peak is not None
+        assert peak.share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("variant", "passes"), [("as-written", 6), ("as-run", 2), ("resident", 3)])
+def test_it_is_the_array_that_lies_in_a_cache_or_not_however_often_it_is_gone_through(variant, passes, seen) -> None:
+    work = Work(items=1, unit="iteration", flops=1, bytes=passes * 1e6)
+    assert extent_of(seen("tensor-add/infer@cpu/float32", 1.0, work=work, params={"variant": variant})) == 1e6
+
+
+@pytest.mark.parametrize("size", ["many", True, -4, 0])
+def test_a_file_from_anybody_may_name_any_size(size: object, seen) -> None:
+    work = Work(items=1, unit="pass", flops=1, bytes=3e6)
+    odd = seen("bandwidth/infer@cpu/float32", 1.0, work=work, params={"size_bytes": size})
+    assert peak_of(odd, ceilings_of([odd, seen("matmul/infer@cpu/float32", 1.0, work=work)])) is not None

@@ -71,3 +71,15 @@ def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory() ->
     assert 0 < too_large - largest <= step
     assert largest >= 2048
     assert subprocess.run([*COMMAND, "check", "small"], check=False, capture_output=True).returncode == 0
+
+
+def test_more_memory_than_there_is_cannot_be_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fit", "mlp", "--limit", "64TiB"]) == 2
+    assert "70.4 TB is more than the" in capsys.readouterr().err
+
+
+def test_the_starter_file_can_be_fitted(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", "my-model"]) == 0
+    assert cli.main(["fit", "my_model.py", "--dry-run"]) == 0
+    assert "batch from 1 to at most 1048576" in capsys.readouterr().out

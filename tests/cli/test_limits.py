@@ -75,6 +75,13 @@ def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them
     assert {result.peak.limits for result in load(find_run("last")).results if result.peak} == {found.header.id}
 
 
+def test_limits_that_were_not_found_are_held_against_nobody(own_place: Path) -> None:
+    done = run("limits", "--device", "cpu", "--dtype", "float32", "--budget", "1s")
+    assert done.returncode == 3
+    assert "because it is not complete" in done.stderr
+    assert not (own_place / "limits").exists()
+
+
 def test_what_failed_and_what_is_slow_is_said(make_result, make_estimate, make_header) -> None:
     from torchmark.records import Run, Work
 

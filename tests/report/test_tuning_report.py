@@ -119,3 +119,45 @@ def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_resul
     assert bars == [3, 6, 12, 24, 24]
     assert json.loads(render_fitted(run, DEFAULT, fitted, "json"))["fitted"]["largest"] == 16
     assert "17,false,oom" in render_fitted(run, DEFAULT, fitted, "csv")
+
+
+@pytest.mark.parametrize(
+    ("default", "lines"),
+    [
+        ("resnet50/infer@cpu/float32+layout=channels-last", ("torch.contiguous_format",)),
+        ("mlp/infer@cuda:0/float32+matmul=high", ('set_float32_matmul_precision("highest")', "allow_tf32 = False")),
+        ("mlp/infer@cpu/float32+isa=avx2+bind=close", ("import torch",)),
+        ("bert-classify/infer@cpu/float32+gradients=inference-mode", ("with torch.no_grad():",)),
+        ("bert-encode/infer@cpu/float32+gradients=no-grad", ("with torch.inference_mode():",)),
+    ],
+)
+def test_where_the_usual_way_wins_the_snippet_goes_back_to_it(default: str, lines: tuple[str, ...]) -> None:
+    before = parse_case(default)
+    code = snippet(before, parse_case(default.partition("+")[0]))
+    compile(code, "snippet", "exec")
+    assert all(line in code for line in lines)
+    assert "usual" not in code.lower()
+    assert "channels_last" not in code
+
+
+def test_a_size_that_crashed_for_another_reason_is_not_said_to_be_too_large(run: Run, make_result) -> None:
+    lost = make_result(status="crashed", reason="my_model.py, line 7: KeyError", estimate=None)
+    fitted = Fitted("batch", "item", (Probe(1, False, lost),), 8e8, "crashed", 1)
+    words = " ".join(render_fitted(run, DEFAULT, fitted, "table", 80).split())
+    assert "Batch 1 crashed, so nothing is known. It was not memory that ended it" in words
+    assert "line 7: KeyError" in words
+    assert "fits into" not in words
+
+
+def test_how_much_of_the_machine_is_used_is_told_where_that_is_known(run: Run, tuned: Tuned) -> None:
+    from msgspec.structs import replace
+
+    from torchmark.records import Peak
+
+    shares = {DEFAULT.text: 0.2, WINNER.text: 0.8}
+    results = [
+        replace(each, peak=Peak(shares[each.case.text], "compute")) if each.case.text in shares else each
+        for each in tuned.results
+    ]
+    text = render_tuned(run, replace(tuned, results=tuple(results)), "table", 200)
+    assert "Of this machine's peak it uses 80%, where the default uses 20%." in text

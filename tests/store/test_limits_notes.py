@@ -24,17 +24,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_device_has_its_own(run: Path) -> None:
-    assert find_limits(MACHINE, CPU) is None
+    assert find_limits(MACHINE, CPU) == []
     keep_limits(MACHINE, CPU, run)
-    assert find_limits(MACHINE, CPU) == run
-    assert find_limits(MACHINE, GPU) is None
-    assert find_limits(replace(MACHINE, devices=(CPU,), on_battery=True, python="3.12"), CPU) == run
+    assert find_limits(MACHINE, CPU) == [run]
+    assert find_limits(MACHINE, GPU) == []
+    assert find_limits(replace(MACHINE, devices=(CPU,), on_battery=True, python="3.12"), CPU) == [run]
 
 
 @pytest.mark.parametrize("change", [{"torch": "2.14.0"}, {"physical_cores": 4}, {"cpu": "EPYC"}, {"memory_gib": 32}])
 def test_another_machine_or_torch_has_other_limits(run: Path, change: dict[str, object]) -> None:
     keep_limits(MACHINE, CPU, run)
-    assert find_limits(replace(MACHINE, **change), CPU) is None
+    assert find_limits(replace(MACHINE, **change), CPU) == []
 
 
 def test_the_latest_count_and_a_file_that_is_gone_holds_none(run: Path, tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_the_latest_count_and_a_file_that_is_gone_holds_none(run: Path, tmp_path
     elsewhere.touch()
     for path in (run, elsewhere):
         keep_limits(MACHINE, CPU, path)
-        assert find_limits(MACHINE, CPU) == path
+        assert find_limits(MACHINE, CPU) == [path]
     elsewhere.unlink()
-    assert find_limits(MACHINE, CPU) is None
+    assert find_limits(MACHINE, CPU) == []
 
 
 def test_a_spoilt_note_holds_none(run: Path) -> None:
@@ -52,4 +52,16 @@ def test_a_spoilt_note_holds_none(run: Path) -> None:
     (note,) = (home() / "limits").iterdir()
     for content in (b"\xff\xfe", b"a\0b", b"x" * 10_000, b""):
         note.write_bytes(content)
-        assert find_limits(MACHINE, CPU) is None
+        assert find_limits(MACHINE, CPU) == []
+
+
+def test_limits_of_some_dtypes_only_stand_beside_those_of_the_others(run: Path, tmp_path: Path) -> None:
+    some = [tmp_path / f"{number}.jsonl" for number in range(10)]
+    keep_limits(MACHINE, CPU, run)
+    for path in some:
+        path.touch()
+        keep_limits(MACHINE, CPU, path, beside=True)
+        keep_limits(MACHINE, CPU, path, beside=True)
+    assert find_limits(MACHINE, CPU) == some[:1:-1]  # eight at most, the newest first
+    keep_limits(MACHINE, CPU, run)
+    assert find_limits(MACHINE, CPU) == [run]

@@ -178,3 +178,36 @@ def test_axes_know_the_workload_and_the_machine() -> None:
     assert axes_of(parse_case("mlp/train@cpu/float32"), MACHINE).keys() == {"dtype", "compile", "threads"}
     with pytest.raises(UnknownName, match="unknown setting 'colour'"):
         axes_of(CASE, MACHINE, keep=["colour"])
+
+
+def test_a_larger_batch_may_take_longer() -> None:
+    """Its steps are longer than the patience with the default's, and each of its items is quicker."""
+
+    def speed(case: Case) -> float:
+        return 2000.0 if case.params.get("batch") == 256 else 300.0
+
+    tuned = search(speed, keep=("dtype", "compile", "layout"), also={"batch": ["256"]}).outcome()
+    assert tuned.winner.params == {"batch": 256}
+
+
+def test_compiling_pays_off_as_the_first_that_was_compiled_says() -> None:
+    """A winner with one setting more was compiled when most of it was in the cache, and has no twin."""
+    speed = factors(dtype_is_float16=50, dtype_is_bfloat16=2, compile_is_on=0.5, threads_is_1=0.5)
+    tuned = search(speed).outcome()
+    assert tuned.winner.text == "resnet50/infer@cpu/float32+compile+threads=1"
+    assert tuned.break_even is not None
+    assert tuned.break_even.saved_s == pytest.approx(0.005, rel=0.05)
+
+
+def test_what_was_found_is_told_as_soon_as_a_process_has_ended() -> None:
+    kept: list[tuple[str, int]] = []
+    noise, speed = random.Random(1), factors(dtype_is_bfloat16=0.5, dtype_is_float16=50)
+    request = Request(CASE, axes_of(CASE, MACHINE))
+    found = Search(
+        request,
+        opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01),  # type: ignore[arg-type, return-value]
+        kept=lambda text: kept.append((text, len(found.result(text).processes))),
+    )
+    found.run()
+    assert {text for text, _ in kept} == {result.case.text for result in found.outcome().results}
+    assert max(count for text, count in kept if text == CASE.text) == 1 + PAIRS

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from torchmark.records import Bound, Case, Estimate, Peak, Result, parse_case
+from torchmark.records import Bound, Case, Estimate, Peak, Result, Value, parse_case
 
 IMPLAUSIBLE = 1.05  # of the ceiling: more than noise makes of a result that reaches it
 LAUNCH_SHARE = 0.5  # of a step that goes into handing its operators over
@@ -18,7 +18,9 @@ NO_FAST_PATH = 20.0  # times slower than float32: computed, but without hardware
 LEAST_S = 1e-9
 MEMORY, EXCHANGE = "memory", "all-reduce"
 LOADING = "load batch"  # the stage of a job that fetches data inside its steps
-ADDED_ARRAYS = 3  # that `tensor-add` goes through
+PASSES = {"as-written": 6, "as-run": 2, "resident": 3}  # that variants of `tensor-add` make over an array
+LEAST_SIZE = 1024  # of a product that may show how fast a device is
+PRODUCT_WAYS = ("isa", "matmul")  # that decide which numbers are multiplied, and by which instructions
 
 
 class Ceiling(Struct, frozen=True):
@@ -32,7 +34,7 @@ class Ceiling(Struct, frozen=True):
 class DeviceCeilings(Struct, frozen=True):
     """The best that one device was seen to do."""
 
-    flops: dict[str, Ceiling] = field(default_factory=dict)  # by dtype
+    flops: dict[str, Ceiling] = field(default_factory=dict)  # by arithmetic
     paths: dict[str, tuple[Ceiling, ...]] = field(default_factory=dict)  # bandwidths: memory, to-device, all-reduce
     issue_s: float | None = None  # handing over the smallest operator
     round_trip_s: float | None = None  # until its result is on the host
@@ -89,7 +91,7 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
         return None
     if result.case.protocol != "steady" or result.settings.get("nodes") not in (None, 1):
         return None
-    flops, bandwidth = known.flops.get(result.case.dtype), bandwidth_at(known, path_of(result), extent_of(result))
+    flops, bandwidth = known.flops.get(arithmetic(result.case)), bandwidth_at(known, path_of(result), extent_of(result))
     if not (work.flops or work.bytes) or (work.flops and not flops) or (work.bytes and not bandwidth):
         return None
     # Ranks share a CPU; of other devices each has one of its own. A step cannot take less than calling one does.
@@ -111,10 +113,15 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
     )
 
 
+def arithmetic(case: Case) -> str:
+    """Which numbers are multiplied: a dtype, and how exactly where a product of it may be shortened."""
+    return f"{case.dtype}+matmul={case.ways['matmul']}" if "matmul" in case.ways else case.dtype
+
+
 def path_of(result: Result) -> str:
     """Which way the bytes of a step take."""
     if result.case.workload == "copy":
-        return str(result.params.get("direction", "to-device"))
+        return f"{result.params.get('direction', 'to-device')}{'' if result.params.get('pinned') else ', pageable'}"
     return EXCHANGE if result.case.workload == "all-reduce" else MEMORY
 
 
@@ -122,8 +129,8 @@ def extent_of(result: Result) -> float:
     """The bytes that decide which memory a step works in: of one array, where it goes through several of a size."""
     total = (result.work.bytes or 0.0) if result.work else 0.0
     if result.case.workload == "tensor-add":
-        return total / ADDED_ARRAYS
-    return float(result.params.get("size_bytes", total)) if result.case.workload == "bandwidth" else total
+        return total / PASSES.get(str(result.params.get("variant")), PASSES["resident"])
+    return _array_bytes(result, total) if result.case.workload == "bandwidth" else total
 
 
 def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None:
@@ -142,17 +149,25 @@ def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None
 
 
 def case_again(result: Result, ceilings: Ceilings) -> Case | None:
-    """What to measure once more beside a result that is too good: the case behind its ceiling, or passes over as many
-    bytes as it works on."""
+    """What to measure once more beside a result that is too good: the product behind its ceiling, unless that was a
+    small one or was held back, or passes over an array like its own."""
     peak, known = result.peak, ceilings.devices.get(result.case.device)
     if peak is None or known is None or result.work is None:
         return None
     if peak.shares["compute"] >= peak.shares["bandwidth"]:
-        return parse_case(known.flops[result.case.dtype].case)
+        return _full_product(parse_case(known.flops[arithmetic(result.case)].case), result.case)
     if path_of(result) == MEMORY:
-        size = int(min(max((result.work.bytes or 0.0) // 4096 * 4096, 65_536), 2**32))
+        size = int(min(max(extent_of(result) // 4096 * 4096, 65_536), 2**32))
         return Case("bandwidth", "infer", {"size_bytes": size, "kind": "update"}, result.case.device)
     return parse_case(max(known.paths[path_of(result)], key=lambda point: point.value).case)
+
+
+def _full_product(product: Case, beside: Case) -> Case:
+    """A product that shows what the device can do, however small, or in how few threads, the one was that is known."""
+    size = product.params.get("size")
+    params: dict[str, Value] = product.params if size is None or int(size) >= LEAST_SIZE else {"size": LEAST_SIZE}
+    ways = {name: beside.ways[name] for name in PRODUCT_WAYS if name in beside.ways}
+    return Case("matmul", "infer", params, product.device, product.dtype, ways=ways)
 
 
 def slower_than_float32(known: DeviceCeilings, dtype: str) -> float | None:
@@ -167,9 +182,9 @@ def _ceilings(result: Result) -> DeviceCeilings:
     if seen is None or work is None:
         return DeviceCeilings()
     if case.workload == "matmul" and work.flops:
-        return DeviceCeilings(flops={case.dtype: Ceiling(work.flops / seen, case.text)})
+        return DeviceCeilings(flops={arithmetic(case): Ceiling(work.flops / seen, case.text)})
     if case.workload == "tensor-add" and result.params.get("variant") == "resident" and work.bytes:
-        return DeviceCeilings(paths={MEMORY: (Ceiling(work.bytes / seen, case.text, work.bytes / ADDED_ARRAYS),)})
+        return DeviceCeilings(paths={MEMORY: (Ceiling(work.bytes / seen, case.text, extent_of(result)),)})
     if case.workload in ("bandwidth", "copy", "all-reduce") and work.bytes:
         return DeviceCeilings(paths={path_of(result): tuple(_points(result, work.bytes, seen))})
     if case.workload == "launch" and case.transfer == "per-step":
@@ -183,9 +198,15 @@ def _ceilings(result: Result) -> DeviceCeilings:
 def _points(result: Result, total: float, seen: float) -> Iterator[Ceiling]:
     """The size of the case itself, and those that it timed beside it. The size is that of one array: a pass over three
     of them that lie in no cache is worth as much as one over any that does not, either."""
-    size = float(result.params.get("size_bytes", total))
+    size = _array_bytes(result, total)
     for each, center_s in ((size, seen), *sizes_timed(result)):
         yield Ceiling(total * each / size / center_s, result.case.text, each)
+
+
+def _array_bytes(result: Result, otherwise: float) -> float:
+    """What its parameter says; a file from anybody may say anything."""
+    size = result.params.get("size_bytes")
+    return float(size) if isinstance(size, int | float) and size > 0 else otherwise
 
 
 def sizes_timed(result: Result) -> list[tuple[float, float]]:
@@ -197,8 +218,8 @@ def sizes_timed(result: Result) -> list[tuple[float, float]]:
 
 def _merge(one: DeviceCeilings, other: DeviceCeilings) -> DeviceCeilings:
     flops = dict(one.flops)
-    for dtype, ceiling in other.flops.items():
-        flops[dtype] = max(flops.get(dtype, ceiling), ceiling, key=lambda each: each.value)
+    for name, ceiling in other.flops.items():
+        flops[name] = max(flops.get(name, ceiling), ceiling, key=lambda each: each.value)
     names = dict.fromkeys((*one.paths, *other.paths))
     paths = {name: _points_of((*one.paths.get(name, ()), *other.paths.get(name, ()))) for name in names}
     return DeviceCeilings(

@@ -126,10 +126,18 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         p90_s=max(estimate.p90_s for estimate in processes),
         p99_s=max(estimate.p99_s for estimate in processes),
         flags=_union([estimate.flags for estimate in processes]),
-        evidence=_telling(processes).evidence,
+        evidence=_evidence(processes),
         contention=_worst_contention([estimate.contention for estimate in processes]),
         metered=_join_metered([estimate.metered for estimate in processes]),
     )
+
+
+def _evidence(processes: Sequence[Estimate]) -> tuple[str, ...]:
+    """That of the process which decides the verdict. How far its own interval reached is not how far all of them do."""
+    telling = _telling(processes)
+    if telling.verdict != "noisy":
+        return telling.evidence
+    return tuple(f"in the worst of {len(processes)} processes {text}" for text in telling.evidence)
 
 
 def _as_mean(estimate: Estimate) -> Estimate:

@@ -35,8 +35,15 @@ def sustained_of(estimate: Estimate) -> Sustained | None:
         last_s=last.center,
         interval=(last.low / first.high - 1, last.high / first.low - 1),
         slope=_slope(samples, ends) * 60.0 / first.center,
-        cause="; ".join(estimate.evidence) if estimate.verdict in CAUSED else None,
+        cause=_cause(estimate),
     )
+
+
+def _cause(estimate: Estimate) -> str | None:
+    """What a meter has shown that slows a machine down."""
+    if estimate.verdict in CAUSED:
+        return "; ".join(estimate.evidence)
+    return "memory was short: pages were fetched from the disk" if "paging" in estimate.flags else None
 
 
 def end_counts(samples: Series, seconds: float, window_s: float) -> tuple[int, int]:

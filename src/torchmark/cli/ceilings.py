@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
+import click
+
 from torchmark.analyze.roofline import NONE, Ceilings, ceilings_of, merge
 from torchmark.errors import StoreError
 from torchmark.records import Machine, Run
@@ -14,16 +16,17 @@ def stored_ceilings(machine: Machine) -> Ceilings:
     """The ceilings of the machine's devices, as far as they were measured with the same hardware and torch."""
     found = NONE
     for device in machine.devices:
-        path = find_limits(machine, device)
-        with contextlib.suppress(StoreError):  # a file that went or was spoilt says nothing, and harms nobody
-            run = load(path) if path else None
-            results = [result for result in run.results if result.case.device == device.name] if run else []
-            found = merge(found, ceilings_of(results, run.header.id if run else None))
+        for path in find_limits(machine, device):
+            with contextlib.suppress(StoreError):  # a file that went or was spoilt says nothing, and harms nobody
+                run = load(path)
+                results = [result for result in run.results if result.case.device == device.name]
+                found = merge(found, ceilings_of(results, run.header.id))
     return found
 
 
-def lacks_ceilings(run: Run) -> bool:
-    """Whether there is work that could be held against the machine's best, and none of that is known."""
+def tell_of_limits(run: Run) -> None:
+    """On stderr, where there is work that could be held against the machine's best, and none of that is known."""
     counted = [result for result in run.results if result.status == "ok" and result.work and result.work.flops]
     real = [result for result in counted if not result.case.device.startswith("fake")]
-    return bool(real) and not any(result.peak for result in run.results)
+    if real and not any(result.peak for result in run.results):
+        click.echo("How close this comes to the machine's best: measure that once with torchmark limits", err=True)

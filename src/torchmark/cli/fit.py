@@ -8,6 +8,7 @@ import click
 
 from torchmark.analyze.fitting import Probe
 from torchmark.cli.beginning import hold_machine, look
+from torchmark.cli.ceilings import stored_ceilings
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
@@ -15,14 +16,14 @@ from torchmark.cli.progress import PHASES, ProgressLine
 from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.tune import find_case
 from torchmark.cli.values import Bytes, Duration
-from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
+from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 from torchmark.measure.awake import keep_awake
 from torchmark.measure.messages import Message, Phase
-from torchmark.records import Machine, Run, RunHeader
+from torchmark.records import Case, Machine, Run, RunHeader
 from torchmark.report.fitting import render_fitted
 from torchmark.report.units import rate, size
 from torchmark.store import RunWriter, check_writable, load, new_header, new_path
-from torchmark.studies.fit import Request, Study, size_range
+from torchmark.studies.fit import Request, Study, free_bytes, size_range
 
 EXAMPLES = """\b
 Examples:
@@ -70,14 +71,26 @@ def command(workload: str, **options: Any) -> int:
         machine = look([named] if named else None, [case])
         case = find_case(workload, options, machine.devices[0].name)
         names = ("parameter", "step", "most", "budget_s", "timeout_s", "seed", "data")
-        limit = options["limit_bytes"] or (None if case.device == "cpu" else machine.devices[0].memory_bytes)
-        request = Request(case, limit_bytes=limit, **{name: options[name] for name in names})
+        limit = _limit(case, machine, options["limit_bytes"])
+        chosen = {name: options[name] for name in names}
+        request = Request(case, limit_bytes=limit, ceilings=stored_ceilings(machine), **chosen)
         header = _header(request, machine, options["label"])
         path = options["out"] or new_path(header)
         check_writable(path)
         with RunWriter.create(path, header) as writer:
             study, code = _probe(request, writer)
         return _conclude(study, request, load(path), options["format"], code)
+
+
+def _limit(case: Case, machine: Machine, wanted: int | None) -> int | None:
+    """What may be taken, None for all that is free on the host. More than there is cannot be tried."""
+    there = free_bytes() if case.device == "cpu" else machine.devices[0].memory_bytes
+    if wanted and there and wanted > there:
+        raise UsageError(
+            f"{size(wanted)} is more than the {size(there)} that are here",
+            "Leave --limit out, or choose a smaller one: what fits into more can only be found where there is more",
+        )
+    return wanted or (None if case.device == "cpu" else machine.devices[0].memory_bytes)
 
 
 def _probe(request: Request, writer: RunWriter) -> tuple[Study, int]:
@@ -122,9 +135,10 @@ def _write(writer: RunWriter, probe: Probe) -> None:
 
 
 def _header(request: Request, machine: Machine, label: str | None) -> RunHeader:
-    limit = f" --limit {request.limit_bytes}" if request.limit_bytes else ""
+    given = {"limit": request.limit_bytes, "step": request.step, "most": request.most, "seed": request.seed}
+    chosen = "".join(f" --{name} {value}" for name, value in given.items() if value)
     return new_header(
-        f"torchmark fit {request.case.text} --vary {request.parameter}{limit}",
+        f"torchmark fit {request.case.text} --vary {request.parameter}{chosen} --budget {request.budget_s:g}s",
         machine,
         (),
         label=label,

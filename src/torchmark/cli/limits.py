@@ -14,7 +14,7 @@ from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import run_options
 from torchmark.cli.values import Duration
-from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
+from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
 from torchmark.measure.cases import check_device
 from torchmark.records import DTYPES, DeviceInfo, Machine, Run, RunHeader
 from torchmark.report import render
@@ -23,6 +23,7 @@ from torchmark.store import RunWriter, check_writable, keep_limits, load, new_he
 from torchmark.studies.limits import Limits, Request, plan_cases
 
 DEVICE_BUDGET_S = 50.0  # beside the seconds in which torch is loaded
+DOUBTED = "not held against anything, because twice the work did not take twice the time"
 EXAMPLES = """\b
 Examples:
   torchmark limits                          every device, within a minute each
@@ -106,18 +107,28 @@ def _measure(request: Request, writer: RunWriter) -> int:
 
 
 def _conclude(request: Request, run: Run, path: Path, format: str, code: int) -> int:  # noqa: A002
-    """Limits that were found are this machine's from now on, even where not all were."""
-    found = ceilings_of(run.results).devices
-    kept = [device for device in request.machine.devices if device.name in found and found[device.name].flops]
+    """Limits that were found are this machine's from now on, unless the search for them was broken off or they do not
+    add up."""
     width, color = terminal_width(), use_color()
     emit(render_limits(run, width, color) if format == "table" else render(run, format, width, color))
-    if not request.tiny:
-        for device in kept:
-            keep_limits(request.machine, device, path)
+    why_not = _why_not(request, run, code)
+    if not why_not:
+        for device in request.machine.devices:
+            keep_limits(request.machine, device, path, beside=len(request.dtypes) < len(DTYPES))
     if format == "table":
-        click.echo(
-            f"Kept as {run.header.id}" + ("" if request.tiny else ": later results are held against it"), err=True
-        )
+        click.echo(f"Kept as {run.header.id}: {why_not or 'later results are held against it'}", err=True)
+        if any("contended" in result.estimate.flags for result in run.results if result.estimate):
+            click.echo("Something else was busy meanwhile: repeat it when the machine is quiet", err=True)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
-    return code
+    return code or (EXIT_CHECK_FAILED if why_not == DOUBTED else EXIT_FINE)
+
+
+def _why_not(request: Request, run: Run, code: int) -> str:
+    """Why later results are not held against these limits; empty where they are."""
+    if request.tiny:
+        return "sizes as tiny as these show no limits"
+    if code or not any(device.flops for device in ceilings_of(run.results).devices.values()):
+        return "not held against anything, because it is not complete"
+    doubted = any("implausible" in result.estimate.flags for result in run.results if result.estimate)
+    return DOUBTED if doubted else ""

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from torchmark.analyze.money import Prices
-from torchmark.cli.ceilings import lacks_ceilings, stored_ceilings
+from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.output import emit, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
@@ -99,8 +99,7 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Price
             text = f"{spent} Storing took {duration(writer.seconds)}."
             click.echo(click.wrap_text(text, terminal_width()), err=True)
         click.echo(f"Kept as {run.header.id}: torchmark show {name}", err=True)
-        if lacks_ceilings(run):
-            click.echo("How close this comes to the machine's best: measure that once with torchmark limits", err=True)
+        tell_of_limits(run)
         if any(result.status == "crashed" for result in run.results):
             click.echo(f"What the workers printed: {log_path(writer.path)}", err=True)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):

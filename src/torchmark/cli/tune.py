@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from torchmark.cli.beginning import hold_machine, look
+from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
@@ -72,6 +73,7 @@ def command(workload: str, **options: Any) -> int:
             axes_of(case, machine, keep, also),
             **{name: options[name] for name in ("budget_s", "timeout_s", "seed", "data")},
             hold=tuple(keep),
+            ceilings=stored_ceilings(machine),
         )
         header = _header(request, machine, options["label"], keep, also)
         path = options["out"] or new_path(header)
@@ -147,6 +149,7 @@ def _conclude(search: Search, run: Run, format: str, code: int) -> int:  # noqa:
     emit(render_tuned(run, tuned, format, terminal_width(), use_color()))
     if format == "table":
         click.echo(f"Kept as {run.header.id}: torchmark show {run.header.id}", err=True)
+        tell_of_limits(run)
     return code or (EXIT_FINE if any(result.status == "ok" for result in tuned.results) else EXIT_NOTHING_MEASURED)
 
 
@@ -166,7 +169,7 @@ def _header(
     given = [f" --keep {','.join(keep)}"] if keep else []
     given += [f" --also {name}={','.join(values)}" for name, values in also.items()]
     return new_header(
-        f"torchmark tune {request.case.text}{''.join(given)} --budget {request.budget_s:g}s",
+        f"torchmark tune {request.case.text}{''.join(given)} --budget {request.budget_s:g}s --seed {request.seed}",
         machine,
         [request.case.text],
         label=label,

@@ -18,6 +18,7 @@ RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
 
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?:([+x])(\d{1,18}))?")
 _MOST_VALUES = 1000
+_MOST_THINGS = 1 << 20  # where a model of the user's own does not say how many of something it takes
 
 
 class Parameter(Struct, frozen=True):
@@ -51,9 +52,9 @@ def whole_range(workload: Workload, name: str) -> tuple[int, int] | None:
     info = inspect.type_info(workload.params)
     assert isinstance(info, inspect.StructType)
     (kind,) = (field.type for field in info.fields if field.name == name)
-    if not isinstance(kind, inspect.IntType) or kind.ge is None or kind.le is None:
+    if not isinstance(kind, inspect.IntType):
         return None
-    return kind.ge, kind.le
+    return 1 if kind.ge is None else kind.ge, _MOST_THINGS if kind.le is None else kind.le
 
 
 def split_settings(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:

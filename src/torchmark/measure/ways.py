@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from torchmark.errors import UnknownName
-from torchmark.records import WAYS, Case
+from torchmark.records import WAYS, Case, Result
 from torchmark.workloads import find_workload
 
 # Those that any work in torch can be done in, the usual one first.
@@ -45,6 +47,14 @@ def check_ways(case: Case) -> dict[str, str]:
         if value not in known[name]:
             raise UnknownName(f"{name} of {case.workload}", value, known[name])
     return {name: value for name, value in case.ways.items() if value != known[name][0]}
+
+
+def without_missing_instructions(result: Result) -> Case | None:
+    """Processors of virtual machines promise instructions that they do not have: the case without those, where it died
+    of one; None where it did not, or holds to a set of them."""
+    if "SIGILL" not in (result.reason or "") or "isa" in result.case.ways:
+        return None
+    return replace(result.case, ways={**result.case.ways, "isa": PROCESS_WAYS["isa"][1]})
 
 
 def environment_of(ways: Mapping[str, str]) -> dict[str, str]:

@@ -62,7 +62,7 @@ class Nvml(VitalsMeter):
     def _ask(self, question: str, *details: int) -> Any:
         try:
             return getattr(self._library, question)(self._handle, *details)
-        except self._library.NVMLError:
+        except (self._library.NVMLError, AttributeError):  # an older binding does not know every question
             return None
 
 
@@ -79,5 +79,5 @@ def open_nvml(index: int) -> VitalsMeter:
         # Only used to find it here and now: who a GPU is by its number is written down nowhere.
         known_as = torch.cuda.get_device_properties(index).uuid
         return Nvml(pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{known_as}"))
-    except pynvml.NVMLError as error:
+    except (pynvml.NVMLError, AttributeError) as error:  # an older torch does not tell which GPU it means
         return Silent(f"NVML refuses: {error}")

@@ -21,7 +21,18 @@ _BOUNDS = {
     "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
     "time": "The budget was spent before the answer was known to a step: give it more with --budget.",
     "timeout": "A size took longer than --timeout: larger ones may fit, but nobody would wait for them.",
+    "crashed": "It was not memory that ended it: see the reason below.",
+    "wrong-result": "It was not memory that ended it: see the reason below.",
+    "unsupported": "It was not memory that ended it: see the reason below.",
     "interrupted": "It was interrupted.",
+}
+
+
+_FAILED = {
+    "crashed": "crashed",
+    "timeout": "took longer than --timeout",
+    "wrong-result": "computed wrong numbers",
+    "unsupported": "is not supported here",
 }
 
 
@@ -52,6 +63,8 @@ def render_fitted(
 def answer(fitted: Fitted) -> str:
     """The answer in one sentence."""
     name, limit = fitted.parameter, units.size(fitted.limit_bytes)
+    if fitted.largest is None and fitted.bound in _FAILED:
+        return f"{name.capitalize()} {fitted.probes[0].size} {_FAILED[fitted.bound]}, so nothing is known."
     if fitted.largest is None:
         return f"Not even {name} {min((probe.size for probe in fitted.probes), default=1)} fits into {limit}."
     too_large = [probe.size for probe in fitted.probes if not probe.fits and probe.size > fitted.largest]

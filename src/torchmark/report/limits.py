@@ -15,6 +15,7 @@ from torchmark.analyze.roofline import (
     NO_FAST_PATH,
     Ceiling,
     DeviceCeilings,
+    arithmetic,
     ceilings_of,
     slower_than_float32,
 )
@@ -57,8 +58,8 @@ def _grid(rows: Sequence[Row]) -> Table:
 
 
 def _rows(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
-    for dtype in dict.fromkeys(result.case.dtype for result in results if result.case.workload == "matmul"):
-        yield _arithmetic(results, known, dtype)
+    for name in dict.fromkeys(arithmetic(each.case) for each in results if each.case.workload == "matmul"):
+        yield _arithmetic(results, known, name)
     yield from _memory(results, known)
     for path, points in known.paths.items():
         if path not in (MEMORY, EXCHANGE):
@@ -69,20 +70,21 @@ def _rows(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
     yield from _turn(known)
 
 
-def _arithmetic(results: Sequence[Result], known: DeviceCeilings, dtype: str) -> Row:
-    own = [each for each in results if each.case.workload == "matmul" and each.case.dtype == dtype]
-    ceiling = known.flops.get(dtype)
+def _arithmetic(results: Sequence[Result], known: DeviceCeilings, name: str) -> Row:
+    own = [each for each in results if each.case.workload == "matmul" and arithmetic(each.case) == name]
+    ceiling = known.flops.get(name)
     if ceiling is None:
-        return "arithmetic", dtype, own[0].status, shorten(own[0].reason or "", 200)
+        return "arithmetic", name, own[0].status, shorten(own[0].reason or "", 200)
     skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
-    said = [f"a product of {_size(ceiling.case)}"]
+    limited = parse_case(ceiling.case).ways.get("isa")
+    said = [f"a product of {_size(ceiling.case)}" + (f" with {limited} instructions" if limited else "")]
     said += [f"{units.arithmetic(figures.step_flops(each))} with {each.params['rows']} rows" for each in skinny]
-    slower = slower_than_float32(known, dtype) or 1.0
+    slower = slower_than_float32(known, name) or 1.0
     if slower >= NO_FAST_PATH:
         said = [f"no fast path: {units.digits(slower)} times slower than float32"]
     failed = [each for each in own if each.status != "ok" and "batch" not in each.case.params]
     said += [f"{_size(each.case.text)}: {each.status}" for each in failed]
-    return "arithmetic", dtype, units.arithmetic(ceiling.value), ", ".join(said)
+    return "arithmetic", name, units.arithmetic(ceiling.value), ", ".join(said)
 
 
 def _size(case: str) -> str:
@@ -140,7 +142,7 @@ def _doubling(results: Sequence[Result]) -> Iterator[Row]:
         single = [
             each
             for each in results
-            if each.case.workload == "matmul" and each.case.dtype == double.case.dtype and each.processes
+            if each.case.workload == "matmul" and arithmetic(each.case) == arithmetic(double.case) and each.processes
             if {name: value for name, value in each.params.items() if name != "batch"} == params and each is not double
         ]
         if single and double.estimate:

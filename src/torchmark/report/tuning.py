@@ -110,17 +110,11 @@ def notes(tuned: Tuned) -> list[str]:
 
 def _peak_note(tuned: Tuned) -> list[str]:
     """How much of what the machine can do was used, where that is known of both."""
-    shares = {result.case.text: _peak_share(result) for result in tuned.results}
+    shares = {result.case.text: result.peak.share for result in tuned.results if result.peak}
     before, after = (shares.get(case.text) for case in (tuned.default, tuned.winner))
     if before is None or after is None or tuned.winner.text == tuned.default.text:
         return []
     return [f"Of this machine's peak it uses {units.percent(after)}, where the default uses {units.percent(before)}."]
-
-
-def _peak_share(result: Result) -> float | None:
-    peak = getattr(result, "peak", None)
-    share: float | None = getattr(peak, "share", None)
-    return share
 
 
 def _bound(value: float) -> str:

@@ -15,6 +15,7 @@ from torchmark.store.places import home
 from torchmark.store.writer import explained
 
 _LONGEST = 4096  # bytes of a path
+_MOST = 8  # runs that say something about one device
 
 
 def fingerprint(machine: Machine, device: DeviceInfo) -> str:
@@ -25,26 +26,34 @@ def fingerprint(machine: Machine, device: DeviceInfo) -> str:
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]
 
 
-def keep_limits(machine: Machine, device: DeviceInfo, run: Path) -> None:
-    """From now on this run file holds the limits of the device."""
+def keep_limits(machine: Machine, device: DeviceInfo, run: Path, beside: bool = False) -> None:
+    """From now on this run file holds the limits of the device; those that were known stay `beside` it on demand."""
     note = _note(machine, device)
-    name = run.name if run.parent == home() else str(run.resolve())
+    names = [run.name if run.parent == home() else str(run.resolve())]
+    names += [name for name in _names(note) if name not in names][: _MOST - 1] if beside else []
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
         handle, written = tempfile.mkstemp(dir=note.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(name)
+            file.write("\n".join(names))
         Path(written).replace(note)
     except OSError as error:
         raise explained(note, error) from error
 
 
-def find_limits(machine: Machine, device: DeviceInfo) -> Path | None:
-    """The run file that holds them; None where they were never measured, or the file is gone."""
+def find_limits(machine: Machine, device: DeviceInfo) -> list[Path]:
+    """The run files that hold them, the newest first; none where they were never measured, or the files are gone."""
+    found = []
+    for name in _names(_note(machine, device)):
+        with contextlib.suppress(OSError, ValueError):
+            found += [home() / name] if (home() / name).is_file() else []
+    return found
+
+
+def _names(note: Path) -> list[str]:
     with contextlib.suppress(OSError, ValueError):
-        path = home() / _note(machine, device).read_text(encoding="utf-8")[:_LONGEST]
-        return path if path.is_file() else None
-    return None
+        return note.read_text(encoding="utf-8")[: _MOST * _LONGEST].splitlines()[:_MOST]
+    return []
 
 
 def _note(machine: Machine, device: DeviceInfo) -> Path:

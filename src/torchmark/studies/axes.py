@@ -22,7 +22,8 @@ _FEW_CORES = 2  # where threads have nowhere else to go, binding them and how th
 
 def axes_of(case: Case, machine: Machine, keep: Iterable[str] = (), also: Mapping[str, Sequence[str]] = {}) -> Axes:
     """Every axis with the values that the case does not have yet; `keep` holds some, `also` adds values to others."""
-    usual = dict(_usual_axes(case, machine))
+    keep = tuple(keep)
+    usual = dict(_usual_axes(case, machine, keep))
     for name, texts in also.items():
         usual[name] = (*usual.get(name, ()), *(parse_value(text) for text in split_values(texts)))
     for name in (*keep, *also):
@@ -43,12 +44,12 @@ def _current(case: Case, name: str) -> Value | None:
     return value
 
 
-def _usual_axes(case: Case, machine: Machine) -> Iterator[tuple[str, tuple[Value, ...]]]:
+def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[tuple[str, tuple[Value, ...]]]:
     ways, on_cpu = offered(case), case.device == "cpu"
     if on_cpu or not case.device.startswith("fake"):
         yield "dtype", tunable_dtypes(case)
         yield "compile", ("on",) if on_cpu else _ACCELERATED_MODES
-    if case.device.startswith("cuda") and case.dtype == "float32" and "matmul" in ways:
+    if case.device.startswith("cuda") and case.dtype == "float32" and "matmul" in ways and "dtype" not in keep:
         yield "matmul", ("high",)
     for name in ("layout", "attention", "gradients"):
         if name in ways:

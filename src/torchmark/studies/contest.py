@@ -26,7 +26,7 @@ from torchmark.measure.messages import (
     Turned,
 )
 from torchmark.measure.sampling import DEFAULTS
-from torchmark.records import Case, Result
+from torchmark.records import Case, Result, Value
 from torchmark.studies.ab import SLOW_STEP_S, turn_seconds
 
 TOO_SLOW = 3.0  # times the best: dropped at its first warm step
@@ -82,6 +82,7 @@ class Arena:
         self._inside: dict[str, Contestant] = {}
         self._best_item_s = math.inf
         self._patience_s: float | None = None
+        self._params: dict[str, Value] | None = None
         self.results: dict[str, list[Result]] = {}  # by case, one for each process
         self.cases: dict[str, Case] = {}
 
@@ -103,7 +104,7 @@ class Arena:
             contestant = self._prepare(case, side, spared)
         except ProcessFailed as failure:
             side.close()
-            self._keep(case, self._dropped(failure.result) if failure.result.status == "timeout" else failure.result)
+            self._keep(case, failure.result)
             return False
         except BaseException:
             side.close()
@@ -128,9 +129,16 @@ class Arena:
         side.hear(Opened)
         began = time.monotonic()
         side.tell(Prepare())
-        stepped = side.hear(Stepped, None if spared else self._patience_s)
+        patience_s = self._patience_s if self._params == case.params and not spared else None  # of work of one size
+        try:
+            stepped = side.hear(Stepped, patience_s)
+        except ProcessFailed as failure:
+            self._keep(case, _dropped(failure.result, patience_s))
+            side.close()
+            return None
         if self._patience_s is None:  # the default itself sets the measure for all that follow
             self._patience_s = max(LEAST_PATIENCE_S, TOO_SLOW * (stepped.first_s + stepped.step_s))
+            self._params = case.params
         if not spared and stepped.step_s / (stepped.items or 1.0) > TOO_SLOW * self._best_item_s:
             times = stepped.step_s / (stepped.items or 1.0) / self._best_item_s
             reason = f"dropped: its first warm step took {stepped.step_s:.3g} s, {times:.3g} times as long as the best"
@@ -141,15 +149,6 @@ class Arena:
         if contestant.prepared.step_s < SLOW_STEP_S:
             contestant.turn(contestant.prepared.block_size, timed=False)
         return contestant
-
-    def _dropped(self, result: Result) -> Result:
-        if self._patience_s is None:
-            return result
-        reason = (
-            f"dropped: its first two steps took more than {self._patience_s:.3g} s, "
-            f"{TOO_SLOW:g} times what those of the default did"
-        )
-        return replace(result, status="skipped", reason=reason)
 
     def play(self, names: Sequence[str]) -> Round:
         """One round: a turn for each of them, in random order. One that fails is out of it, and out of the arena."""
@@ -192,3 +191,14 @@ class Arena:
     def _keep(self, case: Case, result: Result) -> None:
         self.results.setdefault(case.text, []).append(result)
         self._kept(case.text)
+
+
+def _dropped(result: Result, patience_s: float | None) -> Result:
+    """One that was not waited for any longer is no failure."""
+    if result.status != "timeout" or patience_s is None:
+        return result
+    reason = (
+        f"dropped: its first two steps took more than {patience_s:.3g} s, "
+        f"{TOO_SLOW:g} times what those of the default did"
+    )
+    return replace(result, status="skipped", reason=reason)

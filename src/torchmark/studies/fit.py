@@ -19,6 +19,7 @@ from torchmark.analyze.fitting import (
     next_size,
     usual_step,
 )
+from torchmark.analyze.roofline import NONE, Ceilings, with_peak
 from torchmark.errors import UnknownName, UsageError
 from torchmark.measure.cases import check_case, full_params, range_of
 from torchmark.measure.launch import Launcher
@@ -31,7 +32,7 @@ from torchmark.records import Case, Result
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
 PROBE_S = 1.0  # of timed steps at each size
 PROBE_SETTINGS = replace(DEFAULTS, budget_s=PROBE_S, min_time_s=PROBE_S / 4, target=0.03)
-_NO_ROOM = ("oom", "host-oom", "crashed")  # libraries that are refused memory do not all say so
+_NO_ROOM = ("oom", "host-oom")
 
 
 class Request(Struct, frozen=True):
@@ -46,6 +47,7 @@ class Request(Struct, frozen=True):
     timeout_s: float = 600.0
     seed: int = 0
     data: str | None = None
+    ceilings: Ceilings = NONE  # the best that the machine was seen to do
 
 
 class Study:
@@ -60,7 +62,7 @@ class Study:
         self._began = time.monotonic()
         self._bound = ""
         self.probes: dict[int, Probe] = {}
-        self.limit_bytes = float(request.limit_bytes or _free_bytes())
+        self.limit_bytes = float(request.limit_bytes or free_bytes())
 
     def run(self, tell: Callable[[int], None] = lambda _: None, told: Callable[[Probe], None] = lambda _: None) -> None:
         """Probe after probe until the answer is known to one step, or the time is up."""
@@ -70,7 +72,7 @@ class Study:
             began = time.monotonic()
             probe = self.probes[size] = self.probe(size)
             told(probe)
-            if probe.result.status not in ("ok", *_NO_ROOM):
+            if not self._is_answer(probe):
                 self._bound = probe.result.status
                 return
             if time.monotonic() - self._began + 2 * (time.monotonic() - began) > self._request.budget_s:
@@ -78,6 +80,11 @@ class Study:
                 return
         _, high = bracket(list(self.probes.values()), lowest, highest)
         self._bound = "memory" if high <= highest else "parameter"
+
+    def _is_answer(self, probe: Probe) -> bool:
+        """Libraries that are refused memory do not all say so: a crash is an answer where something smaller ran."""
+        some_fit = any(each.fits for each in self.probes.values())
+        return probe.result.status in ("ok", *_NO_ROOM) or (probe.result.status == "crashed" and some_fit)
 
     def _next(self, lowest: int, highest: int) -> int | None:
         return next_size(list(self.probes.values()), lowest, highest, self.limit_bytes, self._request.step)
@@ -94,6 +101,7 @@ class Study:
             memory_bytes=int(self.limit_bytes),
         )
         result = result_of(case, self._launcher.run(job, self._request.timeout_s, self._listen))
+        result = with_peak(result, self._request.ceilings)
         result = replace(result, cautions=cautions_of(result))
         held = _peak(result)
         if result.status == "ok" and held is not None and held > self.limit_bytes:
@@ -135,7 +143,7 @@ def size_range(case: Case, parameter: str) -> tuple[int, int]:
     return max(lowest, 1), highest  # of a model of the user's own, 0 stands for as many as its example has
 
 
-def _free_bytes() -> float:
+def free_bytes() -> float:
     """What a process may take of the host's memory without harm to others."""
     free = float(psutil.virtual_memory().available)
     return free - max(RESERVE_SHARE * free, RESERVE_BYTES)

@@ -11,13 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.cautions import cautions_of
-from torchmark.analyze.roofline import NO_FAST_PATH
+from torchmark.analyze.roofline import NO_FAST_PATH, ceilings_of, with_peak
 from torchmark.analyze.summary import combine_results
 from torchmark.measure.cases import check_case
 from torchmark.measure.launch import Ended, Launcher
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.sampling import DEFAULTS
 from torchmark.measure.session import PREHEAT_S, Event, Finished, Listen, Revised, Started, result_of
+from torchmark.measure.ways import without_missing_instructions
 from torchmark.records import DTYPES, Case, DeviceInfo, Machine, Result, Value
 
 PROBE_SIZE = 256  # tells a dtype that has no fast path before a long product is tried
@@ -62,6 +63,7 @@ class Limits:
         self._request, self._listen = request, listen
         self._launcher = Launcher(log)
         self._results: dict[str, list[Result]] = {}
+        self._doubted: set[str] = set()
         self._warm: set[str] = set()
         self._under_way: Case | None = None
         self._deadline = 0.0
@@ -70,16 +72,17 @@ class Limits:
         """What most results are held against comes first."""
         self._deadline = time.monotonic() + self._request.budget_s
         for device in self._request.machine.devices:
-            first, *others = _ordered(self._request.dtypes)
+            first, *others = _products(device, self._request)
             yield from self._multiply(device, first)
             yield from self._go_through_memory(device)
             for case in _launches(device):
                 yield from self._measure(case)
-            yield from self._double(device, first)
-            for dtype in others:
-                yield from self._multiply(device, dtype)
+            yield from self._double(first)
+            for probe in others:
+                yield from self._multiply(device, probe)
             for case in (*_links(device, self._request), *_exchanges(device, self._request)):
                 yield from self._measure(case)
+        yield from self._compared()
 
     def interrupted(self) -> tuple[Result, ...]:
         """The case that an interrupt has dropped."""
@@ -88,12 +91,15 @@ class Limits:
             return ()
         return (result_of(case, Ended(None, "interrupted", "it was stopped while it was being measured")),)
 
-    def _multiply(self, device: DeviceInfo, dtype: str) -> Iterator[Event]:
+    def _multiply(self, device: DeviceInfo, probe: Case) -> Iterator[Event]:
         """Square products that double in size as long as that pays, then a skinny one; the best in more processes."""
-        last = yield from self._measure(_product(device, dtype, size=_probe_size(self._request)))
+        last = yield from self._measure(probe)
+        rescued = without_missing_instructions(last)
+        if rescued:
+            probe, last = rescued, (yield from self._measure(rescued))
         size, best, best_rate = FIRST_SIZE, 0, 0.0
         while not self._request.tiny and self._is_worthwhile(last, device, size):
-            last = yield from self._measure(_product(device, dtype, size=size))
+            last = yield from self._measure(_resized(probe, size=size))
             rate, wanted_rate = flops_of(last), GAIN * best_rate
             if rate > best_rate:
                 best, best_rate = size, rate
@@ -101,8 +107,8 @@ class Limits:
                 break
             size *= 2
         if best:
-            yield from self._measure(_product(device, dtype, size=best, rows=SKINNY_ROWS))
-            yield from self._more(_product(device, dtype, size=best), PRODUCT_PROCESSES)
+            yield from self._measure(_resized(probe, size=best, rows=SKINNY_ROWS))
+            yield from self._more(_resized(probe, size=best), PRODUCT_PROCESSES)
 
     def _is_worthwhile(self, last: Result, device: DeviceInfo, size: int) -> bool:
         """Whether to try the next size: not where it would not fit or take too long, and not without a fast path."""
@@ -111,7 +117,7 @@ class Limits:
         before = int(last.params["size"])
         fits = 3 * size**2 * 8 < (device.memory_bytes or UNKNOWN_MEMORY) * MEMORY_SHARE
         quick = (size / before) ** 3 * last.estimate.center_s <= LONGEST_S
-        plain = self._combined(_product(device, "float32", size=before))
+        plain = self._combined(_resized(replace(last.case, dtype="float32", ways={}), size=before))
         return fits and quick and (plain is None or flops_of(plain) <= NO_FAST_PATH * flops_of(last))
 
     def _go_through_memory(self, device: DeviceInfo) -> Iterator[Event]:
@@ -122,14 +128,14 @@ class Limits:
         if bytes_of(best):
             yield from self._more(best.case, PASS_PROCESSES)
 
-    def _double(self, device: DeviceInfo, dtype: str) -> Iterator[Event]:
+    def _double(self, probe: Case) -> Iterator[Event]:
         """Twice the work takes about twice the time, or nothing that is measured here can be believed."""
-        known = [results[-1] for results in self._results.values() if results[-1].case.workload == "matmul"]
-        own = [each for each in known if (each.case.device, each.case.dtype) == (device.name, dtype)]
+        known = [results[-1] for results in self._results.values()]
+        own = [each for each in known if replace(each.case, params={}) == replace(probe, params={})]
         single = max((each for each in own if "rows" not in each.case.params), key=flops_of, default=None)
         if single is None or not flops_of(single) or self._request.tiny:
             return
-        case = _product(device, dtype, size=int(single.params["size"]), batch=2)
+        case = _resized(probe, size=int(single.params["size"]), batch=2)
         double = yield from self._measure(case)
         for _ in range(TRIES - 1):
             if _is_doubled(self._results[single.case.text], self._results[case.text]):
@@ -139,7 +145,17 @@ class Limits:
         if double.estimate and not _is_doubled(self._results[single.case.text], self._results[case.text]):
             flags = (*double.estimate.flags, "implausible")
             doubted = replace(double, estimate=replace(double.estimate, flags=flags))
+            self._doubted.add(case.text)
             yield Revised(replace(doubted, cautions=cautions_of(doubted)))
+
+    def _compared(self) -> Iterator[Event]:
+        """In the end every case is held against the best of all, so that a report can draw the roof they make."""
+        combined = [combine_results(results) for text, results in self._results.items() if text not in self._doubted]
+        ceilings = ceilings_of(combined)
+        for result in combined:
+            compared = with_peak(result, ceilings)
+            if compared.peak:
+                yield Revised(replace(compared, cautions=cautions_of(compared)))
 
     def _more(self, case: Case, processes: int) -> Iterator[Event]:
         """Fresh processes of one case differ, and the machine can do what the best of them does."""
@@ -206,22 +222,24 @@ def _is_doubled(one: Sequence[Result], two: Sequence[Result]) -> bool:
 
 
 def _planned(device: DeviceInfo, request: Request) -> Iterator[Case]:
-    for dtype in _ordered(request.dtypes):
-        yield _product(device, dtype, size=_probe_size(request))
+    yield from _products(device, request)
     yield from (*_passes(device, request), *_launches(device), *_links(device, request), *_exchanges(device, request))
 
 
-def _ordered(dtypes: Sequence[str]) -> list[str]:
-    """float32 first, because the others are held against it; what is likely to be slow comes last."""
-    return sorted(dtypes, key=("float32", "bfloat16", "float16", "float64").index)
+def _products(device: DeviceInfo, request: Request) -> list[Case]:
+    """A small product in every arithmetic. float32 comes first, because the others are held against it, what is likely
+    to be slow last."""
+    found, size = [], TINY_SIZE if request.tiny else PROBE_SIZE
+    for dtype in sorted(request.dtypes, key=("float32", "bfloat16", "float16", "float64").index):
+        probe = check_case(Case("matmul", "infer", {"size": size}, device.name, dtype))
+        found.append(probe)
+        if dtype == "float32" and device.name.startswith("cuda"):
+            found.append(check_case(replace(probe, ways={"matmul": "high"})))  # TF32
+    return found
 
 
-def _product(device: DeviceInfo, dtype: str, **params: Value) -> Case:
-    return check_case(Case("matmul", "infer", params, device.name, dtype))
-
-
-def _probe_size(request: Request) -> int:
-    return TINY_SIZE if request.tiny else PROBE_SIZE
+def _resized(probe: Case, **params: Value) -> Case:
+    return check_case(replace(probe, params=params))
 
 
 def _passes(device: DeviceInfo, request: Request) -> tuple[Case, ...]:

@@ -21,6 +21,7 @@ from torchmark.analyze.cautions import cautions_of
 from torchmark.analyze.comparison import DIFFERENT
 from torchmark.analyze.configurations import changed, differing, same_precision, setting
 from torchmark.analyze.live import ratio_interval
+from torchmark.analyze.roofline import NONE, Ceilings, with_peak
 from torchmark.analyze.statistics import CONFIDENCE, Interval
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.tuning import (
@@ -38,18 +39,18 @@ from torchmark.analyze.tuning import (
 )
 from torchmark.errors import TorchmarkError
 from torchmark.measure.forked import open_side
+from torchmark.measure.ways import without_missing_instructions
 from torchmark.records import Case, Result
 from torchmark.studies.ab import rounds_for
 from torchmark.studies.axes import NUMBERS, Axes, combinations, variations
 from torchmark.studies.contest import Arena, Kept, Listen, Opening, Terms
 
 ROUNDS = 2  # between two cuts of the field
-PAIRS, FEW_PAIRS = 5, 3  # of fresh processes that confirm the gain
+PAIRS, FEW_PAIRS, LEAST_PAIRS = 5, 3, 2  # of fresh processes that confirm the gain
 DEAR_PAIR_S = 10.0  # a pair that takes longer than this is repeated fewer times
 SEARCH_SHARE = 0.7  # of the budget: after that nobody new enters
 HELPS = 0.02  # as a logarithm: a change that seems to bring more is tried together with others
 NEAR = 0.03  # as a logarithm: who is further behind the leader need not meet it
-RESCUE = "avx512-core-bf16"  # processors of virtual machines promise instructions that they do not have
 
 
 class Request(Struct, frozen=True):
@@ -62,6 +63,7 @@ class Request(Struct, frozen=True):
     seed: int = 0
     data: str | None = None
     hold: tuple[str, ...] = field(default_factory=tuple)  # settings that must stay as they are
+    ceilings: Ceilings = NONE  # the best that the machine was seen to do
 
 
 class News(Struct, frozen=True):
@@ -112,7 +114,7 @@ class Search:
         """All processes of a case as one; a later one that failed does not undo what the earlier ones gave."""
         several = self._results[text]
         good = [result for result in several if result.status == "ok"]
-        result = combine_results(good or several[-1:])
+        result = with_peak(combine_results(good or several[-1:]), self._request.ceilings)
         return replace(result, cautions=cautions_of(result), rigor="default" if len(good) > 1 else "quick")
 
     def run(self) -> None:
@@ -251,8 +253,9 @@ class Search:
         failed = arena.results[case.text][-1]
         self._tell(News(case, "failed", reason=f"{failed.status}: {failed.reason}"))
         if case.dtype != self._request.case.dtype and case.compile == "off":
-            if "SIGILL" in (failed.reason or "") and "isa" not in case.ways and "isa" not in self._request.hold:
-                self._remedies[case.dtype] = RESCUE
+            rescued = without_missing_instructions(failed) if "isa" not in self._request.hold else None
+            if rescued:
+                self._remedies[case.dtype] = rescued.ways["isa"]
                 return self._enter(arena, case)
             if case.dtype not in {self._cases[name].dtype for name in arena.inside(list(self._cases))}:
                 self._refused.add(case.dtype)
@@ -262,8 +265,12 @@ class Search:
         remedy = self._remedies.get(case.dtype)
         return changed(case, "isa", remedy) if remedy and "isa" not in case.ways else case
 
+    @property
+    def _left_s(self) -> float:
+        return self._request.budget_s - (time.monotonic() - self._began)
+
     def _is_late(self) -> bool:
-        late = time.monotonic() - self._began > SEARCH_SHARE * self._request.budget_s
+        late = self._left_s < (1 - SEARCH_SHARE) * self._request.budget_s
         if late:
             self._stopped = "budget"
         return late
@@ -273,8 +280,8 @@ class Search:
         default, winner = self._request.case, self._leader
         if winner.text == default.text:
             return
-        due = PAIRS
-        while len(self._pairs) < due:
+        due, longest_s = PAIRS, 0.0
+        while len(self._pairs) < due and not (len(self._pairs) >= LEAST_PAIRS and self._left_s < longest_s):
             began = time.monotonic()
             seen = scores(self._rounds)
             self._tell(News(winner, "confirms", self._seen_gain(winner, seen)))
@@ -288,7 +295,8 @@ class Search:
             if not logs:
                 return
             self._pairs.append(logs)
-            if time.monotonic() - began > DEAR_PAIR_S:
+            longest_s = max(longest_s, time.monotonic() - began)
+            if longest_s > DEAR_PAIR_S:
                 due = FEW_PAIRS
 
     def _gain(self) -> Interval | None:
@@ -300,7 +308,15 @@ class Search:
         return math.exp(start - found[case.text]) if start is not None and case.text in found else None
 
     def _break_even(self, winner: Case, results: dict[str, Result]) -> BreakEven | None:
-        """Of the winner against itself without compiling; its first process is the one that had to compile."""
-        eager = results.get(replace(winner, compile="off").text)
-        compiled = self._results.get(winner.text)
-        return break_even(eager, compiled[0]) if eager and compiled and winner.compile != "off" else None
+        """Of the first case that was compiled as the winner is, because later ones find parts of it in the cache, and
+        of its twin that was not compiled."""
+        if winner.compile == "off":
+            return None
+        shared = ("compile", "dtype", "matmul", "layout")
+        for text, several in self._results.items():
+            case = self._cases[text]
+            twin = results.get(replace(case, compile="off").text)
+            alike = all(setting(case, name) == setting(winner, name) for name in shared)
+            if alike and twin and twin.status == several[0].status == "ok":
+                return break_even(twin, several[0])
+        return None

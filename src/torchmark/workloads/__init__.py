@@ -13,6 +13,7 @@ from torchmark.workloads.contract import Workload
 _NOT_WORKLOADS = (
     "contract",
     "setting",
+    "sizes",
     "flops",
     "reference",
     "filling",

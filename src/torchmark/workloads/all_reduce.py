@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
+from torchmark.workloads.sizes import smaller_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ class AllReduce(Workload):
             array.zero_()
             return (found,)
 
-        smaller = _smaller_sizes(params.size_bytes) if params.sizes == "all" else []
+        smaller = smaller_sizes(params.size_bytes, _SMALLER, _SMALLEST) if params.sizes == "all" else []
         return Step(
             run=run,
             work=self.work(params, setting),
@@ -84,11 +85,3 @@ def _values(params: Params, setting: Setting) -> torch.Tensor:
 
 def _count(size_bytes: int, setting: Setting) -> int:
     return size_bytes // setting.item_bytes
-
-
-def _smaller_sizes(size_bytes: int) -> list[int]:
-    sizes = []
-    while size_bytes >= _SMALLER * _SMALLEST:
-        size_bytes //= _SMALLER
-        sizes.append(size_bytes)
-    return sizes

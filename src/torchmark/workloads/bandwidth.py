@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
+from torchmark.workloads.sizes import smaller_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +60,7 @@ class Bandwidth(Workload):
 
     def prepare(self, params: Params, setting: Setting) -> Step:
         arrays = _Arrays(_count(params.size_bytes, setting), params.kind, setting)
-        shorter = _shorter_sizes(params.size_bytes) if params.sizes == "all" else []
+        shorter = smaller_sizes(params.size_bytes, _SHORTER, _SHORTEST) if params.sizes == "all" else []
         return Step(
             run=arrays.step(),
             work=self.work(params, setting),
@@ -140,11 +141,3 @@ def _repeated(row: torch.Tensor, count: int, setting: Setting) -> torch.Tensor:
 
 def _count(size_bytes: int, setting: Setting) -> int:
     return size_bytes // setting.item_bytes
-
-
-def _shorter_sizes(size_bytes: int) -> list[int]:
-    sizes = []
-    while size_bytes >= _SHORTER * _SHORTEST:
-        size_bytes = size_bytes // _SHORTER // _ROW * _ROW
-        sizes.append(size_bytes)
-    return sizes

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from torchmark.errors import UnsupportedError
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Stage, Step, Workload
+from torchmark.workloads.sizes import smaller_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,7 @@ def prepare_copy(params: Params, setting: Setting) -> Step:
         into, what = target[:count], source[:count]
         return lambda: into.copy_(what, non_blocking=params.pinned)
 
-    run, smaller = copy(), _smaller_sizes(params.size_bytes) if params.sizes == "all" else []
+    run, smaller = copy(), smaller_sizes(params.size_bytes, _SMALLER, _SMALLEST) if params.sizes == "all" else []
     return Step(
         run=run,
         work=Copy().work(params, setting),
@@ -77,14 +78,6 @@ def prepare_copy(params: Params, setting: Setting) -> Step:
         copies=lambda: ((source, _make(params, setting)), (target, _make(params, setting))),
         stages=tuple(Stage(f"{size} bytes", 0, copy(size // setting.item_bytes)) for size in smaller),
     )
-
-
-def _smaller_sizes(size_bytes: int) -> list[int]:
-    sizes = []
-    while size_bytes >= _SMALLER * _SMALLEST:
-        size_bytes //= _SMALLER
-        sizes.append(size_bytes)
-    return sizes
 
 
 def _elements(params: Params, setting: Setting) -> int:
