@@ -119,13 +119,14 @@ def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[s
 
 
 def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> list[Case]:
-    """Of every number format the fastest, the fastest of all first; one that is hopeless only in the default's own."""
-    best: dict[tuple[object, object], str] = {}
+    """Of every number format the fastest, or the simplest that is about as fast; the fastest of all first. One that is
+    hopeless only in the default's own."""
+    groups: dict[tuple[object, object], list[Case]] = {}
     for text in sorted(found, key=lambda text: found[text]):
-        best.setdefault((setting(cases[text], "dtype"), setting(cases[text], "matmul")), text)
+        groups.setdefault((setting(cases[text], "dtype"), setting(cases[text], "matmul")), []).append(cases[text])
+    best = [simplest(default, group, found) for group in groups.values()]
     fastest = min(found.values(), default=0.0)
-    near = {text for text in best.values() if found[text] - fastest < math.log(HOPELESS)}
-    return [cases[text] for text in best.values() if text in near or same_precision(cases[text], default)]
+    return [case for case in best if found[case.text] - fastest < math.log(HOPELESS) or same_precision(case, default)]
 
 
 def simplest(default: Case, cases: Sequence[Case], found: Mapping[str, float]) -> Case:

@@ -23,7 +23,8 @@ def render_runs(runs: Sequence[Run], prices: Prices | None = None, more: dict[st
 
 def _object(run: Run, prices: Prices | None) -> dict[str, Any]:
     about = msgspec.to_builtins(run.header)
-    about |= {"process_spread": run.process_spread, "problems": run.problems}
+    cases = dict.fromkeys((*run.header.cases, *(result.case.text for result in run.results)))  # a search adds some
+    about |= {"cases": [*cases], "process_spread": run.process_spread, "problems": run.problems}
     priced = {"prices": prices} if prices else {}
     return {"run": about, **priced, "results": [_priced(result, prices) for result in run.results]}
 
