@@ -63,13 +63,14 @@ class Limits:
         self._request, self._listen = request, listen
         self._launcher = Launcher(log)
         self._results: dict[str, list[Result]] = {}
+        self._best: dict[str, int] = {}  # by case: how many processes it is worth
         self._doubted: set[str] = set()
         self._warm: set[str] = set()
         self._under_way: Case | None = None
         self._deadline = 0.0
 
     def events(self) -> Iterator[Event]:
-        """What most results are held against comes first."""
+        """What most results are held against comes first, and more processes only when everything was seen once."""
         self._deadline = time.monotonic() + self._request.budget_s
         for device in self._request.machine.devices:
             first, *others = _products(device, self._request)
@@ -82,6 +83,7 @@ class Limits:
                 yield from self._multiply(device, probe)
             for case in (*_links(device, self._request), *_exchanges(device, self._request)):
                 yield from self._measure(case)
+        yield from self._repeat()
         yield from self._compared()
 
     def interrupted(self) -> tuple[Result, ...]:
@@ -92,7 +94,7 @@ class Limits:
         return (result_of(case, Ended(None, "interrupted", "it was stopped while it was being measured")),)
 
     def _multiply(self, device: DeviceInfo, probe: Case) -> Iterator[Event]:
-        """Square products that double in size as long as that pays, then a skinny one; the best in more processes."""
+        """Square products that double in size as long as that pays, then a skinny one."""
         last = yield from self._measure(probe)
         rescued = without_missing_instructions(last)
         if rescued:
@@ -108,7 +110,7 @@ class Limits:
             size *= 2
         if best:
             yield from self._measure(_resized(probe, size=best, rows=SKINNY_ROWS))
-            yield from self._more(_resized(probe, size=best), PRODUCT_PROCESSES)
+            self._best[_resized(probe, size=best).text] = PRODUCT_PROCESSES
 
     def _is_worthwhile(self, last: Result, device: DeviceInfo, size: int) -> bool:
         """Whether to try the next size: not where it would not fit or take too long, and not without a fast path."""
@@ -126,7 +128,7 @@ class Limits:
             yield from self._measure(case)
         best = max((combine_results(self._results[case.text]) for case in passes), key=bytes_of)
         if bytes_of(best):
-            yield from self._more(best.case, PASS_PROCESSES)
+            self._best[best.case.text] = PASS_PROCESSES
 
     def _double(self, probe: Case) -> Iterator[Event]:
         """Twice the work takes about twice the time, or nothing that is measured here can be believed."""
@@ -157,10 +159,11 @@ class Limits:
             if compared.peak:
                 yield Revised(replace(compared, cautions=cautions_of(compared)))
 
-    def _more(self, case: Case, processes: int) -> Iterator[Event]:
+    def _repeat(self) -> Iterator[Event]:
         """Fresh processes of one case differ, and the machine can do what the best of them does."""
-        while len(self._results[case.text]) < processes and self._left_s > ENDING_S:
-            yield from self._measure(case)
+        for text, processes in self._best.items():
+            while len(self._results[text]) < processes and self._left_s > ENDING_S:
+                yield from self._measure(self._results[text][0].case)
 
     @property
     def _left_s(self) -> float:
