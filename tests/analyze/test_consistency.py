@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
 import torchmark
 from torchmark.analyze.consistency import check_header, check_result, check_samples
+from torchmark.analyze.extrapolation import extrapolate
+from torchmark.analyze.laps import Laps
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.sustain import sustained_of
-from torchmark.records import Estimate, JobEstimate, Metered, NumericCheck, Result, StageEstimate
+from torchmark.measure.replay import estimate_of
+from torchmark.records import Estimate, JobEstimate, Metered, NumericCheck, Result, StageEstimate, parse_case
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 SCRIPTS = [f"stream={stream},step=0.01" for stream in ("iid2", "warm-exp", "bimodal", "heavy-tail", "drift")]
@@ -164,6 +169,85 @@ def test_the_ends_of_a_case_that_was_kept_going_follow_from_its_samples(true: Re
     assert places(kept) == set()
     lie = replace(kept, sustained=replace(kept.sustained, last_s=0.02))
     assert places(kept, lie) == {"$.result.sustained.last_s"}
+
+
+def replayed(count: int, published: int, endless: bool = False) -> Result:
+    """What a replay says that took so many of the published steps; the first ones were slow."""
+    dice = random.Random(count)
+    seconds = [0.01 * (1 + dice.random() / 10) + 0.05 * (number < 3) for number in range(count)]
+    stages = (Laps("model to the device", [0.5]), Laps("step", seconds, published, is_work=True))
+    job = extrapolate(stages)
+    procedure, task = SimpleNamespace(endless=endless), SimpleNamespace(steps=published)
+    estimate = estimate_of(procedure, task, stages, job)  # type: ignore[arg-type]  # of these it needs no more
+    return Result(
+        parse_case("mlp/infer@cpu/float32+as-published"), "ok", estimate=estimate, job=None if endless else job
+    )
+
+
+def replay_places(told: Result, true: Result) -> set[str]:
+    assert true.estimate is not None
+    samples = {0: true.estimate.samples_s}
+    return {place for place, _ in [*check_result(told, True), *check_samples(told, samples, same_method=True)]}
+
+
+SHARES = [(1, 1), (1, 100), (5, 100), (50, 1000), (100, 100)]
+
+
+@pytest.mark.parametrize("endless", [False, True])
+@pytest.mark.parametrize(("count", "published"), SHARES)
+def test_nothing_is_odd_about_what_a_replay_says(count: int, published: int, endless: bool) -> None:
+    true = replayed(count, published, endless)
+    assert replay_places(true, true) == set()
+
+
+def faster(job: JobEstimate | None) -> JobEstimate | None:
+    """Told as a tenth, with all its parts."""
+    if job is None:
+        return None
+    stages = tuple(replace(each, center_s=each.center_s / 10, low_s=0.0, high_s=each.high_s) for each in job.stages)
+    return replace(job, seconds=job.seconds / 10, low_s=0.0, stages=stages)
+
+
+@pytest.mark.parametrize("endless", [False, True])
+@pytest.mark.parametrize(("count", "published"), SHARES[2:])
+def test_a_replay_that_its_laps_do_not_give_is_told(count: int, published: int, endless: bool) -> None:
+    true = replayed(count, published, endless)
+    estimate = true.estimate
+    assert estimate is not None
+    center_s = estimate.center_s * 0.9
+    lies: dict[str, Result] = {
+        "estimate.center_s": replace(
+            true, estimate=replace(estimate, center_s=center_s, low_s=center_s, high_s=center_s)
+        ),
+        **{
+            f"estimate.{name}": replace(true, estimate=replace(estimate, **{name: getattr(estimate, name) * 0.9}))
+            for name in ("first_step_s", "median_s", "min_s")
+        },
+        "estimate.duration_s": replace(true, estimate=replace(estimate, duration_s=1e-3)),
+        "estimate.sample_count": replace(true, estimate=replace(estimate, sample_count=count + 1)),
+    }
+    if not endless:
+        lies["job.stages"] = replace(true, job=faster(true.job))
+        lies["job.seconds"] = replace(true, job=replace(true.job, seconds=1.0, low_s=0.5))
+    assert {place for place, lie in lies.items() if f"$.result.{place}" not in replay_places(lie, true)} == set()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e99, -1e99])
+def test_no_lap_is_too_odd_to_be_looked_at(value: float) -> None:
+    true = replayed(50, 1000)
+    assert [*check_samples(true, {0: (value,) * 50}, same_method=True)]
+    assert [*check_samples(true, {0: ()}, same_method=True)]
+
+
+def test_the_steps_of_a_job_are_those_that_were_measured(true: Result) -> None:
+    first, *others = true.processes
+    main = StageEstimate("step", 10, first.mean_s, first.mean_low_s, first.mean_high_s)
+    total = 10 * first.mean_s
+    job = JobEstimate(total, total, total, False, (main,))
+    assert places(true, replace(true, job=job)) == set()
+    lie = replace(job, seconds=total / 2, low_s=0.0, stages=(replace(main, center_s=main.center_s / 2),))
+    assert places(true, replace(true, job=lie)) == {"$.result.job.stages"}
+    assert others
 
 
 def test_samples_of_more_processes_than_there_are_are_told(true: Result) -> None:

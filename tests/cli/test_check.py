@@ -74,6 +74,50 @@ def test_a_file_without_samples_is_only_well_formed(capsys) -> None:
     assert "no samples to recompute from" in lines[1]
 
 
+def test_a_file_that_was_cut_off_between_two_lines_is_told(capsys) -> None:
+    lines = Path("a.jsonl").read_text().splitlines(keepends=True)
+    Path("a.jsonl").write_text("".join(lines[:-1]))
+    code, told = check(capsys, "a.jsonl")
+    assert code == 1
+    assert told[0].startswith("a.jsonl: line 4: no checksum at its end: the file was cut off, or its run was killed")
+    assert "a.jsonl: not well-formed" in told
+    assert told[told.index("a.jsonl: not well-formed") + 1].endswith("no checksum")
+
+
+def test_cases_without_a_result_are_told_unless_the_run_says_that_it_was_stopped(capsys) -> None:
+    header, started, samples, finished, _ = Path("a.jsonl").read_text().splitlines(keepends=True)
+    other = CASE + "+threads=2"
+    header = header.replace(f'"cases":["{CASE}"]', f'"cases":["{CASE}","{other}","{CASE}+threads=3"]')
+
+    def written(*more: str) -> list[str]:
+        Path("short.jsonl").write_text("".join([header, started, samples, finished, *more]))
+        Path("sealed.jsonl").unlink(missing_ok=True)
+        assert cli.main(["export", "short.jsonl", "-o", "sealed.jsonl"]) == 0
+        capsys.readouterr()
+        return check(capsys, "sealed.jsonl")[1]
+
+    told = written()
+    assert told[0].startswith("sealed.jsonl: line 1: $.header.cases: 2 of 3 cases have no result, such as")
+    assert "sealed.jsonl: well-formed, but not consistent" in told
+    stopped = '{"kind":"finished","result":{"case":{"workload":"null","mode":"infer","device":"fake","threads":2},'
+    stopped += '"status":"interrupted","reason":"the run was stopped while it was being measured"}}\n'
+    told = written(stopped)
+    assert told[0] == "sealed.jsonl: well-formed, consistent"
+    assert "2 of 3 cases" in told[1]
+
+
+def test_a_run_that_was_killed_is_told_and_one_that_was_completed_is_sound(capsys, inside: Path) -> None:
+    lines = Path("a.jsonl").read_text().splitlines(keepends=True)
+    Path("a.jsonl").write_text("".join(lines[:2]))
+    code, told = check(capsys, "a.jsonl")
+    assert code == 1
+    assert any("1 of 1 cases have no result" in line for line in told)
+    environment = os.environ | {"TORCHMARK_FAKE": "stream=iid2,step=0.01", "TORCHMARK_LOCK": str(inside / "lock")}
+    resume = [sys.executable, "-m", "torchmark", "run", "--resume", "a.jsonl"]
+    subprocess.run(resume, env=environment, check=True, capture_output=True)
+    assert check(capsys, "a.jsonl")[0] == 0
+
+
 def test_three_files_that_agree_are_corroborated_and_nothing_more_is_claimed(capsys) -> None:
     code, lines = check(capsys, "a.jsonl", "b.jsonl", "c.jsonl")
     assert code == 0

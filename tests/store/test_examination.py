@@ -88,8 +88,12 @@ def test_a_file_that_was_cut_off_says_so(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-9])
     assert flaws(path) == [(8, "")]
-    path.write_bytes(data[: data.rindex(b"\n", 0, -1) + 1])
-    assert not any(isinstance(part, Sealed | Flaw) for part in examine(path))
+    for lines in range(1, 8):  # at the end of a line nothing is torn, and only the checksum tells that there was more
+        path.write_bytes(b"".join(data.splitlines(keepends=True)[:lines]))
+        (flaw,) = [part for part in examine(path) if isinstance(part, Flaw)]
+        assert (flaw.level, flaw.line, flaw.place) == ("well-formed", lines, "")
+        assert flaw.text.startswith("no checksum at its end")
+        assert not any(isinstance(part, Sealed) for part in examine(path))
 
 
 def test_a_checksum_speaks_for_the_end_of_a_file_only_where_it_is_the_end(path: Path) -> None:
@@ -97,7 +101,16 @@ def test_a_checksum_speaks_for_the_end_of_a_file_only_where_it_is_the_end(path: 
         writer.started(A, 1)
         path.with_suffix(".copy").write_bytes(path.read_bytes())
     assert isinstance([*examine(path)][-1], Sealed)
-    assert not any(isinstance(part, Sealed | Flaw) for part in examine(path.with_suffix(".copy")))
+    assert flaws(path.with_suffix(".copy")) == [(9, "")]
+
+
+def test_a_process_that_died_after_its_samples_and_was_begun_again_is_no_flaw(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    died = [*lines[:3], lines[1], lines[2].replace(b"0.0012", b"0.0013"), *lines[3:7]]
+    path.write_bytes(b"".join(died))
+    RunWriter.resume(path).__exit__(None, None, None)
+    assert flaws(path) == []
+    assert [tuple(part.samples[0])[1] for part in examine(path) if isinstance(part, Account)] == [0.0013, 0.0012]
 
 
 def test_a_bit_that_fell_over_in_the_samples_is_found(path: Path) -> None:

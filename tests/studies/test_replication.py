@@ -12,6 +12,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from torchmark.analyze.consistency import check_result, check_samples
 from torchmark.measure.messages import Message, Phase
 from torchmark.measure.session import Finished, Started, survey
 from torchmark.publications import find_publication
@@ -92,6 +93,9 @@ def test_each_publication_is_replayed_by_its_own_procedure(name: str) -> None:
         if result.job:
             assert result.job.seconds == pytest.approx(sum(stage.steps * stage.center_s for stage in result.job.stages))
             assert estimate.center_s == pytest.approx(result.job.seconds / STEPS)
+        assert [*check_result(result, True), *check_samples(result, {0: estimate.samples_s}, True)] == []
+        slower = tuple(seconds * 1.001 for seconds in estimate.samples_s)
+        assert [*check_samples(result, {0: slower}, True)]
 
 
 def test_at_full_scale_every_step_is_run_and_nothing_extrapolated() -> None:

@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from msgspec.structs import replace
 
+from torchmark.analyze.extrapolation import extrapolate, later_step
+from torchmark.analyze.laps import Laps
 from torchmark.analyze.statistics import (
     Series,
     autocorrelation_time,
@@ -26,7 +28,16 @@ from torchmark.analyze.statistics import (
 from torchmark.analyze.summary import combine, describe
 from torchmark.analyze.sustain import sustained_of
 from torchmark.errors import UsageError
-from torchmark.records import Estimate, Machine, Result, RunHeader, Sustained, parse_case
+from torchmark.records import (
+    Estimate,
+    JobEstimate,
+    Machine,
+    Result,
+    RunHeader,
+    StageEstimate,
+    Sustained,
+    parse_case,
+)
 
 Oddity = tuple[str, str]
 
@@ -149,14 +160,20 @@ def _check_job(result: Result) -> Iterator[Oddity]:
     if not job.low_s <= job.seconds * (1 + EXACT) or not job.seconds <= job.high_s * (1 + EXACT):
         yield "$.result.job.seconds", "it lies outside its own interval"
     total = sum(stage.steps * stage.center_s for stage in job.stages)
-    if job.stages and not job.whole and not _close(job.seconds, total, EXACT):
+    replayed = result.case.protocol == "as-published"  # whose parts were timed on the way, even where it was run whole
+    if job.stages and (replayed or not job.whole) and not _close(job.seconds, total, EXACT):
         yield "$.result.job.seconds", f"{job.seconds:.6g}, but its stages add up to {total:.6g}"
+    main = next((stage for stage in job.stages if stage.name == "step"), None)
+    if main and result.processes and not any(_close(main.center_s, each.mean_s, EXACT) for each in result.processes):
+        yield "$.result.job.stages", f"a step of {main.center_s:.6g} s, which is the mean of no process"
 
 
 def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_method: bool) -> Iterator[Oddity]:
     """The last processes of a result against their raw samples. An interval can be worked out again only by the very
     method that made it, and a replay follows that of its publication."""
     if result.case.protocol == "as-published":
+        if result.estimate and len(samples) == 1:
+            yield from _replay_again(result, result.estimate, next(iter(samples.values())), same_method)
         return
     values = [np.asarray(samples[process], dtype=np.float64) for process in sorted(samples)]
     first = len(result.processes) - len(values)
@@ -174,6 +191,54 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
         yield from ((f"{place}.{name}", text) for name, text in oddities)
         if not oddities and same_method and result.sustained:
             yield from _check_sustained(result.sustained, estimate, series)
+
+
+def _replay_again(result: Result, told: Estimate, laps: Sequence[float], same_method: bool) -> Iterator[Oddity]:
+    """What a publication would have printed, from the laps of its loop. Of what it did beside the loop no more is kept
+    than how long that took."""
+    steps = np.asarray(laps, dtype=np.float64)
+    if told.sample_count != len(steps) or not len(steps):
+        yield "$.result.estimate.sample_count", f"{told.sample_count}, but there are {len(steps)} samples"
+        return
+    if steps.min() <= 0 or steps.max() > LONGEST_S:
+        yield "$.result.estimate.samples_s", f"steps took {steps.min():.3g} to {steps.max():.3g} s"
+        return
+    found = {"first_step_s": steps[0], "median_s": np.sort(steps)[len(steps) // 2], "min_s": steps.min()}
+    for name, value in found.items():
+        if not _close(getattr(told, name), float(value), EXACT):
+            yield f"$.result.estimate.{name}", f"{getattr(told, name):.6g}, but its samples give {value:.6g}"
+    if steps.sum() > told.duration_s * (1 + EXACT):
+        yield "$.result.estimate.duration_s", f"{told.duration_s:.4g} s, but its samples took {steps.sum():.4g} s"
+    if same_method:
+        yield from _check_pace(told, steps) if result.job is None else _check_loop(result.job, steps)
+    times = result.job.seconds / told.center_s if result.job and told.center_s > 0 else 1.0
+    if not _close(times, max(round(times), 1), EXACT):
+        yield "$.result.estimate.center_s", f"{told.center_s:.6g} is no whole part of {times * told.center_s:.6g}"
+
+
+def _check_pace(told: Estimate, steps: Series) -> Iterator[Oddity]:
+    """Of a loop that was watched and stopped, its later steps are the figure."""
+    whole, part = (later_step(Laps("", steps.tolist(), len(steps) + more)).center_s for more in (0, 1))
+    if not _close(told.center_s, whole, EXACT) and not _close(told.center_s, part, EXACT):
+        yield "$.result.estimate.center_s", f"{told.center_s:.6g}, but its samples give {part:.6g}"
+
+
+def _check_loop(job: JobEstimate, steps: Series) -> Iterator[Oddity]:
+    """One of the parts of the job is the loop that the samples are of; each of them is told as a first and later."""
+    parts: dict[str, list[StageEstimate]] = {}
+    for stage in job.stages:
+        parts.setdefault(re.sub(r"^(first|later) ", "", stage.name), []).append(stage)
+    known: dict[tuple[bool, bool], tuple[StageEstimate, ...]] = {}  # worked out once, however many parts there are
+    for told in parts.values():
+        count = sum(stage.steps for stage in told)
+        kind = count == 1, count <= len(steps)
+        if kind not in known:
+            known[kind] = extrapolate([Laps("", steps.tolist(), count)]).stages
+        found = known[kind]
+        alike = [_close(a.center_s, b.center_s, EXACT) for a, b in zip(told, found, strict=False)]
+        if len(told) == len(found) and all(alike) and (len(found) == 1 or told[0].steps == found[0].steps):
+            return
+    yield "$.result.job.stages", "none of them follows from its samples"
 
 
 def _check_sustained(told: Sustained, estimate: Estimate, samples: Series) -> Iterator[Oddity]:

@@ -32,7 +32,7 @@ class FileCheck:
         self._digests: dict[str, list[str]] = {}  # of all samples of a case
         self._recounted: dict[str, int] = {}
         self._ok: dict[str, int] = {}  # processes of each case that has a figure
-        self._cases: set[str] = set()
+        self._statuses: dict[str, str] = {}  # of each case, as last told
         self._sealed = False
         self.witnesses: dict[str, Witness] = {}
 
@@ -43,7 +43,8 @@ class FileCheck:
                 for flaw in self._take(part):
                     self._seen[flaw] = None
                 if len(self._seen) >= MOST_FLAWS:
-                    break
+                    return self
+        self._seen.update(dict.fromkeys(self._missing()))
         return self
 
     def report(self, others: Corroboration) -> FileReport:
@@ -55,13 +56,25 @@ class FileCheck:
             run=self._header.id if self._header else "",
             level=self._level(flaws, supported),
             sealed=self._sealed,
-            cases=len(self._cases),
+            cases=len(self._statuses),
+            planned=len(self._statuses.keys() | self._planned),
             figures=len(self._ok),
             processes=sum(self._ok.values()),
             recounted=sum(min(self._recounted.get(case, 0), count) for case, count in self._ok.items()),
             supported=supported,
             flaws=flaws,
         )
+
+    @property
+    def _planned(self) -> set[str]:
+        return set(self._header.cases) if self._header and not self._header.open_ended else set()
+
+    def _missing(self) -> Iterator[Flaw]:
+        """Cases that the header promises. A run that was stopped and says so ends where it was stopped."""
+        missing = sorted(self._planned - self._statuses.keys())
+        if missing and not (self._sealed and "interrupted" in self._statuses.values()):
+            which = f"{len(missing)} of {len(self._planned)} cases have no result, such as {missing[0]}"
+            yield Flaw("consistent", 1, "$.header.cases", which)
 
     def _level(self, flaws: tuple[Flaw, ...], supported: int) -> Level | None:
         broken = {flaw.level for flaw in flaws}
@@ -79,7 +92,7 @@ class FileCheck:
                 self._header = part.header
                 yield from _flaws(part.line, check_header(part.header, datetime.now(UTC)))
             case Account():
-                self._cases.add(part.result.case.text)
+                self._statuses[part.result.case.text] = part.result.status
                 yield from _flaws(part.line, self._check(part))
             case Sealed():
                 self._sealed = True
@@ -91,8 +104,7 @@ class FileCheck:
         yield from recognise(result)
         yield from self._remember(result)
         yield from check_samples(result, account.samples, same_method)
-        if result.case.protocol == "steady":
-            self._recounted[text] = self._recounted.get(text, 0) + len(account.samples)
+        self._recounted[text] = self._recounted.get(text, 0) + len(account.samples)
         self._ok.pop(text, None)
         if result.status == "ok":
             self._ok[text] = max(1, len(result.processes))

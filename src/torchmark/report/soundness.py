@@ -24,7 +24,8 @@ class FileReport(Struct, frozen=True):
     run: str
     level: Level | None  # the highest that it reaches; None: not even well-formed
     sealed: bool  # it ends with a checksum, and that is right
-    cases: int
+    cases: int  # with a result
+    planned: int  # of so many
     figures: int  # cases with a figure
     processes: int  # behind those figures
     recounted: int  # of which so many were worked out again from raw samples
@@ -67,7 +68,8 @@ def _level(report: FileReport) -> str:
 def _grounds(report: FileReport) -> list[str]:
     count = len(report.flaws)
     grounds = [f"{count} finding{'s' if count != 1 else ''}"] if count else []
-    grounds += [f"{report.cases} case{'s' if report.cases != 1 else ''}"]
+    some = f"{report.cases} of " if report.cases < report.planned else ""
+    grounds += [f"{some}{report.planned} case{'s' if report.planned != 1 else ''}"]
     if report.processes:
         grounds.append(
             f"{report.recounted} of {report.processes} processes recomputed from samples"

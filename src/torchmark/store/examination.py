@@ -31,6 +31,8 @@ from torchmark.store.lines import (
 from torchmark.store.reader import raw_lines
 from torchmark.store.upgrade import check_schema
 
+UNSEALED = "no checksum at its end: the file was cut off, or its run was killed or is still under way"
+
 _NUMBERS = re.compile(rb"\[[^\[\]{}\"]*\]")
 
 
@@ -92,6 +94,8 @@ def _parts(path: Path) -> Iterator[Part]:
         yield Flaw("well-formed", 0, "", "it holds no run")
     elif reader.sealed:
         yield Sealed(number)
+    elif not reader.told_of_end:
+        yield Flaw("well-formed", number, "", UNSEALED)
 
 
 class _Reader:
@@ -99,6 +103,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.sealed = False
+        self.told_of_end = False  # the last line is torn, or a checksum of something else: a finding already
         self._digest = hashlib.sha256()
         self._header: RunHeader | None = None
         self._cases: frozenset[str] = frozenset()
@@ -107,7 +112,7 @@ class _Reader:
         self._count = 0
 
     def skip(self, raw: bytes) -> None:
-        self.sealed = False
+        self.sealed, self.told_of_end = False, not raw.endswith(b"\n")
         self._digest.update(raw)
 
     def take(self, number: int, raw: bytes, line: Line) -> Iterator[Part]:
@@ -116,6 +121,8 @@ class _Reader:
                 yield from self._begin(number, line.header)
             case Started():
                 self._begun.add(line.case)
+                # A process that is begun again had died: what it had said by then is not what its result speaks of.
+                self._count -= len(self._samples.get(line.case, {}).pop(line.process, ()))
                 yield from self._known(number, "$.case", line.case)
             case Samples():
                 yield from self._keep(number, line)
@@ -128,6 +135,7 @@ class _Reader:
             case Checksum():
                 if line.sha256 != self._digest.hexdigest():
                     yield Flaw("well-formed", number, "$.sha256", "the lines before it are not those that were written")
+        self.told_of_end = isinstance(line, Checksum)
         self.sealed = isinstance(line, Checksum) and line.sha256 == self._digest.hexdigest()
         self._digest.update(raw)
 
