@@ -75,7 +75,7 @@ def result(text: str = "mlp/infer@cpu/float32", center_s: float = 2.53e-3, **cha
         "memory": Memory(host_peak_bytes=310_000_000),
         "numeric": NumericCheck(1.2e-7, 1e-4, "float64 on the cpu"),
         "phases_s": {"prepare": 0.21, "warm-up": 0.4, "measure": 3.1},
-        "settings": {"threads": 2, "matmul_precision": "highest", "affinity": None},
+        "settings": {"threads": 2, "matmul_precision": "highest", "omp_proc_bind": None},
     }
     return Result(**(fields | changes))
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.records import Caution, Memory
+from torchmark.records import Caution, JobEstimate, Memory, Metered, Peak, StageEstimate, Sustained, Work
+from torchmark.settings import VARIABLES, key_of, may_be_told, told_of
 from torchmark.store import RunWriter, load
 from torchmark.store.shareable import without_private
 
@@ -114,6 +115,97 @@ def test_every_text_of_a_line_is_looked_at(tmp_path: Path, make_header, make_res
     assert run.header.command == f"torchmark run {A} --data …"
     assert run.results[0].reason == "no …"
     assert run.results[0].case.text == A
+
+
+HOST, USER, TOKEN = "kestrel", "quillfeather", "blue-42-heron"
+PRIVATE = f"{USER} on {HOST}.lab.example with {TOKEN}"
+
+
+def test_the_names_of_this_machine_are_taken_out_wherever_they_stand(
+    tmp_path: Path, make_header, make_result, make_estimate, monkeypatch
+) -> None:
+    """Whoever writes a workload chooses what its metrics, stages and units are called, and what it notes."""
+    monkeypatch.setenv("USER", USER)
+    monkeypatch.setenv("HOSTNAME", f"{HOST}.lab.example")
+    monkeypatch.setenv("API_TOKEN", TOKEN)
+    path = tmp_path / "run.jsonl"
+    stage = StageEstimate(PRIVATE, 3, 1.0, 1.0, 1.0)
+    found = make_estimate(flags=(USER,), evidence=(PRIVATE,), metered=Metered(throttle=(HOST,)))
+    with RunWriter.create(path, make_header((A,))) as writer:
+        writer.finished(
+            make_result(
+                A,
+                estimate=found,
+                processes=(found,),
+                params={"batch": 64, USER: TOKEN, "label": PRIVATE, "case": PRIVATE, "kind": PRIVATE},
+                work=Work(1, USER),
+                job=JobEstimate(3.0, 3.0, 3.0, False, (stage,)),
+                metrics={USER: 1.0, f"cost of {HOST}": 2.0},
+                phases_s={PRIVATE: 1.0},
+                settings={"attention": USER, "data": PRIVATE, "plugin": f"{USER} 1.0", USER: 1, "threads": 2},
+                provenance={"energy": f"unavailable because {PRIVATE}", USER: "measured"},
+                sustained=Sustained(1.0, 1.0, 1.0, (0.0, 0.0), 0.0, PRIVATE),
+                peak=Peak(0.5, "compute", {USER: 0.5}, limits=USER),
+            )
+        )
+    told = path.read_text()
+    assert [name for name in (HOST, USER, TOKEN) if name in told.lower()] == []
+    assert load(path).results[0].settings == {"attention": "…", "data": "…", "plugin": "…", "threads": 2}
+
+
+def test_a_user_who_is_called_like_a_field_or_a_word_of_ours_can_still_read_the_file(
+    tmp_path: Path, make_header, make_result, monkeypatch
+) -> None:
+    for word in ("seed", "ok", "median", "stable", "quick", "Xeon", "mlp", "finished", "steady", "cause"):
+        monkeypatch.setenv("USER", word)
+        path = tmp_path / f"{word}.jsonl"
+        with RunWriter.create(path, make_header((A,))) as writer:
+            writer.finished(make_result(A))
+        run = load(path)
+        assert (run.header, run.results[0].case) == (make_header((A,)), make_result(A).case)
+        assert run.results[0].estimate == make_result(A).estimate
+
+
+def test_settings_are_a_list_of_what_may_be_told(tmp_path: Path, make_header, make_result) -> None:
+    told = {"threads": 2, "attention": "sdpa", "data": "stand-in", "omp_proc_bind": "close", "nodes": None}
+    told |= {"onednn_max_isa": "AVX512_CORE_AMX_FP16", "plugin": "soft-rows 1.0", "ran_on_cpu": "aten::svd"}
+    told |= {"pytorch_cuda_alloc_conf": "max_split_size_mb:1024", "faults not tried": "autograd graph, eager attention"}
+    others = {"note": "mine", "hostname": 1, "kmp_affinity": "jane", "backend": "10.1.2.3", "ld_preload": "libjane.so"}
+    with RunWriter.create(tmp_path / "run.jsonl", make_header((A,))) as writer:
+        writer.finished(make_result(A, settings=told | others))
+    hidden = dict.fromkeys(("kmp_affinity", "backend", "ld_preload"), "…")
+    assert load(tmp_path / "run.jsonl").results[0].settings == told | hidden
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("OMP_NUM_THREADS", "4", 4),
+        ("OMP_NUM_THREADS", "4,2", "4,2"),
+        ("OMP_PLACES", "cores(4)", "cores(4)"),
+        ("OMP_PROC_BIND", "CLOSE", "close"),
+        ("KMP_AFFINITY", "granularity=fine,compact,1,0", "granularity=fine,compact,1,0"),
+        ("GOMP_CPU_AFFINITY", "0-3 8", "0-3 8"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16", "AVX512_CORE_BF16"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "expandable_segments:true"),
+        ("NVIDIA_TF32_OVERRIDE", "0", 0),
+        ("MALLOC_ARENA_MAX", "2", 2),
+        ("MKL_NUM_THREADS", None, None),
+        ("MKL_NUM_THREADS", "", None),
+        ("MKL_NUM_THREADS", "four", "set"),
+        ("KMP_AFFINITY", "proclist=[/home/jane],explicit", "set"),
+        ("LD_PRELOAD", "/home/jane/libjemalloc.so", "set"),
+    ],
+)
+def test_a_variable_is_told_by_a_value_that_it_can_have(variable: str, value: str | None, told: object) -> None:
+    assert told_of(variable, value) == told
+    assert may_be_told(key_of(variable), told)
+
+
+def test_about_fifteen_variables_that_change_the_speed_are_on_record() -> None:
+    assert 15 <= len(VARIABLES) <= 20
+    assert len({key_of(name) for name in VARIABLES}) == len(VARIABLES)
+    assert not {name for name in VARIABLES if may_be_told(key_of(name), "jane")}
 
 
 def test_a_recorded_run_is_written_again_as_it_is(tmp_path: Path) -> None:

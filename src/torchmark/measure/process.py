@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 
 from torchmark.devices.contract import Device
 from torchmark.measure.ways import follow
 from torchmark.records import Case, Value
+from torchmark.settings import PLUGIN, VARIABLES, key_of, told_of
+from torchmark.workloads import brought_by
 
 PREHEAT_SIZE = 512
 
@@ -29,28 +30,14 @@ def prepare_torch(case: Case) -> dict[str, Value | None]:
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "onednn": bool(torch.backends.mkldnn.enabled),
-        "onednn_max_isa": _instruction_set(os.environ.get("ONEDNN_MAX_CPU_ISA")),
-        "omp_num_threads": _number(os.environ.get("OMP_NUM_THREADS")),
-        "kmp_blocktime": _number(os.environ.get("KMP_BLOCKTIME")),
-        "omp_proc_bind": _word(os.environ.get("OMP_PROC_BIND")),
-        "omp_wait_policy": _word(os.environ.get("OMP_WAIT_POLICY")),
+        **{key_of(name): told_of(name, os.environ.get(name)) for name in VARIABLES},
     }
 
 
-def _instruction_set(text: str | None) -> str | None:
-    """Only what oneDNN knows by that name: the environment may hold anything, and results are shared."""
-    known = r"ALL|SSE41|AVX|AVX2(_VNNI)?|AVX512_CORE(_VNNI|_BF16|_FP16|_AMX(_FP16)?)?|AVX10_\d_\d+(_AMX(_\w{1,4})?)?"
-    return text if text is not None and re.fullmatch(known, text, re.IGNORECASE) else None
-
-
-def _word(text: str | None) -> str | None:
-    """What OpenMP itself knows, for the same reason."""
-    known = r"true|false|close|spread|primary|master|active|passive"
-    return text.lower() if text is not None and re.fullmatch(known, text, re.IGNORECASE) else None
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,9}", text) else None
+def note_plugin(case: Case) -> dict[str, Value | None]:
+    """A plug-in is somebody else's code: its results say whose."""
+    package = brought_by(case.workload)
+    return {PLUGIN: package} if package else {}
 
 
 def limit_memory(sharers: int, most_bytes: int | None = None) -> None:

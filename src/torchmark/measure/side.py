@@ -38,7 +38,7 @@ from torchmark.measure.messages import (
 )
 from torchmark.measure.outcomes import status_of
 from torchmark.measure.power import complete_power
-from torchmark.measure.process import limit_memory, prepare_torch
+from torchmark.measure.process import limit_memory, note_plugin, prepare_torch
 from torchmark.measure.team import ALONE
 from torchmark.measure.timing import quiet_interpreter
 from torchmark.measure.trust import check_device
@@ -115,7 +115,7 @@ def _take_part(job: MeasureJob, orders: Orders, say: Say, phases: Phases) -> dic
     phases.enter("import")
     device = open_device(case.device)
     uses_torch = device.needs_torch or workload.needs_torch
-    settings = prepare_torch(case) if uses_torch else {}
+    settings = (prepare_torch(case) if uses_torch else {}) | note_plugin(case)
     for name in workload.imports:
         importlib.import_module(name)
     say(Opened(describe_machine([device.info()]), _versions(workload.imports)))

@@ -37,7 +37,7 @@ from torchmark.measure.messages import (
 from torchmark.measure.operators import LONGEST_S, count_operators, watch_fallback
 from torchmark.measure.outcomes import status_of
 from torchmark.measure.power import complete_power
-from torchmark.measure.process import limit_memory, preheat, prepare_torch
+from torchmark.measure.process import limit_memory, note_plugin, preheat, prepare_torch
 from torchmark.measure.sampling import FEWEST_SAMPLES, Progress, Settings, choose_block_size
 from torchmark.measure.team import ALONE, Team
 from torchmark.measure.timing import PAUSED, quiet_interpreter, time_on
@@ -158,7 +158,7 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, s
     phases.enter("import")
     device = team.open(case.device)
     uses_torch = device.needs_torch or workload.needs_torch
-    settings = (prepare_torch(case) if uses_torch else {}) | team.settings()
+    settings = (prepare_torch(case) if uses_torch else {}) | note_plugin(case) | team.settings()
     _limit_memory(device, team, job.memory_bytes)
     if job.preheat_s > 0 and device.needs_torch:
         phases.enter("preheat")

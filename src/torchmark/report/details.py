@@ -69,7 +69,7 @@ def _rows(result: Result) -> Iterator[Row]:
     metrics = {name: units.digits(value) for name, value in result.metrics.items()}
     shown = (("parameters", result.params), ("settings", result.settings), ("metrics", metrics), ("phases", phases))
     for name, values in shown:
-        known = ", ".join(f"{key} {'unknown' if value is None else value}" for key, value in values.items())
+        known = ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)  # None: not set
         if known:
             yield name, known
     if not figures.is_published(result):

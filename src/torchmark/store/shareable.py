@@ -14,10 +14,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from torchmark.settings import KEYS, is_variable, may_be_told
+
 GONE = "…"
 LONGEST_TEXT, LONGEST_NAME = 600, 200
 _TEXTS = ("reason", "evidence", "cause", "cure", "provenance", "method")  # words, some of which others have put
 _CHOSEN = ("id", "created", "cases", "case", "sha256")  # made for being shared
+_OURS = ("kind", "status", "verdict", "estimand", "rigor", "transfer", "protocol", "bound")  # one of a few words each
+_FREE = (
+    "params",
+    "ways",
+    "metrics",
+    "phases_s",
+    "provenance",
+    "shares",
+)  # whose keys are words of a workload
+_NOBODY = re.compile(r"(?!)")
 _NAME = re.compile(r"[\w(][\w .,:;()+@=%*&®™'-]*")
 
 # Words that half of all machines have for a user or a host: they tell nothing, and occur in messages.
@@ -69,20 +81,38 @@ def without_private(text: str) -> str:
 
 def _fields(value: Any, name: str, own: re.Pattern[str]) -> Any:
     if isinstance(value, dict):
-        return {_name(key): _fields(inner, key, own) for key, inner in value.items()}
+        if name == "settings":
+            return _settings(value, own)
+        if name in ("machine", "case"):  # a processor may well be called like the machine that has it
+            own = _NOBODY
+        if name in _FREE:
+            kind = name if name in _TEXTS else ""
+            return {_name(key, own): _fields(inner, kind, own) for key, inner in value.items()}
+        return {key: _fields(inner, key, own) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_fields(inner, name, own) for inner in value]
-    if not isinstance(value, str) or name in _CHOSEN:
+    if not isinstance(value, str) or name in _CHOSEN or name in _OURS:
         return value
     if name == "label":
         return value[:LONGEST_NAME]
     if name == "command":
         return _PRIVATE.sub(GONE, value)
-    return _strip(value, own)[:LONGEST_TEXT] if name in _TEXTS else _name(value)
+    return _strip(value, own)[:LONGEST_TEXT] if name in _TEXTS else _name(value, own)
 
 
-def _name(text: str) -> str:
-    """A model, a version, a unit: what looks like one is one."""
+def _settings(told: dict[str, Any], own: re.Pattern[str]) -> dict[str, Any]:
+    """A workload may note anything: what has a known key and the form that belongs to it is kept."""
+    return {key: _setting(key, value, own) for key, value in told.items() if key in KEYS}
+
+
+def _setting(key: str, value: Any, own: re.Pattern[str]) -> Any:
+    named = isinstance(value, str) and not is_variable(key) and own.search(value)
+    return value if may_be_told(key, value) and not named else GONE
+
+
+def _name(text: str, own: re.Pattern[str]) -> str:
+    """A model, a version, a unit: what looks like one is one, unless it is a name of this machine or its user."""
+    text = own.sub(_without, text)
     return (text if _NAME.fullmatch(text) else _PRIVATE.sub(GONE, text))[:LONGEST_NAME]
 
 

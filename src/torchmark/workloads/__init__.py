@@ -50,6 +50,11 @@ def find_workload(name: str) -> Workload:
     return found
 
 
+def brought_by(name: str) -> str | None:
+    """The package, with its version, of a workload that is not torchmark's own; of a file, its name says enough."""
+    return None if own.is_own(name) or name in _shipped() else plugins.package_of(name)
+
+
 def forget() -> None:
     """Look at the files again the next time, because one was added, changed or removed."""
     _shipped.cache_clear()

@@ -21,6 +21,12 @@ def load_all(taken: Collection[str] = ()) -> dict[str, Workload | str]:
     return found
 
 
+def package_of(name: str) -> str | None:
+    """The installed package that brings a workload of this name, with its version; None where none does."""
+    points = sorted(entry_points(group=GROUP, name=name))
+    return f"{points[0].dist.name} {points[0].dist.version}" if points and points[0].dist else None
+
+
 def _load(point: EntryPoint) -> Workload | str:
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", point.name):
         return "a name is of small letters, digits and dashes"
