@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchmark import cli, workloads
-from torchmark.store import load
+from torchmark.store import RunWriter, load, new_path
 
 COMMAND = [sys.executable, "-m", "torchmark"]
 MODEL = '''"""A small model."""
@@ -85,7 +85,7 @@ def test_a_run_goes_on_only_with_the_same_file(
     lines = out.read_text().splitlines()
     last = max(number for number, line in enumerate(lines) if '"started"' in line)
     out.write_text("\n".join(lines[:last]) + "\n")
-    resume = ["run", "--resume", str(out), "--dry-run"]
+    resume = ["run", "my_model.py", "--resume", str(out), "--dry-run"]
     assert run(*resume, folder=own_place).returncode == 0
     with (own_place / "my_model.py").open("a") as file:
         file.write("# changed\n")
@@ -93,6 +93,43 @@ def test_a_run_goes_on_only_with_the_same_file(
     assert (done.returncode, "has changed since" in done.stderr) == (2, True)
     done = run(*resume, folder=tmp_path)
     assert (done.returncode, "go to the folder that it is in" in done.stderr) == (2, True)
+
+
+def test_no_file_is_run_because_a_strangers_run_names_it(
+    own_place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make_header
+) -> None:
+    monkeypatch.chdir(own_place)
+    (own_place / "x.py").write_text("from pathlib import Path\nPath('ran').touch()\n" + MODEL)
+    cases = ("x.py/infer@cpu/float32", "x.py:build/train:loss=my_model.py.build.01234567@cpu/float32")
+    with RunWriter.create("stranger.jsonl", make_header(cases)):
+        pass
+    resume = ["run", "--resume", "stranger.jsonl"]
+    assert cli.main(resume) == 2
+    told = capsys.readouterr().err
+    assert "this run measures x.py, my_model.py, and nothing is run because a run file names it" in told
+    assert "torchmark run x.py my_model.py --resume stranger.jsonl" in told
+    assert cli.main([*resume, "x.py"]) == 2
+    assert "this run measures my_model.py" in capsys.readouterr().err
+    assert cli.main([*resume, "mlp"]) == 2
+    assert "which cannot be changed" in capsys.readouterr().err
+    assert not (own_place / "ran").exists()
+    assert cli.main([*resume, "x.py", "my_model.py", "--dry-run"]) == 2
+    assert "my_model.py is not what it was" in capsys.readouterr().err
+
+
+def test_a_run_among_the_users_own_goes_on_by_itself(
+    own_place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make_header
+) -> None:
+    monkeypatch.chdir(own_place)
+    header = make_header(("my_model.py/infer@cpu/float32",))
+    for path in (new_path(header), own_place / "elsewhere.jsonl"):
+        with RunWriter.create(path, header):
+            pass
+    assert cli.main(["run", "--resume", "last", "--dry-run"]) == 0
+    assert cli.main(["run", "--resume", "elsewhere.jsonl", "--dry-run"]) == 2
+    assert cli.main(["run", "--resume", "elsewhere.jsonl", "my_model.py", "--dry-run"]) == 0
+    assert cli.main(["run", "--resume", "elsewhere.jsonl", str(own_place / "my_model.py:build"), "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("my_model.py/infer@cpu/float32") == 3
 
 
 @pytest.mark.parametrize(

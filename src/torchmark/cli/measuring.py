@@ -13,6 +13,7 @@ from torchmark.analyze.money import Prices
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.output import emit, terminal_width, use_color
+from torchmark.cli.planning import command_to_resume
 from torchmark.cli.progress import ProgressLine
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.measure.awake import keep_awake
@@ -40,7 +41,8 @@ def measure_plan(
     except StoreError as error:  # a disk that is full or broken: what is on it already is shown all the same
         with contextlib.suppress(StoreError):
             _conclude(load(writer.path), writer, format, error.exit_code, prices)
-        raise StoreError(error.cause, f"Mend that, then go on: torchmark run --resume {writer.path}") from error
+        go_on = command_to_resume(plan.cases, writer.path, writer.path)
+        raise StoreError(error.cause, f"Mend that, then go on: {go_on}") from error
     run = load(writer.path)
     # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
     with contextlib.suppress(StoreError, OSError) if code else contextlib.nullcontext():
@@ -92,7 +94,8 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Price
     emit(render(run, format, terminal_width(), use_color(), prices))
     name = run.header.id if writer.path.parent == home() else writer.path  # ids are looked for among the others only
     if code:
-        click.echo(f"Not all was measured. Go on: torchmark run --resume {name}", err=True)
+        go_on = command_to_resume([result.case for result in run.results], writer.path, name)
+        click.echo(f"Not all was measured. Go on: {go_on}", err=True)
     if format == "table":
         spent = time_by_phase(run)
         if spent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torchmark.cli.beginning import look
@@ -14,8 +15,9 @@ from torchmark.measure.session import Plan, results_so_far
 from torchmark.measure.suites import suite
 from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, parse_case
 from torchmark.report.units import duration
-from torchmark.store import new_header
+from torchmark.store import home, new_header
 from torchmark.workloads import find_workload
+from torchmark.workloads.own.files import find_file, split_name
 
 SUITE_BUDGETS = {"quick": 300.0, "standard": 1800.0, "full": 6 * 3600.0}
 # Fresh processes of one case differ by several percent: a survey gains more from another case or process than from a
@@ -168,9 +170,10 @@ def make_header(plan: Plan, machine: Machine, label: str | None) -> RunHeader:
     )
 
 
-def plan_rest(run: Run, options: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
+def plan_rest(run: Run, path: Path, options: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
     """What a run that was stopped still lacks, and what it has."""
     header = run.header
+    _check_files(header, path, options["workloads"])
     cases = expand(Sweep(header.cases))
     done = results_so_far(run)
     # A case that failed is done: another process would fail alike.
@@ -199,11 +202,36 @@ def check_resumable(options: dict[str, Any]) -> None:
     """A run that goes on keeps what it was started with."""
     fixed = ["suite_name", "devices", "modes", "params", "dtypes", "compile_", "transfer", "threads", "workers", "ways"]
     given = [name for name in (*fixed, "steps", "sustain_s", "label", "out", "watch", "tiny") if options[name]]
-    if options["workloads"] or given:
+    if given or not all(map(split_name, options["workloads"])):
         raise UsageError(
             "--resume goes on with the cases and settings of that run, which cannot be changed",
             "Leave everything but --budget and --timeout out, or start a new run without --resume",
         )
+
+
+def command_to_resume(cases: Sequence[Case], path: Path, name: object) -> str:
+    """What to type to go on with the run of these cases, by its path or another name of it."""
+    return " ".join(["torchmark run", *_files_to_name(cases, path), f"--resume {name}"])
+
+
+def _check_files(header: RunHeader, path: Path, named: Sequence[str]) -> None:
+    """A file of the user's own must be named again where the run may be a stranger's."""
+    known = {find_file(own[0]).name for name in named if (own := split_name(name))}  # cases find it from now on
+    missing = [file for file in _files_to_name([*map(parse_case, header.cases)], path) if file not in known]
+    if missing:
+        raise UsageError(
+            f"this run measures {', '.join(missing)}, and nothing is run because a run file names it",
+            f"If you trust it, name it again: torchmark run {' '.join(missing)} --resume {path}",
+        )
+
+
+def _files_to_name(cases: Sequence[Case], path: Path) -> list[str]:
+    """Files of models and losses; none where the run lies among the user's own runs, which no stranger writes to."""
+    if path.resolve().parent == home().resolve():
+        return []
+    found = [own[0] for case in cases if (own := split_name(case.workload))]
+    losses = [re.match(r"(.+\.py)\.\w+\.[0-9a-f]{8}$", str(case.params.get("loss", ""))) for case in cases]
+    return list(dict.fromkeys([*found, *(loss[1] for loss in losses if loss)]))
 
 
 def _check_same_work(done: dict[str, list[Result]]) -> None:

@@ -115,7 +115,7 @@ def _resume(options: dict[str, Any]) -> int:
     check_resumable(options)
     path = find_run(options["resumed"])
     run = load(path)
-    plan, done = plan_rest(run, options)
+    plan, done = plan_rest(run, path, options)
     if options["dry_run"]:
         emit(describe_plan(plan))
         return EXIT_FINE

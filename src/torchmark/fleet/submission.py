@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -61,7 +63,7 @@ def _write_script(engine: Engine, folder: FleetFolder, terms: Terms, task: Task)
     again = [part for name, value in pairs if name in _AGAIN for part in (name, value)]
     order = Order(
         arguments=(*task.arguments, "--label", task.label, *always),
-        resuming=(*again, *always),
+        resuming=(*_files(task.arguments), *again, *always),
         run_file=str(folder.run_file(task)),
         nodes=len(task.nodes),
     )
@@ -70,3 +72,11 @@ def _write_script(engine: Engine, folder: FleetFolder, terms: Terms, task: Task)
     script = folder.file(task, "sh")
     write(script, "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
     return script
+
+
+def _files(arguments: Iterable[str]) -> Iterator[str]:
+    """Files of models of the user's own, which are named again where a run goes on; they come before any option."""
+    for name in takewhile(lambda each: not each.startswith("-"), arguments):
+        workload = name.partition("/")[0] if "@" in name else name  # a case, or a file
+        if re.search(r"\.(py|json)(:[\w.-]+)?$", workload):
+            yield workload
