@@ -19,7 +19,7 @@ import msgspec
 
 from torchmark.errors import TorchmarkError, UsageError
 from torchmark.measure import doorway
-from torchmark.measure.launch import LONGEST_WAIT_S, end_process
+from torchmark.measure.launch import LONGEST_WAIT_S, OFFLINE, end_process
 from torchmark.measure.messages import Measured, Order, Phase, Refused, Reply, decode_reply, encode
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.measure.ways import environment_of
@@ -105,7 +105,8 @@ class Elsewhere:
 
     def _begin(self, environment: Mapping[str, str]) -> Started:
         """Start the process itself, with these variables changed."""
-        changed = {name: value for name, value in os.environ.items() if name != _LAUNCHER} | dict(environment)
+        inherited = {name: value for name, value in os.environ.items() if name != _LAUNCHER}
+        changed = OFFLINE | inherited | dict(environment)
         return _start([self._python, doorway.__file__, *needed_modules(self._case)], changed, self._printed)
 
     def tell(self, order: Order) -> None:

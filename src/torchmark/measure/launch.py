@@ -28,6 +28,9 @@ GRACE_S = 2.0
 LEAVING_S = 1.0
 RESTART_S = 0.2
 LONGEST_WAIT_S = 24 * 3600.0  # systems count the milliseconds of a wait in few bits
+# Networks are made from configurations, and nothing is ever fetched: libraries that could are told before they are
+# imported. Whoever wants a file of their own to fetch something sets them to 0.
+OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DISABLE_TELEMETRY"), "1")
 Listen = Callable[[Message], None]
 Serve = Callable[[Connection, Connection, "str | None"], None]
 
@@ -140,6 +143,7 @@ def undisturbed() -> Iterator[None]:
 
 def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
     """Forking needs a parent that imported everything and ran nothing; elsewhere, and for full freshness, spawn."""
+    os.environ.update({name: value for name, value in OFFLINE.items() if name not in os.environ})
     if sys.platform != "linux" or fresh:
         return multiprocessing.get_context("spawn")
     from multiprocessing import forkserver
