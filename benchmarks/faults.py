@@ -35,7 +35,7 @@ MARK = "TORCHMARK_FAULT_TRIAL"
 COMMAND = [sys.executable, "-m", "torchmark", "run"]
 FINISHED = re.compile(r"^\[\d+/\d+\] (\S+): .*±", re.MULTILINE)
 FAULTS_A_RUN, CPU_EVERY, RESUME_EVERY = 20, 5, 5
-FILES_A_TASK, SEEDS_APART = 500, 100_000_000
+FILES_A_TASK, SEEDS_APART, PAGE_EVERY = 500, 100_000_000, 20
 FILE_S, FILE_BYTES = 1.0, 300_000_000
 
 
@@ -234,7 +234,8 @@ def fail_many(count: int, seed: int, beside: int) -> Tally:
 
 
 def read_mutants(first: int, count: int) -> Tally:
-    """Files that were changed in some way, each given to all that read files; in a process of its own."""
+    """Files that were changed in some way, each given to all that read files, and some to what draws, ranks and gathers
+    them; in a process of its own."""
     import mutations
 
     originals, unhandled, longest_s = mutations.originals(), [], 0.0
@@ -245,6 +246,8 @@ def read_mutants(first: int, count: int) -> Tally:
             began = time.process_time()  # what neighbours do is not the file's fault
             try:
                 mutations.judge(path)
+                if seed % PAGE_EVERY == 0:
+                    mutations.judge_page(path)
             except Exception as error:
                 unhandled.append(f"mutations.py --seed {seed}: {type(error).__name__}: {error}"[:300])
             took_s = time.process_time() - began

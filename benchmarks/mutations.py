@@ -27,6 +27,8 @@ from msgspec.structs import replace
 import torchmark
 from torchmark import cli
 from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.extrapolation import extrapolate
+from torchmark.analyze.laps import Laps
 from torchmark.analyze.money import Prices
 from torchmark.errors import TorchmarkError
 from torchmark.records import (
@@ -37,6 +39,7 @@ from torchmark.records import (
     Memory,
     Metered,
     NumericCheck,
+    Peak,
     Result,
     RunHeader,
     StageEstimate,
@@ -51,7 +54,8 @@ from torchmark.report.listing import render_listing
 from torchmark.store import RunWriter, completed, load, read_header, shareable_lines
 
 RECORDED = Path(__file__).parents[1] / "tests" / "store" / "recorded" / "v1.jsonl"
-CASES = ("mlp/infer@cpu/float32", "mlp/train:batch=64@cpu/bfloat16+compile+threads=2")
+CASES = ("mlp/infer@cpu/float32", "mlp/train:batch=64@cpu/bfloat16+compile+threads=2+attention=eager")
+REPLAYED = "mlp/infer@cpu/float32+as-published"
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null|[{}\[\],:]|[^\s"{}\[\],:]+|\s+')
 _OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
@@ -240,27 +244,43 @@ def rich_file() -> bytes:
     stage = StageEstimate("step", 10, estimate.mean_s, estimate.mean_low_s, estimate.mean_high_s)
     job = JobEstimate(10 * stage.center_s, 10 * stage.low_s, 10 * stage.high_s, whole=False, stages=(stage,), epochs=2)
     machine = Machine("A CPU", 2, 4, 16, "Linux 6", "3.11.7", "2.13.0", "CPU", "governor performance", False)
-    machine = replace(machine, devices=(DeviceInfo("cpu", "A CPU", 16 << 30, "1.2", "AVX512", 2),))
+    machine = replace(machine, devices=(DeviceInfo("cpu", "A CPU", 16 << 30, "1.2", "AVX512", 2, 32 << 20),))
+    planned = (*CASES, REPLAYED)
     header = RunHeader(
-        "3f9c2a71", "2026-11-15T19:45:49Z", machine, CASES, "torchmark run", "0.1.0", "nightly", budget_s=9.0
+        "3f9c2a71", "2026-11-15T19:45:49Z", machine, planned, "torchmark run", "0.1.0", "nightly", budget_s=9.0
     )
     full = Result(
-        parse_case(CASES[1]), "ok", 1, None, {"batch": 64, "outputs": 2}, estimate, (estimate,),
+        parse_case(CASES[1]), "ok", 1, "seen", {"batch": 64, "outputs": 2}, estimate, (estimate,),
         Work(64, "sample", 1e9, 1e6), Memory(1 << 28, 1 << 27, 1 << 27, "sampled"), NumericCheck(1e-7, 1e-5, "x"), job,
-        {"loss": 0.5}, {"steps": 1.0, "build": 0.1}, {"threads": 2, "attention": "sdpa", "data": None, "onednn": True},
+        {"loss": 0.5}, {"steps": 1.0}, {"threads": 2, "attention": "sdpa", "data": "files", "onednn": True},
         cautions=(Caution("noisy", "seen", "wait"),), sustained=Sustained(1.0, 0.002, 0.003, (0.4, 0.6), 0.1, "seen"),
         provenance={"energy": "measured by RAPL", "clock": "unavailable because it is not told"}, budget_s=3.0,
+        peak=Peak(0.5, "compute", {"compute": 0.5, "bandwidth": 0.2}, 1e12, 1e10, False, "3f9c2a71"),
     )  # fmt: skip
     full = replace(full, cautions=(*full.cautions, *cautions_of(full)))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rich.jsonl"
         with RunWriter.create(path, header) as writer:
-            for text, result in ((CASES[0], replace(full, case=parse_case(CASES[0]))), (CASES[1], full)):
-                writer.started(text, 0)
-                writer.samples(text, 0, estimate.samples_s)
+            for result in (replace(full, case=parse_case(CASES[0])), full, _replayed(full)):
+                assert result.estimate is not None
+                writer.started(result.case.text, 0)
+                writer.samples(result.case.text, 0, result.estimate.samples_s)
                 writer.finished(result)
             writer.spread(0.04)
         return path.read_bytes()
+
+
+def _replayed(full: Result) -> Result:
+    """The same work as a publication timed it, with a job of two parts."""
+    laps = [0.02, *(0.002 + number * 1e-6 for number in range(40))]
+    stages = (Laps("model to the device", [0.5]), Laps("step", laps, 100, is_work=True))
+    job, seen = extrapolate(stages), full.estimate
+    assert seen is not None
+    shown = {"center_s": job.seconds / 100, "low_s": job.seconds / 100, "high_s": job.seconds / 100}
+    shown |= {"first_step_s": laps[0], "median_s": sorted(laps)[len(laps) // 2], "min_s": min(laps)}
+    shown |= {"samples_s": tuple(laps), "sample_count": len(laps), "duration_s": 0.5 + sum(laps), "warmup_cut": 0}
+    told = replace(seen, **shown, estimand="mean", verdict="as-published")
+    return replace(full, case=parse_case(REPLAYED), params={}, estimate=told, processes=(), job=job, sustained=None)
 
 
 def judge(path: Path) -> str:
@@ -270,16 +290,9 @@ def judge(path: Path) -> str:
 
 
 def judge_page(path: Path) -> str:
-    """As `judge`, for the page with its charts, which takes longer."""
-    from torchmark.report.card import render_card
-    from torchmark.report.html import render_report
-
-    def draw() -> None:
-        run = load(path, samples=True)
-        render_report([run], "0", prices=Prices(2.5, 0.3))
-        render_card(run, "0")
-
-    return _outcome(draw)
+    """As `judge`, for what takes longer: the page with its charts, the leaderboard with its index, what a fleet has."""
+    found = {_outcome(lambda each=each: each(path)) for each in (_draw, _rank, _gather)}
+    return "refused" if "refused" in found else "fine"
 
 
 def _outcome(act: Callable[[], object]) -> str:
@@ -288,6 +301,34 @@ def _outcome(act: Callable[[], object]) -> str:
     except TorchmarkError:
         return "refused"
     return "fine"
+
+
+def _draw(path: Path) -> None:
+    from torchmark.report.card import render_card
+    from torchmark.report.html import render_report
+
+    run = load(path, samples=True)
+    render_report([run], "0", prices=Prices(2.5, 0.3))
+    render_card(run, "0")
+
+
+def _rank(path: Path) -> None:
+    """The folder of the file, with an index of its own beside it."""
+    from torchmark.cli.leaderboard import leaderboard_text
+
+    with mock.patch.dict(os.environ, {"TORCHMARK_HOME": str(path.parent / "home")}):
+        for each in ("html", "md", "csv", "json"):
+            leaderboard_text(path.parent, each, 10)
+
+
+def _gather(path: Path) -> None:
+    """As one of two nodes."""
+    from torchmark.report.fleet import Member, gather, render_gathered
+
+    runs = [load(path), load(RECORDED)]
+    found = gather([Member(f"A{number}", "A", "a node", "done", run=run) for number, run in enumerate(runs)])
+    for each in FORMATS:
+        render_gathered(found, each, 80, False)
 
 
 def _read(path: Path) -> None:
@@ -332,7 +373,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the first mutant; the others follow")
-    parser.add_argument("--pages", action="store_true", help="as pages with charts instead")
+    parser.add_argument("--pages", action="store_true", help="as pages, leaderboards and fleets instead")
     parser.add_argument("--show", action="store_true", help="print the first mutant and stop")
     options = parser.parse_args()
     files, counts, longest_s = originals(), {"fine": 0, "refused": 0, "unhandled": 0}, 0.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from itertools import cycle, pairwise
+from itertools import cycle, islice, pairwise, product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import sync_playwright
 
+from torchmark import cli
 from torchmark.analyze.entries import Entry
 from torchmark.analyze.leaderboard import order_boards, rank_boards
-from torchmark.records import Caution, Run
+from torchmark.records import Caution, Result, Run
 from torchmark.report.html import render_report
 from torchmark.report.leaderboard import Source, render_leaderboard
 
@@ -33,7 +36,8 @@ HOSTILE = (
     "x" * 400,
     "&lt;script&gt;",
 )
-FIXED = {"status", "verdict", "estimand", "rigor", "transfer", "protocol"}
+FIXED = {"status", "verdict", "estimand", "rigor", "transfer", "protocol", "bound"}
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +199,7 @@ def poisoned(value: Any, words: Iterator[str], name: str = "") -> Any:
     if isinstance(value, str):
         return value if name in FIXED else next(words)
     if isinstance(value, dict):
-        free = name in ("params", "settings", "phases_s", "metrics")
+        free = name in ("params", "ways", "settings", "phases_s", "metrics", "provenance", "shares")
         return {next(words) + key if free else key: poisoned(each, words, key) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [poisoned(each, words, name) for each in value]
@@ -269,6 +273,74 @@ def test_hostile_strings_are_only_shown_on_boards(visit: Callable[..., Opened], 
         assert opened.page.locator("tbody tr:visible").count() > 0
         assert (opened.said, opened.requests) == ([], [path.as_uri()])
         assert [opened.page.locator(tag).count() for tag in ("script", "style", "img, iframe, form")] == [1, 1, 0]
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.fixture(scope="module")
+def rich_file() -> bytes:
+    """A run file in which every field that may be empty is filled in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        data: bytes = importlib.import_module("mutations").rich_file()
+    return data
+
+
+def hostile_file(path: Path, data: bytes, words: Iterator[str]) -> Path:
+    """The same file with something bad in every string that may be anything."""
+    lines: list[dict[str, Any]] = []
+    for line in map(json.loads, data.splitlines()):
+        if line["kind"] == "header":
+            line["header"] = poisoned(line["header"], words)
+        elif line["kind"] == "finished":
+            line["result"] = poisoned(line["result"], words)
+            lines[-1]["case"] = msgspec.convert(line["result"], Result).case.text  # its samples find it by that
+        elif line["kind"] in ("started", "checksum"):
+            continue
+        lines.append(line)
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    return path
+
+
+def empty_fields(value: Any, place: str = "") -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from empty_fields(inner, f"{place}.{name}" if place else name)
+    elif isinstance(value, list) and value:
+        yield from empty_fields(value[0], place)
+    elif value is None or value in ("", [], {}):
+        yield place
+
+
+def test_every_field_of_a_file_is_there_to_be_poisoned(rich_file: bytes) -> None:
+    """A field that is new must be filled in there, or nobody tries what it does to a page."""
+    lines = [json.loads(line) for line in rich_file.splitlines()]
+    full = [line["result"] for line in lines if line["kind"] == "finished"][1]
+    numbers = {"p90_high_s", "p99_high_s", "wall_step_s", "issue_share", "contention", "samples_s"}
+    empty = {place for place in empty_fields(full) if not numbers & set(place.split("."))}
+    assert {*empty, *empty_fields(lines[0]["header"])} == {"steps", "sustain_s"}
+
+
+def test_a_hostile_file_runs_nothing_through_the_command_itself(
+    visit: Callable[..., Opened], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rich_file: bytes
+) -> None:
+    """As many files as there are bad words, so that every field has had every one of them."""
+    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
+    (tmp_path / "runs").mkdir()
+    files = [
+        str(hostile_file(tmp_path / "runs" / f"{start}.jsonl", rich_file, islice(cycle(HOSTILE), start, None)))
+        for start in range(len(HOSTILE))
+    ]
+    page, board = tmp_path / "page.html", tmp_path / "board.html"
+    assert cli.main(["report", *files, "-o", str(page)]) == 0
+    assert cli.main(["report", "--leaderboard", str(tmp_path / "runs"), "-o", str(board)]) == 0
+    for path, width in product((page, board), (1280, 375)):
+        opened = visit(path, width=width)
+        opened.page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+        opened.page.get_by_label("Filter").last.fill("alert")
+        assert opened.page.locator("tbody tr:visible").count() > 0
+        assert (opened.said, opened.requests) == ([], [path.as_uri()])
+        assert [opened.page.locator(tag).count() for tag in ("script", "style")] == [1, 1]
+        assert opened.page.locator("img, iframe, object, embed, base, form, a[href^=javascript]").count() == 0
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
 
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOUND = sorted((Path(__file__).parent / "recorded" / "found").glob("*.jsonl"))
-SHARDS, FILES = 4, 100
+SHARDS, FILES, PAGES = 4, 100, 12
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +29,7 @@ def test_the_files_that_mutants_are_made_from_are_fine(mutations: ModuleType, tm
     for data in mutations.originals():
         (tmp_path / "run.jsonl").write_bytes(data)
         assert mutations.judge(tmp_path / "run.jsonl") == "fine"
+        assert mutations.judge_page(tmp_path / "run.jsonl") == "fine"
 
 
 def test_a_mutant_depends_on_its_seed_alone(mutations: ModuleType) -> None:
@@ -45,6 +46,17 @@ def test_mutants_are_read_or_refused(mutations: ModuleType, tmp_path: Path, shar
         path.write_bytes(mutations.mutate(mutations.originals()[seed % 2], seed))
         try:
             seen.add(mutations.judge(path))
+        except Exception as error:
+            pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
+    assert seen == {"fine", "refused"}
+
+
+def test_mutants_are_drawn_ranked_and_gathered_or_refused(mutations: ModuleType, tmp_path: Path) -> None:
+    path, seen = tmp_path / "run.jsonl", set()
+    for seed in range(1, 2 * PAGES, 2):  # of the file that has everything
+        path.write_bytes(mutations.mutate(mutations.originals()[1], seed))
+        try:
+            seen.add(mutations.judge_page(path))
         except Exception as error:
             pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
     assert seen == {"fine", "refused"}
