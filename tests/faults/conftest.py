@@ -19,6 +19,7 @@ SLEEPING = "stream=iid2,step=0.01,sleep=on"
 MARK = "TORCHMARK_FAULT_TRIAL"
 
 Start = Callable[..., subprocess.Popen[str]]
+NEED = "TORCHMARK_NEED_FAULTS"
 
 
 @pytest.fixture(scope="session")
@@ -83,12 +84,39 @@ def wait_until() -> Callable[[Callable[[], object]], None]:
 
 
 @pytest.fixture(scope="session")
-def own_mounts() -> Callable[..., tuple[str, ...]]:
+def do_without() -> Callable[[str], None]:
+    """Leave a test out that this system does not let happen; where TORCHMARK_NEED_FAULTS is set, that is a failure."""
+
+    def leave_out(reason: str) -> None:
+        (pytest.fail if os.environ.get(NEED) else pytest.skip)(reason)
+
+    return leave_out
+
+
+@pytest.fixture(scope="session")
+def strace(do_without: Callable[[str], None]) -> Callable[..., tuple[str, ...]]:
+    """The beginning of a command whose system calls fail, or are the last, as told; where a path is given, those on
+    that file alone. Only the process itself is traced, unless told to follow its children."""
+    try:
+        subprocess.run(["strace", "-o", os.devnull, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        do_without("no strace here that may trace a process")
+
+    def begin(*faults: str, path: Path | None = None) -> tuple[str, ...]:
+        calls = ",".join(dict.fromkeys(fault.partition(":")[0] for fault in faults))
+        inject = [part for fault in faults for part in ("-e", f"inject={fault}")]
+        return ("strace", "-o", os.devnull, *(("-P", str(path)) if path else ()), "-e", f"trace={calls}", *inject)
+
+    return begin
+
+
+@pytest.fixture(scope="session")
+def own_mounts(do_without: Callable[[str], None]) -> Callable[..., tuple[str, ...]]:
     """The beginning of a command around which scripts may mount what they like, seen by nobody else."""
     unshare = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--map-root-user", "--mount")
     try:
         subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", "/mnt"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this system lets nobody have mounts of their own")
+        do_without("this system lets nobody have mounts of their own")
     around = '{before}\n"$@" && code=0 || code=$?\n{after}\nexit $code'
     return lambda before, after="": (*unshare, "bash", "-ec", around.format(before=before, after=after), "bash")

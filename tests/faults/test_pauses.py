@@ -21,7 +21,7 @@ from torchmark.measure.sampling import Settings
 from torchmark.measure.timing import MOST_VOID, Unpaused
 from torchmark.records import Moment, parse_case
 
-PAUSE_S = 1.5
+PAUSE_S = 5.0
 
 
 def hold(process: psutil.Process) -> None:

@@ -89,7 +89,7 @@ def test_a_run_that_was_stopped_for_a_while_goes_on_as_if_nothing_was(start, tmp
     wait_until(second_started(out))
     process.send_signal(signal.SIGSTOP)
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(1.5)  # longer than the worker needs, which goes on meanwhile
+        process.wait(5)  # longer than the worker needs, which goes on meanwhile
     process.send_signal(signal.SIGCONT)
     process.communicate(timeout=60)
     assert process.returncode == 0

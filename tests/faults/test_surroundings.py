@@ -58,8 +58,9 @@ def test_a_busy_process_that_starts_halfway_makes_a_figure_contended(start, tmp_
     assert "other processes used" in (result.sustained.cause or "")
 
 
-@pytest.mark.skipif(not Path("/sys/class/power_supply").is_dir(), reason="this system tells nothing about its power")
-def test_a_battery_is_on_record(run, own_mounts, environment, tmp_path):
+def test_a_battery_is_on_record(run, own_mounts, do_without, environment, tmp_path):
+    if not Path("/sys/class/power_supply").is_dir():
+        do_without("this system tells nothing about its power")
     environment["TORCHMARK_FAKE"] = "stream=iid2,step=0.01"
     supplies = {"AC/type": "Mains", "AC/online": "0", "BAT0/type": "Battery", "BAT0/status": "Discharging"}
     prefix = own_mounts(f"mount --bind {written(tmp_path / 'supplies', supplies)} /sys/class/power_supply")
@@ -69,25 +70,28 @@ def test_a_battery_is_on_record(run, own_mounts, environment, tmp_path):
     assert "Plug it in" in done.stdout
 
 
-def test_hardware_that_throttles_itself_is_named_as_the_cause(run, own_mounts, environment, tmp_path):
-    """The steps become slower half-way, while the counter of the first allowed core rises."""
+def test_hardware_that_throttles_itself_is_named_as_the_cause(run, own_mounts, do_without, environment, tmp_path):
+    """The steps become slower half-way, while the counter of the first allowed core rises. Nobody else seems to do
+    anything, and nobody takes the core away, whatever really happens beside this test."""
+    if subprocess.run(["chrt", "-f", "1", "true"], check=False, capture_output=True).returncode:
+        do_without("this system lets nobody go first")
     environment["TORCHMARK_FAKE"] = "stream=throttle,step=0.004,sleep=on"
     core = f"cpu{min(os.sched_getaffinity(0))}"
     count = f"/sys/devices/system/cpu/{core}/thermal_throttle/core_throttle_count"
+    idle = written(tmp_path, {"stat": Path("/proc/stat").read_text()}) / "stat"
     prefix = own_mounts(
-        f"""mount -t tmpfs none /sys/devices/system/cpu/{core}
+        f"""mount --bind {idle} /proc/stat
+        mount -t tmpfs none /sys/devices/system/cpu/{core}
         mkdir {Path(count).parent}; echo 0 > {count}
         (for number in $(seq 200); do echo $number > {count}; sleep 0.05; done) &"""
     )
     out = tmp_path / "run.jsonl"
     command = ("run", CASE, "--rigor", "quick", "--budget", "4s", "--target", "0.1%", "--out", str(out))
-    assert run(*command, prefix=prefix).returncode == 0
+    assert run(*command, prefix=(*prefix, "chrt", "-f", "1")).returncode == 0
     (result,) = load(out).results
     assert result.estimate is not None
-    # Beside other tests it may be contended as well, which weighs more.
-    assert result.estimate.verdict in ("throttled", "contended")
-    if result.estimate.verdict == "throttled":
-        assert "the hardware throttled itself" in result.estimate.evidence[0]
+    assert result.estimate.verdict == "throttled", result.estimate.evidence
+    assert "the hardware throttled itself" in result.estimate.evidence[0]
 
 
 @pytest.mark.slow
