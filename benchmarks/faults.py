@@ -241,6 +241,8 @@ def read_mutants(first: int, count: int) -> Tally:
     originals, unhandled, longest_s = mutations.originals(), [], 0.0
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         path = Path(folder) / "run.jsonl"
+        path.write_bytes(originals[0])
+        mutations.judge_page(path)  # what is imported for the first file is not that file's fault, either
         for seed in range(first, first + count):
             path.write_bytes(mutations.mutate(originals[seed % len(originals)], seed))
             began = time.process_time()  # what neighbours do is not the file's fault
