@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -126,3 +128,11 @@ def test_a_device_that_cannot_be_opened_is_one_error(play) -> None:
     play("stream=nonsense")
     with pytest.raises(DeviceError, match="unknown stream 'nonsense'"):
         survey(["fake"])
+
+
+@pytest.mark.parametrize(("starter", "lives"), [(os.getpid, True), (lambda: 2**22 + 1, False)])
+def test_a_server_whose_run_was_killed_before_it_could_ask_is_gone_at_once(starter, lives: bool) -> None:
+    code = "import torchmark.measure.tether; print('goes on')"
+    environment = os.environ | {"TORCHMARK_STARTER": str(starter())}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (("goes on\n", 0) if lives else ("", 1))

@@ -19,6 +19,7 @@ import psutil
 
 from torchmark.devices import forbid_fallback
 from torchmark.measure import preload
+from torchmark.measure.lifeline import STARTER
 from torchmark.measure.messages import Measured, Message, Phase, Refused, Surveyed, decode_message, encode
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.records import Status
@@ -151,9 +152,8 @@ def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     _hush_tracker()
     context.set_forkserver_preload([f"torchmark.measure.{name}" for name in ("tether", "worker", "preload")])
-    os.environ[preload.VARIABLE] = ",".join(imports)
-    forkserver.ensure_running()
-    del os.environ[preload.VARIABLE]
+    with _variables({preload.VARIABLE: ",".join(imports), STARTER: str(os.getpid())}):
+        forkserver.ensure_running()
     return context
 
 

@@ -8,6 +8,8 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
+STARTER = "TORCHMARK_STARTER"  # the variable that says who started a process: its parent, as long as that one lives
+
 
 def lead_own_group() -> None:
     """Own session, so that the whole group can be ended; SIGTERM ends all of it."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import signal
 
-from torchmark.measure.lifeline import ask_for_death_signal
+from torchmark.measure.lifeline import STARTER, ask_for_death_signal
 
 
 def tether() -> None:
-    """End with the process that started this one, even if it ends at this very moment."""
-    starter = os.getppid()
+    """End with the process that started this one, even if it ends at this very moment, or has ended already."""
+    starter = int(os.environ.get(STARTER) or os.getppid())
     ask_for_death_signal(signal.SIGKILL)
     if os.getppid() != starter:
         os._exit(1)
