@@ -141,6 +141,41 @@ def test_finding_workloads_and_running_null_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+# Alone it exchanges nothing, and each of several workers does not send twice as much with twice as many of them.
+SHARED = [name for name in NAMES if workloads.find_workload(name).distributed and name != "all-reduce"]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_the_work_of_several_ranks_is_that_of_all_of_them_together(name: str) -> None:
+    workload = workloads.find_workload(name)
+    for mode in workload.modes:
+        one, two = (workload.work(workload.params(), Setting(mode=mode, world_size=count)) for count in (1, 2))
+        assert one is not None
+        assert two is not None
+        assert (two.items, two.flops, two.bytes) == (2 * one.items, 2 * (one.flops or 0), 2 * (one.bytes or 0))
+        assert two.unit == one.unit
+
+
+TRAININGS = [name for name in NAMES if "train" in workloads.find_workload(name).modes]
+# In the others the step as a whole is checked, and what it moves is lost in the rounding of short numbers.
+IN_SHORT = ["bert-classify", "lstm", "resnet50", "vit-train"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, "float32") for name in TRAININGS), *((name, "bfloat16") for name in IN_SHORT)]
+)
+def test_an_optimiser_that_does_nothing_is_caught(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        monkeypatch.setattr(kind, "step", lambda *_: None)
+    workload = workloads.find_workload(name)
+    step = workload.prepare(workload.tiny, Setting(mode="train", dtype=dtype))
+    step.run()
+    with pytest.raises(WrongResultError, match="where rounding explains"):
+        check_step(step, dtype)
+
+
 # The others have no weights, or are filled on the device and have such a test of their own.
 MODELS = sorted(
     set(NAMES)

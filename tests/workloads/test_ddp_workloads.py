@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from torchmark.workloads import find_workload
+from torchmark.workloads import find_workload, names
 from torchmark.workloads.contract import Setting, Step
 from torchmark.workloads.mnist_ddp_mlp import Params as MlpParams
 from torchmark.workloads.mnist_ddp_sigmoid import Params as SigmoidParams
@@ -73,3 +76,60 @@ def test_the_network_with_one_output_moves_as_its_loss_makes_it() -> None:
     later = step.metrics()
     assert later["loss"] < first
     assert "accuracy" not in later
+
+
+# What one of two ranks does: every workload once as it is, and once with ranks that keep their gradients to themselves.
+RANK = """
+import sys
+import torch
+import torch.distributed as dist
+from torchmark.errors import WrongResultError
+from torchmark.measure.check import check_step
+from torchmark.workloads import find_workload
+from torchmark.workloads.contract import Setting
+
+def keep(state, bucket):
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+class Deaf(Setting, frozen=True):
+    def parallel(self, model):
+        shared = Setting.parallel(self, model)
+        shared.register_comm_hook(None, keep)
+        return shared
+
+rank, meeting = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+for name in sys.argv[3:]:
+    workload = find_workload(name)
+    for kind in (Setting, Deaf):
+        step = workload.prepare(workload.tiny, kind(mode="train", rank=rank, world_size=2))
+        step.run()
+        try:
+            check_step(step, "float32")
+            print(name, kind.__name__, "right")
+        except WrongResultError as error:
+            print(name, kind.__name__, "wrong")
+        dist.barrier()
+"""
+
+
+def test_ranks_that_do_not_exchange_their_gradients_are_caught(tmp_path: Path) -> None:
+    trained = [name for name in names() if find_workload(name).distributed and "train" in find_workload(name).modes]
+    assert len(trained) >= 8
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), str(tmp_path / "meeting"), *trained],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        told, complaints = rank.communicate(timeout=280)
+        assert rank.returncode == 0, complaints
+        expected = [f"{name} {kind}" for name in trained for kind in ("Setting right", "Deaf wrong")]
+        assert told.splitlines() == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -101,6 +102,22 @@ def test_resnet_learns_the_repeated_batch() -> None:
     losses = [float(step.run()) for _ in range(8)]  # type: ignore[arg-type]
     assert losses[0] == pytest.approx(6.9, abs=1.0)
     assert losses[-1] < 0.6 * losses[0]
+
+
+@pytest.mark.parametrize(("name", "factor"), [("bert-classify", 0.0), ("resnet50", 2.0), ("vit-train", float("nan"))])
+def test_a_first_loss_that_is_not_that_of_guessing_is_caught(
+    name: str, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it goes wrong in training alone, with dropout and norms by the batch, a few rows would not show it."""
+    workload = find_workload(name)
+    module = sys.modules[type(workload).__module__]
+    loss = module._loss
+    monkeypatch.setattr(module, "_loss", lambda forward, *batch: loss(forward, *batch) * factor**forward.training)
+    step = workload.prepare(workload.tiny, Setting(mode="train"))
+    check_step(step, "float32")
+    step.run()
+    with pytest.raises(WrongResultError, match="the loss of the first step was"):
+        check_step(step, "float32")
 
 
 def test_a_published_case_that_did_not_fit_is_known_not_to() -> None:

@@ -19,7 +19,7 @@ from torchmark.workloads.encoder import (
     layer_products,
 )
 from torchmark.workloads.fingerprint import fingerprints
-from torchmark.workloads.learning import Forward, Lesson, Weights, prepare_training
+from torchmark.workloads.learning import Descent, Forward, Lesson, guessing, prepare_training
 from torchmark.workloads.reference import exact_model, plain_kernels
 
 if TYPE_CHECKING:
@@ -65,11 +65,13 @@ class BertClassify(Workload):
         training = setting.mode == "train"
         weights = parameter_count(params) * setting.item_bytes
         rows = params.batch * (2 * params.sequence + 1) * 8 + params.batch * _LABELS * setting.item_bytes
-        return Work(
-            items=params.batch,
-            unit="sample",
-            flops=2 * products * (3 if training else 1),
-            bytes=weights * (6 if training else 1) + rows,
+        return setting.of_all_ranks(
+            Work(
+                items=params.batch,
+                unit="sample",
+                flops=2 * products * (3 if training else 1),
+                bytes=weights * (6 if training else 1) + rows,
+            )
         )
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
@@ -164,17 +166,12 @@ def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
 
 
 def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
-    import torch
-
     model, rows = make(params, setting)
-
-    def adam(weights: Weights) -> torch.optim.Optimizer:
-        return torch.optim.Adam(weights, lr=LEARNING_RATE)
-
     lesson = Lesson(
         model=model,
-        optimizer=adam,
+        descent=Descent("Adam", LEARNING_RATE),
         loss=_loss,
+        first_loss=guessing(_LABELS),
         feeds=[lambda host=host: host.to(setting.device) for host in rows],  # type: ignore[misc]
         few=lambda: _other_rows(params, setting),
     )

@@ -89,12 +89,12 @@ class Workload(ABC):
         del params
 
     def work(self, params: Any, setting: Setting) -> Work | None:
-        """What one step is worth, computed without torch; None where only `prepare` can tell."""
+        """What one step of all ranks is worth, computed without torch; None where only `prepare` can tell."""
         del params, setting
         return None
 
     def memory_bytes(self, params: Any, setting: Setting) -> float | None:
-        """About how much memory a step needs at its peak; None where it is too little to matter."""
+        """About how much memory a step of one rank needs at its peak; None where it is too little to matter."""
         del params, setting
         return None
 

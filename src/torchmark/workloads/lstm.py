@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from torchmark.records import Work
 from torchmark.workloads.contract import GRADIENTS, Setting, Step, Tensors, Workload
-from torchmark.workloads.fingerprint import fingerprints
+from torchmark.workloads.learning import Descent, Forward, Lesson, prepare_training
 from torchmark.workloads.reference import exact_model, plain_kernels
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ class Lstm(Workload):
         if setting.mode == "train":
             products = 3 * weights - _GATES * _WIDTH * _INPUTS
             values += parameter_count(params)
-        return Work(items=params.batch, unit="sequence", flops=2 * rows * products, bytes=values * setting.item_bytes)
+        return setting.of_all_ranks(
+            Work(items=params.batch, unit="sequence", flops=2 * rows * products, bytes=values * setting.item_bytes)
+        )
 
     def prepare(self, params: Params, setting: Setting) -> Step:
         prepare = _prepare_training if setting.mode == "train" else _prepare_inference
@@ -115,50 +117,20 @@ def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
 
 
 def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
-    import torch
-
     model, rows, targets = _make(params, setting)
-    made = fingerprints(model)
-    setting.place_model(model).train()
-    placed = fingerprints(model)  # now, because the first step changes them
-    shared = setting.parallel(model)
-    forward = setting.compiled(shared)
-    feed_rows, feed_targets = setting.feed(rows), setting.feed(targets)
-    optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
-    losses: list[torch.Tensor] = []
-
-    def run() -> torch.Tensor:
-        rows, targets = feed_rows(), feed_targets()
-        optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(forward(rows)[0], targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses[:] = [loss.detach()]
-        return setting.drain(losses[0])
-
-    def reference() -> Tensors:
-        exact = exact_model(model)
-        _, rows, targets = _make(params, setting)
-        with plain_kernels():
-            return _gradients(exact, exact, _few(rows).double(), _few(targets).double())
-
-    # The other ranks take no part in the check, so it must not wait for them.
-    checked = forward if setting.world_size == 1 else model
-    few = [_few(tensor).contiguous() for tensor in (rows, targets)]
-    return Step(
-        run=run,
-        work=work,
-        outputs=lambda: _gradients(model, checked, *(setting.place(tensor) for tensor in few)),
-        reference=reference,
-        copies=lambda: tuple(zip(placed, made, strict=True)),
-        roundings=10 + 5 * params.layers,
-        alone=setting.alone(shared, run),
-        metrics=lambda: {"loss": float(losses[0])} if losses else {},
+    lesson = Lesson(
+        model=model,
+        descent=Descent("SGD", _LEARNING_RATE),
+        loss=_loss,
+        feeds=[setting.feed(rows), setting.feed(targets)],
+        few=lambda: [_few(tensor).contiguous() for tensor in _make(params, setting)[1:]],
+        first_loss=(1.5, 3.5),  # the mean square of the targets is 7/3, and what comes out at first is little
     )
+    step = prepare_training(setting, lesson, work, {})
+    return replace(step, roundings=10 + 5 * params.layers)
 
 
-def _gradients(model: nn.Module, forward: Callable[..., Any], rows: torch.Tensor, targets: torch.Tensor) -> Tensors:
+def _loss(forward: Forward, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     import torch
 
-    loss = torch.nn.functional.mse_loss(forward(rows)[0], targets)
-    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+    return torch.nn.functional.mse_loss(forward(rows)[0], targets)

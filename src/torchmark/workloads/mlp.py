@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
@@ -50,11 +51,13 @@ class Mlp(Workload):
             products, values = 3 * weights - edges[0][0] * edges[0][1], values + parameter_count(params)
         else:
             products = weights
-        return Work(
-            items=params.batch * setting.world_size,
-            unit="sample",
-            flops=2 * params.batch * products * setting.world_size,
-            bytes=values * setting.item_bytes * setting.world_size,
+        return setting.of_all_ranks(
+            Work(
+                items=params.batch,
+                unit="sample",
+                flops=2 * params.batch * products,
+                bytes=values * setting.item_bytes,
+            )
         )
 
     def prepare(self, params: Params, setting: Setting) -> Step:
@@ -106,7 +109,7 @@ def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
     gradient = setting.place(torch.tensor(scale))
     optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE / scale)
 
-    def learn(rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def learn(rows: torch.Tensor, targets: torch.Tensor, gradient: torch.Tensor = gradient) -> torch.Tensor:
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(forward(rows), targets)
         loss.backward(gradient)  # type: ignore[no-untyped-call]
@@ -119,7 +122,7 @@ def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
     return Step(
         run=run,
         work=work,
-        outputs=lambda: _learn_once(params, setting, model, learn),
+        outputs=lambda: _learn_once(params, setting, model, partial(learn, gradient=gradient * setting.checked_weight)),
         reference=lambda: _learn_once_by_hand(params, setting),
         roundings=21,  # seven forward, two in the loss, three for each layer on the way back
         alone=setting.alone(shared, run),

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from torchmark.records import Work
 from torchmark.workloads.contract import GRADIENTS, LAYOUT, Setting, Step, Tensors, Workload
 from torchmark.workloads.fingerprint import fingerprints
-from torchmark.workloads.learning import Forward, Lesson, Weights, prepare_training
+from torchmark.workloads.learning import Descent, Forward, Lesson, guessing, prepare_training
 from torchmark.workloads.reference import exact_model, plain_kernels
 
 if TYPE_CHECKING:
@@ -68,11 +68,13 @@ class Resnet50(Workload):
         training = setting.mode == "train"
         weights = PARAMETERS * (4 if training else 1)
         data = params.batch * (3 * params.image**2 + (1 if training else _LABELS))
-        return Work(
-            items=params.batch,
-            unit="image",
-            flops=2 * params.batch * (3 * products - convolutions[0].products if training else products),
-            bytes=(weights + data) * setting.item_bytes,
+        return setting.of_all_ranks(
+            Work(
+                items=params.batch,
+                unit="image",
+                flops=2 * params.batch * (3 * products - convolutions[0].products if training else products),
+                bytes=(weights + data) * setting.item_bytes,
+            )
         )
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
@@ -160,15 +162,11 @@ def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
 
 
 def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
-    import torch
-
-    def sgd(weights: Weights) -> torch.optim.Optimizer:
-        return torch.optim.SGD(weights, lr=_LEARNING_RATE, momentum=_MOMENTUM)
-
     lesson = Lesson(
         model=make(params, setting)[0],
-        optimizer=sgd,
+        descent=Descent("SGD", _LEARNING_RATE, _MOMENTUM),
         loss=_loss,
+        first_loss=guessing(_LABELS),
         feeds=[setting.feed(host) for host in _images(params, setting)],
         few=lambda: [host[:_CHECKED_IMAGES] for host in _images(params, setting, _CHECKED_PIXELS)],
         # Without batches to go by, later weights let values grow past all bounds.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from torchmark.errors import UnsupportedError
+from torchmark.records import Work
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +56,17 @@ class Setting(Struct, frozen=True):
     def item_bytes(self) -> int:
         """Bytes of one number, known without torch."""
         return _ITEM_BYTES[self.dtype]
+
+    def of_all_ranks(self, work: Work) -> Work:
+        """What a step of all ranks together is worth, where each of them does so much."""
+        count = self.world_size
+        return Work(work.items * count, work.unit, work.flops and work.flops * count, work.bytes and work.bytes * count)
+
+    @property
+    def checked_weight(self) -> float:
+        """By which a rank multiplies its loss in a check: another one on every rank, and 1 on average. Ranks that all
+        learn from the same few rows have the right gradients then only after they have exchanged them."""
+        return 2 * (self.rank + 1) / (self.world_size + 1)
 
     @contextmanager
     def seeded(self) -> Iterator[None]:

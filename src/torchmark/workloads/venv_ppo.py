@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from torchmark.records import Work
 from torchmark.workloads.contract import Pairs, Setting, Stage, Step, Tensors, Workload
 from torchmark.workloads.fingerprint import fingerprints
+from torchmark.workloads.learning import Descent, first_descents
 from torchmark.workloads.reference import exact_model, plain_kernels
 from torchmark.workloads.reinforcement.known import known_results, load_weights, weights_of
 from torchmark.workloads.reinforcement.networks import OBSERVATION, SHAPES, make_network
@@ -38,8 +39,7 @@ VENV_EPOCHS = 50
 POLICY_EPOCHS = 20
 _GRAPHS = 2
 _VALIDATIONS = 2  # each graph is rolled out on both halves of the records
-_LEARNING_RATE = 4e-5
-_MATCHER_LEARNING_RATE = 6e-4
+_DESCENT, _MATCHER_DESCENT = Descent("Adam", 4e-5), Descent("Adam", 6e-4)
 _CHECKED_WINDOWS = 2
 
 
@@ -212,14 +212,22 @@ class _Job:
         return rewards.mean()
 
     def outputs(self) -> Tensors:
-        """What the first graph's networks and losses make of known rows from the first weights."""
+        """What the first graph's networks, losses and optimisers make of known rows from the first weights."""
+        import torch
+
         graph = self.graphs[0]
         kept = [weight.detach().clone() for weight in weights_of(graph.modules)]
         load_weights(graph.modules, self._first_weights())
         rows = self.setting.place(_make_windows(self.setting)[0, :_CHECKED_WINDOWS])
-        results = known_results(graph.networks, weights_of(graph.modules), rows.transpose(0, 1))
+        weights, optimizers = weights_of(graph.modules), (graph.optimizer, graph.matcher_optimizer)
+        results = known_results(graph.networks, weights, rows.transpose(0, 1))
+        for weight, gradient in zip(weights, results[-len(weights) :], strict=True):
+            weight.grad = gradient
+        descents = [descent.sum() for descent in first_descents(optimizers, weights)]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         load_weights(graph.modules, kept)
-        return results
+        return [*results, torch.stack(descents)]
 
     def _first_weights(self) -> Tensors:
         first = _make_modules(self.params, self.setting)[0][0]
@@ -257,29 +265,32 @@ def _make_modules(params: Params, setting: Setting) -> tuple[list[list[nn.Module
 
 
 def _make_graph(modules: list[nn.Module], setting: Setting) -> _Graph:
-    import torch
-
     placed = [setting.place_model(module) for module in modules]
     networks = Networks(*(setting.compiled(module) for module in placed))
     policy, transition, matcher, value = placed
     return _Graph(
         tuple(placed),
         networks,
-        torch.optim.Adam(weights_of([policy, transition, value]), lr=_LEARNING_RATE),
-        torch.optim.Adam(matcher.parameters(), lr=_MATCHER_LEARNING_RATE),
+        _DESCENT.optimizer(weights_of([policy, transition, value])),
+        _MATCHER_DESCENT.optimizer(matcher.parameters()),
     )
 
 
 def _make_learner(modules: list[nn.Module], setting: Setting) -> _Learner:
-    import torch
-
     placed = [setting.place_model(module) for module in modules]
     policy, value = (setting.compiled(module) for module in placed)
-    return _Learner(policy, value, torch.optim.Adam(weights_of(placed), lr=_LEARNING_RATE))
+    return _Learner(policy, value, _DESCENT.optimizer(weights_of(placed)))
 
 
 def _reference(params: Params, setting: Setting) -> Tensors:
+    import torch
+
     modules = [exact_model(module) for module in _make_modules(params, setting)[0][0]]
     rows = _make_windows(setting)[0, :_CHECKED_WINDOWS].double()
+    weights = weights_of(modules)
+    ways = [_MATCHER_DESCENT if kind == "matcher" else _DESCENT for kind in SHAPES]
+    moves = [way.first_move for way, module in zip(ways, modules, strict=True) for _ in module.parameters()]
     with plain_kernels():
-        return known_results(Networks(*modules), weights_of(modules), rows.transpose(0, 1))
+        results = known_results(Networks(*modules), weights, rows.transpose(0, 1))
+        gradients = zip(moves, results[-len(weights) :], strict=True)
+        return [*results, torch.stack([(gradient * move(gradient)).sum() for move, gradient in gradients])]

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from torchmark.records import Work
 from torchmark.workloads.contract import ATTENTION, Setting, Step, Tensors, Workload
 from torchmark.workloads.encoder import SHAPES, Size, activations, layer_parameters, layer_products
-from torchmark.workloads.learning import Forward, Lesson, Weights, prepare_training
+from torchmark.workloads.learning import Descent, Forward, Lesson, guessing, prepare_training
 
 if TYPE_CHECKING:
     import torch
@@ -48,11 +48,13 @@ class VitTrain(Workload):
         layers = layer_products(shape, params.batch, patches + 1) + params.batch * shape.hidden * _LABELS
         embedding = params.batch * patches * _PATCH_VALUES * shape.hidden
         images = params.batch * 3 * params.image**2
-        return Work(
-            items=params.batch,
-            unit="image",
-            flops=2 * (3 * layers + 2 * embedding),
-            bytes=(6 * parameter_count(params) + images) * setting.item_bytes + params.batch * 8,
+        return setting.of_all_ranks(
+            Work(
+                items=params.batch,
+                unit="image",
+                flops=2 * (3 * layers + 2 * embedding),
+                bytes=(6 * parameter_count(params) + images) * setting.item_bytes + params.batch * 8,
+            )
         )
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
@@ -61,18 +63,13 @@ class VitTrain(Workload):
         return setting.item_bytes * (4 * parameter_count(params) + numbers)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
-        import torch
-
         with setting.seeded():
             model = make_model(params, setting.ways.get("attention")).to(setting.torch_dtype)
-
-        def adam(weights: Weights) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(weights, lr=_LEARNING_RATE)
-
         lesson = Lesson(
             model=model,
-            optimizer=adam,
+            descent=Descent("AdamW", _LEARNING_RATE),
             loss=_loss,
+            first_loss=guessing(_LABELS),
             feeds=[setting.feed(host) for host in _images(params, setting)],
             few=lambda: _other_images(params, setting),
         )

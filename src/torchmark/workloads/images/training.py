@@ -69,12 +69,13 @@ class ImageTraining(Workload):
         """Each layer is gone through once forward and twice back, but nobody asks for the gradient of an image. Bytes:
         the batch is read; weights and what momentum keeps of their gradients are read and written. On every rank."""
         bytes_once = (4 * self.parameters + params.batch * self.pixels) * setting.item_bytes
-        flops, ranks = 2 * params.batch * (3 * sum(self.products) - self.products[0]), setting.world_size
-        return Work(
-            items=params.batch * ranks,
-            unit="image",
-            flops=flops * ranks,
-            bytes=(bytes_once + params.batch * _LABEL_BYTES) * ranks,
+        return setting.of_all_ranks(
+            Work(
+                items=params.batch,
+                unit="image",
+                flops=2 * params.batch * (3 * sum(self.products) - self.products[0]),
+                bytes=bytes_once + params.batch * _LABEL_BYTES,
+            )
         )
 
     def prepare(self, params: Any, setting: Setting) -> Step:
@@ -115,16 +116,16 @@ class Classifier:
     def run(self) -> torch.Tensor:
         """One step: the next batch from the loader, forward, backward, move the weights."""
         images, labels = self.train.take()
-        loss = self.learn(self.forward, self.setting.place(images), self.setting.place(labels))
+        loss = self.learn(self.setting.place(images), self.setting.place(labels))
         self.last_loss = loss
         if self.recipe.reads_loss:
             self.running_loss += float(loss)
         return self.setting.drain(loss)
 
-    def learn(self, forward: Callable[..., Any], images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def learn(self, images: torch.Tensor, labels: torch.Tensor, weight: float | None = None) -> torch.Tensor:
         self.optimizer.zero_grad()
-        loss = self.recipe.loss(forward(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self.recipe.loss(self.forward(images), labels)
+        (loss if weight is None else weight * loss).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()
 
@@ -174,11 +175,8 @@ class Classifier:
         _load_weights(weights, list(self.setting.place_model(self.make_network()).parameters()))
         images, labels = self.few()
         times = self.batch // len(images)
-        # The other ranks take no part in the check, so it must not wait for them.
-        forward = self.forward if self.setting.world_size == 1 else self.network
-        loss = self.learn(
-            forward, self.setting.place(images.repeat(times, 1, 1, 1)), self.setting.place(labels.repeat(times))
-        )
+        batch = self.setting.place(images.repeat(times, 1, 1, 1)), self.setting.place(labels.repeat(times))
+        loss = self.learn(*batch, weight=self.setting.checked_weight)
         gradients = self._comparable([weight.grad.clone() for weight in weights if weight.grad is not None])
         moved = [weight.detach().clone() for weight in weights]
         _load_weights(weights, kept[0])

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from torchmark.errors import UnsupportedError, UsageError
 from torchmark.workloads.contract import GRADIENTS, LAYOUT, Setting, Step, Tensors, Workload
 from torchmark.workloads.fingerprint import fingerprints
-from torchmark.workloads.learning import Forward, Lesson, Weights, exact_gradients, prepare_training
+from torchmark.workloads.learning import Descent, Forward, Lesson, exact_results, prepare_training
 from torchmark.workloads.own.proof import Proof, few_rows, roundings_of
 from torchmark.workloads.own.tensors import Inputs, leaves_of, tensors_of
 from torchmark.workloads.own.worth import find_work
@@ -91,21 +91,16 @@ def _prepare_inference(made: Made, setting: Setting) -> Step:
 
 
 def _prepare_training(made: Made, again: Callable[[], Made], setting: Setting) -> Step:
-    import torch
-
     if not any(weight.requires_grad for weight in made.model.parameters()):
         raise UnsupportedError("the model has no weights to train", "Measure it with --mode infer")
 
     def learn(forward: Forward, *batch: torch.Tensor) -> torch.Tensor:
         return made.loss(made.inputs.call(forward, batch), *batch)
 
-    def adam(weights: Weights) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(weights, lr=_LEARNING_RATE)
-
     kept = _copies(made.inputs)
     lesson = Lesson(
         model=made.model,
-        optimizer=adam,
+        descent=Descent("AdamW", _LEARNING_RATE),
         loss=learn,
         feeds=[setting.feed(tensor) for tensor in made.inputs.tensors],
         few=lambda: few_rows(kept).tensors,
@@ -119,7 +114,7 @@ def _prepare_training(made: Made, again: Callable[[], Made], setting: Setting) -
         return step.outputs() if step.outputs and proof.reference() else ()
 
     def reference() -> Tensors:
-        return exact_gradients(lesson, made.model, proof.dtype) if proof.reference() else ()
+        return exact_results(lesson, made.model, proof.dtype) if proof.reference() else ()
 
     roundings = max(step.roundings, roundings_of(made.model))
     return replace(step, outputs=outputs, reference=reference, roundings=roundings)

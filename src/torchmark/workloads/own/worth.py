@@ -24,12 +24,8 @@ def find_work(model: torch.nn.Module, inputs: Inputs, learn: Callable[..., Any] 
     flops = _count(model, inputs, learn, outputs)
     weights = _weights_read(model, inputs) * (_TRAINED if learn else _READ)
     numbers = weights + sum(tensor.numel() for tensor in (*inputs.tensors, *outputs))
-    return Work(
-        items=(inputs.rows or 1) * setting.world_size,
-        unit="sample" if inputs.rows else "step",
-        flops=flops and flops * setting.world_size,
-        bytes=numbers * setting.item_bytes * setting.world_size,
-    )
+    unit = "sample" if inputs.rows else "step"
+    return setting.of_all_ranks(Work(inputs.rows or 1, unit, flops, numbers * setting.item_bytes))
 
 
 def _count(
