@@ -116,6 +116,16 @@ def test_an_image_is_the_one_that_the_usual_pipeline_makes() -> None:
         torch.testing.assert_close(last, made.images, rtol=1e-3, atol=1e-3)
 
 
+def test_calls_of_the_unet_are_counted_and_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    predict = stable_diffusion._Job._predict_noise
+    monkeypatch.setattr(stable_diffusion._Job, "_predict_noise", lambda *given: (predict(*given), predict(*given))[0])
+    step = prepare_tiny("stable-diffusion")
+    step.run()
+    check_step(step, "float32")
+    assert step.metrics is not None
+    assert step.metrics()["unet_calls"] == 2 * step.job_steps
+
+
 def test_a_job_encodes_iterates_and_decodes_unless_told_not_to() -> None:
     workload = find_workload("stable-diffusion")
     whole = prepare_tiny("stable-diffusion")

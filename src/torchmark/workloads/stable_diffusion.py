@@ -96,7 +96,7 @@ class StableDiffusion(Workload):
             roundings=24,  # measured: the UNet's hundreds of layers come to less than half of this
             job_steps=len(job.timesteps),
             stages=tuple(stages),
-            metrics=lambda: {"unet_calls": float(len(job.timesteps)), "parameters": float(weights)},
+            metrics=lambda: {"unet_calls": job.calls_per_image, "parameters": float(weights)},
             notes={"attention": "sdpa"},
         )
 
@@ -115,6 +115,7 @@ class _Job:
         latents = params.size // _PIXELS_PER_LATENT
         self._noise = setting.place(_noise(setting, latents))
         self._latents, self._done = self._noise, 0
+        self._calls = self._iterations = 0
         self._ids = setting.place(_token_ids(SHAPES[params.model], setting))
         self._embeddings = self.encode()
 
@@ -135,6 +136,7 @@ class _Job:
                 self._latents, self._done = self._noise, 0
             latents = self._latents.to(self._setting.device)
             predicted = self._predict_noise(latents, self._done, self._embeddings)
+            self._iterations += 1
             latents = self._scheduler.step(_guided(predicted), self.timesteps[self._done], latents, return_dict=False)[
                 0
             ]
@@ -144,10 +146,16 @@ class _Job:
     def _predict_noise(self, latents: torch.Tensor, index: int, embeddings: torch.Tensor) -> torch.Tensor:
         import torch
 
+        self._calls += 1
         predicted: torch.Tensor = self._predict(
             torch.cat((latents, latents)), self._placed[index], encoder_hidden_states=embeddings, return_dict=False
         )[0]
         return predicted
+
+    @property
+    def calls_per_image(self) -> float:
+        """Calls of the UNet in all iterations of an image, from those that were counted so far."""
+        return len(self.timesteps) * self._calls / max(self._iterations, 1)
 
     def decode(self) -> torch.Tensor:
         return self._decode(self._latents.to(self._setting.device))
@@ -164,13 +172,14 @@ class _Job:
         import torch
 
         place, setting = self._setting.place, self._setting
-        latents = place(_noise(setting, _CHECKED_LATENTS))
+        latents, calls = place(_noise(setting, _CHECKED_LATENTS)), self._calls
         with torch.inference_mode():
             text = self._models["text"](input_ids=self._ids[:, :_CHECKED_TOKENS]).last_hidden_state
             embeddings = place(_checked_embeddings(SHAPES[self._params.model], setting))
             predicted = self._predict_noise(latents, 0, embeddings)
             scheduler = _make_scheduler(self._params)
             moved = scheduler.step(_guided(predicted), self.timesteps[0], latents, return_dict=False)[0]
+        self._calls = calls  # that of the check is part of no image
         small = place(_noise(setting, _CHECKED_DECODED))
         return (text, predicted, moved, *([self._decode(small)] if self._params.decode else []))
 
