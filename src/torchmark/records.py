@@ -241,6 +241,7 @@ class JobEstimate(Struct, frozen=True):
     whole: bool
     stages: Annotated[tuple[StageEstimate, ...], SEVERAL] = ()
     epochs: Whole = 0  # times that it goes through its data; 0: there is no such number
+    note: Text = ""  # why it was not run whole although it was to be
 
 
 class Sustained(Struct, frozen=True):
@@ -308,6 +309,7 @@ class RunHeader(Struct, frozen=True):
     target: Real = 0.01
     steps: Whole | None = None
     sustain_s: Real | None = None
+    guarded: bool = False  # what would not fit into memory is left out, as nobody asked for it by name
     open_ended: bool = False  # more cases than these may follow, as what is found asks for them
     seed: Whole = 0
 

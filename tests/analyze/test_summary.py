@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from torchmark.analyze.series import read_series
 from torchmark.analyze.summary import Observations, combine, combine_results, process_spread, summarise
-from torchmark.records import Contention, Estimate, Memory, NumericCheck, Work
+from torchmark.records import Contention, Estimate, JobEstimate, Memory, NumericCheck, Run, StageEstimate, Work
+from torchmark.report.figures import jobs
 
 CENTERS = st.lists(st.floats(1e-6, 10), min_size=2, max_size=6)
 
@@ -199,3 +201,14 @@ def test_results_keep_the_worst_check_the_most_memory_and_the_sum_of_phases(make
 def test_the_spread_between_processes_needs_two(make_estimate) -> None:
     assert process_spread([make_estimate()]) is None
     assert process_spread([make_estimate(1.0), make_estimate(1.1)]) == pytest.approx(0.0707 / 1.05, rel=1e-3)
+
+
+def test_why_a_job_was_not_run_whole_is_told_whichever_process_said_so(make_result, make_header) -> None:
+    stages = (StageEstimate("step", 10, 1.0, 0.9, 1.1),)
+    told = [JobEstimate(seconds, 9.0, 13.0, whole=False, stages=stages) for seconds in (10.0, 11.0, 12.0)]
+    told[0] = replace(told[0], note="not run whole")
+    combined = combine_results([make_result(job=job) for job in told])
+    assert combined.job is not None
+    assert (combined.job.seconds, combined.job.note) == (11.0, "not run whole")
+    ((_, text),) = jobs(Run(make_header(), (combined,)))
+    assert text.endswith("extrapolated from 10 × step; not run whole")

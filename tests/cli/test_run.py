@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from torchmark import cli
+from torchmark.cli.planning import make_header, make_plan, plan_rest
+from torchmark.records import Run, parse_case
 from torchmark.store import load
 
 COMMAND = [sys.executable, "-m", "torchmark"]
@@ -241,6 +243,17 @@ def test_a_run_that_was_killed_loses_no_finished_case_and_can_be_resumed(tmp_pat
     resumed = load(out)
     assert [result.status for result in resumed.results] == ["ok"] * 3
     assert (resumed.header, resumed.results[0]) == (kept.header, kept.results[0])
+
+
+def test_a_suite_that_goes_on_leaves_out_what_does_not_fit_and_named_cases_are_tried(full_run) -> None:
+    options = {"budget_s": None, "timeout_s": 600.0, "target": None, "steps": None, "sustain_s": None, "seed": 0}
+    options |= {"suite_name": None, "rigor": "default", "data": None, "nodes": 1, "rendezvous": None, "dry_run": True}
+    cases = tuple(map(parse_case, CASES))
+    for workloads, is_guarded in (((), True), (("null",), False)):
+        plan = make_plan(cases, options | {"workloads": workloads})
+        header = make_header(plan, full_run.header.machine, None)
+        rest, _ = plan_rest(Run(header), options)
+        assert plan.guarded == header.guarded == rest.guarded == is_guarded
 
 
 def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -52,6 +52,26 @@ def test_a_worker_says_what_it_does_and_gives_its_result(play, fresh: bool) -> N
     assert workers() == []
 
 
+def test_the_start_is_timed_from_outside_where_all_of_it_is_seen(play) -> None:
+    play("stream=iid2,step=0.01")
+    began = time.monotonic()
+    ended = run(fresh=True)
+    took_s = time.monotonic() - began
+    assert isinstance(ended.answer, Measured)
+    phases = ended.answer.result.phases_s
+    assert 0.05 < phases["start"] < took_s  # a new interpreter
+    assert sum(phases.values()) < took_s
+
+
+def test_a_worker_is_ended_where_nobody_follows_it_to_its_end(play) -> None:
+    play("fault=hang,after=0")
+    heard = Launcher(imports_torch=False).follow(MeasureJob(CASE, Settings()), 60.0)
+    assert isinstance(next(heard), Phase)
+    assert workers()
+    heard.close()
+    assert workers() == []
+
+
 def test_a_worker_that_aborts_is_a_crash_with_its_signal_and_its_phase(play) -> None:
     play("fault=crash")
     ended = run()

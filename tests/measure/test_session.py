@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
+from torchmark.measure.cases import memory_needed
 from torchmark.measure.session import Event, Finished, Plan, Session, Started, results_so_far
-from torchmark.records import Machine, Result, Run, parse_case
+from torchmark.records import DeviceInfo, Machine, Result, Run, parse_case
 
 FIRST, SECOND = (parse_case(f"null/infer@fake/float32+threads={number}") for number in (1, 2))
 PLAN = Plan((FIRST, SECOND), budget_s=30.0)
@@ -92,7 +95,29 @@ def test_what_the_budget_has_no_time_for_is_skipped_with_the_reason(play) -> Non
     assert [found[case.text].status for case in (FIRST, SECOND)] == ["ok", "skipped"]
     assert [event.case for event in seen if isinstance(event, Started)] == [FIRST]
     reason = found[SECOND.text].reason or ""
-    assert reason == "the budget of 0.3 s was spent before its turn. Give it more time with --budget"
+    found_out = re.fullmatch(
+        r"the budget of 0\.3 s was spent before its turn; judged by the others, it needs about (\S+) s\. "
+        "Give it more time with --budget",
+        reason,
+    )
+    assert found_out
+    assert float(found_out[1]) >= 3 * 0.02 * 0.9
+
+
+def test_what_does_not_fit_into_memory_is_left_out_of_a_suite_all_ranks_on_a_cpu_counted(full_run) -> None:
+    one = parse_case("bert-classify/train@cpu/float32")
+    four = replace(one, workers=4)
+    needed = memory_needed(one)
+    assert needed is not None
+    assert (memory_needed(four), memory_needed(four, nodes=2)) == (4 * needed, 2 * needed)
+    assert memory_needed(replace(four, device="cuda:0")) == needed
+    cpu = DeviceInfo("cpu", "cpu", int(2 * needed))
+    machine = replace(full_run.header.machine, devices=(cpu,))
+    seen = events(Plan((four,), budget_s=10.0, guarded=True), machine=machine)
+    assert not [event for event in seen if isinstance(event, Started)]
+    (found,) = latest(seen).values()
+    assert found.status == "skipped"
+    assert "GiB where there are" in (found.reason or "")
 
 
 def test_a_noisy_case_with_much_time_is_not_ended_for_being_late(play) -> None:

@@ -213,7 +213,8 @@ def _combine_jobs(jobs: Sequence[JobEstimate]) -> JobEstimate | None:
     if whole or not jobs:
         return whole[0] if whole else None
     middle = sorted(jobs, key=lambda job: job.seconds)[len(jobs) // 2]
-    return replace(middle, low_s=min(job.low_s for job in jobs), high_s=max(job.high_s for job in jobs))
+    note = next((job.note for job in jobs if job.note), "")
+    return replace(middle, low_s=min(job.low_s for job in jobs), high_s=max(job.high_s for job in jobs), note=note)
 
 
 def _which_process(results: Sequence[Result], failed: Result) -> str | None:

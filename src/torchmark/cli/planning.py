@@ -166,6 +166,7 @@ def make_header(plan: Plan, machine: Machine, label: str | None) -> RunHeader:
         target=plan.target,
         steps=plan.steps,
         sustain_s=plan.sustain_s,
+        guarded=plan.guarded,
         seed=plan.seed,
     )
 
@@ -193,6 +194,7 @@ def plan_rest(run: Run, path: Path, options: dict[str, Any]) -> tuple[Plan, dict
         sustain_s=header.sustain_s,
         seed=header.seed,
         data=options["data"],
+        guarded=header.guarded,
         rendezvous=find_rendezvous(cases, options),
     )
     return plan, done

@@ -18,7 +18,7 @@ from torchmark.measure.ways import check_ways
 from torchmark.meters.contention import allowed_cores
 from torchmark.records import DTYPES, MOST_CASES, TRANSFERS, Case, Value, parse_case, parse_value
 from torchmark.workloads import find_workload
-from torchmark.workloads.contract import Workload
+from torchmark.workloads.contract import Setting, Workload
 
 COMPILE_MODES = ("off", "on", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _MOST_THREADS = 4096
@@ -91,6 +91,15 @@ def check_case(case: Case) -> Case:
 def full_params(case: Case) -> Struct:
     """All parameters of the case's workload, those at their default included."""
     return read_params(find_workload(case.workload), case.params)
+
+
+def memory_needed(case: Case, nodes: int = 1) -> float | None:
+    """About how much memory of its device a case needs at its peak; None where that is too little to matter. Ranks
+    share a CPU; of other devices each has one of its own."""
+    setting = Setting(mode=case.mode, device=case.device, dtype=case.dtype)
+    needed = find_workload(case.workload).memory_bytes(full_params(case), setting)
+    ranks = case.workers // nodes if case.device == "cpu" else 1
+    return None if needed is None else needed * ranks
 
 
 def range_of(case: Case, name: str) -> tuple[int, int] | None:

@@ -34,16 +34,25 @@ def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) 
     )
 
 
-def run_whole(step: Step, device: Device, expected: JobEstimate, listen: Callable[[float], None]) -> JobEstimate:
-    """Every step of the job, one after another; `listen` hears the share that is done."""
+def run_whole(
+    step: Step, device: Device, expected: JobEstimate, time_left_s: float, listen: Callable[[float], None]
+) -> JobEstimate | None:
+    """Every step of the job, one after another; `listen` hears the share that is done. None where it is not done in
+    the time that is left: it is not even begun if that is known before."""
     started = device.clock()
     total = max(expected.seconds, 1e-9)
+    if total > time_left_s:
+        return None
+    last_s = 0.0
     for run, estimate in zip((step.run, *(stage.run for stage in step.stages)), expected.stages, strict=True):
         time_block, left = device.timer(run), estimate.steps  # a timer, because with several ranks all must run it
         most = max(1, int(total / 20 / max(estimate.center_s, 1e-9)))
         while left:
-            time_block(min(most, left))
-            left -= min(most, left)
+            count = min(most, left)
+            if device.clock() - started + max(count * estimate.center_s, last_s) > time_left_s:
+                return None
+            last_s = time_block(count).total_s
+            left -= count
             listen((device.clock() - started) / total)
     seconds = device.clock() - started
     return replace(expected, seconds=seconds, low_s=seconds, high_s=seconds, whole=True)

@@ -9,18 +9,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import msgspec
 import psutil
+from msgspec.structs import replace
 
 from torchmark.devices import forbid_fallback
 from torchmark.measure import preload
 from torchmark.measure.lifeline import STARTER
-from torchmark.measure.messages import Measured, Message, Phase, Refused, Surveyed, decode_message, encode
+from torchmark.measure.messages import START, Measured, Message, Phase, Refused, Surveyed, decode_message, encode
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.records import Status
 from torchmark.workloads.own.files import known_files, serve_knowing
@@ -42,6 +43,13 @@ class Ended:
     def __init__(self, answer: Message | None, status: Status = "ok", reason: str = "") -> None:
         self.answer, self.status, self.reason = answer, status, reason
 
+    def since(self, start_s: float) -> Ended:
+        """The same with the time until the worker's first word, of which the worker itself has seen the least part."""
+        if not isinstance(self.answer, Measured) or START not in self.answer.result.phases_s:
+            return self
+        result = self.answer.result
+        return Ended(Measured(replace(result, phases_s=result.phases_s | {START: start_s})), self.status, self.reason)
+
 
 class Launcher:
     """Fresh processes for jobs. On Linux they are forked from a server that has imported torch but never used it."""
@@ -62,17 +70,27 @@ class Launcher:
 
     def run(self, job: msgspec.Struct, timeout_s: float, listen: Listen) -> Ended:
         """Start a worker for the job, hand out what it says, and return when it has ended or had to be ended."""
+        with contextlib.closing(self.follow(job, timeout_s)) as heard:
+            for said in heard:
+                if isinstance(said, Ended):
+                    return said
+                listen(said)
+        raise AssertionError("a worker ended without saying how")
+
+    def follow(self, job: msgspec.Struct, timeout_s: float) -> Generator[Message | Ended]:
+        """The same, bit by bit: what the worker says as soon as it does, and at last how it ended. Close it early to
+        end the worker."""
         try:
-            return self._run(job, timeout_s, listen)
+            yield from self._run(job, timeout_s)
         except NotStarted:  # the server was killed at this very moment; once it is seen to be dead there is a new one
             time.sleep(RESTART_S)
             try:
-                return self._run(job, timeout_s, listen)
+                yield from self._run(job, timeout_s)
             except NotStarted as error:
-                return Ended(None, "crashed", f"no worker could be started: {type(error.__cause__).__name__}")
+                yield Ended(None, "crashed", f"no worker could be started: {type(error.__cause__).__name__}")
 
-    def _run(self, job: msgspec.Struct, timeout_s: float, listen: Listen) -> Ended:
-        kills = memory_kills()
+    def _run(self, job: msgspec.Struct, timeout_s: float) -> Generator[Message | Ended]:
+        kills, launched = memory_kills(), time.monotonic()
         ours, theirs = self._context.Pipe()
         lifeline_end, lifeline = self._context.Pipe(duplex=False)
         from torchmark.measure.worker import serve
@@ -89,10 +107,13 @@ class Launcher:
             lifeline_end.close()
             with contextlib.suppress(OSError):  # it died before it could listen: what is said of it tells how
                 ours.send_bytes(encode(job))
-            ended = _attend(process, ours, time.monotonic() + timeout_s, timeout_s, listen, kills)
-            if ended.answer:
-                process.join(LEAVING_S)  # its data loaders put their things away
-            return ended
+            start_s = None
+            with contextlib.closing(_attend(process, ours, time.monotonic() + timeout_s, timeout_s, kills)) as heard:
+                for said in heard:
+                    start_s = time.monotonic() - launched if start_s is None else start_s
+                    if isinstance(said, Ended) and said.answer:
+                        process.join(LEAVING_S)  # its data loaders put their things away
+                    yield said.since(start_s) if isinstance(said, Ended) else said
         finally:
             end_process(process)
             ours.close()
@@ -165,9 +186,11 @@ def _hush_tracker() -> None:
         os.environ["PYTHONWARNINGS"] = f"{given},{wanted}".lstrip(",")
 
 
-def _attend(process, pipe: Connection, deadline: float, timeout_s: float, listen: Listen, kills: int) -> Ended:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
+def _attend(  # type: ignore[no-untyped-def]  # contexts have process classes of their own
+    process, pipe: Connection, deadline: float, timeout_s: float, kills: int
+) -> Generator[Message | Ended]:
     """Sleep on the pipe until something is said; never poll: a busy parent would disturb what it measures."""
-    phase = "start"
+    phase = START
     with _death_of(process) as death, _killed_at(process, deadline + GRACE_S):
         while True:
             left = max(deadline - time.monotonic(), 0.0)
@@ -179,17 +202,21 @@ def _attend(process, pipe: Connection, deadline: float, timeout_s: float, listen
             except (EOFError, OSError):
                 message = None
             except msgspec.MsgspecError as error:
-                return Ended(None, "crashed", f"the worker said during {phase} what cannot be read: {error}")
+                yield Ended(None, "crashed", f"the worker said during {phase} what cannot be read: {error}")
+                return
             if message is None and (not ready or time.monotonic() > deadline):
-                return Ended(None, "timeout", f"no result after {timeout_s:g} s; it was busy with: {phase}")
+                yield Ended(None, "timeout", f"no result after {timeout_s:g} s; it was busy with: {phase}")
+                return
             if message is None:
                 process.join(GRACE_S)
-                return Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
+                yield Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
+                return
             if isinstance(message, Measured | Surveyed | Refused):
-                return Ended(message)
+                yield Ended(message)
+                return
             if isinstance(message, Phase):
                 phase = message.name
-            listen(message)
+            yield message
 
 
 @contextlib.contextmanager

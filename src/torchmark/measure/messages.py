@@ -8,6 +8,8 @@ from msgspec import Struct
 from torchmark.measure.sampling import Progress, Settings
 from torchmark.records import Case, Caution, Machine, Result, Status
 
+START = "start"  # the phase before a worker has said anything
+
 
 class Rendezvous(Struct, frozen=True):
     """Where the nodes of a run meet, how many they are, and how long one waits for the others."""
@@ -26,6 +28,7 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
     process: int = 0
     preheat_s: float = 0.0
     time_left_s: float | None = None  # of the whole run: what cannot fit into this is skipped
+    deadline_s: float | None = None  # by the steady clock, which all processes share: when this one is ended
     watch: bool = False
     whole: bool = False  # run the whole job, too
     data: str | None = None  # folder with the real data sets

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from torchmark.analyze.roofline import NONE, Ceilings
 from torchmark.analyze.summary import combine_results, process_spread
 from torchmark.errors import DeviceError, TorchmarkError
-from torchmark.measure.cases import full_params
+from torchmark.measure.cases import memory_needed
+from torchmark.measure.foresight import least_s, preparing_s
 from torchmark.measure.launch import Ended, Launcher
 from torchmark.measure.messages import Measured, MeasureJob, Message, Refused, Rendezvous, Surveyed, SurveyJob
 from torchmark.measure.roof import Roof
@@ -20,7 +21,6 @@ from torchmark.measure.sampling import DEFAULTS, Settings
 from torchmark.measure.ways import environment_of
 from torchmark.records import Case, Machine, Result, Rigor, Run
 from torchmark.workloads import find_workload
-from torchmark.workloads.contract import Setting
 
 PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
 SURVEY_TIMEOUT_S = 120.0
@@ -212,7 +212,7 @@ class Session:
         assert last.estimate is not None
         missed = max(last.estimate.precision / self._plan.target, 1.0) if last.estimate.center_s > 0 else 1.0
         steps_s: float = min(last.phases_s.get("steps", 0.0) * min(missed, MOST_MISSED) ** 2, MOST_NEED_S)
-        return _preparing_s(last) + max(steps_s, 1.0)
+        return preparing_s(last) + max(steps_s, 1.0)
 
     def _job(self, case: Case, process: int, share: float) -> MeasureJob:
         first_on_device = case.device not in self._warm
@@ -224,6 +224,7 @@ class Session:
             process=process,
             preheat_s=min(PREHEAT_S, share / 4) if first_on_device else 0.0,
             time_left_s=None if self._is_fixed() else self._deadline - time.monotonic(),
+            deadline_s=time.monotonic() + self._plan.timeout_s,
             whole=self._plan.rigor == "rigorous" and process == 0,
             data=self._plan.data,
             rendezvous=self._plan.rendezvous,
@@ -251,18 +252,22 @@ class Session:
         return combined
 
     def _skipped(self, case: Case) -> Result:
-        reason = f"the budget of {self._plan.budget_s:g} s was spent before its turn. Give it more time with --budget"
+        known = [self._combined(results) for results in self._results.values()]
+        needed_s = least_s(case, known)
+        needs = "" if needed_s is None else f"; judged by the others, it needs about {needed_s:.3g} s"
+        reason = (
+            f"the budget of {self._plan.budget_s:g} s was spent before its turn{needs}. Give it more time with --budget"
+        )
         return Result(case=case, status="skipped", reason=reason, version=find_workload(case.workload).version)
 
     def _too_large(self, case: Case) -> Result | None:
         """A suite leaves out what cannot fit; named by itself, the case is tried and ends as `oom`."""
-        workload = find_workload(case.workload)
-        setting = Setting(mode=case.mode, device=case.device, dtype=case.dtype)
-        needed, room = workload.memory_bytes(full_params(case), setting), self._room(case.device)
+        nodes = self._plan.rendezvous.nodes if self._plan.rendezvous else 1
+        needed, room = memory_needed(case, nodes), self._room(case.device)
         if needed is None or room is None or needed <= room:
             return None
         reason = f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}. Name the case to try it"
-        return Result(case=case, status="skipped", reason=reason, version=workload.version)
+        return Result(case=case, status="skipped", reason=reason, version=find_workload(case.workload).version)
 
     def _room(self, device: str) -> float | None:
         found = [info.memory_bytes for info in (self._machine.devices if self._machine else ()) if info.name == device]
@@ -338,10 +343,6 @@ def result_of(case: Case, ended: Ended) -> Result:
     return Result(case=case, status=ended.status, reason=ended.reason, version=find_workload(case.workload).version)
 
 
-def _preparing_s(result: Result) -> float:
-    return sum(seconds for name, seconds in result.phases_s.items() if name not in ("steps", "preheat", "job"))
-
-
 def _is_costly(result: Result) -> bool:
     """Preparing took more than its share of the budget: to do that three times would leave no time for steps."""
-    return result.budget_s is not None and _preparing_s(result) > result.budget_s
+    return result.budget_s is not None and preparing_s(result) > result.budget_s

@@ -23,6 +23,7 @@ from torchmark.measure.jobs import measure_job, run_whole
 from torchmark.measure.lifeline import end_with, lead_own_group
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.messages import (
+    START,
     Measured,
     MeasureJob,
     Message,
@@ -55,6 +56,7 @@ ENOUGH_SAMPLES = 8.5  # steps that a slow case gets at least
 SLOW_SHARES = 3.0  # budgets of its own that a slow case may take for that
 SURELY_FITS = 0.2  # of what is left of the run
 DEAR_STEP_S = 2.0
+ENDING_S = 2.0  # for a worker to sum up and say what it has found
 
 Say = Callable[[Message], None]
 
@@ -111,7 +113,7 @@ class Phases:
 
     def __init__(self, say: Say) -> None:
         self.seconds: dict[str, float] = {}
-        self.current = "start"
+        self.current = START
         self._say, self._since = say, time.monotonic()
 
     def enter(self, name: str) -> None:
@@ -224,10 +226,13 @@ def _time(job: MeasureJob, device: Device, step: Step, first_s: float, settings:
 
 
 def _measure_job(job: MeasureJob, step: Step, estimate: Estimate, device: Device, say: Say) -> JobEstimate | None:
+    """Run whole where that was asked for and fits; to be ended in the middle would cost the steps, too."""
     expected = measure_job(step, estimate, device, job.settings)
     if not expected or not job.whole:
         return expected
-    return run_whole(step, device, expected, lambda share: say(Phase(f"the whole job, {share:.0%}")))
+    left_s = math.inf if job.deadline_s is None else job.deadline_s - time.monotonic() - ENDING_S
+    whole = run_whole(step, device, expected, left_s, lambda share: say(Phase(f"the whole job, {share:.0%}")))
+    return whole or replace(expected, note="not run whole, for which --timeout left too little time")
 
 
 def setting_of(job: MeasureJob, place: str, rank: int, world_size: int) -> Setting:

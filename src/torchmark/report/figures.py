@@ -153,7 +153,8 @@ def jobs(run: Run) -> list[tuple[Result, str]]:
         parts = ", ".join(f"{stage.steps} × {stage.name}" for stage in result.job.stages if stage.steps)
         known = "run whole" if result.job.whole else f"{duration(result.job.low_s)} to {duration(result.job.high_s)}"
         source = "" if result.job.whole else ", extrapolated from"
-        found.append((result, f"{duration(result.job.seconds)} ({known}){source or ':'} {parts}"))
+        note = f"; {result.job.note}" if result.job.note else ""
+        found.append((result, f"{duration(result.job.seconds)} ({known}){source or ':'} {parts}{note}"))
     return found
 
 

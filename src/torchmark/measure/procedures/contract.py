@@ -10,15 +10,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from torchmark.devices.contract import Device
-from torchmark.measure.cases import full_params
+from torchmark.measure.cases import full_params, memory_needed
+from torchmark.measure.foresight import cost_s
 from torchmark.measure.pair import measure_pair
 from torchmark.measure.sampling import DEFAULTS
 from torchmark.measure.stopwatch import Stopwatch, due
 from torchmark.records import Case, Result, Value
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
-
-FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine, to tell cheap rows from dear ones before any was timed
 
 FAULT_SHARE = 0.25  # of the time that is left, for each fault at most
 PAIR_S = 2.0
@@ -47,7 +46,7 @@ class Task(Struct, frozen=True):
     @property
     def memory_bytes(self) -> float | None:
         """About how much memory it needs at its peak; None where that is too little to matter."""
-        return find_workload(self.case.workload).memory_bytes(self.params, self.setting(self.case.device))
+        return memory_needed(self.case)
 
     def due(self, published: int) -> int:
         """How many of so many repetitions to do now."""
@@ -115,7 +114,7 @@ class Procedure(ABC):
         case = task.case
         work = find_workload(case.workload).work(task.params, task.setting(case.device))
         assert work is not None, "a workload whose work takes torch to know needs a procedure that knows it"
-        return max((work.flops or 0.0) / FLOPS_PER_S, (work.bytes or 0.0) / BYTES_PER_S)
+        return cost_s(work)
 
     def faults(self, task: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
         """By how much each fault makes a step longer: 0.05 is 5%. Those that are too slow to try are left out."""

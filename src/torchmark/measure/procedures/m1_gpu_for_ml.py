@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from torchmark.measure.procedures.contract import FLOPS_PER_S, Played, Procedure, Task
+from torchmark.measure.foresight import FLOPS_PER_S
+from torchmark.measure.procedures.contract import Played, Procedure, Task
 from torchmark.measure.stopwatch import Stopwatch
 from torchmark.records import Case
 from torchmark.workloads import find_workload
