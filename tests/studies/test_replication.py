@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from torchmark.measure.session import Finished, Started, survey
 from torchmark.publications import find_publication
 from torchmark.publications.contract import Figure, Publication, PublishedMachine, PublishedTable
 from torchmark.records import DeviceInfo, Machine, Result
+from torchmark.report.sheets import render_replicated
 from torchmark.studies.beside import put_beside
 from torchmark.studies.replicate import Replication, Request, plan_cases, plan_replays
 
@@ -134,11 +136,55 @@ def test_the_right_way_beside_it_and_what_the_difference_is_made_of() -> None:
     assert "seconds of warm-up" in results[text].metrics
 
 
-def test_what_cannot_fit_into_memory_is_out_of_memory_as_it_was_published() -> None:
+def test_what_cannot_fit_into_memory_is_not_tried_and_its_cell_says_so(full_run) -> None:
     text = "bert-classify/train:batch=256,sequence=512@cpu/float32+as-published"
-    (result,) = replicate(Request((tiny("apple-silicon-bert", text),), ("cpu",), budget_s=60.0)).values()
-    assert result.status == "oom"
-    assert "GiB where there are 8" in (result.reason or "")
+    publication = tiny("apple-silicon-bert", text)
+    (result,) = replicate(Request((publication,), ("cpu",), budget_s=60.0)).values()
+    assert result.status == "skipped"
+    assert "GiB. It was not tried, as there are 8" in (result.reason or "")
+    shown = render_replicated(full_run, [put_beside(publication, [result], ["cpu"])], width=120)
+    assert "needs about" in shown
+    assert "--budget" not in shown
+
+
+def test_cases_of_one_process_are_kept_one_by_one() -> None:
+    request = Request((tiny("m1-gpu-for-ml", *TINY["m1-gpu-for-ml"][:2]),), ("cpu",), scale=0.5, budget_s=60.0)
+    kept: list[Result] = []
+    known_at_build: list[int] = []
+
+    def listen(message: Message) -> None:
+        if isinstance(message, Phase) and message.name == "build":
+            known_at_build.append(len(kept))
+
+    for event in Replication(request, machine(), listen).events():
+        kept += [event.result] if isinstance(event, Finished) else []
+    assert known_at_build == [0, 1]
+    assert [result.status for result in kept] == ["ok", "ok"]
+
+
+def test_a_replay_that_was_stopped_in_the_middle_says_so() -> None:
+    (text,) = TINY["m1-chips"][:1]
+    publication = tiny("m1-chips", text)
+
+    def hold(worker: psutil.Process) -> None:
+        """Again and again: nobody says when the first step begins."""
+        with suppress(psutil.NoSuchProcess):
+            while True:
+                worker.suspend()
+                worker.resume()
+                time.sleep(0.005)
+
+    def begin(message: Message) -> None:
+        if isinstance(message, Phase) and message.name == "build":
+            threading.Thread(target=hold, args=workers(), daemon=True).start()
+
+    (result,) = replicate(Request((publication,), ("cpu",), budget_s=120.0), begin).values()
+    assert result.status == "ok", result.reason
+    assert result.estimate is not None
+    assert result.estimate.flags == ("paused",)
+    assert "paused" in [caution.kind for caution in result.cautions]
+    sheet = put_beside(publication, [result], ["cpu"]).sheets[0]
+    assert "stopped in the middle" in sheet.rows[0].own[0].disturbed
 
 
 def test_rows_without_time_say_how_long_they_would_take() -> None:

@@ -16,6 +16,7 @@ from torchmark.analyze.bias import BESIDE, COST, MADE, UNDONE, UNTRIED
 from torchmark.analyze.cautions import contended
 from torchmark.analyze.extrapolation import extrapolate, later_step, overheads
 from torchmark.analyze.laps import Laps
+from torchmark.analyze.pauses import was_paused
 from torchmark.analyze.verdict import contention_of, taken_by_others
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
@@ -26,12 +27,17 @@ from torchmark.measure.procedures import make_procedure
 from torchmark.measure.procedures.contract import Played, Procedure, Task
 from torchmark.measure.process import limit_memory, prepare_torch
 from torchmark.measure.stopwatch import Stopwatch
+from torchmark.measure.timing import PAUSED
 from torchmark.measure.worker import redirect_output
 from torchmark.meters import open_conditions
 from torchmark.meters.memory import HostMemoryMeter
-from torchmark.records import Estimate, JobEstimate, Memory, Result, Trend
+from torchmark.meters.pauses import count_stops, read_moment
+from torchmark.records import Caution, Estimate, JobEstimate, Memory, Result, Trend
 from torchmark.workloads import find_workload
 
+_PAUSE = Caution(
+    "paused", "the machine slept, its clock was set, or the process was stopped in the middle", "Replay it once more"
+)
 Say = Callable[[Message], None]
 
 
@@ -50,6 +56,7 @@ decode_job = msgspec.json.Decoder(ReplayJob).decode
 def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
     """Do the one job that comes over the pipe. Runs in a process of its own."""
     lead_own_group()
+    count_stops()
     end_with(lifeline)
     if log:
         redirect_output(log)
@@ -92,9 +99,10 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     host = HostMemoryMeter()
     watch = Stopwatch(time_left_s - (time.perf_counter() - started), lambda text: say(Phase(text)))
     read = open_conditions()
-    before = read()
+    before, began = read(), read_moment()
     played = procedure.play(task, device.place, watch)
     watch.finish(device.synchronize)
+    paused = was_paused(began, read_moment())
     contention = contention_of((before, read()), None, None)
     disturbed = "; ".join(taken_by_others(contention))
     played_s = time.perf_counter() - started
@@ -107,9 +115,10 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     if part and device.queues:
         stages = paced(stages, watch.unfinished_s)
     job = extrapolate(stages)
+    flags = (PAUSED,) if paused else ()
     return {
-        "estimate": replace(estimate_of(procedure, task, stages, job), contention=contention),
-        "cautions": (contended(disturbed),) if disturbed else (),
+        "estimate": replace(estimate_of(procedure, task, stages, job), contention=contention, flags=flags),
+        "cautions": (*[contended(disturbed)] * bool(disturbed), *[_PAUSE] * paused),
         "job": None if procedure.endless else job,
         "memory": memory,
         "work": find_workload(task.case.workload).work(task.params, task.setting(device.place)),

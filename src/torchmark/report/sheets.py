@@ -176,7 +176,7 @@ def _legend(replicated: Sequence[Replicated]) -> Iterator[str]:
     own = [own for each in replicated for sheet in each.sheets for row in sheet.rows for own in row.own]
     if any(each.extrapolated for each in own):
         yield EXTRAPOLATED
-    if any(each.status == "skipped" for each in own):
+    if any(each.status == "skipped" and "--budget" in each.reason for each in own):
         yield MORE_TIME
     figures = {each.case: each.disturbed for each in own if each.value is not None}
     disturbed = [how for how in figures.values() if how]

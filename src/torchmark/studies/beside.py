@@ -15,6 +15,7 @@ from torchmark.studies.replicate import steady_case
 
 CPU = "cpu"
 NO_RATIO = "not-comparable"  # the kind of note on figures that were got by other code
+DISTURBANCES = ("contended", "paused")  # kinds of cautions: such a figure is too slow
 NO_ACCELERATOR = "no accelerator here"
 NOT_ASKED = "not asked for"
 
@@ -133,7 +134,7 @@ class _View:
             low=_in_unit(job.low_s / job.seconds * step_s, figure) if job and not job.whole else None,
             high=_in_unit(job.high_s / job.seconds * step_s, figure) if job and not job.whole else None,
             extrapolated=job is not None and not job.whole,
-            disturbed="; ".join(caution.cause for caution in result.cautions if caution.kind == "contended"),
+            disturbed="; ".join(caution.cause for caution in result.cautions if caution.kind in DISTURBANCES),
             steady=_steady_value(result, steady, figure) if steady else None,
         )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.measure.launch import Launcher
-from torchmark.measure.messages import Measured, Message, Replayed
+from torchmark.measure.launch import Ended, Launcher
+from torchmark.measure.messages import Measured, Replayed
 from torchmark.measure.procedures import make_procedure
 from torchmark.measure.procedures.contract import Procedure, Task
 from torchmark.measure.replay import ReplayJob, serve
@@ -125,31 +126,28 @@ class Replication:
                 fitting.append(each)
         if not fitting:
             return
-        self._under_way = fitting[0].case
-        yield Started(fitting[0].case, 0)
-        for number, (each, result) in enumerate(zip(fitting, self._run(fitting), strict=True)):
-            if number:
+        with closing(self._run(fitting)) as results:
+            for each in fitting:
+                self._under_way = each.case
                 yield Started(each.case, 0)
-            yield self._finish(result)
+                yield self._finish(next(results))
         self._under_way = None
 
-    def _run(self, group: Sequence[Replay]) -> list[Result]:
-        """What one process gave for each of its cases, however it ended."""
-        results: list[Result] = []
-
-        def listen(message: Message) -> None:
-            if isinstance(message, Replayed):
-                results.append(message.result)
-            else:
-                self._listen(message)
-
-        left_s = self._end - time.monotonic()
+    def _run(self, group: Sequence[Replay]) -> Generator[Result]:
+        """What one process gives for each of its cases, as soon as it does and however it ends."""
+        left_s, missing = self._end - time.monotonic(), list(group)
         tasks = tuple(each.task for each in group)
         job = ReplayJob(group[0].publication, tasks, left_s, take_apart=self._request.steady)
-        ended = self._launcher.run(job, round(left_s + GRACE_S), listen)
-        if isinstance(ended.answer, Measured):
-            results.append(ended.answer.result)
-        return results + [self._without(each, ended.status, ended.reason) for each in group[len(results) :]]
+        with closing(self._launcher.follow(job, round(left_s + GRACE_S))) as heard:
+            for said in heard:
+                answer = said.answer if isinstance(said, Ended) else said
+                if isinstance(answer, Replayed | Measured):
+                    missing.pop(0)
+                    yield answer.result
+                elif isinstance(said, Ended):
+                    yield from (self._without(each, said.status, said.reason) for each in missing)
+                else:
+                    self._listen(said)
 
     def _finish(self, result: Result) -> Finished:
         self._results[result.case.text] = result
@@ -161,7 +159,8 @@ class Replication:
         needed = each.task.memory_bytes
         room = next((info.memory_bytes for info in self._machine.devices if info.name == each.case.device), None)
         if needed is not None and room is not None and needed > room:
-            return self._without(each, "oom", f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}")
+            reason = f"needs about {needed / GIB:.0f} GiB. It was not tried, as there are {room / GIB:.0f}"
+            return self._without(each, "skipped", reason)
         left_s, needed_s = self._end - time.monotonic(), self._predict_s(each)
         if needed_s is not None and needed_s > left_s:
             return self._without(each, "skipped", f"{would_take(needed_s)}. {MORE_TIME}")
