@@ -83,6 +83,7 @@ def test_without_the_server_that_forks_workers_one_case_is_lost_and_no_more(star
     wait_until(lambda: out.exists() and f'"started","case":"{cases[1]}"' in out.read_text())
     servers = [child for child in psutil.Process(process.pid).children() if "forkserver" in " ".join(child.cmdline())]
     assert len(servers) == 1
+    wait_until(servers[0].children)  # before it has forked a worker, its death would cost no case at all
     os.kill(servers[0].pid, signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode == 0
