@@ -212,7 +212,7 @@ def _replay_again(result: Result, told: Estimate, laps: Sequence[float], same_me
     if same_method:
         yield from _check_pace(told, steps) if result.job is None else _check_loop(result.job, steps)
     times = result.job.seconds / told.center_s if result.job and told.center_s > 0 else 1.0
-    if not _close(times, max(round(times), 1), EXACT):
+    if not math.isfinite(times) or not _close(times, max(round(times), 1), EXACT):
         yield "$.result.estimate.center_s", f"{told.center_s:.6g} is no whole part of {times * told.center_s:.6g}"
 
 
