@@ -6,6 +6,7 @@ python docs/make_picture.py RUN.jsonl  records another run first, without its sa
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -26,15 +27,17 @@ COLUMNS = 80
 
 
 def record(path: Path) -> None:
-    """Keep what a table shows: the header, what each case gave in the end, the spread."""
+    """Keep what a table shows: the header, what each case gave in the end, the spread; sealed as any run is."""
     lines = path.read_text(encoding="utf-8").splitlines()
     kept: dict[str, str] = {}
     for line in lines:
         content = json.loads(line)
-        if content["kind"] not in ("samples", "started"):
+        if content["kind"] not in ("samples", "started", "checksum"):
             case = content["result"]["case"] if content["kind"] == "finished" else None
             kept[f"{content['kind']} {json.dumps(case, sort_keys=True)}"] = line
-    EXAMPLE.write_text("\n".join(kept.values()) + "\n", encoding="utf-8")
+    text = "\n".join(kept.values()) + "\n"
+    seal = {"kind": "checksum", "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    EXAMPLE.write_text(text + json.dumps(seal, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def draw() -> str:
