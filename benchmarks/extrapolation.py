@@ -2,7 +2,7 @@
 
     python benchmarks/extrapolation.py [RUNS]
 
-Runs the 10,000 steps of `mlp` as m1-chips timed them, RUNS times (3), each beside a run of 1% of the steps in a process
+Runs the 10,000 steps of `mlp` as m1-chips timed them, RUNS times (7), each beside a run of 1% of the steps in a process
 of its own. Prints how far the total that is extrapolated from 1% lies from the whole one: from the first 1% of the very
 same run, which must be within 10% in the median of all runs, and from the other process, which shows what else differs
 between two runs on this machine.
@@ -44,7 +44,7 @@ def laps_of(result: Result, count: int) -> list[Laps]:
 
 
 def main() -> int:
-    launcher, runs = Launcher(serve=serve), int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    launcher, runs = Launcher(serve=serve), int(sys.argv[1]) if len(sys.argv) > 1 else 7
     inside, between = [], []
     for number in range(1, runs + 1):
         alone, whole = replay(launcher, SCALE).job, replay(launcher, 1.0)
