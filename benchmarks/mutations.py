@@ -243,11 +243,21 @@ def rich_file() -> bytes:
     estimate = replace(estimate, metered=Metered(50.0, 60.0, (3e9, 2e9), (40.0, 90.0), ("heat",), 3))
     stage = StageEstimate("step", 10, estimate.mean_s, estimate.mean_low_s, estimate.mean_high_s)
     job = JobEstimate(10 * stage.center_s, 10 * stage.low_s, 10 * stage.high_s, whole=False, stages=(stage,), epochs=2)
+    job = replace(job, note="seen")
     machine = Machine("A CPU", 2, 4, 16, "Linux 6", "3.11.7", "2.13.0", "CPU", "governor performance", False)
     machine = replace(machine, devices=(DeviceInfo("cpu", "A CPU", 16 << 30, "1.2", "AVX512", 2, 32 << 20),))
     planned = (*CASES, REPLAYED)
     header = RunHeader(
-        "3f9c2a71", "2026-11-15T19:45:49Z", machine, planned, "torchmark run", "0.1.0", "nightly", budget_s=9.0
+        "3f9c2a71",
+        "2026-11-15T19:45:49Z",
+        machine,
+        planned,
+        "torchmark run",
+        "0.1.0",
+        "nightly",
+        budget_s=9.0,
+        guarded=True,
+        open_ended=True,
     )
     full = Result(
         parse_case(CASES[1]), "ok", 1, "seen", {"batch": 64, "outputs": 2}, estimate, (estimate,),

@@ -252,7 +252,7 @@ def test_a_suite_that_goes_on_leaves_out_what_does_not_fit_and_named_cases_are_t
     for workloads, is_guarded in (((), True), (("null",), False)):
         plan = make_plan(cases, options | {"workloads": workloads})
         header = make_header(plan, full_run.header.machine, None)
-        rest, _ = plan_rest(Run(header), options)
+        rest, _ = plan_rest(Run(header), Path("run.jsonl"), options | {"workloads": workloads})
         assert plan.guarded == header.guarded == rest.guarded == is_guarded
 
 

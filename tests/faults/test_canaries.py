@@ -78,7 +78,13 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.thorough] * (name in ("replicate", "limits", "ab-of-two")))
+        for name in OTHERS
+    ],
+)
 def test_nor_in_what_the_other_commands_keep_and_print(run, home, own_name, name: str) -> None:
     done = run(*OTHERS[name].split(), prefix=own_name)
     if name == "fleet":  # where its folder is, is told to whoever asked for it

@@ -66,10 +66,10 @@ def test_a_disk_that_fills_up_costs_the_case_under_way_and_no_other(run, own_mou
 @pytest.mark.parametrize(
     ("injected", "code", "kept"),
     [
-        ("error=EIO:when=2", 4, None),
+        pytest.param("error=EIO:when=2", 4, None, marks=pytest.mark.thorough),
         ("error=EIO:when=6", 4, ["interrupted"]),
-        ("error=ENOSPC:when=8", 4, ["ok", "interrupted"]),
-        ("signal=SIGKILL:when=5", -9, ["interrupted"]),
+        pytest.param("error=ENOSPC:when=8", 4, ["ok", "interrupted"], marks=pytest.mark.thorough),
+        pytest.param("signal=SIGKILL:when=5", -9, ["interrupted"], marks=pytest.mark.thorough),
         ("signal=SIGKILL:when=7", -9, ["ok", "interrupted"]),
     ],
 )
@@ -86,17 +86,19 @@ def test_a_store_call_that_fails_or_is_the_last_tears_nothing(run, strace, tmp_p
     ("injected", "code", "kept"),
     [
         ("openat:error=EIO:when=1", 4, None),
-        ("openat:error=EACCES:when=1", 4, None),
+        pytest.param("openat:error=EACCES:when=1", 4, None, marks=pytest.mark.thorough),
         ("openat:error=EIO:when=2", 4, ["ok", "ok", "ok"]),
-        ("openat:signal=SIGKILL:when=2", -9, ["ok", "ok", "ok"]),
+        pytest.param("openat:signal=SIGKILL:when=2", -9, ["ok", "ok", "ok"], marks=pytest.mark.thorough),
         ("write:error=EIO:when=1", 4, None),
-        ("write:error=EIO:when=5", 4, ["ok"]),
+        pytest.param("write:error=EIO:when=5", 4, ["ok"], marks=pytest.mark.thorough),
         ("write:error=EIO:when=7", 4, ["ok", "interrupted"]),
         ("write:retval=40:when=6", 4, ["ok", "interrupted"]),  # no more than a part of the line was taken
-        ("write:signal=SIGKILL:when=4", -9, ["interrupted"]),
+        pytest.param("write:signal=SIGKILL:when=4", -9, ["interrupted"], marks=pytest.mark.thorough),
         ("write:signal=SIGKILL:when=8", -9, ["ok", "ok"]),
         ("write:error=EIO:when=7 ftruncate:error=EIO", 4, ["ok", "interrupted"]),
-        ("write:error=EIO:when=7 ftruncate:signal=SIGKILL", -9, ["ok", "interrupted"]),
+        pytest.param(
+            "write:error=EIO:when=7 ftruncate:signal=SIGKILL", -9, ["ok", "interrupted"], marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_a_call_on_the_run_file_that_fails_or_is_the_last_loses_nothing(
@@ -108,7 +110,14 @@ def test_a_call_on_the_run_file_that_fails_or_is_the_last_loses_nothing(
     assert left_behind() == 0
 
 
-@pytest.mark.parametrize("injected", ["openat:error=EIO:when=3+", "ftruncate:error=EIO", "ftruncate:signal=SIGKILL"])
+@pytest.mark.parametrize(
+    "injected",
+    [
+        pytest.param("openat:error=EIO:when=3+", marks=pytest.mark.thorough),
+        "ftruncate:error=EIO",
+        "ftruncate:signal=SIGKILL",
+    ],
+)
 def test_a_run_that_cannot_go_on_for_its_disk_goes_on_later(run, strace, tmp_path, injected):
     out = tmp_path / "run.jsonl"
     run("run", *CASES, "--steps", "3", "--out", str(out), prefix=strace("write:signal=SIGKILL:when=6", path=out))
