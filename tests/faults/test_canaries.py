@@ -81,7 +81,9 @@ OTHERS = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.thorough] * (name in ("replicate", "limits", "ab-of-two")))
+        pytest.param(
+            name, marks=[pytest.mark.thorough] * (name in ("replicate", "limits", "ab-of-two", "fleet", "fit"))
+        )
         for name in OTHERS
     ],
 )

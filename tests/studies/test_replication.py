@@ -75,9 +75,10 @@ def replicate(request: Request, listen: Callable[[Message], None] = lambda _: No
     return found
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "intel-vs-m2")) for name in TINY]
-)
+MARKS = {"m1-chips": pytest.mark.thorough, "intel-vs-m2": pytest.mark.slow}  # tests of the command replay the former
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in TINY])
 def test_each_publication_is_replayed_by_its_own_procedure(name: str) -> None:
     request = Request((tiny(name, *TINY[name]),), ("cpu",), scale=0.5, budget_s=300.0)
     results = replicate(request)
