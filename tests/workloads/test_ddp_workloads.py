@@ -116,7 +116,7 @@ for name in sys.argv[3:]:
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_ranks_that_do_not_exchange_their_gradients_are_caught(tmp_path: Path) -> None:
     trained = [name for name in names() if find_workload(name).distributed and "train" in find_workload(name).modes]
     assert len(trained) >= 8
