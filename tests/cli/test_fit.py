@@ -12,14 +12,7 @@ import pytest
 from torchmark import cli
 
 COMMAND = [sys.executable, "-m", "torchmark"]
-
-
-@pytest.fixture(autouse=True)
-def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("TORCHMARK_DEBUG", raising=False)
+pytestmark = pytest.mark.usefixtures("own_place")
 
 
 @pytest.mark.parametrize(

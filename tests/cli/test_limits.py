@@ -15,13 +15,7 @@ from torchmark import cli
 from torchmark.report.limits import render_limits
 from torchmark.store import find_run, keep_limits, load
 
-
-@pytest.fixture(autouse=True)
-def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
-    monkeypatch.setenv("COLUMNS", "80")
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

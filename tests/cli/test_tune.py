@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +12,7 @@ from torchmark import cli
 from torchmark.store import find_run, load
 
 COMMAND = [sys.executable, "-m", "torchmark"]
-
-
-@pytest.fixture(autouse=True)
-def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("TORCHMARK_DEBUG", raising=False)
+pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def torchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
