@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from torchmark.errors import DeviceError
-from torchmark.measure.launch import Ended, Launcher
+from torchmark.measure.launch import Ended, Launcher, undisturbed
 from torchmark.measure.messages import Measured, MeasureJob, Message, Phase, Sampled, Surveyed, SurveyJob
 from torchmark.measure.sampling import Settings
 from torchmark.measure.session import survey
@@ -156,3 +156,27 @@ def test_a_server_whose_run_was_killed_before_it_could_ask_is_gone_at_once(start
     environment = os.environ | {"TORCHMARK_STARTER": str(starter())}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == (("goes on\n", 0) if lives else ("", 1))
+
+
+def test_a_signal_waits_until_a_worker_is_started_whichever_thread_it_comes_to() -> None:
+    def end(number: int, _) -> None:
+        raise InterruptedError(number)
+
+    def start_disturbed() -> None:
+        with undisturbed():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.05)
+            started.append(True)
+
+    before, done, started = signal.signal(signal.SIGTERM, end), threading.Event(), []
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        with pytest.raises(InterruptedError):
+            start_disturbed()
+        assert started
+        assert signal.getsignal(signal.SIGTERM) is end
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        done.set()
+        other.join()

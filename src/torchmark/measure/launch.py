@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import psutil
@@ -54,6 +55,8 @@ class Ended:
 class Launcher:
     """Fresh processes for jobs. On Linux they are forked from a server that has imported torch but never used it."""
 
+    server_is_up: ClassVar[bool] = False  # it is one for all launchers; nobody should wait for its imports to interrupt
+
     def __init__(
         self,
         log: Path | None = None,
@@ -66,7 +69,6 @@ class Launcher:
         self._log, self._serve, self._environment = log, serve, environment or {}
         forbid_fallback()  # torch reads this while it is imported, which the workers' server does once for all
         self._context = worker_context([*(["torch"] if imports_torch else []), *imports], fresh)
-        self._server_is_up = False
 
     def run(self, job: msgspec.Struct, timeout_s: float, listen: Listen) -> Ended:
         """Start a worker for the job, hand out what it says, and return when it has ended or had to be ended."""
@@ -100,9 +102,9 @@ class Launcher:
             target=serve_knowing, args=(known_files(), target, theirs, lifeline_end, log)
         )
         try:
-            with undisturbed() if self._server_is_up else contextlib.nullcontext(), _variables(self._environment):
+            with undisturbed() if Launcher.server_is_up else contextlib.nullcontext(), _variables(self._environment):
                 start(process)
-            self._server_is_up = self._context.get_start_method() == "forkserver"
+            Launcher.server_is_up = True
             theirs.close()
             lifeline_end.close()
             with contextlib.suppress(OSError):  # it died before it could listen: what is said of it tells how
@@ -149,18 +151,28 @@ def _variables(environment: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Signals wait: half-started, a worker would tell its end to the terminal.
+    """Signals that end a run wait: half-started, a worker would tell its end to the terminal.
 
-    Only where the server forks it: a process that is started directly would keep the signals blocked.
+    Handlers are exchanged rather than signals blocked: a new process would inherit the block, and any other thread
+    would still take the signal.
     """
-    if not hasattr(signal, "pthread_sigmask"):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    arrived: list[int] = []
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    kept = {
+        number: handler for number in numbers if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
+    }
+    for number in kept:
+        signal.signal(number, lambda number, _: arrived.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+        for number in arrived:
+            signal.raise_signal(number)
 
 
 def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
@@ -240,8 +252,7 @@ def _killed_at(process, deadline: float) -> Iterator[None]:  # type: ignore[no-u
     seconds = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
     guard = threading.Timer(seconds, _signal_group, (process, getattr(signal, "SIGKILL", signal.SIGTERM)))
     guard.daemon = True
-    with undisturbed():  # a thread keeps what is blocked when it begins: signals are for the main one
-        guard.start()
+    guard.start()
     try:
         yield
     finally:
