@@ -227,7 +227,7 @@ def _check_loop(job: JobEstimate, steps: Series) -> Iterator[Oddity]:
     """One of the parts of the job is the loop that the samples are of; each of them is told as a first and later."""
     parts: dict[str, list[StageEstimate]] = {}
     for stage in job.stages:
-        parts.setdefault(re.sub(r"^(first|later) ", "", stage.name), []).append(stage)
+        parts.setdefault(re.sub(r"^(first|interrupted|later) ", "", stage.name), []).append(stage)
     known: dict[tuple[bool, bool], tuple[StageEstimate, ...]] = {}  # worked out once, however many parts there are
     for told in parts.values():
         count = sum(stage.steps for stage in told)

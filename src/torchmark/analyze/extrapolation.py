@@ -13,13 +13,16 @@ from torchmark.records import JobEstimate, StageEstimate
 
 ENOUGH = 20  # laps from which on it shows where warm-up ends; of fewer only the first is special
 WARM_UP = "warm-up"
+INTERRUPTED = 3.0  # times as long as others: something else had the processor
 
 
 def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
     """The whole time of a procedure.
 
     The first lap of a stage, and those after it that were still warm-up, are counted as they were; the later ones
-    stand for all that were not run, with a 95% interval. A stage that was run whole is its sum.
+    stand for all that were not run, with a 95% interval. One lap alone that was interrupted says nothing of how often
+    that happens: it is counted once, and as often as it was met where the interval ends. A stage that was run whole is
+    its sum.
     """
     stages = [stage for laps in procedure for stage in _stages(laps)]
     return JobEstimate(
@@ -39,7 +42,7 @@ def overheads(procedure: Sequence[Laps]) -> dict[str, float]:
         if not laps.is_work:
             found[laps.stage] = sum(stage.steps * stage.center_s for stage in stages)
         elif len(stages) > 1:
-            first, later = stages
+            first, later = stages[0], stages[-1]
             extra_s = first.steps * (first.center_s - later.center_s)
             found[WARM_UP] = found.get(WARM_UP, 0.0) + extra_s
     return found
@@ -57,8 +60,17 @@ def _stages(laps: Laps) -> list[StageEstimate]:
     begun = 1 if laps.whole else _warm_from(times)
     first = _exactly(f"first {name}", begun, float(times[:begun].mean()))
     later = times[begun:]
-    interval = Interval(*[float(later.mean())] * 3) if laps.whole else _mean(later)
-    return [first, StageEstimate(f"later {name}", count - begun, *interval)]
+    if laps.whole:
+        return [first, _exactly(f"later {name}", count - begun, float(later.mean()))]
+    interrupted = later > INTERRUPTED * np.median(later)
+    if interrupted.sum() != 1 or len(later) < ENOUGH:
+        return [first, StageEstimate(f"later {name}", count - begun, *_mean(later))]
+    once_s = float(later.max())
+    return [
+        first,
+        StageEstimate(f"interrupted {name}", 1, once_s, once_s, once_s * (count - begun) / len(later)),
+        StageEstimate(f"later {name}", count - begun - 1, *_mean(later[~interrupted])),
+    ]
 
 
 def _warm_from(times: Series) -> int:
