@@ -14,13 +14,14 @@ from torchmark.records import JobEstimate, StageEstimate
 ENOUGH = 20  # laps from which on it shows where warm-up ends; of fewer only the first is special
 WARM_UP = "warm-up"
 INTERRUPTED = 3.0  # times as long as others: something else had the processor
+STRETCH = 0.1  # of the laps: what is slow in more of them belongs to the loop
 
 
 def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
     """The whole time of a procedure.
 
     The first lap of a stage, and those after it that were still warm-up, are counted as they were; the later ones
-    stand for all that were not run, with a 95% interval. One lap alone that was interrupted says nothing of how often
+    stand for all that were not run, with a 95% interval. One stretch that was interrupted says nothing of how often
     that happens: it is counted once, and as often as it was met where the interval ends. A stage that was run whole is
     its sum.
     """
@@ -62,15 +63,21 @@ def _stages(laps: Laps) -> list[StageEstimate]:
     later = times[begun:]
     if laps.whole:
         return [first, _exactly(f"later {name}", count - begun, float(later.mean()))]
-    interrupted = later > INTERRUPTED * np.median(later)
-    if interrupted.sum() != 1 or len(later) < ENOUGH:
-        return [first, StageEstimate(f"later {name}", count - begun, *_mean(later))]
-    once_s = float(later.max())
-    return [
-        first,
-        StageEstimate(f"interrupted {name}", 1, once_s, once_s, once_s * (count - begun) / len(later)),
-        StageEstimate(f"later {name}", count - begun - 1, *_mean(later[~interrupted])),
-    ]
+    begins, ends = _interruption(later)
+    apart, rest = later[begins:ends], np.concatenate([later[:begins], later[ends:]])
+    estimates = [first, StageEstimate(f"later {name}", count - begun - len(apart), *_mean(rest))]
+    if len(apart):
+        mean_s, again = float(apart.mean()), (count - begun) / len(later)
+        estimates.insert(1, StageEstimate(f"interrupted {name}", len(apart), mean_s, mean_s, mean_s * again))
+    return estimates
+
+
+def _interruption(times: Series) -> tuple[int, int]:
+    """Where the one stretch begins and ends in which something else had the processor; nowhere if it comes back."""
+    slow = np.flatnonzero(times > INTERRUPTED * np.median(times))
+    if not len(slow) or len(times) < ENOUGH or slow[-1] - slow[0] >= len(times) * STRETCH:
+        return 0, 0
+    return int(slow[0]), int(slow[-1]) + 1
 
 
 def _warm_from(times: Series) -> int:
