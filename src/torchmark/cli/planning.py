@@ -19,7 +19,8 @@ from torchmark.store import home, new_header
 from torchmark.workloads import find_workload
 from torchmark.workloads.own.files import find_file, split_name
 
-SUITE_BUDGETS = {"quick": 300.0, "standard": 1800.0, "full": 6 * 3600.0}
+# Quick means five minutes by the clock: looking at the machine and what the last case does after its steps come on top.
+SUITE_BUDGETS = {"quick": 275.0, "standard": 1800.0, "full": 6 * 3600.0}
 # Fresh processes of one case differ by several percent: a survey gains more from another case or process than from a
 # tenth of that inside one.
 SURVEY_TARGET, TARGET = 0.03, 0.01

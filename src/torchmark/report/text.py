@@ -29,6 +29,9 @@ def _is_safe(character: str) -> bool:
 
 def clean_run(run: Run) -> Run:
     """The run with every string in it cleaned, so that no report has to remember it."""
+    written = msgspec.json.encode(run)
+    if written.isascii() and b"\\" not in written and b"\x7f" not in written:
+        return run  # what is unsafe would be escaped, but for the last character of ASCII
     return msgspec.convert(clean_values(msgspec.to_builtins(run)), Run)
 
 
