@@ -204,7 +204,7 @@ def test_cores_are_shared_out_among_ranks_unless_threads_are_given() -> None:
     assert threads_per_rank(None, 10_000) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.thorough  # two nodes of Slurm meet in the same way
 def test_two_nodes_meet_and_end_with_the_same_figures(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -75,7 +75,7 @@ def replicate(request: Request, listen: Callable[[Message], None] = lambda _: No
     return found
 
 
-MARKS = {"m1-chips": pytest.mark.thorough, "intel-vs-m2": pytest.mark.slow}  # tests of the command replay the former
+MARKS = dict.fromkeys(("m1-chips", "intel-vs-m2"), pytest.mark.thorough)  # tests of the command replay the former
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in TINY])

@@ -209,7 +209,7 @@ def test_mnist_is_learned_within_the_published_epochs() -> None:
     assert steps <= step.job_steps
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_cifar10_is_learned_within_the_published_epochs() -> None:
     step = prepare("cifar-cnn", loader_workers=0)
     steps, accuracy = steps_to(step, 0.60, most=step.job_steps, at_once=500)
@@ -255,7 +255,7 @@ def _write_records(path: Path, images: numpy.ndarray, labels: numpy.ndarray) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", ["mnist-cnn", pytest.param("cifar-cnn", marks=pytest.mark.thorough)])
 def test_two_ranks_learn_the_same_weights_and_each_checks_itself(name: str, tmp_path: Path) -> None:
     program = (
         "import sys, torch, torch.distributed as d; rank = int(sys.argv[1]); torch.set_num_threads(1)\n"
