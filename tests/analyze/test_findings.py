@@ -189,6 +189,17 @@ def test_what_single_results_say() -> None:
     }
 
 
+def test_a_task_that_waits_for_its_data_is_named_once() -> None:
+    def loading(case: str, loading_s: float) -> Result:
+        stages = (StageEstimate("load batch", 0, loading_s, loading_s, loading_s),)
+        return result(case, 1e-3, job=JobEstimate(0.1, 0.1, 0.1, False, stages))
+
+    rows = [loading(f"mnist-cnn/train@cpu/float32+threads={threads}", threads * 3e-4) for threads in (1, 2)]
+    (found,) = [finding for finding in find_all([run_of(*rows)]) if finding.kind == "loader"]
+    assert found.text == "Fetching data takes up to 60% of a step of mnist-cnn/train"
+    assert found.cases == tuple(row.case.text for row in rows)
+
+
 def test_published_figures_are_called_so() -> None:
     def published(text: str, center: float) -> Result:
         return replace(result(text, center, verdict="as-published"), processes=())

@@ -136,14 +136,17 @@ def _disturbed(results: Sequence[Result]) -> Iterator[Finding]:
 
 def _loading(results: Sequence[Result]) -> Iterator[Finding]:
     """Shares that are worth a word at either end of the intervals; loaders that work ahead hide a part of them."""
-    shares: dict[str, tuple[str, float]] = {}
+    shares: dict[str, float] = {}
+    cases: list[str] = []
     for result in results:
         stages = [stage for stage in result.job.stages if stage.name == LOADING] if result.job else []
         if stages and result.estimate and stages[0].low_s > LOADING_SHARE * result.estimate.mean_high_s > 0:
-            shares[result.case.text] = result.case.task, stages[0].center_s / result.estimate.mean_s
+            task, share = result.case.task, stages[0].center_s / result.estimate.mean_s
+            shares[task] = max(share, shares.get(task, 0.0))
+            cases.append(result.case.text)
     if shares:
-        listed = ", ".join(f"{share:.0%} of a step of {task}" for task, share in shares.values())
-        yield Finding("loader", f"Fetching data takes up to {listed}", tuple(shares))
+        listed = ", ".join(f"{share:.0%} of a step of {task}" for task, share in shares.items())
+        yield Finding("loader", f"Fetching data takes up to {listed}", tuple(cases))
 
 
 def _memory(results: Sequence[Result]) -> Iterator[Finding]:
