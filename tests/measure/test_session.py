@@ -165,15 +165,19 @@ def test_what_failed_stays_and_what_was_dropped_is_done_again(make_result, make_
     assert list(results_so_far(run)) == ["null/infer@cpu/float32"]
 
 
-def test_an_interrupt_names_the_case_that_it_dropped(play) -> None:
+def test_an_interrupt_names_the_case_that_it_dropped_or_left_out(play) -> None:
     play("stream=iid2,step=0.01")
     session = Session(PLAN, None, lambda _: None)
     under_way = session.events()
-    assert session.interrupted() == ()
     next(under_way)
     (dropped,) = session.interrupted()
     assert (dropped.case, dropped.status) == (FIRST, "interrupted")
+    assert dropped.reason == "the run was stopped while it was being measured"
     next(under_way)
+    (left_out,) = session.interrupted()
+    assert (left_out.case, left_out.reason) == (PLAN.cases[1], "the run was stopped before its turn")
+    for _ in range(3):
+        next(under_way)
     assert session.interrupted() == ()
     under_way.close()
 

@@ -139,11 +139,12 @@ class Session:
         yield from map(Revised, self._roof.revised())
 
     def interrupted(self) -> tuple[Result, ...]:
-        """The case that an interrupt has dropped, unless an earlier process has given it a result already."""
-        case = self._under_way
-        if case is None or self._results.get(case.text):
+        """The first case without any result, which an interrupt has dropped or left out."""
+        case = next((case for case in self._plan.cases if not self._results.get(case.text)), None)
+        if case is None:
             return ()
-        return (Result(case=case, status="interrupted", reason="the run was stopped while it was being measured"),)
+        when = "while it was being measured" if case == self._under_way else "before its turn"
+        return (Result(case=case, status="interrupted", reason=f"the run was stopped {when}"),)
 
     def watch(self, case: Case) -> None:
         """Run one case until the session is interrupted; raises where it cannot run."""
