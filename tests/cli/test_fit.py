@@ -76,3 +76,20 @@ def test_the_starter_file_can_be_fitted(capsys, tmp_path: Path, monkeypatch: pyt
     assert cli.main(["new", "my-model"]) == 0
     assert cli.main(["fit", "my_model.py", "--dry-run"]) == 0
     assert "batch from 1 to at most 1048576" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_a_model_prints_is_in_the_log_and_not_on_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "talk.py").write_text(
+        "import sys, torch\n"
+        "def build(batch: int = 1):\n"
+        "    print('chatter', file=sys.stderr)\n"
+        "    return torch.nn.Linear(8, 8), torch.ones(batch, 8)\n"
+    )
+    done = subprocess.run(
+        [*COMMAND, "fit", "talk.py", "--device", "cpu", "--most", "2", "--out", "run.jsonl"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "chatter" not in done.stdout + done.stderr
+    assert "chatter" in (tmp_path / "run.jsonl.log").read_text()

@@ -10,6 +10,7 @@ from torchmark.analyze.fitting import Probe
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings
 from torchmark.cli.interrupts import Interrupted, orderly_end
+from torchmark.cli.measuring import log_path
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
@@ -79,6 +80,8 @@ def command(workload: str, **options: Any) -> int:
         check_writable(path)
         with RunWriter.create(path, header) as writer:
             study, code = _probe(request, writer)
+            if any(probe.result.status == "crashed" for probe in study.probes.values()):
+                click.echo(f"What the workers printed: {log_path(writer.path)}", err=True)
         return _conclude(study, request, load(path), options["format"], code)
 
 
@@ -107,7 +110,7 @@ def _probe(request: Request, writer: RunWriter) -> tuple[Study, int]:
         progress.mark(f"{request.parameter} {probe.size}: {figure}")
 
     progress.expect(request.budget_s)
-    study, code = Study(request, heard), EXIT_FINE
+    study, code = Study(request, heard, log_path(writer.path)), EXIT_FINE
     try:
         with orderly_end(), keep_awake():
             study.run(lambda number: now.update(size=str(number)), told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 from msgspec import Struct
@@ -53,12 +54,13 @@ class Request(Struct, frozen=True):
 class Study:
     """One search for the largest size. Use it once."""
 
-    def __init__(self, request: Request, listen: Callable[[Message], None] = lambda _: None) -> None:
+    def __init__(
+        self, request: Request, listen: Callable[[Message], None] = lambda _: None, log: Path | None = None
+    ) -> None:
         self._request, self._listen = request, listen
         self._range = size_range(request.case, request.parameter)
-        self._launcher = Launcher(
-            fresh=bool(environment_of(request.case.ways)), environment=environment_of(request.case.ways)
-        )
+        environment = environment_of(request.case.ways)
+        self._launcher = Launcher(log, fresh=bool(environment), environment=environment)
         self._began = time.monotonic()
         self._bound = ""
         self.probes: dict[int, Probe] = {}
