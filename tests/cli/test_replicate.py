@@ -73,7 +73,7 @@ def test_a_replication_is_printed_kept_shown_and_compared(tmp_path: Path) -> Non
     assert "mlp/infer:outputs=512" in compared.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_interrupt_keeps_what_there_is(tmp_path: Path) -> None:
     import signal
     import time

@@ -39,7 +39,7 @@ def test_every_failure_has_its_status_and_harms_no_other_case(run, environment, 
     assert left_behind() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_real_work_fails_in_the_same_ways(run, faults, tmp_path, left_behind):
     pairs = [("check", "wrong"), ("steps", "segfault"), ("job", "memory"), ("build", "abandon"), ("steps", "none")]
     cases = {faults.failures.case(*pair, number, "cpu"): pair for number, pair in enumerate(pairs)}

@@ -75,7 +75,8 @@ def replicate(request: Request, listen: Callable[[Message], None] = lambda _: No
     return found
 
 
-MARKS = dict.fromkeys(("m1-chips", "intel-vs-m2"), pytest.mark.thorough)  # tests of the command replay the former
+# The command replays the first of them; the others are slow.
+MARKS = dict.fromkeys(("m1-chips", "intel-vs-m2", "m1-gpu-for-ml"), pytest.mark.thorough)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in TINY])
