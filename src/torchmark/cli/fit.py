@@ -10,7 +10,7 @@ from torchmark.analyze.fitting import Probe
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings
 from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import log_path
+from torchmark.cli.measuring import log_path, tell_of_log
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
@@ -80,9 +80,10 @@ def command(workload: str, **options: Any) -> int:
         check_writable(path)
         with RunWriter.create(path, header) as writer:
             study, code = _probe(request, writer)
-            if any(probe.result.status == "crashed" for probe in study.probes.values()):
-                click.echo(f"What the workers printed: {log_path(writer.path)}", err=True)
-        return _conclude(study, request, load(path), options["format"], code)
+        run = load(path)
+        code = _conclude(study, request, run, options["format"], code)
+        tell_of_log(run, path)
+        return code
 
 
 def _limit(case: Case, machine: Machine, wanted: int | None) -> int | None:

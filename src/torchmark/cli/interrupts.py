@@ -7,7 +7,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+
+from torchmark.measure.signals import ending_handlers, set_handlers
 
 
 class Interrupted(BaseException):
@@ -21,8 +22,7 @@ class Interrupted(BaseException):
 @contextmanager
 def orderly_end() -> Iterator[None]:
     """Inside, SIGINT, SIGTERM and SIGHUP raise `Interrupted` once; what is ignored, as under nohup, stays ignored."""
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    kept = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    kept = ending_handlers()
 
     def once(number: int, frame: FrameType | None) -> None:
         del frame
@@ -30,18 +30,12 @@ def orderly_end() -> Iterator[None]:
             signal.signal(each, lambda again, _: os._exit(128 + again))
         raise Interrupted(number)
 
-    for number in kept:
-        signal.signal(number, once)
+    set_handlers(dict.fromkeys(kept, once))
     try:
         yield
     except Interrupted:
         raise  # while what there is is being saved and shown, too, the next signal ends the program at once
     except BaseException:
-        _restore(kept)
+        set_handlers(kept)
         raise
-    _restore(kept)
-
-
-def _restore(kept: dict[signal.Signals, Any]) -> None:
-    for number, handler in kept.items():
-        signal.signal(number, handler)
+    set_handlers(kept)

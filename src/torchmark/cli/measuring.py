@@ -103,8 +103,7 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Price
             click.echo(click.wrap_text(text, terminal_width()), err=True)
         click.echo(f"Kept as {run.header.id}: torchmark show {name}", err=True)
         tell_of_limits(run)
-        if any(result.status == "crashed" for result in run.results):
-            click.echo(f"What the workers printed: {log_path(writer.path)}", err=True)
+        tell_of_log(run, writer.path)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
     return code
@@ -113,3 +112,9 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Price
 def log_path(path: Path) -> Path:
     """Beside the run file, and never the run file itself, whatever that is called."""
     return path.with_name(path.name + ".log")
+
+
+def tell_of_log(run: Run, path: Path) -> None:
+    """Where a crash may be explained."""
+    if any(result.status == "crashed" for result in run.results):
+        click.echo(f"What the workers printed: {log_path(path)}", err=True)

@@ -24,6 +24,7 @@ from torchmark.measure import preload
 from torchmark.measure.lifeline import STARTER
 from torchmark.measure.messages import START, Measured, Message, Phase, Refused, Surveyed, decode_message, encode
 from torchmark.measure.outcomes import death_of, memory_kills
+from torchmark.measure.signals import ending_handlers, set_handlers
 from torchmark.records import Status
 from torchmark.workloads.own.files import known_files, serve_knowing
 
@@ -160,17 +161,12 @@ def undisturbed() -> Iterator[None]:
         yield
         return
     arrived: list[int] = []
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    kept = {
-        number: handler for number in numbers if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
-    }
-    for number in kept:
-        signal.signal(number, lambda number, _: arrived.append(number))
+    kept = ending_handlers()
+    set_handlers(dict.fromkeys(kept, lambda number, _: arrived.append(number)))
     try:
         yield
     finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+        set_handlers(kept)
         for number in arrived:
             signal.raise_signal(number)
 
