@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 
 from torchmark.analyze.configurations import changed, differing, setting
 from torchmark.analyze.tuning import (
+    Round,
     best_at_precision,
     best_of_each_precision,
     break_even,
     contributions,
+    noise_of,
     scores,
     survivors,
     verdict,
@@ -48,21 +51,51 @@ def test_the_slower_half_goes_and_who_leads_stays_until_it_is_beaten() -> None:
     assert survivors([{"a": 0.0, "b": 0.45, "c": 0.9}] * 2, ["a", "b", "c"], "old") == ["a"]
 
 
+def decided(gain: float, spread: float, seed: int) -> tuple[str, int]:
+    """The answer about a challenger that is so much faster, and after how many rounds it came."""
+    noise = random.Random(seed)
+    before: list[Round] = [{name: noise.gauss(0, spread) for name in "abc"} for _ in range(2)]
+    rounds: list[Round] = []
+    answer = "unsure"
+    while answer == "unsure":
+        rounds += [{"new": noise.gauss(-gain, spread), "old": noise.gauss(0, spread)} for _ in range(2)]
+        answer = verdict(rounds, "new", "old", noise_of([*before, *rounds]))
+    return answer, len(rounds)
+
+
 def test_equal_contestants_are_almost_never_called_faster() -> None:
-    wrong = 0
-    for seed in range(200):
-        noise = random.Random(seed)
-        rounds: list[dict[str, float]] = []
-        while verdict(rounds, "new", "old") == "unsure":
-            rounds += [{name: noise.gauss(0, 0.03) for name in ("new", "old")} for _ in range(2)]
-        wrong += verdict(rounds, "new", "old") == "faster"
-    assert wrong <= 14  # 2.5% are due at each of four looks, less what must be beyond 1%
+    answers = [decided(0.0, 0.03, seed) for seed in range(200)]
+    assert sum(answer == "faster" for answer, _ in answers) <= 14
+    assert sum(rounds for _, rounds in answers) < 6 * len(answers)  # who is not ahead has had its chance
 
 
-def test_a_clear_gain_is_seen_in_few_rounds() -> None:
+@pytest.mark.parametrize(("gain", "answer"), [(0.3, "faster"), (-0.3, "not faster")])
+def test_what_is_clear_is_seen_in_few_rounds(gain: float, answer: str) -> None:
+    answers = [decided(gain, 0.03, seed) for seed in range(100)]
+    assert {each for each, _ in answers} == {answer}
+    assert sum(rounds for _, rounds in answers) < 3 * len(answers)
+
+
+def test_a_small_gain_is_found_where_the_noise_is_smaller() -> None:
+    assert sum(decided(0.05, 0.01, seed)[0] == "faster" for seed in range(100)) > 95
+
+
+def test_nothing_is_decided_on_two_turns_each_alone() -> None:
     rounds = [{"new": -0.5 + extra, "old": extra} for extra in (0.0, 0.01)]
-    assert verdict(rounds, "new", "old") == "faster"
-    assert verdict(rounds, "old", "new") == "not faster"
+    assert verdict(rounds, "new", "old", noise_of(rounds)) == "unsure"
+
+
+@given(st.integers(2, 5), st.integers(3, 12), st.integers(0, 1000))
+def test_the_noise_is_that_of_the_turns(contestants: int, count: int, seed: int) -> None:
+    noise, names = random.Random(seed), "abcde"[:contestants]
+    steady = [{name: place + extra for place, name in enumerate(names)} for extra in range(count)]
+    assert noise_of(steady).deviation == pytest.approx(0, abs=1e-9)
+    noisy = [{name: value + noise.gauss(0, 0.05) for name, value in each.items()} for each in steady]
+    found = noise_of(noisy)
+    assert found.freedom == (contestants - 1) * (count - 1)
+    spread = statistics.stdev([each["a"] - each["b"] for each in noisy]) / math.sqrt(2)
+    if contestants == 2:
+        assert found.deviation == pytest.approx(spread)
 
 
 def case_texts(*options: str) -> list[str]:

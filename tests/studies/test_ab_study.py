@@ -9,7 +9,18 @@ import psutil
 import pytest
 
 from torchmark.records import parse_case
-from torchmark.studies.ab import ROUNDS, SLOW_ROUNDS, VERY_SLOW_ROUNDS, Plan, Side, Study, rounds_for, turn_seconds
+from torchmark.studies.ab import (
+    LONG_TURN_S,
+    ROUNDS,
+    SLOW_ROUNDS,
+    TURN_S,
+    VERY_SLOW_ROUNDS,
+    Plan,
+    Side,
+    Study,
+    rounds_for,
+    turn_seconds,
+)
 
 CASE = parse_case("null/infer@fake/float32")
 
@@ -83,5 +94,5 @@ def test_what_is_thrown_meanwhile_ends_both_processes() -> None:
 
 def test_slow_steps_get_fewer_rounds_and_one_step_a_turn() -> None:
     assert [rounds_for(step_s) for step_s in (1e-6, 0.5, 2.0, 30.0)] == [ROUNDS, ROUNDS, SLOW_ROUNDS, VERY_SLOW_ROUNDS]
-    assert turn_seconds(0.5) == 1.5
+    assert [turn_seconds(step_s) for step_s in (1e-6, 0.2, 0.5)] == [TURN_S, pytest.approx(0.6), LONG_TURN_S]
     assert turn_seconds(30.0) < 1.0

@@ -20,9 +20,12 @@ from torchmark.analyze.live import LOOK_CONFIDENCE
 from torchmark.records import Case, Result
 
 HOPELESS = 1.5  # times as slow as the leader: out at once, however large the field
-BEATEN = 1.25  # times as slow as the leader: even who held the lead before need not be kept in the field
+BEATEN = 1.25  # times as slow as the leader: not kept for having led before, nor compiled for being another format
 CLOSE = 1.05  # times as slow as the leader: too little to tell after a few rounds
+ENOUGH_ROUNDS = 4  # after which a challenger must be ahead to go on
 MOST_ROUNDS = 8  # in which two must show which one is faster
+LEAST_FREEDOM = 3  # of the noise: with less, no answer is drawn from it
+LAST_CONFIDENCE = 0.9  # after the last round: who wins here is measured again, so a doubt is no wrong answer
 
 Round = Mapping[str, float]  # the logarithm of the seconds that one item took, by contestant
 
@@ -62,8 +65,24 @@ class Tuned(Struct, frozen=True):
     duration_s: float = 0.0
 
 
+class Noise(Struct, frozen=True):
+    """By how much one turn differs from another of the same contestant, as a logarithm."""
+
+    deviation: float
+    freedom: int
+
+
 def scores(rounds: Sequence[Round]) -> dict[str, float]:
     """Every contestant's own time on one logarithmic scale, also of those that never met but share rivals."""
+    return _fit(rounds)[0]
+
+
+def noise_of(rounds: Sequence[Round]) -> Noise:
+    """What remains of all turns without contestants and rounds: two rounds of one pair alone would not tell."""
+    return _fit(rounds)[1]
+
+
+def _fit(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
     names = list(dict.fromkeys(name for each in rounds for name in each))
     rows, values = [], []
     for index, each in enumerate(rounds):
@@ -73,9 +92,11 @@ def scores(rounds: Sequence[Round]) -> dict[str, float]:
             rows.append(row)
             values.append(value)
     if not rows:
-        return {}
-    found = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
-    return {name: float(found[index]) for index, name in enumerate(names)}
+        return {}, Noise(0.0, 0)
+    found, _, rank, _ = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)
+    freedom, rest = len(rows) - int(rank), np.array(values) - np.array(rows) @ found
+    noise = Noise(math.sqrt(float(rest @ rest) / freedom) if freedom else 0.0, freedom)
+    return {name: float(found[index]) for index, name in enumerate(names)}, noise
 
 
 def lead(rounds: Sequence[Round], name: str, other: str) -> list[float]:
@@ -94,20 +115,28 @@ def survivors(rounds: Sequence[Round], field: Sequence[str], incumbent: str) -> 
     return kept
 
 
-def verdict(rounds: Sequence[Round], challenger: str, incumbent: str) -> Literal["faster", "not faster", "unsure"]:
-    """Whether a challenger is faster by more than the smallest difference that counts."""
-    logs = np.array(lead(rounds, challenger, incumbent))
-    if len(logs) < 2:
+def verdict(
+    rounds: Sequence[Round], challenger: str, incumbent: str, noise: Noise
+) -> Literal["faster", "not faster", "unsure"]:
+    """Whether a challenger is faster by more than the smallest difference that counts. One that is not even ahead after
+    a few rounds has had its chance."""
+    logs = lead(rounds, challenger, incumbent)
+    if len(logs) < 2 or noise.freedom < LEAST_FREEDOM:
         return "unsure"
+    ahead, error = -sum(logs) / len(logs) - math.log(1 + DIFFERENT), noise.deviation * math.sqrt(2 / len(logs))
     # Not 95%: it is looked at after every other round, and the first rounds have chosen who is looked at.
-    deviation = float(stdtrit(len(logs) - 1, (1 + LOOK_CONFIDENCE) / 2)) * float(logs.std(ddof=1))
-    reach = deviation / math.sqrt(len(logs))
-    limit = -math.log(1 + DIFFERENT)
-    if logs.mean() + reach < limit:
+    reach = _reach(LOOK_CONFIDENCE, noise) * error
+    if ahead > reach:
         return "faster"
-    if logs.mean() - reach > limit or len(logs) >= MOST_ROUNDS:
+    if ahead < -reach or (ahead < 0 and len(logs) >= ENOUGH_ROUNDS):
         return "not faster"
+    if len(logs) >= MOST_ROUNDS:
+        return "faster" if ahead > _reach(LAST_CONFIDENCE, noise) * error else "not faster"
     return "unsure"
+
+
+def _reach(confidence: float, noise: Noise) -> float:
+    return float(stdtrit(noise.freedom, (1 + confidence) / 2))
 
 
 def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> Case:
@@ -120,13 +149,13 @@ def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[s
 
 def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> list[Case]:
     """Of every number format the fastest, or the simplest that is about as fast; the fastest of all first. One that is
-    hopeless only in the default's own."""
+    beaten only in the default's own."""
     groups: dict[tuple[object, object], list[Case]] = {}
     for text in sorted(found, key=lambda text: found[text]):
         groups.setdefault((setting(cases[text], "dtype"), setting(cases[text], "matmul")), []).append(cases[text])
     best = [simplest(default, group, found) for group in groups.values()]
     fastest = min(found.values(), default=0.0)
-    return [case for case in best if found[case.text] - fastest < math.log(HOPELESS) or same_precision(case, default)]
+    return [case for case in best if found[case.text] - fastest < math.log(BEATEN) or same_precision(case, default)]
 
 
 def simplest(default: Case, cases: Sequence[Case], found: Mapping[str, float]) -> Case:

@@ -40,7 +40,7 @@ from torchmark.measure.session import PROCESSES
 from torchmark.records import Case, Result, Rigor
 
 TURN_S = 0.3
-TURN_STEPS = 3  # in a turn at least, unless a step is slow
+TURN_STEPS, LONG_TURN_S = 3, 0.9  # so many in a turn, as far as they fit
 SLOW_STEP_S = 1.0
 VERY_SLOW_STEP_S = 5.0
 ROUNDS, SLOW_ROUNDS, VERY_SLOW_ROUNDS = 6, 4, 2  # even, so that each side begins in half of them
@@ -186,8 +186,8 @@ class Study:
 
 
 def turn_seconds(step_s: float) -> float:
-    """How long a turn lasts: a few steps; one where steps are slow."""
-    return max(TURN_S, TURN_STEPS * step_s) if step_s < SLOW_STEP_S else TURN_S
+    """How long a turn lasts: a few steps; fewer where steps are slow, and one at least."""
+    return max(TURN_S, min(TURN_STEPS * step_s, LONG_TURN_S))
 
 
 def rounds_for(step_s: float) -> int:

@@ -1,9 +1,9 @@
 """Which settings are fastest for this work here? A search by halving, in rounds that all contestants share.
 
-First come the number formats with the layouts, then compiling, then everything else by itself, each time against who
-leads. In a heat the slower half goes after every other round; who leads is replaced only by one that is faster beyond
-chance. What has won is measured against the default once more, in pairs of fresh processes that took no part in the
-search: the best of many looks better than it is.
+First come the number formats with the layouts, then compiling the best of them, then everything else by itself, each
+time against who leads. In a heat the slower half goes after every other round; who leads is replaced only by one that
+is faster beyond chance. What has won is measured against the default once more, in pairs of fresh processes that took
+no part in the search: the best of many looks better than it is.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from torchmark.analyze.tuning import (
     best_of_each_precision,
     break_even,
     contributions,
+    noise_of,
     scores,
     simplest,
     survivors,
@@ -48,9 +49,9 @@ from torchmark.studies.contest import Arena, Kept, Listen, Opening, Terms
 ROUNDS = 2  # between two cuts of the field
 PAIRS, FEW_PAIRS, LEAST_PAIRS = 5, 3, 2  # of fresh processes that confirm the gain
 DEAR_PAIR_S = 10.0  # a pair that takes longer than this is repeated fewer times
+CONFIRMING_ROUNDS = 4  # of a pair at most: new processes tell more than more turns of the same
 SEARCH_SHARE = 0.7  # of the budget: after that nobody new enters
 HELPS = 0.02  # as a logarithm: a change that seems to bring more is tried together with others
-NEAR = 0.03  # as a logarithm: who is further behind the leader need not meet it
 
 
 class Request(Struct, frozen=True):
@@ -136,13 +137,13 @@ class Search:
         default, found = self._request.case, scores(self._rounds)
         results = {text: self.result(text) for text in self._results}
         gain = self._gain()
-        same = best_at_precision(default, self._cases, found) if found else default
         refuted = gain is not None and gain.low <= 1 + DIFFERENT
         winner = default if refuted else self._leader
+        same = winner if same_precision(winner, default) else best_at_precision(default, self._cases, found)
         return Tuned(
             default=default,
             winner=winner,
-            same_precision=winner if same_precision(winner, default) else same,
+            same_precision=same,
             results=tuple(results.values()),
             stopped=self._stopped,
             gain=gain.center if gain else None,
@@ -165,23 +166,14 @@ class Search:
                 f"{default.text} itself ended as {failed.status}: {failed.reason}", "Choose a case that runs here"
             )
         self._heat(arena, default, combinations(default, axes, NUMBERS))
-        for case in self._best_of_each(self._rounds) or [default]:
-            self._heat(arena, case, [changed(case, "compile", mode) for mode in axes.get("compile", ())[:1]])
-        self._play_off(arena)
+        plain, modes = self._best_of_each(self._rounds) or [default], axes.get("compile", ())
+        self._heat(arena, self._leader, [changed(case, "compile", mode) for case in plain for mode in modes[:1]])
         if self._leader.compile != "off":
-            others = axes.get("compile", ())[1:]
-            self._heat(arena, self._leader, [changed(self._leader, "compile", mode) for mode in others])
+            self._heat(arena, self._leader, [changed(self._leader, "compile", mode) for mode in modes[1:]])
         rest = [name for name in axes if name not in (*NUMBERS, "compile")]
         self._vary(arena, rest)
         for name in arena.inside(list(self._cases)):
             arena.leave(name)
-
-    def _play_off(self, arena: Arena) -> None:
-        """Who won a heat of another number format meets the leader, unless it is known to be slower."""
-        found = scores(self._rounds)
-        rivals = [case for case in self._best_of_each(self._rounds) if case.text != self._leader.text]
-        near = [case for case in rivals if found[case.text] < found[self._leader.text] + NEAR]
-        self._heat(arena, self._leader, near)
 
     def _vary(self, arena: Arena, names: Sequence[str]) -> None:
         """All other settings one by one, and those that helped together."""
@@ -213,7 +205,7 @@ class Search:
                 break
             if len(field) == 2 and incumbent.text in field:
                 (challenger,) = (name for name in field if name != incumbent.text)
-                answer = verdict(rounds, challenger, incumbent.text)
+                answer = verdict(rounds, challenger, incumbent.text, noise_of([*self._rounds, *rounds]))
                 field = {"faster": [challenger], "not faster": [incumbent.text], "unsure": field}[answer]
             else:
                 field = survivors(rounds, field, incumbent.text)
@@ -287,7 +279,7 @@ class Search:
             self._tell(News(winner, "confirms", self._seen_gain(winner, seen)))
             if not (arena.enter(default, spared=True) and arena.enter(winner, spared=True)):
                 return
-            count = rounds_for(arena.step_s(default.text))
+            count = min(CONFIRMING_ROUNDS, rounds_for(arena.step_s(default.text)))
             rounds = [arena.play([default.text, winner.text]) for _ in range(count)]
             logs = [each[winner.text] - each[default.text] for each in rounds if len(each) == 2]
             arena.leave(default.text)
