@@ -79,6 +79,19 @@ def test_what_may_be_chance_is_not_recommended(run: Run, tuned: Tuned) -> None:
     assert "import torch" not in text
 
 
+def test_times_are_those_of_common_rounds_and_chance_is_named(run: Run, tuned: Tuned) -> None:
+    from msgspec.structs import replace
+
+    seen = {DEFAULT.text: 1.0, LAST.text: 1.2, WINNER.text: 1.25}
+    table = render_tuned(run, replace(tuned, winner=LAST, same_precision=LAST, relative=seen), "table", 200)
+    rows = {line.split()[0]: " ".join(line.split()) for line in table.splitlines() if "/s " in line}
+    assert rows["channels-last"].endswith("1.20x fastest")
+    assert "1.00 s" in rows["channels-last"]  # 1.2 s of the default by 1.2, though it took 0.9 s in rounds of its own
+    assert rows["default"].endswith("1.000x default")
+    winner = next(row for name, row in rows.items() if name.startswith("bfloat16"))
+    assert winner.endswith("1.25x within chance")
+
+
 def test_the_snippet_is_python_that_sets_the_environment_first() -> None:
     code = snippet(DEFAULT, WINNER)
     compile(code, "snippet", "exec")

@@ -189,10 +189,11 @@ def _next_step(here: Case, winner: Case, found: Mapping[str, float]) -> tuple[tu
     return names, winner
 
 
-def break_even(eager: Result, compiled: Result) -> BreakEven | None:
-    """From results that differ in compiling alone; None where it never pays off."""
+def break_even(eager: Result, compiled: Result, gain: float) -> BreakEven | None:
+    """From results that differ in compiling alone, and how many times as fast it was in the same rounds; None where it
+    never pays off."""
     if not eager.estimate or not compiled.estimate:
         return None
     spent = compiled.estimate.first_step_s - eager.estimate.first_step_s
-    saved = eager.estimate.center_s - compiled.estimate.center_s
+    saved = eager.estimate.center_s * (1 - 1 / gain)
     return BreakEven(spent, saved, spent / saved) if saved > 0 and spent > 0 else None

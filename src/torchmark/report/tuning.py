@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 from rich import box
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -136,7 +137,7 @@ def _parts(run: Run, tuned: Tuned, width: int) -> list[RenderableType]:
     room = width - sum(max(len(row[index]) for row in (_TITLES, *rows)) + 2 for index in range(1, len(_TITLES)))
     rows = [[fold_case(row[0].replace(" + ", "+"), max(room, _NARROWEST)), *row[1:]] for row in rows]
     parts += [
-        Text("\nWhat was tried, the fastest first", style="bold"),
+        Text("\nWhat was tried, the fastest first, beside the default in the same rounds", style="bold"),
         Padding(_grid(_TITLES, rows, True), (0, 0, 0, 0)),
     ]
     parts += section("Without a figure", _failures(tuned))
@@ -176,14 +177,36 @@ def _measured(tuned: Tuned) -> list[Result]:
 def _rows(tuned: Tuned) -> list[list[str]]:
     rows = []
     for result in _measured(tuned):
-        assert result.estimate is not None
-        text = result.case.text
-        marks = {tuned.winner.text: "fastest", tuned.default.text: "default"}
-        mark = marks.get(text) or (f"best in {tuned.default.dtype}" if text == tuned.same_precision.text else "")
-        rate = units.rate(figures.step_rate(result), result.work.unit if result.work else "")
+        text, equal = result.case.text, _on_equal_terms(tuned, result)
+        assert equal.estimate is not None
+        rate = units.rate(figures.step_rate(equal), result.work.unit if result.work else "")
         gain = units.factor(tuned.relative.get(text))
-        rows.append([name_of(result.case, tuned.default), figures.step_time(result.estimate), rate, gain, mark])
+        step = figures.step_time(equal.estimate)
+        rows.append([name_of(result.case, tuned.default), step, rate, gain, _mark(tuned, text)])
     return rows
+
+
+def _mark(tuned: Tuned, text: str) -> str:
+    known = {
+        tuned.same_precision.text: f"best in {tuned.default.dtype}",
+        tuned.winner.text: "fastest",
+        tuned.default.text: "default",
+    }
+    if tuned.unconfirmed:
+        known[tuned.unconfirmed.text] = "not confirmed"
+    seen = tuned.relative
+    return known.get(text) or ("within chance" if seen.get(text, 0.0) > seen.get(tuned.winner.text, math.inf) else "")
+
+
+def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
+    """As the default's time and the ratio that common rounds gave have it: each was disturbed in rounds of its own."""
+    gain = tuned.relative.get(result.case.text)
+    default = next((each for each in tuned.results if each.case.text == tuned.default.text), None)
+    if not gain or not result.estimate or not default or not default.estimate:
+        return result
+    items, usual_items = (each.work.items if each.work and each.work.items else 1.0 for each in (result, default))
+    step_s = default.estimate.center_s / gain * items / usual_items
+    return replace(result, estimate=replace(result.estimate, center_s=step_s))
 
 
 def _failures(tuned: Tuned) -> list[tuple[str, str]]:

@@ -51,7 +51,7 @@ PAIRS, FEW_PAIRS, LEAST_PAIRS = 5, 3, 2  # of fresh processes that confirm the g
 DEAR_PAIR_S = 10.0  # a pair that takes longer than this is repeated fewer times
 CONFIRMING_ROUNDS = 4  # of a pair at most: new processes tell more than more turns of the same
 SEARCH_SHARE = 0.7  # of the budget: after that nobody new enters
-HELPS = 0.02  # as a logarithm: a change that seems to bring more is tried together with others
+HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
 
 
 class Request(Struct, frozen=True):
@@ -153,7 +153,7 @@ class Search:
             unconfirmed=self._leader if refuted else None,
             same_precision_gain=self._seen_gain(same, found),
             contributions=contributions(default, winner, found) if found else (),
-            break_even=self._break_even(winner, results),
+            break_even=self._break_even(winner, results, found),
             relative={text: self._seen_gain(self._cases[text], found) or 0.0 for text in found},
             duration_s=time.monotonic() - self._began,
         )
@@ -180,10 +180,10 @@ class Search:
         start = self._leader
         self._heat(arena, start, variations(start, self._request.axes, names))
         found = scores(self._rounds)
-        helped: dict[str, Case] = {}
+        least, helped = max(HELPS, noise_of(self._rounds).deviation), dict[str, Case]()
         for case in variations(start, self._request.axes, names):
             (name,) = differing(start, case) or ("",)
-            if case.text in found and found[start.text] - found[case.text] > HELPS:
+            if case.text in found and found[start.text] - found[case.text] > least:
                 known = helped.get(name)
                 helped[name] = min((each for each in (known, case) if each), key=lambda each: found[each.text])
         if len(helped) > 1:
@@ -299,7 +299,7 @@ class Search:
         start = found.get(self._request.case.text)
         return math.exp(start - found[case.text]) if start is not None and case.text in found else None
 
-    def _break_even(self, winner: Case, results: dict[str, Result]) -> BreakEven | None:
+    def _break_even(self, winner: Case, results: dict[str, Result], found: dict[str, float]) -> BreakEven | None:
         """Of the first case that was compiled as the winner is, because later ones find parts of it in the cache, and
         of its twin that was not compiled."""
         if winner.compile == "off":
@@ -307,8 +307,8 @@ class Search:
         shared = ("compile", "dtype", "matmul", "layout")
         for text, several in self._results.items():
             case = self._cases[text]
-            twin = results.get(replace(case, compile="off").text)
+            plain = replace(case, compile="off").text
             alike = all(setting(case, name) == setting(winner, name) for name in shared)
-            if alike and twin and twin.status == several[0].status == "ok":
-                return break_even(twin, several[0])
+            if alike and plain in found and text in found and several[0].status == "ok":
+                return break_even(results[plain], several[0], math.exp(found[plain] - found[text]))
         return None
