@@ -314,6 +314,18 @@ class RunHeader(Struct, frozen=True):
     seed: Whole = 0
 
 
+class Tuning(Struct, frozen=True):
+    """What a search for the fastest settings came to: how many times as fast as the default, with a 95% interval over
+    pairs of fresh processes."""
+
+    case: Case  # the default
+    winner: Case  # the default itself, where nothing is faster beyond chance
+    gain: Real | None = None  # None: it was not confirmed, or there is none
+    low: Real | None = None
+    high: Real | None = None
+    pairs: Whole = 0
+
+
 class Run(Struct, frozen=True):
     """Results of one command on one machine."""
 
@@ -321,6 +333,7 @@ class Run(Struct, frozen=True):
     results: tuple[Result, ...] = ()
     process_spread: float | None = None  # relative spread between fresh processes, from the reference case
     problems: tuple[str, ...] = ()  # what was odd about the file, such as a torn last line
+    tuning: Tuning | None = None  # what `torchmark tune` concluded
 
 
 class Flaw(Struct, frozen=True):

@@ -20,6 +20,7 @@ from torchmark.records import (
     RunHeader,
     StageEstimate,
     Trend,
+    Tuning,
     Work,
     parse_case,
 )
@@ -187,6 +188,21 @@ def test_what_single_results_say() -> None:
         "memory": "bert-classify/train fits into mps with batch 64, and not with 256",
         "first-step": "The first step of resnet50/infer took 8 s, 80× as long as a later one",
     }
+
+
+def test_what_a_search_came_to_comes_first() -> None:
+    default, winner = (
+        parse_case(f"resnet50/infer@cpu/float32{more}") for more in ("", "+compile+layout=channels-last")
+    )
+    measured = result(default.text, 1.0), result(winner.text, 0.5)
+    won = run_of(*measured, tuning=Tuning(default, winner, 2.0, 1.9, 2.1, 3))
+    assert find_all([won])[0].text == "channels-last + compile: resnet50/infer is 2.0× as fast (1.90× to 2.1×)"
+    assert find_all([won, run_of(result("mlp/infer@cpu/float32", 1.0))])[0].kind == "tuning"
+    lost = run_of(*measured, tuning=Tuning(default, default, pairs=3))
+    assert (
+        find_all([lost])[0].text == "Nothing that was tried makes resnet50/infer faster than the default beyond chance"
+    )
+    assert "tuning" not in {each.kind for each in find_all([run_of(*measured, tuning=Tuning(default, winner))])}
 
 
 def test_a_task_that_waits_for_its_data_is_named_once() -> None:

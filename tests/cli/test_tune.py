@@ -60,6 +60,8 @@ def test_where_nothing_is_to_gain_it_says_so_and_keeps_a_sound_run() -> None:
     run = load(find_run("nothing"))
     assert [result.status for result in run.results] == ["ok"]
     assert run.header.command.startswith("torchmark tune null/infer@fake/float32")
+    assert run.tuning
+    assert run.tuning.winner == run.tuning.case == run.results[0].case
     assert torchmark("check", "nothing").returncode == 0
 
 

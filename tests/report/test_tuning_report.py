@@ -10,6 +10,7 @@ import pytest
 from torchmark.analyze.fitting import Fitted, MemoryModel, Probe
 from torchmark.analyze.tuning import BreakEven, Contribution, Tuned
 from torchmark.records import Result, Run, parse_case
+from torchmark.report import render
 from torchmark.report.fitting import render_fitted
 from torchmark.report.snippet import snippet
 from torchmark.report.tuning import render_tuned
@@ -77,6 +78,16 @@ def test_what_may_be_chance_is_not_recommended(run: Run, tuned: Tuned) -> None:
     assert "Stay with the default: bfloat16" in text
     assert "1.020x as fast as the default (0.990 to 1.050)" in text
     assert "import torch" not in text
+
+
+def test_a_stored_search_shows_what_it_came_to(run: Run, tuned: Tuned) -> None:
+    from msgspec.structs import replace
+
+    stored = replace(run, tuning=tuned.conclusion)
+    words = " ".join(render(stored, "table", 80).split())
+    assert "resnet50/infer is 4.0× as fast (3.8× to 4.2×)" in words
+    assert "model = torch.compile(model)" in words
+    assert json.loads(render(stored, "json"))["run"]["tuning"]["gain"] == 4.0
 
 
 def test_times_are_those_of_common_rounds_and_chance_is_named(run: Run, tuned: Tuned) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import StoreError
-from torchmark.records import Flaw
+from torchmark.records import Flaw, Tuning, parse_case
 from torchmark.store import Account, HeaderLine, RunWriter, Sealed, examine, load, write_export
 
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
@@ -123,6 +123,26 @@ def test_lines_that_do_not_belong_are_told(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:4], lines[0], lines[2], lines[2], *lines[4:]]))
     assert flaws(path) == [(5, "$.kind"), (7, "$.process"), (11, "$.sha256")]
+
+
+@pytest.mark.parametrize(
+    ("winner", "gain", "places"),
+    [
+        (B, 1.5, []),
+        (B, None, []),
+        (B, 3.0, ["$.tuning.gain"]),
+        ("mlp/infer@cpu/float32+compile", 1.5, ["$.tuning.winner"]),
+    ],
+)
+def test_a_search_concludes_what_its_file_can_know(
+    path: Path, winner: str, gain: float | None, places: list[str]
+) -> None:
+    with RunWriter.resume(path) as writer:
+        writer.concluded(Tuning(parse_case(A), parse_case(winner), gain, 1.2, 1.8, 5))
+    assert [place for _, place in flaws(path)] == places
+    told = load(path).tuning
+    assert told
+    assert (told.winner.text, told.gain) == (winner, gain)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"hello\n", b"{}\n", b'{"kind":"spread","process_spread":1}\n'])

@@ -49,3 +49,8 @@ def told(name: str, value: Value | None) -> str:
     if name in ("dtype", "layout", "transfer", "gradients"):
         return str(value)
     return f"{name}={'default' if value is None else value}"
+
+
+def name_of(case: Case, default: Case) -> str:
+    """A configuration by what makes it differ from the default."""
+    return " + ".join(told(name, setting(case, name)) for name in differing(default, case)) or "default"

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.claims import CLAIMS, PUBLISHED_FACTOR, Claim, device_name, is_published, times
 from torchmark.analyze.comparison import Comparison, compare_all, compare_within, overall
+from torchmark.analyze.configurations import name_of
 from torchmark.analyze.outliers import find_outliers
 from torchmark.analyze.pairing import join_machines
 from torchmark.analyze.roofline import LOADING
@@ -20,8 +21,8 @@ FIRST_STEP_TIMES = 10.0
 LOADING_SHARE = 0.2  # of a step, from which waiting for data is worth a word
 MANY_RUNS = 3  # of more than these only the fastest and the slowest are told
 ORDER = (
-    "runs", "outlier", "device", "disturbed", "dtype", "compile", "batch", "threads", "workers", "transfer", "loader",
-    "memory", "first-step",
+    "tuning", "runs", "outlier", "device", "disturbed", "dtype", "compile", "batch", "threads", "workers", "transfer",
+    "loader", "memory", "first-step",
 )  # fmt: skip
 
 
@@ -41,6 +42,7 @@ def find_all(runs: Sequence[Run]) -> tuple[Finding, ...]:
     """
     machines = join_machines(runs)
     found = _about_runs(runs) if len(runs) > 1 else []
+    found += [finding for run in runs for finding in _tuning(run)]
     found += [Finding("outlier", each.text, ()) for each in find_outliers(runs)]
     for run in machines:
         own = [*_claims(run), *_observations(run)]
@@ -113,6 +115,19 @@ def _about_two(first: Run, second: Run, comparison: Comparison) -> Finding | Non
         return None
     text += "; as published, without an interval" if published else ""
     return Finding("runs", text, tuple(pair.case for pair in comparison.pairs))
+
+
+def _tuning(run: Run) -> Iterator[Finding]:
+    """What a search came to."""
+    if run.tuning is None:
+        return
+    task, winner = run.tuning.case.task, run.tuning.winner
+    cases, gain, low, high = (run.tuning.case.text, winner.text), run.tuning.gain, run.tuning.low, run.tuning.high
+    if winner == run.tuning.case:
+        yield Finding("tuning", f"Nothing that was tried makes {task} faster than the default beyond chance", cases[:1])
+    elif gain and low and high:
+        name = name_of(winner, run.tuning.case)
+        yield Finding("tuning", f"{name}: {task} is {times(gain)} as fast ({times(low)} to {times(high)})", cases)
 
 
 def _observations(run: Run) -> Iterator[Finding]:

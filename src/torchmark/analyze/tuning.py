@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 from torchmark.analyze.comparison import DIFFERENT
 from torchmark.analyze.configurations import changed, differing, same_precision, setting, told
 from torchmark.analyze.live import LOOK_CONFIDENCE
-from torchmark.records import Case, Result
+from torchmark.records import Case, Result, Tuning
 
 HOPELESS = 1.5  # times as slow as the leader: out at once, however large the field
 BEATEN = 1.25  # times as slow as the leader: not kept for having led before, nor compiled for being another format
@@ -63,6 +63,13 @@ class Tuned(Struct, frozen=True):
     break_even: BreakEven | None = None
     relative: dict[str, float] = {}  # by case, as the search saw it
     duration_s: float = 0.0
+
+    @property
+    def conclusion(self) -> Tuning:
+        """What is kept of it in the run, beside the results."""
+        if self.winner == self.default:
+            return Tuning(self.default, self.winner, pairs=self.pairs)
+        return Tuning(self.default, self.winner, self.gain, self.low, self.high, self.pairs)
 
 
 class Noise(Struct, frozen=True):

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from torchmark.analyze.configurations import name_of
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.interrupts import Interrupted, orderly_end
@@ -20,7 +21,7 @@ from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.messages import Phase
 from torchmark.measure.parameters import split_settings
 from torchmark.records import Case, Machine, Run, RunHeader
-from torchmark.report.tuning import name_of, render_tuned
+from torchmark.report.tuning import render_tuned
 from torchmark.report.units import factor
 from torchmark.store import RunWriter, check_writable, load, new_header, new_path
 from torchmark.studies.axes import NUMBERS, axes_of, check_tunable, combinations, variations
@@ -80,6 +81,8 @@ def command(workload: str, **options: Any) -> int:
         check_writable(path)
         with RunWriter.create(path, header) as writer:
             search, code = _search(request, writer)
+            if code == EXIT_FINE:
+                writer.concluded(search.outcome().conclusion)
         return _conclude(search, load(path), options["format"], code)
 
 

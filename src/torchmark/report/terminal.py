@@ -14,8 +14,9 @@ from rich.text import Text
 
 from torchmark.analyze.findings import find_all
 from torchmark.analyze.money import Prices
-from torchmark.records import Machine, Result, Run
+from torchmark.records import Case, Machine, Result, Run
 from torchmark.report import figures, meters, money, scaling, units
+from torchmark.report.snippet import snippet
 from torchmark.report.text import shorten
 
 WIDE = 120  # columns from which the first step and the tail are shown
@@ -39,6 +40,7 @@ def render_table(run: Run, width: int = 80, color: bool = False, prices: Prices 
     if width < WIDE:
         parts += _peaks(run)
     parts += _findings(run)
+    parts += _pasting(run)
     parts += _scaling(run)
     parts += _jobs(run)
     parts += _sustained(run)
@@ -205,6 +207,18 @@ def _findings(run: Run) -> list[RenderableType]:
     """What several results say together. That some were disturbed is among the cautions."""
     found = [finding for finding in find_all([run]) if finding.kind != "disturbed"] if len(run.results) > 1 else []
     return section("Findings", [("", finding.text) for finding in found[:MOST_FINDINGS]])
+
+
+def _pasting(run: Run) -> list[RenderableType]:
+    """What a search has found as lines for a script."""
+    return pasting(run.tuning.case, run.tuning.winner) if run.tuning else []
+
+
+def pasting(default: Case, winner: Case) -> list[RenderableType]:
+    """The lines that make the one configuration of the other; nothing where they are the same."""
+    code = snippet(default, winner)
+    title = Text("\nTo paste into a script that has a `model`", style="bold")
+    return [title, Padding(Text(code.rstrip()), (0, 0, 0, 2))] if code else []
 
 
 def _scaling(run: Run) -> list[RenderableType]:

@@ -13,13 +13,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from torchmark.analyze.configurations import differing, setting, told
+from torchmark.analyze.configurations import name_of
 from torchmark.analyze.tuning import Tuned
 from torchmark.errors import UnknownName
-from torchmark.records import Case, Result, Run
+from torchmark.records import Result, Run
 from torchmark.report import FORMATS, csv, figures, json, markdown, units
 from torchmark.report.snippet import snippet
-from torchmark.report.terminal import draw, fold_case, machine_line, section
+from torchmark.report.terminal import draw, fold_case, machine_line, pasting, section
 from torchmark.report.text import clean_run, clean_values, shorten
 
 _TITLES = ("settings", "per step", "rate", "as fast", "")
@@ -64,12 +64,6 @@ def render_tuned(
         case "jsonl":
             return msgspec.json.encode(_facts(tuned)).decode() + "\n"
     raise UnknownName("format", format, FORMATS)
-
-
-def name_of(case: Case, default: Case) -> str:
-    """A configuration by what makes it differ from the default."""
-    names = differing(default, case)
-    return " + ".join(told(name, setting(case, name)) for name in names) or "default"
 
 
 def answer(tuned: Tuned) -> str:
@@ -141,12 +135,7 @@ def _parts(run: Run, tuned: Tuned, width: int) -> list[RenderableType]:
         Padding(_grid(_TITLES, rows, True), (0, 0, 0, 0)),
     ]
     parts += section("Without a figure", _failures(tuned))
-    code = snippet(tuned.default, tuned.winner)
-    if code:
-        parts += [
-            Text("\nTo paste into a script that has a `model`", style="bold"),
-            Padding(Text(code.rstrip()), (0, 0, 0, 2)),
-        ]
+    parts += pasting(tuned.default, tuned.winner)
     again = f"\nAgain: torchmark run {tuned.winner.text}"
     return [*parts, Text(again, style="dim", overflow="fold")]
 

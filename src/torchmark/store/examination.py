@@ -15,10 +15,11 @@ import msgspec
 from msgspec import Struct
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Flaw, Result, RunHeader
+from torchmark.records import SCHEMA_VERSION, Flaw, Result, RunHeader, Tuning
 from torchmark.store.lines import (
     MOST_SAMPLES_AT_ONCE,
     Checksum,
+    Concluded,
     Finished,
     Header,
     Line,
@@ -132,6 +133,8 @@ class _Reader:
                 samples = self._samples.pop(text, {})
                 self._count -= sum(map(len, samples.values()))
                 yield Account(number, line.result, samples)
+            case Concluded():
+                yield from self._check_tuning(number, line.tuning)
             case Checksum():
                 if line.sha256 != self._digest.hexdigest():
                     yield Flaw("well-formed", number, "$.sha256", "the lines before it are not those that were written")
@@ -145,6 +148,13 @@ class _Reader:
             return
         self._header, self._cases = header, frozenset(header.cases)
         yield HeaderLine(number, header)
+
+    def _check_tuning(self, number: int, tuning: Tuning) -> Iterator[Flaw]:
+        for name, case in (("case", tuning.case), ("winner", tuning.winner)):
+            if case.text not in self._begun:
+                yield Flaw("well-formed", number, f"$.tuning.{name}", f"{case.text} was never started")
+        if tuning.gain is not None and not (tuning.low or 0.0) <= tuning.gain <= (tuning.high or 0.0):
+            yield Flaw("consistent", number, "$.tuning.gain", "it is outside of its own interval")
 
     def _known(self, number: int, place: str, text: str) -> Iterator[Flaw]:
         if text not in self._cases and not (self._header and self._header.open_ended):

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Name, Real, Result, RunHeader, Text, Whole
+from torchmark.records import SCHEMA_VERSION, Name, Real, Result, RunHeader, Text, Tuning, Whole
 from torchmark.store.shareable import shareable
 from torchmark.store.upgrade import upgrade_line
 
@@ -60,13 +60,19 @@ class Spread(Struct, frozen=True, tag_field="kind", tag="spread"):
     process_spread: Annotated[float, Meta(ge=0, le=1e100)]
 
 
+class Concluded(Struct, frozen=True, tag_field="kind", tag="concluded"):
+    """What a search came to, once it has ended."""
+
+    tuning: Tuning
+
+
 class Checksum(Struct, frozen=True, tag_field="kind", tag="checksum"):
     """Of all bytes before this line, written when a run ends in order: it tells accidents, not liars."""
 
     sha256: Name
 
 
-Line = Header | Started | Samples | Finished | Spread | Checksum
+Line = Header | Started | Samples | Finished | Spread | Concluded | Checksum
 
 
 class RunName(Struct, frozen=True):

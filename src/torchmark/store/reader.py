@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from torchmark.errors import StoreError, UsageError
-from torchmark.records import MOST_CASES, Estimate, Result, Run, RunHeader, parse_case
+from torchmark.records import MOST_CASES, Estimate, Result, Run, RunHeader, Tuning, parse_case
 from torchmark.store.lines import (
     FILE_BYTES,
     HEADER_BYTES,
@@ -17,6 +17,7 @@ from torchmark.store.lines import (
     RESULTS_BYTES,
     SAMPLES_BYTES,
     Checksum,
+    Concluded,
     Finished,
     Header,
     Line,
@@ -49,6 +50,7 @@ class _Story:
         self.samples: dict[str, ProcessSamples] = {}
         self.settled: dict[str, ProcessSamples] = {}  # the samples that the last `finished` line speaks of
         self.spread: float | None = None
+        self.tuning: Tuning | None = None
         self.problems: list[str] = []
         self._weights: dict[str, int] = {}  # of the results that count so far
         self._weight = self._sample_count = 0
@@ -68,6 +70,8 @@ class _Story:
                 self._finish(line.result)
             case Spread():
                 self.spread = line.process_spread
+            case Concluded():
+                self.tuning = line.tuning
             case Checksum():
                 pass  # `torchmark check` looks at it
 
@@ -110,6 +114,7 @@ def load(path: str | Path, samples: bool = False) -> Run:
         results=tuple(results),
         process_spread=story.spread,
         problems=(*story.problems, *_unfinished(story)),
+        tuning=story.tuning,
     )
 
 

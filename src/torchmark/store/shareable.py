@@ -83,7 +83,7 @@ def _fields(value: Any, name: str, own: re.Pattern[str]) -> Any:
     if isinstance(value, dict):
         if name == "settings":
             return _settings(value, own)
-        if name in ("machine", "case"):  # a processor may well be called like the machine that has it
+        if name in ("machine", "case", "winner"):  # a processor may well be called like the machine that has it
             own = _NOBODY
         if name in _FREE:
             kind = name if name in _TEXTS else ""

@@ -15,8 +15,8 @@ from types import TracebackType
 from msgspec.structs import replace
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Result, RunHeader
-from torchmark.store.lines import Checksum, Finished, Header, Line, Samples, Spread, Started, encode_line
+from torchmark.records import SCHEMA_VERSION, Result, RunHeader, Tuning
+from torchmark.store.lines import Checksum, Concluded, Finished, Header, Line, Samples, Spread, Started, encode_line
 from torchmark.store.reader import read_header, sound_bytes
 
 FREE_BYTES = 16 << 20  # a long run with all its samples
@@ -106,6 +106,10 @@ class RunWriter:
     def spread(self, process_spread: float) -> None:
         """How far fresh processes of this machine differ."""
         self._write(Spread(process_spread))
+
+    def concluded(self, tuning: Tuning) -> None:
+        """What a search came to."""
+        self._write(Concluded(tuning))
 
     def seal(self) -> None:
         """A checksum of all that is there, so that an accident on the file's way to somebody can be told."""
