@@ -182,11 +182,11 @@ def run_part(part: str, task: str, folder: Path) -> dict[str, Any]:
         (text,) = (text for text, result in texts.items() if result is best)
         whole = sum(len(result["processes"]) >= PROCESSES for result in good)
         return {"best": text, "seconds": seconds, "whole": whole, "missing": len(cases) - len(good), "of": len(cases)}
-    winner, best = read(folder, task, "tune")["winner"], read(folder, task, "grid")["best"]
-    if part == "final":
-        found, _ = torchmark("ab", best, winner, "--budget", "2m", "--label", "tune-final")
-        return {name: found[name] for name in ("ratio", "low", "high", "verdict")}
-    return dict(measure_bare(task, read(folder, task, "tune")["snippet"]))
+    tuned = read(folder, task, "tune")
+    if part == "bare":
+        return dict(measure_bare(task, tuned["snippet"]))
+    found, _ = torchmark("ab", read(folder, task, "grid")["best"], tuned["winner"], "--budget", "2m")
+    return {name: found[name] for name in ("ratio", "low", "high", "verdict")}
 
 
 def read(folder: Path, task: str, part: str) -> Any:
