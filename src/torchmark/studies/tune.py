@@ -46,10 +46,10 @@ from torchmark.studies.ab import rounds_for
 from torchmark.studies.axes import NUMBERS, Axes, combinations, variations
 from torchmark.studies.contest import Arena, Kept, Listen, Opening, Terms
 
-ROUNDS = 2  # between two cuts of the field
+ROUNDS = 2  # between two cuts of the field, and of a pair at least
 PAIRS, FEW_PAIRS, LEAST_PAIRS = 5, 3, 2  # of fresh processes that confirm the gain
 DEAR_PAIR_S = 10.0  # a pair that takes longer than this is repeated fewer times
-CONFIRMING_ROUNDS = 4  # of a pair at most: new processes tell more than more turns of the same
+FEWER_ROUNDS = 2  # of a pair than in a live comparison: the gain is known to be large enough to be worth a look
 SEARCH_SHARE = 0.7  # of the budget: after that nobody new enters
 HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
 
@@ -279,7 +279,7 @@ class Search:
             self._tell(News(winner, "confirms", self._seen_gain(winner, seen)))
             if not (arena.enter(default, spared=True) and arena.enter(winner, spared=True)):
                 return
-            count = min(CONFIRMING_ROUNDS, rounds_for(arena.step_s(default.text)))
+            count = max(ROUNDS, rounds_for(arena.step_s(default.text)) - FEWER_ROUNDS)
             rounds = [arena.play([default.text, winner.text]) for _ in range(count)]
             logs = [each[winner.text] - each[default.text] for each in rounds if len(each) == 2]
             arena.leave(default.text)
