@@ -93,6 +93,7 @@ class Search:
         self._request, self._tell, self._listen, self._open, self._kept = request, tell, listen, opening, kept
         self._rounds: list[Round] = []  # of the search
         self._pairs: list[list[float]] = []  # of the confirmation: the winner against the default
+        self._anew: list[Round] = []  # and its rounds
         self._began = time.monotonic()
         self._leader = request.case
         self._remedies: dict[str, str] = {}  # instruction sets that a number format needs
@@ -134,7 +135,7 @@ class Search:
 
     def outcome(self) -> Tuned:
         """What is known by now."""
-        default, found = self._request.case, scores(self._rounds)
+        default, found = self._request.case, scores([*self._rounds, *self._anew])
         results = {text: self.result(text) for text in self._results}
         gain = self._gain()
         refuted = gain is not None and gain.low <= 1 + DIFFERENT
@@ -287,6 +288,7 @@ class Search:
             if not logs:
                 return
             self._pairs.append(logs)
+            self._anew += rounds
             longest_s = max(longest_s, time.monotonic() - began)
             if longest_s > DEAR_PAIR_S:
                 due = FEW_PAIRS
