@@ -9,9 +9,11 @@ the kernel's count of processes that it had to kill are watched. The exit code i
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 
@@ -25,6 +27,7 @@ UNDER_LIMIT = (
 )
 FREE = ("tensor-add/infer@cpu/float32", "size")
 LEFT_BYTES = 100 << 20
+NOWHERE = Path(os.devnull)  # what workers print when they run out of memory
 
 
 def exhaustive(study: Study, step: int) -> int:
@@ -39,10 +42,10 @@ def exhaustive(study: Study, step: int) -> int:
 
 def compare(case: str, parameter: str, limit: int, step: int) -> bool:
     request = Request(parse_case(case), parameter, limit, step)
-    study = Study(request)
+    study = Study(request, log=NOWHERE)
     study.run()
     found, began = study.outcome(), time.monotonic()
-    truth = exhaustive(Study(request), step)
+    truth = exhaustive(Study(request, log=NOWHERE), step)
     taken_s = time.monotonic() - began
     held = found.largest is not None and abs(found.largest - truth) <= step
     print(
@@ -63,7 +66,7 @@ def let_loose() -> bool:
 
     kills, watcher = memory_kills(), threading.Thread(target=watch)
     watcher.start()
-    study = Study(Request(parse_case(FREE[0]), FREE[1], budget_s=240.0))
+    study = Study(Request(parse_case(FREE[0]), FREE[1], budget_s=240.0), log=NOWHERE)
     study.run()
     done.set()
     watcher.join()

@@ -3,9 +3,9 @@
 Commands in console, bash and sh blocks are run through the real entry point, with this rule: `run` only plans
 (`--dry-run`) and uses the fake device unless --device, a case or --resume names one; `replicate`, `limits`, `tune` and
 `fit` only plan, too, and so does `ab`, with this interpreter for each that is named and nothing in its settings files;
-`new` writes to stdout; `my_model.py` is the file that `torchmark new` writes, `config.json` and `resnet.py` are small
-stand-ins; `report` writes to stdout; `--audit` audits the fake device; `fleet run` only plans, on this machine, and
-/shared/fleet is a made-up fleet. Everything else is run as it stands.
+`new` writes to stdout; `my_model.py` is the file that `torchmark new` writes, `config.json` and `mobilenetv2.py` are
+small stand-ins; `report` writes to stdout; `--audit` audits the fake device; `fleet run` only plans, on this machine,
+and /shared/fleet is a made-up fleet. Everything else is run as it stands.
 """
 
 from __future__ import annotations
@@ -102,12 +102,15 @@ def make_fleet(folder: Path) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of runs that holds the recorded one."""
+    """A folder of runs that holds the recorded one, and an earlier one like it."""
     monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path))
     monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(ROOT)
-    (tmp_path / EXAMPLE.name).write_bytes(EXAMPLE.read_bytes())
+    run = text(EXAMPLE)
+    (tmp_path / EXAMPLE.name).write_text(run, encoding="utf-8")
+    earlier = run.replace('"created":"2026', '"created":"2025', 1).replace('"id":"', '"id":"e', 1)
+    (tmp_path / "earlier.jsonl").write_text(earlier, encoding="utf-8")
     workloads.forget()
     return tmp_path
 
@@ -117,7 +120,7 @@ def files(tmp_path: Path) -> Path:
     """A folder with the files of somebody's own that are named."""
     (tmp_path / "my_model.py").write_text(text(Path(cli.__file__).parent / "starters" / "model.txt"))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    (tmp_path / "resnet.py").write_text("def ResNet18(): ...")
+    (tmp_path / "mobilenetv2.py").write_text("def MobileNetV2(): ...")
     return tmp_path
 
 
@@ -127,7 +130,7 @@ def test_every_command_that_is_shown_runs(
 ) -> None:
     if FLEET in line:
         make_fleet(home / "fleet")
-    own = ("my_model.py", "config.json", "resnet.py")
+    own = ("my_model.py", "config.json", "mobilenetv2.py")
     found = [str(files / each) if each.startswith(own) else each for each in as_tested(line)]
     code = cli.main([argument.replace(FLEET, str(home / "fleet")) for argument in found])
     output = capsys.readouterr()

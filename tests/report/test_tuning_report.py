@@ -112,6 +112,19 @@ def test_the_snippet_is_python_that_sets_the_environment_first() -> None:
     assert snippet(DEFAULT, DEFAULT) == ""
 
 
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_the_snippet_can_be_copied_from_a_narrow_terminal(run: Run, tuned: Tuned, mode: str) -> None:
+    from msgspec.structs import replace
+
+    ways = "+pinned+threads=2+layout=channels-last+attention=eager+isa=avx512-core-bf16+bind=close+wait=passive"
+    winner = parse_case(f"resnet50/{mode}:batch=64@cpu/float16+compile=max-autotune-no-cudagraphs{ways}")
+    default = parse_case(f"resnet50/{mode}@cpu/float32+per-step")
+    code = snippet(default, winner)
+    assert "pin_memory" in code
+    shown = render_tuned(run, replace(tuned, default=default, winner=winner), "table", 80)
+    assert "\n".join(f"  {line}".rstrip() for line in code.splitlines()) in shown
+
+
 def test_the_snippet_does_to_a_model_what_was_measured() -> None:
     import torch
 

@@ -121,7 +121,7 @@ def _tuning(run: Run) -> Iterator[Finding]:
     """What a search came to."""
     if run.tuning is None:
         return
-    task, winner = run.tuning.case.task, run.tuning.winner
+    task, winner = f"{run.tuning.case.workload}/{run.tuning.case.mode}", run.tuning.winner
     cases, gain, low, high = (run.tuning.case.text, winner.text), run.tuning.gain, run.tuning.low, run.tuning.high
     if winner == run.tuning.case:
         yield Finding("tuning", f"Nothing that was tried makes {task} faster than the default beyond chance", cases[:1])

@@ -11,7 +11,10 @@ _VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP
 
 
 def snippet(default: Case, winner: Case) -> str:
-    """A piece of a script that has a `model`; `ready` is for each of its inputs. Empty where nothing has to change."""
+    """A piece of a script that has a `model`; `ready` is for each of its inputs. Empty where nothing has to change.
+
+    Its lines are short enough for any terminal: one that is folded is not Python any more.
+    """
     changes = {name: str(setting(winner, name)) for name in differing(default, winner)}
     lines = [*_before_torch(changes), "import torch", "", *_process(changes), *_model(changes, winner)]
     return "\n".join([*lines, *_inputs(changes), *_use(default, winner)]).rstrip() + "\n" if changes else ""
@@ -44,7 +47,7 @@ def _model(changes: dict[str, str], winner: Case) -> Iterator[str]:
         yield f'# Build the model with attn_implementation="{how}".'
     if "dtype" in changes:
         if winner.mode == "train":
-            yield "# Weights and their updates are kept in short numbers too, as measured; watch the loss."
+            yield "# Weights and their updates are in short numbers too: watch the loss."
         yield f"model = model.to(torch.{winner.dtype})"
     if "layout" in changes:
         yield f"model = model.to(memory_format=torch.{_layout(changes)})"
@@ -63,12 +66,14 @@ def _layout(changes: dict[str, str]) -> str:
 def _inputs(changes: dict[str, str]) -> Iterator[str]:
     steps = []
     if "dtype" in changes:
-        steps.append(f"    tensor = tensor.to(torch.{changes['dtype']}) if tensor.is_floating_point() else tensor")
+        steps.append("    if tensor.is_floating_point():")
+        steps.append(f"        tensor = tensor.to(torch.{changes['dtype']})")
     if "layout" in changes:
         steps.append("    if tensor.ndim == 4:")
         steps.append(f"        tensor = tensor.contiguous(memory_format=torch.{_layout(changes)})")
     if "transfer" in changes:
-        steps.append("    tensor = tensor.pin_memory().to(DEVICE, non_blocking=True)  # pin it once, in the loader")
+        steps.append("    # Pin it once, in the loader.")
+        steps.append("    tensor = tensor.pin_memory().to(DEVICE, non_blocking=True)")
     if steps:
         yield from ("", "", "def ready(tensor):", '    """Call it on every input."""', *steps, "    return tensor")
 

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from torchmark.records import Result, Work
 from torchmark.report import figures, units
 from torchmark.report.charts.rows import BELOW, HEIGHT, row_texts
-from torchmark.report.charts.series import Series, full_name, is_measured, same_work, variant_name
+from torchmark.report.charts.series import Series, full_name, is_measured, same_work, variant_parts
 from torchmark.report.draw import TEXT, WIDTH, Chart
 from torchmark.report.text import shorten
 
@@ -74,10 +74,14 @@ def _shared(members: Sequence[Member]) -> Panel:
 
 
 def _single(members: Sequence[Member], several: bool) -> Panel:
-    """The variants of one workload."""
+    """The variants of one workload; what they have in common is said once, above them."""
     series, first = members[0]
-    bars = _bars([(variant_name(result.case), series, result, result.work or STEPS) for _, result in members])
-    return Panel(first.case.workload, tuple(bars), series.name if several else "")
+    parts = [variant_parts(result.case) for _, result in members]
+    common = [part for part in parts[0] if all(part in each for each in parts)] if len(parts) > 1 else []
+    labels = [" · ".join(part for part in each if part not in common) for each in parts]
+    rows = zip(labels, members, strict=True)
+    bars = _bars([(label or result.case.dtype, series, result, result.work or STEPS) for label, (_, result) in rows])
+    return Panel(" · ".join([first.case.workload, *common]), tuple(bars), series.name if several else "")
 
 
 def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> list[Bar]:

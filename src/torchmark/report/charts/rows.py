@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 HEIGHT = 42
 BELOW = 8  # from the middle of a row down to the drawing
 _ABOVE = -9
-_LETTER = 7.2  # the width of a letter, generously: the reader's font is not known
+_LETTER = 8.2  # the width of a letter, generously: the reader's font is not known
 _NARROWEST = 60
 
 

@@ -91,6 +91,9 @@ def same_work(case: Case) -> str:
     return replace(case, device="cpu", protocol="steady").text
 
 
+_NAMED = re.compile("^(layout|gradients)=")
+
+
 def full_name(case: Case) -> str:
     """mlp · train · batch=4 · bfloat16"""
     return f"{shorten(case.workload, _NAME)} · {variant_name(case)}"
@@ -98,10 +101,17 @@ def full_name(case: Case) -> str:
 
 def variant_name(case: Case) -> str:
     """How a case differs from the others of its workload: train · batch=4 · bfloat16"""
+    return shorten(" · ".join(variant_parts(case)), _NAME)
+
+
+def variant_parts(case: Case) -> list[str]:
+    """What makes a case of its workload, piece by piece: the mode, parameters, another dtype than most, options."""
     text = replace(case, device="cpu", dtype="", protocol="steady").text
-    _, _, rest = text.partition("/")
-    rest = rest.replace("@cpu/", "", 1).replace(":", " · ", 1).replace(",", " · ").replace("+", " · ")
-    return shorten(rest if case.dtype == "float32" else f"{rest} · {case.dtype}", _NAME)
+    work, _, options = text.partition("/")[2].partition("@cpu/")
+    dtype = [case.dtype] if case.dtype != "float32" else []
+    # What speaks for itself comes without its name, and what is there for another setting's sake at the end.
+    said = [_NAMED.sub("", each) for each in options.split("+") if each]
+    return [*work.replace(":", ",", 1).split(","), *dtype, *sorted(said, key=lambda each: each.startswith("isa="))]
 
 
 def color(index: int) -> str:
