@@ -130,10 +130,10 @@ def test_the_best_in_the_same_numbers_and_of_each_kind() -> None:
 
 def test_compiling_pays_off_after_as_many_steps_as_it_costs(make_result: Callable[..., Result]) -> None:
     eager, compiled = make_result(center_s=0.3), make_result("mlp/infer@cpu/float32+compile", center_s=0.2)
-    assert break_even(eager, compiled, 1.5) is None  # its first step was no longer
+    assert break_even(eager, compiled, 0.1) is None  # its first step was no longer
     compiled = make_result("mlp/infer@cpu/float32+compile", estimate=slow_start(compiled))
-    assert break_even(eager, compiled, 0.9) is None
-    found = break_even(eager, compiled, 1.5)
+    assert break_even(eager, compiled, -0.1) is None
+    found = break_even(eager, compiled, 0.1)
     assert found is not None
     assert found.steps == pytest.approx((20.0 - 2.7) / 0.1)
 

@@ -9,7 +9,7 @@ import pytest
 
 from torchmark.analyze.fitting import Fitted, MemoryModel, Probe
 from torchmark.analyze.tuning import BreakEven, Contribution, Tuned
-from torchmark.records import Result, Run, parse_case
+from torchmark.records import Result, Run, Tuning, parse_case
 from torchmark.report import render
 from torchmark.report.fitting import render_fitted
 from torchmark.report.snippet import snippet
@@ -52,7 +52,7 @@ def test_the_answer_comes_first_and_everything_fits(run: Run, tuned: Tuned, widt
     words = " ".join(text.split())
     for told in (
         "is 4.00x as fast as the default (3.80 to 4.20).",
-        "Best in float32: channels-last, 1.33x as fast in the search.",
+        "Best in float32: channels-last, 1.33x as fast in the same rounds.",
         "Compiling takes 19.0 s, saves 200 ms a step: pays off after 95 steps.",
         "crashed",
         "SIGILL",
@@ -123,6 +123,18 @@ def test_the_snippet_can_be_copied_from_a_narrow_terminal(run: Run, tuned: Tuned
     assert "pin_memory" in code
     shown = render_tuned(run, replace(tuned, default=default, winner=winner), "table", 80)
     assert "\n".join(f"  {line}".rstrip() for line in code.splitlines()) in shown
+
+
+@pytest.mark.parametrize("field", ["dtype", "compile", "layout", "isa", "matmul"])
+def test_no_code_is_made_of_what_a_stranger_wrote(run: Run, field: str) -> None:
+    from msgspec.structs import replace
+
+    evil = "float16); __import__('os').system('id'"
+    changes = {field: evil} if field in ("dtype", "compile") else {"ways": {field: evil}}
+    winner = replace(DEFAULT, **changes)
+    assert snippet(DEFAULT, winner) == ""
+    shown = render(replace(run, tuning=Tuning(DEFAULT, winner, 2.0, 1.9, 2.1, 3)), "table", 120)
+    assert "To paste" not in shown
 
 
 def test_the_snippet_does_to_a_model_what_was_measured() -> None:

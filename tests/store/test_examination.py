@@ -128,21 +128,24 @@ def test_lines_that_do_not_belong_are_told(path: Path) -> None:
 @pytest.mark.parametrize(
     ("winner", "gain", "places"),
     [
-        (B, 1.5, []),
-        (B, None, []),
-        (B, 3.0, ["$.tuning.gain"]),
-        ("mlp/infer@cpu/float32+compile", 1.5, ["$.tuning.winner"]),
+        (B, (1.5, 1.2, 1.8), []),
+        (B, (None, None, None), []),
+        (A, (None, None, None), []),
+        (B, (3.0, 1.2, 1.8), ["$.tuning.gain"]),
+        (B, (1.5, None, None), ["$.tuning.gain"]),
+        (A, (1.5, 1.2, 1.8), ["$.tuning.winner"]),
+        ("mlp/infer@cpu/float32+compile", (1.5, 1.2, 1.8), ["$.tuning.winner"]),
     ],
 )
 def test_a_search_concludes_what_its_file_can_know(
-    path: Path, winner: str, gain: float | None, places: list[str]
+    path: Path, winner: str, gain: tuple[float | None, float | None, float | None], places: list[str]
 ) -> None:
     with RunWriter.resume(path) as writer:
-        writer.concluded(Tuning(parse_case(A), parse_case(winner), gain, 1.2, 1.8, 5))
+        writer.concluded(Tuning(parse_case(A), parse_case(winner), *gain, 5))
     assert [place for _, place in flaws(path)] == places
     told = load(path).tuning
     assert told
-    assert (told.winner.text, told.gain) == (winner, gain)
+    assert (told.winner.text, told.gain) == (winner, gain[0])
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"hello\n", b"{}\n", b'{"kind":"spread","process_spread":1}\n'])

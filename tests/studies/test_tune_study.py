@@ -15,7 +15,7 @@ from torchmark.measure.elsewhere import ProcessFailed
 from torchmark.measure.messages import Measured, Opened, Prepared, Stepped, SumUp, TakeTurn, Turned
 from torchmark.records import Case, Estimate, Machine, Result, Trend, Work, parse_case
 from torchmark.studies.axes import axes_of
-from torchmark.studies.tune import PAIRS, Request, Search
+from torchmark.studies.tune import PAIRS, News, Request, Search
 
 CASE = parse_case("resnet50/infer@cpu/float32")
 MACHINE = Machine("a processor", 2, 2, 16, "Linux 6.1", "3.11.7")
@@ -210,6 +210,30 @@ def test_what_was_measured_anew_corrects_what_the_search_saw() -> None:
     assert tuned.gain == pytest.approx(2, rel=0.05)
     assert tuned.relative[tuned.winner.text] == pytest.approx(2, rel=0.15)
     assert math.prod(each.gain for each in tuned.contributions) == pytest.approx(tuned.relative[tuned.winner.text])
+
+
+@pytest.mark.parametrize("interrupted", [1, 2, 3])
+def test_an_interrupt_leaves_what_is_known(interrupted: int) -> None:
+    """Wherever it comes: here as soon as another one leads, before the rounds that showed it are put away."""
+    leads: list[Case] = []
+
+    def tell(news: News) -> None:
+        leads.extend([news.case] if news.event == "leads" else [])
+        if len(leads) == interrupted:
+            raise KeyboardInterrupt
+
+    speed = factors(dtype_is_bfloat16=0.5, compile_is_on=0.5, threads_is_1=0.5)
+    noise = random.Random(0)
+    found = Search(
+        Request(CASE, axes_of(CASE, MACHINE)),
+        tell,
+        opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01),  # type: ignore[arg-type, return-value]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        found.run()
+    tuned = found.outcome()
+    assert tuned.stopped == "interrupted"
+    assert tuned.winner == leads[-1]
 
 
 def test_what_was_found_is_told_as_soon_as_a_process_has_ended() -> None:

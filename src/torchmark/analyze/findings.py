@@ -125,9 +125,13 @@ def _tuning(run: Run) -> Iterator[Finding]:
     cases, gain, low, high = (run.tuning.case.text, winner.text), run.tuning.gain, run.tuning.low, run.tuning.high
     if winner == run.tuning.case:
         yield Finding("tuning", f"Nothing that was tried makes {task} faster than the default beyond chance", cases[:1])
-    elif gain and low and high:
-        name = name_of(winner, run.tuning.case)
-        yield Finding("tuning", f"{name}: {task} is {times(gain)} as fast ({times(low)} to {times(high)})", cases)
+        return
+    name = name_of(winner, run.tuning.case)
+    if gain and low and high:
+        text = f"{name}: {task} is {times(gain)} as fast ({times(low)} to {times(high)})"
+    else:
+        text = f"{name} was the fastest way to do {task} in a search, which was not confirmed"
+    yield Finding("tuning", text, cases)
 
 
 def _observations(run: Run) -> Iterator[Finding]:

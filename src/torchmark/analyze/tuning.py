@@ -196,11 +196,17 @@ def _next_step(here: Case, winner: Case, found: Mapping[str, float]) -> tuple[tu
     return names, winner
 
 
-def break_even(eager: Result, compiled: Result, gain: float) -> BreakEven | None:
-    """From results that differ in compiling alone, and how many times as fast it was in the same rounds; None where it
-    never pays off."""
+def step_beside(default: Result, result: Result, gain: float) -> float:
+    """How long a step takes, as the default's time and the ratio that common rounds gave have it: each was disturbed in
+    rounds of its own."""
+    assert default.estimate is not None
+    items, usual_items = (each.work.items if each.work and each.work.items else 1.0 for each in (result, default))
+    return default.estimate.center_s / gain * items / usual_items
+
+
+def break_even(eager: Result, compiled: Result, saved: float) -> BreakEven | None:
+    """From results that differ in compiling alone, and what that saves in a step; None where it never pays off."""
     if not eager.estimate or not compiled.estimate:
         return None
     spent = compiled.estimate.first_step_s - eager.estimate.first_step_s
-    saved = eager.estimate.center_s * (1 - 1 / gain)
     return BreakEven(spent, saved, spent / saved) if saved > 0 and spent > 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchmark.analyze.configurations import USUAL, differing, setting
@@ -9,13 +10,18 @@ from torchmark.records import Case
 
 _VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
 
+_PLAIN = re.compile(r"[\w.-]+", re.ASCII)
+
 
 def snippet(default: Case, winner: Case) -> str:
     """A piece of a script that has a `model`; `ready` is for each of its inputs. Empty where nothing has to change.
 
-    Its lines are short enough for any terminal: one that is folded is not Python any more.
+    Its lines are short enough for any terminal: one that is folded is not Python any more. And a case may come from a
+    stranger's file: what is no plain word makes no code.
     """
     changes = {name: str(setting(winner, name)) for name in differing(default, winner)}
+    if not all(_PLAIN.fullmatch(text) for pair in changes.items() for text in pair):
+        return ""
     lines = [*_before_torch(changes), "import torch", "", *_process(changes), *_model(changes, winner)]
     return "\n".join([*lines, *_inputs(changes), *_use(default, winner)]).rstrip() + "\n" if changes else ""
 

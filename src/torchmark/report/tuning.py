@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchmark.analyze.configurations import name_of
-from torchmark.analyze.tuning import Tuned
+from torchmark.analyze.tuning import Tuned, step_beside
 from torchmark.errors import UnknownName
 from torchmark.records import Result, Run
 from torchmark.report import FORMATS, csv, figures, json, markdown, units
@@ -29,7 +29,7 @@ _CSV = (
     "reason",
     "step_s",
     "items_per_s",
-    "gain_in_search",
+    "gain_in_rounds",
     "winner",
     "same_precision",
     "gain",
@@ -83,12 +83,12 @@ def answer(tuned: Tuned) -> str:
 def notes(tuned: Tuned) -> list[str]:
     """What the answer rests on and what else is worth knowing, a sentence each."""
     found = []
-    if tuned.pairs:
+    if tuned.gain is not None:
         found.append(f"95% interval over {tuned.pairs} pairs of fresh processes that took turns, after the search.")
     same, gain = tuned.same_precision, tuned.same_precision_gain
     if same.text != tuned.winner.text:
         best = "the default itself" if same.text == tuned.default.text else name_of(same, tuned.default)
-        seen = f", {units.factor(gain)} as fast in the search" if gain and same.text != tuned.default.text else ""
+        seen = f", {units.factor(gain)} as fast in the same rounds" if gain and same.text != tuned.default.text else ""
         found.append(f"Best in {tuned.default.dtype}: {best}{seen}.")
     found += _peak_note(tuned)
     if tuned.break_even:
@@ -188,14 +188,12 @@ def _mark(tuned: Tuned, text: str) -> str:
 
 
 def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
-    """As the default's time and the ratio that common rounds gave have it: each was disturbed in rounds of its own."""
+    """With the time that belongs to its gain."""
     gain = tuned.relative.get(result.case.text)
     default = next((each for each in tuned.results if each.case.text == tuned.default.text), None)
     if not gain or not result.estimate or not default or not default.estimate:
         return result
-    items, usual_items = (each.work.items if each.work and each.work.items else 1.0 for each in (result, default))
-    step_s = default.estimate.center_s / gain * items / usual_items
-    return replace(result, estimate=replace(result.estimate, center_s=step_s))
+    return replace(result, estimate=replace(result.estimate, center_s=step_beside(default, result, gain)))
 
 
 def _failures(tuned: Tuned) -> list[tuple[str, str]]:
@@ -235,13 +233,14 @@ def _facts(tuned: Tuned) -> dict[str, object]:
 
 def _csv_row(tuned: Tuned, result: Result) -> list[csv.Cell]:
     text, is_winner = result.case.text, result.case.text == tuned.winner.text
+    equal = _on_equal_terms(tuned, result)
     cells: dict[str, csv.Cell] = {
         "case": text,
         "status": result.status,
         "reason": result.reason,
-        "step_s": result.estimate.center_s if result.estimate else None,
-        "items_per_s": figures.step_rate(result),
-        "gain_in_search": tuned.relative.get(text),
+        "step_s": equal.estimate.center_s if equal.estimate else None,
+        "items_per_s": figures.step_rate(equal),
+        "gain_in_rounds": tuned.relative.get(text),
         "winner": str(is_winner).lower(),
         "same_precision": str(text == tuned.same_precision.text).lower(),
         "gain": tuned.gain if is_winner else None,

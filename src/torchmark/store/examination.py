@@ -153,8 +153,11 @@ class _Reader:
         for name, case in (("case", tuning.case), ("winner", tuning.winner)):
             if case.text not in self._begun:
                 yield Flaw("well-formed", number, f"$.tuning.{name}", f"{case.text} was never started")
-        if tuning.gain is not None and not (tuning.low or 0.0) <= tuning.gain <= (tuning.high or 0.0):
+        known = [value for value in (tuning.low, tuning.gain, tuning.high) if value is not None]
+        if known and (len(known) < 3 or known != sorted(known)):
             yield Flaw("consistent", number, "$.tuning.gain", "it is outside of its own interval")
+        if known and tuning.winner == tuning.case:
+            yield Flaw("consistent", number, "$.tuning.winner", "a gain of the default over itself")
 
     def _known(self, number: int, place: str, text: str) -> Iterator[Flaw]:
         if text not in self._cases and not (self._header and self._header.open_ended):

@@ -35,6 +35,7 @@ from torchmark.analyze.tuning import (
     noise_of,
     scores,
     simplest,
+    step_beside,
     survivors,
     verdict,
 )
@@ -153,7 +154,7 @@ class Search:
             pairs=len(self._pairs),
             unconfirmed=self._leader if refuted else None,
             same_precision_gain=self._seen_gain(same, found),
-            contributions=contributions(default, winner, found) if found else (),
+            contributions=contributions(default, winner, found) if winner.text in found else (),
             break_even=self._break_even(winner, results, found),
             relative={text: self._seen_gain(self._cases[text], found) or 0.0 for text in found},
             duration_s=time.monotonic() - self._began,
@@ -269,7 +270,7 @@ class Search:
         return late
 
     def _confirm(self, arena: Arena) -> None:
-        """Pairs of fresh processes, as many as were decided on after the first."""
+        """Pairs of fresh processes, as many as were decided on after the first, as far as the budget goes."""
         default, winner = self._request.case, self._leader
         if winner.text == default.text:
             return
@@ -290,7 +291,7 @@ class Search:
             self._pairs.append(logs)
             self._anew += rounds
             longest_s = max(longest_s, time.monotonic() - began)
-            if longest_s > DEAR_PAIR_S:
+            if len(self._pairs) == 1 and longest_s > DEAR_PAIR_S:
                 due = FEW_PAIRS
 
     def _gain(self) -> Interval | None:
@@ -304,13 +305,16 @@ class Search:
     def _break_even(self, winner: Case, results: dict[str, Result], found: dict[str, float]) -> BreakEven | None:
         """Of the first case that was compiled as the winner is, because later ones find parts of it in the cache, and
         of its twin that was not compiled."""
-        if winner.compile == "off":
+        default = results.get(self._request.case.text)
+        if winner.compile == "off" or not default or default.status != "ok":
             return None
         shared = ("compile", "dtype", "matmul", "layout")
         for text, several in self._results.items():
             case = self._cases[text]
-            plain = replace(case, compile="off").text
+            twin = results.get(replace(case, compile="off").text)
             alike = all(setting(case, name) == setting(winner, name) for name in shared)
-            if alike and plain in found and text in found and several[0].status == "ok":
-                return break_even(results[plain], several[0], math.exp(found[plain] - found[text]))
+            if alike and twin and twin.status == several[0].status == "ok":
+                gains = [self._seen_gain(each.case, found) for each in (twin, several[0])]
+                steps_s = [step_beside(default, twin, gain) for gain in gains if gain]
+                return break_even(twin, several[0], steps_s[0] - steps_s[1]) if len(steps_s) == 2 else None
         return None
