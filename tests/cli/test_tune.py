@@ -72,7 +72,7 @@ def test_a_default_that_fails_ends_it_with_its_reason(monkeypatch: pytest.Monkey
     assert "itself ended as oom: MemoryError" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_real_processes_take_turns_and_the_winner_can_be_run_again() -> None:
     """One that is forked and one that needs an interpreter of its own: whoever wins, both have right numbers."""
     done = torchmark(

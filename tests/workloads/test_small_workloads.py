@@ -45,7 +45,7 @@ def test_lstm_has_the_parameters_of_its_layers() -> None:
     assert parameter_count(LstmParams()) == sum(weight.numel() for weight in model.parameters()) == 9_453_568
 
 
-@pytest.mark.parametrize("mode", ["infer", "train"])
+@pytest.mark.parametrize("mode", ["infer", pytest.param("train", marks=pytest.mark.thorough)])
 def test_lstm_flops_agree_with_what_torch_counts(mode: str) -> None:
     import torch
     from torch import nn
