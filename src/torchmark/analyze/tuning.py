@@ -58,10 +58,10 @@ class Tuned(Struct, frozen=True):
     high: float | None = None
     pairs: int = 0  # of fresh processes behind the interval
     unconfirmed: Case | None = None  # what looked fastest in the search, and was not when it was measured again
-    same_precision_gain: float | None = None  # as the rounds that it shared with others have it
+    same_precision_gain: float | None = None  # as the search saw it beside the winner
     contributions: tuple[Contribution, ...] = ()
     break_even: BreakEven | None = None
-    relative: dict[str, float] = {}  # by case, as all rounds together have it
+    relative: dict[str, float] = {}  # by case, as the search saw it beside the winner
     duration_s: float = 0.0
 
     @property

@@ -94,7 +94,6 @@ class Search:
         self._request, self._tell, self._listen, self._open, self._kept = request, tell, listen, opening, kept
         self._rounds: list[Round] = []  # of the search
         self._pairs: list[list[float]] = []  # of the confirmation: the winner against the default
-        self._anew: list[Round] = []  # and its rounds
         self._began = time.monotonic()
         self._leader = request.case
         self._remedies: dict[str, str] = {}  # instruction sets that a number format needs
@@ -136,9 +135,9 @@ class Search:
 
     def outcome(self) -> Tuned:
         """What is known by now."""
-        default, found = self._request.case, scores([*self._rounds, *self._anew])
+        default, gain = self._request.case, self._gain()
+        found = self._placed(gain)
         results = {text: self.result(text) for text in self._results}
-        gain = self._gain()
         refuted = gain is not None and gain.low <= 1 + DIFFERENT
         winner = default if refuted else self._leader
         same = winner if same_precision(winner, default) else best_at_precision(default, self._cases, found)
@@ -289,10 +288,17 @@ class Search:
             if not logs:
                 return
             self._pairs.append(logs)
-            self._anew += rounds
             longest_s = max(longest_s, time.monotonic() - began)
             if len(self._pairs) == 1 and longest_s > DEAR_PAIR_S:
                 due = FEW_PAIRS
+
+    def _placed(self, gain: Interval | None) -> dict[str, float]:
+        """The scores of the search, with the default where the confirmation puts it: the one process that it had in the
+        search met nobody after the first heat."""
+        found = scores(self._rounds)
+        if gain and self._leader.text in found:
+            found[self._request.case.text] = found[self._leader.text] + math.log(gain.center)
+        return found
 
     def _gain(self) -> Interval | None:
         found = ratio_interval(self._pairs, CONFIDENCE)
