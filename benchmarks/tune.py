@@ -39,7 +39,7 @@ PARTS = ("tune", "keep", "grid", "final", "bare")
 GOOD_SHARE, NEAR, TIME_SHARE, SNIPPET, LAYOUT = 0.9, 0.97, 0.5, 0.1, 1.25
 TURN_S, ROUNDS = 1.5, 8
 GRID_CASE_S = {"resnet50": 90, "bert-encode": 45, "mlp": 45}  # for each case; compiling alone takes up to 45 s
-PROCESSES = 3
+PROCESSES, LEAST_PAIRS = 3, 4
 
 BUILD = {
     "resnet50": """
@@ -185,8 +185,8 @@ def run_part(part: str, task: str, folder: Path) -> dict[str, Any]:
     tuned = read(folder, task, "tune")
     if part == "bare":
         return dict(measure_bare(task, tuned["snippet"]))
-    found, _ = torchmark("ab", read(folder, task, "grid")["best"], tuned["winner"], "--budget", "2m")
-    return {name: found[name] for name in ("ratio", "low", "high", "verdict")}
+    found, _ = torchmark("ab", read(folder, task, "grid")["best"], tuned["winner"], "--budget", "5m")
+    return {name: found[name] for name in ("ratio", "low", "high", "verdict", "ratios")}
 
 
 def read(folder: Path, task: str, part: str) -> Any:
@@ -201,7 +201,9 @@ def judge(folder: Path, task: str) -> Iterator[tuple[bool, str]]:
     yield share >= GOOD_SHARE, f"gain {found}; the good settings give a bare script {bare['good']:.2f}x: {share:.0%}"
     fastest = 1 / (final["low"] or final["ratio"])
     reach = f"{1 / final['ratio']:.3f} (up to {fastest:.3f})"
-    yield fastest >= NEAR, f"speed against the best of the grid, {every['best']}: {reach} (goal: reaches {NEAR})"
+    pairs = len(final["ratios"])  # an interval of two or three reaches anything
+    told = f"{reach} in {pairs} pairs (goal: reaches {NEAR} in {LEAST_PAIRS} or more)"
+    yield fastest >= NEAR and pairs >= LEAST_PAIRS, f"speed against the best of the grid, {every['best']}: {told}"
     spent = tune["seconds"] / every["seconds"]
     extent = f"{every['whole']} of {every['of']} cases in three processes, {every['missing']} in none"
     taken = f"{tune['seconds']:.0f} s where the grid takes {every['seconds']:.0f} s ({extent})"

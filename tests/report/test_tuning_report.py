@@ -52,7 +52,7 @@ def test_the_answer_comes_first_and_everything_fits(run: Run, tuned: Tuned, widt
     words = " ".join(text.split())
     for told in (
         "is 4.00x as fast as the default (3.80 to 4.20).",
-        "Best in float32: channels-last, 1.33x as fast in the same rounds.",
+        "Best in float32: channels-last, 1.33x as fast by the search.",
         "Compiling takes 19.0 s, saves 200 ms a step: pays off after 95 steps.",
         "crashed",
         "SIGILL",

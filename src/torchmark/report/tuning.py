@@ -88,7 +88,7 @@ def notes(tuned: Tuned) -> list[str]:
     same, gain = tuned.same_precision, tuned.same_precision_gain
     if same.text != tuned.winner.text:
         best = "the default itself" if same.text == tuned.default.text else name_of(same, tuned.default)
-        seen = f", {units.factor(gain)} as fast in the same rounds" if gain and same.text != tuned.default.text else ""
+        seen = f", {units.factor(gain)} as fast by the search" if gain and same.text != tuned.default.text else ""
         found.append(f"Best in {tuned.default.dtype}: {best}{seen}.")
     found += _peak_note(tuned)
     if tuned.break_even:
@@ -131,7 +131,7 @@ def _parts(run: Run, tuned: Tuned, width: int) -> list[RenderableType]:
     room = width - sum(max(len(row[index]) for row in (_TITLES, *rows)) + 2 for index in range(1, len(_TITLES)))
     rows = [[fold_case(row[0].replace(" + ", "+"), max(room, _NARROWEST)), *row[1:]] for row in rows]
     parts += [
-        Text("\nWhat was tried, the fastest first, beside the default in the same rounds", style="bold"),
+        Text("\nWhat was tried, the fastest first", style="bold"),
         Padding(_grid(_TITLES, rows, True), (0, 0, 0, 0)),
     ]
     parts += section("Without a figure", _failures(tuned))
