@@ -11,6 +11,8 @@ from torchmark.analyze.fitting import Fitted, MemoryModel, Probe
 from torchmark.analyze.tuning import BreakEven, Contribution, Tuned
 from torchmark.records import Result, Run, Tuning, parse_case
 from torchmark.report import render
+from torchmark.report.charts import bars
+from torchmark.report.charts.series import find_series
 from torchmark.report.fitting import render_fitted
 from torchmark.report.snippet import snippet
 from torchmark.report.tuning import render_tuned
@@ -88,6 +90,13 @@ def test_a_stored_search_shows_what_it_came_to(run: Run, tuned: Tuned) -> None:
     assert "resnet50/infer is 4.0× as fast (3.8× to 4.2×)" in words
     assert "model = torch.compile(model)" in words
     assert json.loads(render(stored, "json"))["run"]["tuning"]["gain"] == 4.0
+
+
+def test_a_chart_says_once_what_all_candidates_share(run: Run) -> None:
+    (panel,) = bars.find_panels(find_series([run]))
+    assert panel.title == "resnet50 · infer"
+    short = "bfloat16 · compile · threads=2 · channels-last · wait=passive · isa=avx512-core-bf16"
+    assert [bar.label for bar in panel.bars] == ["float32", "channels-last", short]
 
 
 def test_times_are_those_of_common_rounds_and_chance_is_named(run: Run, tuned: Tuned) -> None:

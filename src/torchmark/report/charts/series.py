@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.analyze.configurations import told
 from torchmark.records import Case, Result, Run
 from torchmark.report.figures import is_published
 from torchmark.report.text import shorten
@@ -91,9 +92,6 @@ def same_work(case: Case) -> str:
     return replace(case, device="cpu", protocol="steady").text
 
 
-_NAMED = re.compile("^(layout|gradients)=")
-
-
 def full_name(case: Case) -> str:
     """mlp · train · batch=4 · bfloat16"""
     return f"{shorten(case.workload, _NAME)} · {variant_name(case)}"
@@ -110,7 +108,7 @@ def variant_parts(case: Case) -> list[str]:
     work, _, options = text.partition("/")[2].partition("@cpu/")
     dtype = [case.dtype] if case.dtype != "float32" else []
     # What speaks for itself comes without its name, and what is there for another setting's sake at the end.
-    said = [_NAMED.sub("", each) for each in options.split("+") if each]
+    said = [told(*each.split("=", 1)) if "=" in each else each for each in options.split("+") if each]
     return [*work.replace(":", ",", 1).split(","), *dtype, *sorted(said, key=lambda each: each.startswith("isa="))]
 
 
