@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from torchmark.fleet.contract import UNDER_WAY, Job
+from torchmark.fleet.local import Local
 from torchmark.store import load
 
 Shell = Any  # what `make_shell` makes
@@ -76,9 +80,23 @@ def test_what_is_over_its_time_or_killed_is_told(make_shell: Make, tmp_path: Pat
         assert "--resume" in done.stderr
 
 
-def child_of(number: int) -> int:
-    import psutil
+def test_a_job_that_is_just_being_started_is_not_taken_for_killed(tmp_path: Path) -> None:
+    """For a moment of its start the kernel tells no command of a process: here of one in a few hundred."""
+    script = tmp_path / "A1.sh"
+    script.write_text(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done\n")
+    job = Job(name="A1", script=script, nodes=("local0",), log=tmp_path / "A1.log")
+    engine = Local()
+    number = engine.submit(job)
+    with pytest.MonkeyPatch.context() as moment:
+        moment.setattr(psutil.Process, "cmdline", lambda self: [])
+        assert engine.fates({"A1": number})["A1"].state in UNDER_WAY
+    (tmp_path / "go").touch()
+    while engine.fates({"A1": number})["A1"].state in UNDER_WAY:
+        time.sleep(0.01)
+    assert (tmp_path / "A1.fate").exists()
 
+
+def child_of(number: int) -> int:
     return int(psutil.Process(number).children()[0].pid)
 
 

@@ -81,5 +81,8 @@ def _lives(number: int) -> bool:
 
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(number)
-        return process.status() != psutil.STATUS_ZOMBIE and "torchmark.fleet.attendant" in process.cmdline()
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        command = process.cmdline()  # empty for the moment in which a process becomes another program, or ends
+        return not command or "torchmark.fleet.attendant" in command
     return False
