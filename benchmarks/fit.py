@@ -23,7 +23,7 @@ from torchmark.studies.fit import Request, Study
 
 UNDER_LIMIT = (
     ("mlp/train@cpu/float32", "batch", 1 << 30, 2048),
-    ("resnet50/infer:image=64@cpu/float32", "batch", 1 << 30, 8),
+    ("resnet50/infer:image=64@cpu/float32", "batch", 1 << 30, 32),
 )
 FREE = ("tensor-add/infer@cpu/float32", "size")
 LEFT_BYTES = 100 << 20

@@ -88,7 +88,7 @@ def test_a_job_that_is_just_being_started_is_not_taken_for_killed(tmp_path: Path
     engine = Local()
     number = engine.submit(job)
     with pytest.MonkeyPatch.context() as moment:
-        moment.setattr(psutil.Process, "cmdline", lambda self: [])
+        moment.setattr(psutil.Process, "cmdline", lambda _: [])
         assert engine.fates({"A1": number})["A1"].state in UNDER_WAY
     (tmp_path / "go").touch()
     while engine.fates({"A1": number})["A1"].state in UNDER_WAY:
