@@ -22,31 +22,11 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from msgspec.structs import replace
-
 import torchmark
+from specimen import rich_file
 from torchmark import cli
-from torchmark.analyze.cautions import cautions_of
-from torchmark.analyze.extrapolation import extrapolate
-from torchmark.analyze.laps import Laps
 from torchmark.analyze.money import Prices
 from torchmark.errors import TorchmarkError
-from torchmark.records import (
-    Caution,
-    DeviceInfo,
-    JobEstimate,
-    Machine,
-    Memory,
-    Metered,
-    NumericCheck,
-    Peak,
-    Result,
-    RunHeader,
-    StageEstimate,
-    Sustained,
-    Work,
-    parse_case,
-)
 from torchmark.report import FORMATS, render
 from torchmark.report.comparison import render_comparisons
 from torchmark.report.details import render_details
@@ -54,8 +34,6 @@ from torchmark.report.listing import render_listing
 from torchmark.store import RunWriter, completed, load, read_header, shareable_lines
 
 RECORDED = Path(__file__).parents[1] / "tests" / "store" / "recorded" / "v1.jsonl"
-CASES = ("mlp/infer@cpu/float32", "mlp/train:batch=64@cpu/bfloat16+compile+threads=2+attention=eager")
-REPLAYED = "mlp/infer@cpu/float32+as-published"
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null|[{}\[\],:]|[^\s"{}\[\],:]+|\s+')
 _OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
@@ -89,7 +67,7 @@ SHAPES += [b"[" * 3000, b"[" * 900 + b"]" * 900, b'{"a":' * 5000 + b"1" + b"}" *
 VALUES = (WHOLES, REALS, NO_NUMBERS, WORDS, NO_WORDS, SHAPES)
 NAMES = [b'"kind"', b'"schema"', b'"case"', b'"process"', b'"samples_s"', b'"result"', b'"center_s"', b'"estimate"']
 NAMES += [b'"processes"', b'"params"', b'"devices"', b'"unknown"', b'""', b'"__class__"', b'"\\u0000"']
-KINDS = [b"header", b"started", b"samples", b"finished", b"spread", b"checksum", b"pickle"]
+KINDS = [b"header", b"started", b"samples", b"finished", b"spread", b"concluded", b"checksum", b"pickle"]
 
 Tokens = list[bytes]
 Chance = random.Random
@@ -232,65 +210,6 @@ RAW: tuple[Callable[[bytes, Chance], bytes], ...] = (_cut, _cut, _flip, _flip, _
 def originals() -> tuple[bytes, ...]:
     """Sound files to start from: one of every version, and one that has everything a run file can have."""
     return RECORDED.read_bytes(), rich_file()
-
-
-def rich_file() -> bytes:
-    """A run with real figures of the fake device, and every field that may be empty filled in."""
-    with mock.patch.dict(os.environ, {"TORCHMARK_FAKE": "stream=iid2,step=0.002"}):
-        timed = torchmark.time_step(lambda: None, "fake", budget_s=0.1)
-    assert timed.estimate is not None
-    estimate = replace(timed.estimate, device_step_s=0.0019, flags=("bimodal", "on-battery"), evidence=("seen",))
-    estimate = replace(estimate, metered=Metered(50.0, 60.0, (3e9, 2e9), (40.0, 90.0), ("heat",), 3))
-    stage = StageEstimate("step", 10, estimate.mean_s, estimate.mean_low_s, estimate.mean_high_s)
-    job = JobEstimate(10 * stage.center_s, 10 * stage.low_s, 10 * stage.high_s, whole=False, stages=(stage,), epochs=2)
-    job = replace(job, note="seen")
-    machine = Machine("A CPU", 2, 4, 16, "Linux 6", "3.11.7", "2.13.0", "CPU", "governor performance", False)
-    machine = replace(machine, devices=(DeviceInfo("cpu", "A CPU", 16 << 30, "1.2", "AVX512", 2, 32 << 20),))
-    planned = (*CASES, REPLAYED)
-    header = RunHeader(
-        "3f9c2a71",
-        "2026-11-15T19:45:49Z",
-        machine,
-        planned,
-        "torchmark run",
-        "0.1.0",
-        "nightly",
-        budget_s=9.0,
-        guarded=True,
-        open_ended=True,
-    )
-    full = Result(
-        parse_case(CASES[1]), "ok", 1, "seen", {"batch": 64, "outputs": 2}, estimate, (estimate,),
-        Work(64, "sample", 1e9, 1e6), Memory(1 << 28, 1 << 27, 1 << 27, "sampled"), NumericCheck(1e-7, 1e-5, "x"), job,
-        {"loss": 0.5}, {"steps": 1.0}, {"threads": 2, "attention": "sdpa", "data": "files", "onednn": True},
-        cautions=(Caution("noisy", "seen", "wait"),), sustained=Sustained(1.0, 0.002, 0.003, (0.4, 0.6), 0.1, "seen"),
-        provenance={"energy": "measured by RAPL", "clock": "unavailable because it is not told"}, budget_s=3.0,
-        peak=Peak(0.5, "compute", {"compute": 0.5, "bandwidth": 0.2}, 1e12, 1e10, False, "3f9c2a71"),
-    )  # fmt: skip
-    full = replace(full, cautions=(*full.cautions, *cautions_of(full)))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rich.jsonl"
-        with RunWriter.create(path, header) as writer:
-            for result in (replace(full, case=parse_case(CASES[0])), full, _replayed(full)):
-                assert result.estimate is not None
-                writer.started(result.case.text, 0)
-                writer.samples(result.case.text, 0, result.estimate.samples_s)
-                writer.finished(result)
-            writer.spread(0.04)
-        return path.read_bytes()
-
-
-def _replayed(full: Result) -> Result:
-    """The same work as a publication timed it, with a job of two parts."""
-    laps = [0.02, *(0.002 + number * 1e-6 for number in range(40))]
-    stages = (Laps("model to the device", [0.5]), Laps("step", laps, 100, is_work=True))
-    job, seen = extrapolate(stages), full.estimate
-    assert seen is not None
-    shown = {"center_s": job.seconds / 100, "low_s": job.seconds / 100, "high_s": job.seconds / 100}
-    shown |= {"first_step_s": laps[0], "median_s": sorted(laps)[len(laps) // 2], "min_s": min(laps)}
-    shown |= {"samples_s": tuple(laps), "sample_count": len(laps), "duration_s": 0.5 + sum(laps), "warmup_cut": 0}
-    told = replace(seen, **shown, estimand="mean", verdict="as-published")
-    return replace(full, case=parse_case(REPLAYED), params={}, estimate=told, processes=(), job=job, sustained=None)
 
 
 def judge(path: Path) -> str:

@@ -281,7 +281,7 @@ def rich_file() -> bytes:
     """A run file in which every field that may be empty is filled in."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "benchmarks"))
-        data: bytes = importlib.import_module("mutations").rich_file()
+        data: bytes = importlib.import_module("specimen").rich_file()
     return data
 
 
@@ -294,6 +294,8 @@ def hostile_file(path: Path, data: bytes, words: Iterator[str]) -> Path:
         elif line["kind"] == "finished":
             line["result"] = poisoned(line["result"], words)
             lines[-1]["case"] = msgspec.convert(line["result"], Result).case.text  # its samples find it by that
+        elif line["kind"] == "concluded":
+            line["tuning"] = poisoned(line["tuning"], words)
         elif line["kind"] in ("started", "checksum"):
             continue
         lines.append(line)

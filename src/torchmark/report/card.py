@@ -10,8 +10,8 @@ from torchmark.analyze.comparison import compare_runs
 from torchmark.records import Result, Run
 from torchmark.report import figures, units
 from torchmark.report.charts.series import is_measured, machine_name, run_names, variant_name
+from torchmark.report.headings import moment
 from torchmark.report.page import GENERATOR, fill
-from torchmark.report.terminal import moment
 from torchmark.report.text import clean_run, shorten
 
 # What people ask about first; other workloads follow in the order in which they were measured.

@@ -11,8 +11,8 @@ from torchmark.analyze.pairing import Unpaired
 from torchmark.errors import UnknownName
 from torchmark.records import Result, Run, RunHeader
 from torchmark.report import FORMATS, csv, ratios, units
+from torchmark.report.headings import machine_line, title
 from torchmark.report.markdown import code, escape, table
-from torchmark.report.terminal import machine_line, title
 from torchmark.report.text import clean_run, clean_values
 
 CSV_COLUMNS = (
@@ -146,5 +146,5 @@ def _mean_lines(sheet: ratios.Sheet) -> list[str]:
 def _left_out_lines(sheet: ratios.Sheet) -> list[str]:
     return [
         f"- not compared, {kind}: {', '.join(map(code, names))}: {escape(reason)}"
-        for kind, reason, names in ratios.left_out(sheet.comparison, sheet.place)
+        for kind, reason, names in ratios.left_out(sheet.comparison, sheet.names)
     ]

@@ -11,9 +11,9 @@ from rich.text import Text
 from torchmark.analyze.comparison import Comparison, Family
 from torchmark.records import Run
 from torchmark.report import ratios
+from torchmark.report.console import draw, fold_case, section
 from torchmark.report.matrix import matrix_parts
 from torchmark.report.rows import GAP, VERDICT_STYLES, heading, lines, run_heading
-from torchmark.report.terminal import draw, fold_case, section
 
 NARROWEST_CASE = 16
 
@@ -117,5 +117,5 @@ def _interval_cells(mean: Family) -> list[Text]:
 
 
 def _left_out(sheet: ratios.Sheet) -> list[RenderableType]:
-    found = ratios.left_out(sheet.comparison, sheet.place)
+    found = ratios.left_out(sheet.comparison, sheet.names)
     return section("Not compared", [(kind, f"{ratios.some(names)}\n{reason}") for kind, reason, names in found])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -9,11 +10,15 @@ from msgspec import Struct
 from torchmark.records import DeviceInfo, Run
 from torchmark.report import figures, units
 from torchmark.report.charts.series import plain_model
-from torchmark.report.terminal import moment
+from torchmark.report.headings import moment
+from torchmark.report.names import Names, shared_place
+from torchmark.report.notes import Note, find_notes
 from torchmark.report.text import shorten
 
 _SHOWN = 30  # cases that a note names
 _COMMAND = 2000
+# People paste what they are shown, and a file may come from anybody: only words that no shell takes for more.
+_PLAIN_COMMAND = re.compile(r"(?:torchmark|pytest)(?: [A-Za-z0-9_.,:/@+=-]+)*")
 
 
 class PageNote(Struct, frozen=True):
@@ -37,18 +42,18 @@ class MachineCard(Struct, frozen=True):
 
 def notes(run: Run, name: str) -> list[PageNote]:
     """Failures, then cautions, then what was odd about the file; those of one kind stand together."""
-    shared = figures.shared_place(run.results)
-    found: dict[tuple[str, str], list[figures.Note]] = {}
+    names = Names(shared_place(run.results))
+    found: dict[tuple[str, str], list[Note]] = {}
     for result, reason in figures.failures(run):
-        note = figures.Note(result.status, reason, "", (figures.short_name(result, shared),))
+        note = Note(result.status, reason, "", (names.of(result),))
         found.setdefault((result.status, "bad"), []).append(note)
-    for note in figures.notes(run):
+    for note in find_notes(run, names):
         found.setdefault((note.kind, "mixed"), []).append(note)
     about_file = [PageNote("file", "quiet", shorten(problem), where=name) for problem in run.problems]
     return [_page_note(title, kind, alike, name) for (title, kind), alike in found.items()] + about_file
 
 
-def _page_note(title: str, kind: str, alike: Sequence[figures.Note], name: str) -> PageNote:
+def _page_note(title: str, kind: str, alike: Sequence[Note], name: str) -> PageNote:
     first = alike[0]
     cases = [(case, note.cause) for note in alike for case in note.cases]
     where = "all cases" if not cases else shorten(cases[0][0], 80) if len(cases) == 1 else f"{len(cases)} cases"
@@ -68,7 +73,8 @@ def machine_card(run: Run, name: str) -> MachineCard:
     """What is known of the machine; nothing is said about what is not."""
     header = run.header
     facts = [(title, shorten(text, 160)) for title, text in _facts(run) if text]
-    return MachineCard(name, tuple(facts), shorten(header.command, _COMMAND))
+    command = shorten(header.command, _COMMAND) if _PLAIN_COMMAND.fullmatch(header.command) else ""
+    return MachineCard(name, tuple(facts), command)
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,8 @@ from rich.text import Text
 from torchmark.analyze.money import Prices, cost_of
 from torchmark.records import Contention, Estimate, Result, Run
 from torchmark.report import figures, meters, money, units
-from torchmark.report.terminal import draw, title
+from torchmark.report.console import draw
+from torchmark.report.headings import title
 from torchmark.report.text import clean_run, shorten
 
 Row = tuple[str, str]

@@ -1,29 +1,12 @@
-"""What every report says about a result, worked out once: rates, the short name of a case, the notes below a table."""
+"""What every report says about a result, worked out once."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import get_args
 
-from msgspec import Struct
-
-from torchmark.records import Bound, Caution, Estimate, Result, Run
+from torchmark.records import Bound, Estimate, Result, Run
 from torchmark.report.units import NOTHING, duration, percent, relative
-
-
-class Note(Struct, frozen=True):
-    """One caution together with all the cases that it is about; none means all of them."""
-
-    kind: str
-    cause: str
-    cure: str
-    cases: tuple[str, ...]
-
-
-def place(result: Result) -> str:
-    """Where a case runs, and whether as published: what most cases of a run have in common."""
-    return f"{_site(result)}{' as published' if is_published(result) else ''}"
 
 
 def is_published(result: Result) -> bool:
@@ -31,32 +14,11 @@ def is_published(result: Result) -> bool:
     return result.case.protocol == "as-published"
 
 
-def shared_place(results: Sequence[Result]) -> str | None:
-    """The place that most results have in common, so that rows need not repeat it; None where there is no such."""
-    counts = Counter(place(result) for result in results)
-    (name, count), *_ = counts.most_common(1) or [("", 0)]
-    return name if count > len(results) / 2 else None
-
-
-def place_note(results: Sequence[Result]) -> str | None:
-    """Where the cases ran that do not say it themselves."""
-    shared = shared_place(results)
-    alike = len({place(result) for result in results}) == 1
-    return None if shared is None else f"on {shared}{'' if alike else ' unless said otherwise'}"
-
-
 def common_flags(results: Sequence[Result]) -> frozenset[str]:
     """Flags that the note below the table says of all rows at once."""
     measured = [result.estimate for result in results if result.estimate]
     alone = measured and all("single-process" in estimate.flags for estimate in measured)
     return frozenset({"single-process"} if alone else ())
-
-
-def short_name(result: Result, shared: str | None) -> str:
-    """The case without what the heading says already."""
-    if place(result) != shared:
-        return result.case.text
-    return result.case.text.replace(f"@{_site(result)}", "", 1).removesuffix("+as-published")
 
 
 def step_time(estimate: Estimate) -> str:
@@ -169,28 +131,6 @@ def time_by_phase(run: Run) -> str | None:
 def failures(run: Run) -> list[tuple[Result, str]]:
     """Results without a figure, each with its reason."""
     return [(result, result.reason or "no reason was given") for result in run.results if result.status != "ok"]
-
-
-def notes(run: Run) -> list[Note]:
-    """The cautions of all results: alike ones together, the kinds in the order in which they came up."""
-    shared = shared_place(run.results)
-    cases: dict[Caution, list[str]] = {}
-    for result in run.results:
-        for caution in dict.fromkeys(result.cautions):
-            cases.setdefault(caution, []).append(short_name(result, shared))
-    kinds = list(dict.fromkeys(caution.kind for caution in cases))
-    ordered = sorted(cases, key=lambda caution: kinds.index(caution.kind))
-    figured = {short_name(result, shared) for result in run.results if result.estimate}
-    everywhere = figured if len(figured) > 1 else {""}
-    return [
-        Note(caution.kind, caution.cause, caution.cure, () if everywhere <= set(names) else tuple(names))
-        for caution in ordered
-        for names in (cases[caution],)
-    ]
-
-
-def _site(result: Result) -> str:
-    return f"{result.case.device}/{result.case.dtype}"
 
 
 def _per_second(result: Result, amount: float | None) -> float | None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import msgspec
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from torchmark.analyze.fitting import Fitted, Probe
 from torchmark.errors import UnknownName
 from torchmark.records import Case, Run
 from torchmark.report import FORMATS, csv, json, markdown, units
-from torchmark.report.terminal import draw, machine_line, section
+from torchmark.report.console import draw, quiet_table, section
+from torchmark.report.headings import machine_line
 from torchmark.report.text import clean_run, clean_values, shorten
 
 _BAR = 24
@@ -93,7 +92,7 @@ def notes(fitted: Fitted) -> list[str]:
 
 
 def _parts(run: Run, case: Case, fitted: Fitted) -> list[RenderableType]:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = quiet_table()
     for title in (fitted.parameter, "memory", "rate"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from rich import box
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -20,7 +19,8 @@ from torchmark.analyze.scaling import Scaling, find_scaling
 from torchmark.errors import UnknownName
 from torchmark.records import Run
 from torchmark.report import FORMATS, csv, json, markdown, scaling, units
-from torchmark.report.terminal import draw, fold_case, machine_line, section
+from torchmark.report.console import draw, fold_case, quiet_table, section
+from torchmark.report.headings import machine_line
 from torchmark.report.text import clean, clean_run, clean_values
 
 _STATES = {"done": "green", "running": "bold", "waiting": "dim"}
@@ -211,7 +211,7 @@ def _markdown(found: Gathered) -> str:
 
 
 def _table(*titles: str, right: Sequence[int] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = quiet_table()
     for index, title in enumerate(titles):
         figure = index in right and title not in ("kind", "verdict")
         table.add_column(title, justify="right" if figure else "left", no_wrap=figure)

@@ -17,8 +17,8 @@ from torchmark.report.charts import bars, curves, ratios, roofline, strips, work
 from torchmark.report.charts.series import Series, find_series, full_name, machine_name, run_names
 from torchmark.report.draw import Chart, draw
 from torchmark.report.elements import Card, Cell, card_grid, data_table
+from torchmark.report.headings import moment
 from torchmark.report.page import Section, fill, render_page
-from torchmark.report.terminal import moment
 from torchmark.report.text import clean_run, shorten
 
 if TYPE_CHECKING:

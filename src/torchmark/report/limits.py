@@ -21,7 +21,8 @@ from torchmark.analyze.roofline import (
 )
 from torchmark.records import Result, Run, parse_case
 from torchmark.report import figures, units
-from torchmark.report.terminal import draw, machine_line, title
+from torchmark.report.console import draw
+from torchmark.report.headings import machine_line, title
 from torchmark.report.text import clean_run, shorten
 
 Row = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it

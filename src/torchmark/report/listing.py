@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from torchmark.records import RunHeader
 from torchmark.report import csv, markdown
-from torchmark.report.terminal import draw, moment
+from torchmark.report.console import FAINT, GAP, draw, quiet_table
+from torchmark.report.headings import moment
 from torchmark.report.text import clean_values
 
-_COLUMNS = ("run", "created", "label", "cases", "torch", "machine")
-_LABEL = 16
+_COLUMNS = ("run", "created", "label", "what", "torch", "machine")
+_SHARED = {"machine": "on", "torch": "with torch"}  # said once below the table where all runs have them in common
+_LONGEST_LABEL = 16
+_SHORTEST = {"machine": 8, "what": 12}  # what these may be cut to for want of room, in this order
+_DISPENSABLE = ("machine", "torch", "what")
+_NAMED = 2  # workloads of a run that its row names
 
 
 def render_listing(
@@ -32,7 +35,7 @@ def render_listing(
     rows = [_row(header) for header in headers]
     match format:
         case "md":
-            return markdown.table(_COLUMNS, [list(map(markdown.escape, row)) for row in rows], right=(3,)) + "\n"
+            return markdown.table(_COLUMNS, [list(map(markdown.escape, row)) for row in rows]) + "\n"
         case "csv":
             return csv.table(_COLUMNS, rows)
         case "json":
@@ -41,24 +44,49 @@ def render_listing(
         case "jsonl":
             return "".join(msgspec.json.encode(header).decode() + "\n" for header in headers)
     notes = [Text(problem) for problem in clean_values(problems)]
-    return draw([_table(rows, width), *([Text("")] if notes else []), *notes], width, color)
+    return draw([*_table(rows, width), *([Text("")] if notes else []), *notes], width, color)
 
 
 def _row(header: RunHeader) -> list[str]:
     machine = header.machine
-    created = moment(header.created)
-    return [header.id, created, header.label or "", str(len(header.cases)), machine.torch or "", machine.cpu]
+    return [header.id, moment(header.created), header.label or "", _what(header), machine.torch or "", machine.cpu]
 
 
-def _table(rows: Sequence[Sequence[str]], width: int) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    room = width
-    for index, title in enumerate(_COLUMNS):
-        wanted = max(len(row[index]) for row in (_COLUMNS, *rows))
-        # Only the machine's name is cut short for want of room, and a label that is a sentence.
-        wanted = max(len(title), min(wanted, {"machine": room, "label": _LABEL}.get(title, wanted)))
-        room -= wanted + 2
-        table.add_column(title, justify="right" if title == "cases" else "left", no_wrap=True, width=wanted)
-    for row in rows:
+def _what(header: RunHeader) -> str:
+    """The command, the workloads that it was about, and how many cases there were to measure."""
+    verb, *about = header.command.removeprefix("torchmark ").split(" ")
+    names = list(dict.fromkeys(case.partition("/")[0] for case in header.cases or about[:1]))
+    if verb == "limits":
+        return verb  # it always measures the same
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    count = f", {len(header.cases)} cases" if len(header.cases) > 1 and not header.open_ended else ""
+    return f"{verb} {', '.join(names[:_NAMED])}{more}".rstrip() + count
+
+
+def _table(rows: Sequence[Sequence[str]], width: int) -> list[RenderableType]:
+    columns = {title: [row[index] for row in rows] for index, title in enumerate(_COLUMNS)}
+    alike = [title for title in _SHARED if len(rows) > 1 and len(set(columns[title])) == 1]
+    said_once = [f"{_SHARED[title]} {cells[0]}" for title in alike if (cells := columns.pop(title))[0]]
+    widths = _widths(columns, width)
+    table = quiet_table()
+    for title, wanted in widths.items():
+        table.add_column(title, no_wrap=True, width=wanted)
+    for row in zip(*(columns[title] for title in widths), strict=True):
         table.add_row(*row)
-    return table
+    return [table, *([Text(f"\nAll {' '.join(said_once)}", style=FAINT)] if said_once else [])]
+
+
+def _widths(columns: Mapping[str, Sequence[str]], width: int) -> dict[str, int]:
+    """What each column gets; where there is not enough room some are cut short, and then some are left out."""
+    wanted = {title: max(map(len, (title, *cells))) for title, cells in columns.items()}
+    wanted["label"] = min(wanted["label"], _LONGEST_LABEL)
+    for title in _DISPENSABLE:
+        least = [min(needed, _SHORTEST.get(head, needed)) for head, needed in wanted.items()]
+        if sum(least) + GAP * (len(least) - 1) > width:
+            wanted.pop(title, None)
+    excess = sum(wanted.values()) + GAP * (len(wanted) - 1) - width
+    for title, shortest in _SHORTEST.items():
+        cut = max(min(excess, wanted.get(title, 0) - shortest), 0)
+        wanted |= {title: wanted[title] - cut} if cut else {}
+        excess -= cut
+    return wanted

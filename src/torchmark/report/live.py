@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 import msgspec
-from rich import box
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from torchmark.analyze.live import LiveComparison, LiveSide, differences
 from torchmark.analyze.statistics import Interval
 from torchmark.records import Case, Result
 from torchmark.report import csv, figures, markdown, units
-from torchmark.report.terminal import draw, machine_line
+from torchmark.report.console import draw, quiet_table
+from torchmark.report.headings import machine_line
 from torchmark.report.text import clean_values
 
 _FIGURES = ("", "per step", "±", "rate", "first step", "memory")
@@ -176,7 +175,7 @@ def _indented(text: str, style: str = "") -> RenderableType:
 
 
 def _grid(titles: Sequence[str], rows: Sequence[Sequence[str]], right: bool = False) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = quiet_table()
     for index, title in enumerate(titles):
         table.add_column(title, justify="right" if right and index else "left", overflow="fold")
     for row in rows:

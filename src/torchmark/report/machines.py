@@ -14,7 +14,8 @@ from rich.text import Text
 from torchmark.errors import UnknownName
 from torchmark.records import Caution, Result, Run
 from torchmark.report import FORMATS, csv, figures, json, markdown, units
-from torchmark.report.terminal import draw, section
+from torchmark.report.console import draw, section
+from torchmark.report.names import Names, place
 from torchmark.report.text import clean, clean_run
 
 _COLUMNS = ("machine", "per step", "published", "rate", "care")
@@ -56,7 +57,7 @@ def render_machines(
 def _rows(runs: Sequence[Run]) -> list[_Row]:
     """All results, those of the same case together."""
     rows = [
-        _Row(figures.short_name(result, figures.place(result)), str(result.settings.get("machine")), result)
+        _Row(Names(place(result)).of(result), str(result.settings.get("machine")), result)
         for run in runs
         for result in run.results
     ]

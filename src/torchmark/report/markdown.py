@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from torchmark.analyze.money import Prices
 from torchmark.records import Result, Run
 from torchmark.report import figures, meters, money, scaling, units
-from torchmark.report.terminal import machine_line, title
+from torchmark.report.headings import machine_line, title
+from torchmark.report.names import Names, names_of
+from torchmark.report.notes import find_notes
 
 _COLUMNS = ("case", "per step", "±", "rate", "of peak", "p99", "first step", "verdict")
 _PUBLISHED = ("case", "per step", "published", "rate", "verdict")
@@ -16,26 +18,26 @@ _PUBLISHED = ("case", "per step", "published", "rate", "verdict")
 
 def render_markdown(run: Run, prices: Prices | None = None) -> str:
     """The whole report; it renders the same wherever tables are understood."""
-    header, shared = run.header, figures.shared_place(run.results)
-    device = shared.partition("/")[0] if shared else None
-    parts = [f"**{escape(' · '.join(title(run)))}**  \n{escape(machine_line(header.machine, device))}"]
+    names = names_of(run.results)
+    about = [machine_line(run.header.machine, names.device), *([names.note] if names.note else [])]
+    parts = ["  \n".join([f"**{escape(' · '.join(title(run)))}**", *map(escape, about)])]
     if run.results:
-        parts.append(_results(run, shared))
+        parts.append(_results(run, names))
     parts += [escape(note) for note in (figures.interval_note(run),) if note]
     for name, rows, note in scaling.tables(run):
         parts.append(f"Scaling of {code(name)}")
         parts.append(table(scaling.COLUMNS, [[escape(cell) for cell in cells] for cells in rows], right=range(5)))
         parts.append(escape(note))
     if prices:
-        parts.append("\n".join([f"{escape(money.heading(prices))}\n", *_costs(run, prices, shared)]))
-    notes = _notes(run, shared)
+        parts.append("\n".join([f"{escape(money.heading(prices))}\n", *_costs(run, prices, names)]))
+    notes = _notes(run, names)
     if notes:
         parts.append("\n".join(notes))
     return "\n\n".join(parts) + "\n"
 
 
-def _results(run: Run, shared: str | None) -> str:
-    rows = [_row(result, shared) for result in run.results]
+def _results(run: Run, names: Names) -> str:
+    rows = [_row(result, names) for result in run.results]
     if not all(map(figures.is_printed, run.results)):
         return table(_COLUMNS, rows, right=range(1, 7))
     rows = [
@@ -61,8 +63,8 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_\[\]#|~])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
 
-def _row(result: Result, shared: str | None) -> list[str]:
-    name, estimate = code(figures.short_name(result, shared)), result.estimate
+def _row(result: Result, names: Names) -> list[str]:
+    name, estimate = code(names.of(result)), result.estimate
     if result.status != "ok" or estimate is None:
         return [name, *[units.NOTHING] * 6, escape(result.status)]
     return [
@@ -77,29 +79,22 @@ def _row(result: Result, shared: str | None) -> list[str]:
     ]
 
 
-def _costs(run: Run, prices: Prices, shared: str | None) -> list[str]:
+def _costs(run: Run, prices: Prices, names: Names) -> list[str]:
     found = [
-        f"- {code(figures.short_name(result, shared))}: {escape(money.text(result, cost))}"
-        for result, cost in money.costs(run, prices)
+        f"- {code(names.of(result))}: {escape(money.text(result, cost))}" for result, cost in money.costs(run, prices)
     ]
     note = money.note(run, prices)
     return [*found, *([f"- {escape(note)}"] if note else [])]
 
 
-def _notes(run: Run, shared: str | None) -> list[str]:
-    lines = [
-        f"- whole job of {code(figures.short_name(result, shared))}: {escape(text)}"
-        for result, text in figures.jobs(run)
-    ]
+def _notes(run: Run, names: Names) -> list[str]:
+    lines = [f"- whole job of {code(names.of(result))}: {escape(text)}" for result, text in figures.jobs(run)]
+    lines += [f"- kept going, {code(names.of(result))}: {escape(text)}" for result, text in meters.sustained(run)]
     lines += [
-        f"- kept going, {code(figures.short_name(result, shared))}: {escape(text)}"
-        for result, text in meters.sustained(run)
-    ]
-    lines += [
-        f"- {escape(result.status)}: {code(figures.short_name(result, shared))}: {escape(reason)}"
+        f"- {escape(result.status)}: {code(names.of(result))}: {escape(reason)}"
         for result, reason in figures.failures(run)
     ]
-    for note in figures.notes(run):
+    for note in find_notes(run, names):
         cases = ", ".join(map(code, note.cases)) or "all cases"
         lines.append(f"- **{escape(note.kind)}** ({cases}): {escape(note.cause)} → {escape(note.cure)}")
     return lines + [f"- {escape(problem)}" for problem in run.problems]

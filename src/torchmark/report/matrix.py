@@ -11,8 +11,9 @@ from rich.text import Text
 from torchmark.analyze.comparison import Family, Pair
 from torchmark.records import Run
 from torchmark.report import figures, ratios, units
+from torchmark.report.console import fold_case, section
+from torchmark.report.names import Names, shared_place
 from torchmark.report.rows import GAP, VERDICT_STYLES, heading, lines, machine_of, run_heading
-from torchmark.report.terminal import fold_case, section
 
 _CELL = 10
 _WIDEST_CELL = 22
@@ -47,12 +48,12 @@ def _matrix(sheets: Sequence[ratios.Sheet], runs: Sequence[Run]) -> Cells:
     """A heading row, then a row for each case of A that has a partner somewhere: its own time, then the speeds."""
     by_case = [{pair.case: pair for pair in sheet.comparison.pairs} for sheet in sheets]
     known = [result for result in runs[0].results if any(result.case.text in found for found in by_case)]
-    place = figures.shared_place(known)
+    names = Names(shared_place(known))
     rows = [[Text("case"), *(Text(ratios.letter(index)) for index in range(len(runs)))]]
     for result in known:
         time = figures.step_time(result.estimate) if result.estimate else units.NOTHING
         speeds = [_cell(found.get(result.case.text)) for found in by_case]
-        rows.append([Text(figures.short_name(result, place)), Text(time), *speeds])
+        rows.append([Text(names.of(result)), Text(time), *speeds])
     return rows + _means(sheets)
 
 
@@ -113,7 +114,7 @@ def _left_out(sheets: Sequence[ratios.Sheet]) -> list[RenderableType]:
     for sheet in sheets:
         for each in sheet.comparison.unpaired:
             known = each.a or each.b
-            name = figures.short_name(known, sheet.place) if known else each.case
+            name = sheet.names.of(known) if known else each.case
             if each.kind == "missing":
                 missing.setdefault(name, []).append(sheet.b.title if each.a else "A")
             else:

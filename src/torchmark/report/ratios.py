@@ -12,6 +12,7 @@ from torchmark.analyze.evidence import per_item
 from torchmark.analyze.pairing import axis_value
 from torchmark.records import Result, Run
 from torchmark.report import figures, units
+from torchmark.report.names import Names, shared_place
 
 MARKS = {"faster": "▲", "slower": "▼", "same": "=", "unsure": "?"}
 BASELINE = "baseline"
@@ -33,7 +34,7 @@ class Sheet(Struct, frozen=True):
     a: Side
     b: Side
     shared: tuple[str, ...]  # remarks that hold for every pair
-    place: str | None  # what the names of the cases leave out
+    names: Names  # as the rows call the cases
     axis: str | None = None  # what is compared inside a run
 
     @property
@@ -76,7 +77,7 @@ def _sheet(comparison: Comparison, a: Side, b: Side, axis: str | None = None) ->
     firsts = [pair.a for pair in comparison.pairs] or [each.a for each in comparison.unpaired if each.a]
     alike = [remarks(pair, a, b, axis) for pair in comparison.pairs]
     shared = [text for text in alike[0] if all(text in texts for texts in alike)] if alike else []
-    return Sheet(comparison, a, b, tuple(shared), figures.shared_place(firsts), axis)
+    return Sheet(comparison, a, b, tuple(shared), Names(shared_place(firsts)), axis)
 
 
 def remarks(pair: Pair, a: Side, b: Side, axis: str | None) -> list[str]:
@@ -96,7 +97,7 @@ def own_remarks(pair: Pair, sheet: Sheet) -> list[str]:
 
 def case_name(result: Result, sheet: Sheet) -> str:
     """The case as a row calls it."""
-    return figures.short_name(result, sheet.place)
+    return sheet.names.of(result)
 
 
 def axis_values(pair: Pair, axis: str) -> str:
@@ -132,12 +133,12 @@ def means(comparison: Comparison) -> list[tuple[str, Family]]:
     return found
 
 
-def left_out(comparison: Comparison, shared: str | None) -> list[tuple[str, str, list[str]]]:
+def left_out(comparison: Comparison, names: Names) -> list[tuple[str, str, list[str]]]:
     """What was not compared: the kind, the reason, and the cases that share it."""
     groups: dict[tuple[str, str], list[str]] = {}
     for each in comparison.unpaired:
         known = each.a or each.b
-        name = figures.short_name(known, shared) if known else each.case
+        name = names.of(known) if known else each.case
         groups.setdefault((each.kind, each.reason), []).append(name)
     return [(kind, reason, names) for (kind, reason), names in groups.items()]
 

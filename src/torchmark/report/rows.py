@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from torchmark.records import Run
-from torchmark.report.figures import shared_place
-from torchmark.report.terminal import machine_line, title
+from torchmark.report.headings import machine_line, title
+from torchmark.report.names import shared_place
 
 GAP = 2
 VERDICT_STYLES = {"faster": "green", "slower": "red", "same": "dim", "unsure": "yellow"}

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torchmark.analyze.scaling import Scaling, ScalingRow, find_scaling
 from torchmark.records import Run
-from torchmark.report import figures, units
+from torchmark.report import units
+from torchmark.report.names import shared_place
 
 COLUMNS = ("workers", "per step", "rate", "efficiency", "communication")
 COLUMNS_OF_NODES = ("nodes", *COLUMNS)
@@ -14,7 +15,7 @@ COLUMNS_OF_NODES = ("nodes", *COLUMNS)
 
 def tables(run: Run) -> list[tuple[str, list[list[str]], str]]:
     """For each case that was measured with several counts of workers: its name, the rows, and what to know of them."""
-    shared = figures.shared_place(run.results)
+    shared = shared_place(run.results)
     found = find_scaling(run.results)
     return [(_name(each, shared), [_cells(row, each.unit) for row in each.rows], note(each)) for each in found]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
-from rich import box
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -18,7 +17,8 @@ from torchmark.analyze.sheets import Own, Replicated, Row, Sheet
 from torchmark.errors import UnknownName
 from torchmark.records import Run
 from torchmark.report import FORMATS, csv, json, markdown, units
-from torchmark.report.terminal import draw, fold_case, machine_line, moment
+from torchmark.report.console import draw, fold_case, quiet_table
+from torchmark.report.headings import machine_line, moment
 from torchmark.report.text import clean_run, clean_values
 
 Line = dict[str, str | float | None]
@@ -101,7 +101,7 @@ def _parts(run: Run, replicated: Sequence[Replicated], width: int) -> Iterator[R
 
 
 def _table(sheet: Sheet, width: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=_FAINT)
+    table = quiet_table()
     columns, rows = _grid(sheet)
     own = range(len(sheet.headers) + len(sheet.columns), len(sheet.headers) + len(sheet.columns) + len(sheet.places))
     for index, (column, cells_width) in enumerate(zip(columns, _widths(columns, rows, width), strict=True)):

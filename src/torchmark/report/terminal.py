@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Sequence, Set
 
-from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from torchmark.analyze.findings import find_all
 from torchmark.analyze.money import Prices
-from torchmark.records import Case, Machine, Result, Run
+from torchmark.records import Case, Result, Run
 from torchmark.report import figures, meters, money, scaling, units
+from torchmark.report.console import FAINT, GAP, MIXED, draw, fold_case, quiet_table, section
+from torchmark.report.headings import machine_line, title
+from torchmark.report.names import names_of
+from torchmark.report.notes import Note, find_notes
 from torchmark.report.snippet import snippet
 from torchmark.report.text import shorten
 
@@ -23,9 +23,8 @@ WIDE = 120  # columns from which the first step and the tail are shown
 WIDEST = 150  # columns from which the work per second is shown too
 NARROWEST_CASE = 16
 MOST_FINDINGS = 5
-_GAP = 2
 
-_GOOD, _BAD, _MIXED, _FAINT = "green", "red", "yellow", "dim"
+_GOOD, _BAD = "green", "red"
 _STYLES = {"stable": _GOOD, "contended": _BAD, "throttled": _BAD}
 
 
@@ -36,7 +35,7 @@ def render_table(run: Run, width: int = 80, color: bool = False, prices: Prices 
     )
     interval = figures.interval_note(run)
     if interval:
-        parts.append(Text(f"\n{interval}", style=_FAINT))
+        parts.append(Text(f"\n{interval}", style=FAINT))
     if width < WIDE:
         parts += _peaks(run)
     parts += _findings(run)
@@ -51,89 +50,27 @@ def render_table(run: Run, width: int = 80, color: bool = False, prices: Prices 
     return draw(parts, width, color)
 
 
-def draw(parts: Sequence[RenderableType], width: int, color: bool) -> str:
-    """Rich's drawing as a string that depends on nothing but its arguments."""
-    console = Console(
-        file=io.StringIO(),
-        width=max(width, 40),
-        force_terminal=color,
-        color_system="standard" if color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-        _environ={},
-    )
-    with console.capture() as capture:
-        for part in parts:
-            console.print(part)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
-
-
-def machine_line(machine: Machine, device: str | None = None) -> str:
-    """Who measured: processor, or the one device that all cases used, with cores, memory and torch."""
-    models = {info.name: info.model for info in machine.devices}
-    cores = f"{machine.physical_cores} core{'s' if machine.physical_cores != 1 else ''}"
-    memory = f"{machine.memory_gib} GiB"
-    processor = [(machine.cpu, machine.cpu), (cores, machine.physical_cores), (memory, machine.memory_gib)]
-    who = [models[device]] if device in models and device != "cpu" else []
-    who.append(", ".join(text for text, known in processor if known))
-    who += [f"torch {machine.torch}"] if machine.torch else []
-    return " · ".join(part for part in who if part)
-
-
-def title(run: Run) -> list[str]:
-    """What a heading says of a run: its name first, then when it was measured, and where most of its cases ran."""
-    header = run.header
-    names = [header.id] if header.label == header.id else [f"run {header.id}", header.label]
-    return [part for part in (*names, moment(header.created), figures.place_note(run.results)) if part]
-
-
-def moment(created: str) -> str:
-    """2026-11-15 19:45:49 UTC"""
-    return re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:Z|\+00:00)$", r"\1 \2 UTC", created)
-
-
-def fold_case(text: str, width: int) -> str:
-    """A case on as many lines as it needs, broken where a person would break it."""
-    if len(text) <= width:
-        return text
-    width -= 2  # for the indent of the lines after the first
-    lines: list[str] = [""]
-    for piece in re.findall(r"[:@+]?[^:@+,]*,?", text):
-        if lines[-1] and len(lines[-1]) + len(piece) > width:
-            lines.append("")
-        while len(lines[-1]) + len(piece) > width:
-            room = width - len(lines[-1])
-            lines[-1] += piece[:room]
-            piece = piece[room:]
-            lines.append("")
-        lines[-1] += piece
-    return "\n  ".join(line for line in lines if line)
-
-
 def _heading(run: Run) -> RenderableType:
-    header, shared = run.header, figures.shared_place(run.results)
     name, *rest = title(run)
     first = Text(" · ").join([Text(name, style="bold"), *map(Text, rest)])
-    device = shared.partition("/")[0] if shared else None
-    return Padding(Text("\n").join([first, Text(machine_line(header.machine, device), style=_FAINT)]), (0, 0, 1, 0))
+    names = names_of(run.results)
+    about = [machine_line(run.header.machine, names.device), *([names.note] if names.note else [])]
+    return Padding(Text("\n").join([first, *(Text(line, style=FAINT) for line in about)]), (0, 0, 1, 0))
 
 
 def _results(run: Run, width: int) -> RenderableType:
-    shared = figures.shared_place(run.results)
-    names = [figures.short_name(result, shared) for result in run.results]
+    shown = names_of(run.results)
+    names = [shown.of(result) for result in run.results]
     hidden = figures.common_flags(run.results)
     verdicts = [_verdict(result, hidden) for result in run.results]
     columns = _columns(run.results, width)
-    widths = [max(map(len, (title, *cells))) for title, cells in columns]
-    room = width - sum(widths) - _GAP * (len(widths) + 1)
+    widths = [max(map(len, (head, *cells))) for head, cells in columns]
+    room = width - sum(widths) - GAP * (len(widths) + 1)
     case_width, verdict_width = _outer_widths(names, [text.plain for text in verdicts], room)
-    # The box itself puts one space between columns, the padding a second one.
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=_FAINT)
+    table = quiet_table()
     table.add_column("case", no_wrap=True, width=case_width)
-    for (title, _), figure_width in zip(columns, widths, strict=True):
-        table.add_column(title, justify="right", no_wrap=True, width=figure_width)
+    for (head, _), figure_width in zip(columns, widths, strict=True):
+        table.add_column(head, justify="right", no_wrap=True, width=figure_width)
     table.add_column("verdict", width=verdict_width)
     for index, name in enumerate(names):
         table.add_row(fold_case(name, case_width), *(cells[index] for _, cells in columns), verdicts[index])
@@ -186,18 +123,18 @@ def _verdict(result: Result, hidden: Set[str] = frozenset()) -> Text:
     if result.status != "ok" or result.estimate is None:
         return Text(result.status, style=_BAD)
     verdict = result.estimate.verdict
-    text = Text().append(verdict, style=_STYLES.get(verdict, _MIXED))
+    text = Text().append(verdict, style=_STYLES.get(verdict, MIXED))
     for flag in result.estimate.flags:
         if flag not in hidden:
-            text.append(f" {flag}", style=_FAINT)
+            text.append(f" {flag}", style=FAINT)
     return text
 
 
 def _peaks(run: Run) -> list[RenderableType]:
     """Where the table has no room for it: how close results come to the machine's best, by what bounds them."""
-    shared = figures.shared_place(run.results)
+    names = names_of(run.results)
     rows = [
-        (bound, ", ".join(f"{figures.short_name(result, shared)} {units.percent(share)}" for result, share in bounded))
+        (bound, ", ".join(f"{names.of(result)} {units.percent(share)}" for result, share in bounded))
         for bound, bounded in figures.by_bound(run)
     ]
     return section("Of this machine's peak, by what bounds it", rows)
@@ -225,53 +162,50 @@ def _scaling(run: Run) -> list[RenderableType]:
     """What more workers bring, for every case that was measured with several counts of them."""
     parts: list[RenderableType] = []
     for name, rows, note in scaling.tables(run):
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=_FAINT)
-        for title in scaling.COLUMNS:
-            table.add_column(title, justify="right", no_wrap=True)
+        table = quiet_table()
+        for head in scaling.COLUMNS:
+            table.add_column(head, justify="right", no_wrap=True)
         for cells in rows:
             table.add_row(*cells)
         parts += [Text(f"\nScaling of {name}", style="bold"), Padding(table, (0, 0, 0, 2))]
-        parts.append(Padding(Text(note, style=_FAINT), (0, 0, 0, 2)))
+        parts.append(Padding(Text(note, style=FAINT), (0, 0, 0, 2)))
     return parts
 
 
 def _jobs(run: Run) -> list[RenderableType]:
-    shared = figures.shared_place(run.results)
-    rows = [("", f"{figures.short_name(result, shared)}: {text}") for result, text in figures.jobs(run)]
+    names = names_of(run.results)
+    rows = [("", f"{names.of(result)}: {text}") for result, text in figures.jobs(run)]
     return section("Whole jobs", rows)
 
 
 def _sustained(run: Run) -> list[RenderableType]:
-    shared = figures.shared_place(run.results)
-    rows = [("", f"{figures.short_name(result, shared)}: {shorten(text)}") for result, text in meters.sustained(run)]
+    names = names_of(run.results)
+    rows = [("", f"{names.of(result)}: {shorten(text)}") for result, text in meters.sustained(run)]
     return section("Kept going", rows)
 
 
 def _costs(run: Run, prices: Prices) -> list[RenderableType]:
     """Prices are the user's, and said to be."""
-    shared = figures.shared_place(run.results)
-    rows = [
-        ("", f"{figures.short_name(result, shared)}: {money.text(result, cost)}")
-        for result, cost in money.costs(run, prices)
-    ]
+    names = names_of(run.results)
+    rows = [("", f"{names.of(result)}: {money.text(result, cost)}") for result, cost in money.costs(run, prices)]
     note = money.note(run, prices)
     return section(money.heading(prices), [*rows, *([("", shorten(note))] if note else [])])
 
 
 def _failures(run: Run) -> list[RenderableType]:
     """What failed for the same reason stands together."""
-    shared = figures.shared_place(run.results)
+    names = names_of(run.results)
     alike: dict[tuple[str, str], list[str]] = {}
     for result, reason in figures.failures(run):
-        alike.setdefault((result.status, shorten(reason)), []).append(figures.short_name(result, shared))
+        alike.setdefault((result.status, shorten(reason)), []).append(names.of(result))
     rows = [(status, f"{', '.join(names)}\n{reason}") for (status, reason), names in alike.items()]
     return section("Without a figure", rows)
 
 
 def _cautions(run: Run) -> list[RenderableType]:
     """One entry for each kind, with the first cause as its example: `show --details` has every case's own."""
-    kinds: dict[str, list[figures.Note]] = {}
-    for note in figures.notes(run):
+    kinds: dict[str, list[Note]] = {}
+    for note in find_notes(run, names_of(run.results)):
         kinds.setdefault(note.kind, []).append(note)
     rows = []
     for kind, notes in kinds.items():
@@ -280,7 +214,7 @@ def _cautions(run: Run) -> list[RenderableType]:
     return section("Cautions", rows)
 
 
-def _where(notes: Sequence[figures.Note]) -> str:
+def _where(notes: Sequence[Note]) -> str:
     names = [name for note in notes for name in note.cases]
     if not names:
         return "all cases"
@@ -289,20 +223,3 @@ def _where(notes: Sequence[figures.Note]) -> str:
 
 def _problems(run: Run) -> list[RenderableType]:
     return section("About the file", [("", shorten(problem)) for problem in run.problems])
-
-
-def section(title: str, rows: Sequence[tuple[str, str]]) -> list[RenderableType]:
-    """A heading and its entries: the kind in a narrow column, what there is to say beside it."""
-    if not rows:
-        return []
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    if any(kind for kind, _ in rows):
-        grid.add_column(style=_MIXED, no_wrap=True)
-    grid.add_column()
-    for kind, text in rows:
-        first, _, rest = text.partition("\n")
-        body = Text(first)
-        if rest:
-            body.append(f"\n{rest}", style=_FAINT)
-        grid.add_row(*([Text(kind)] if len(grid.columns) > 1 else []), body)
-    return [Text(f"\n{title}", style="bold"), Padding(grid, (0, 0, 0, 2))]

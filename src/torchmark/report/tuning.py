@@ -18,8 +18,10 @@ from torchmark.analyze.tuning import Tuned, step_beside
 from torchmark.errors import UnknownName
 from torchmark.records import Result, Run
 from torchmark.report import FORMATS, csv, figures, json, markdown, units
+from torchmark.report.console import draw, fold_case, section
+from torchmark.report.headings import machine_line
 from torchmark.report.snippet import snippet
-from torchmark.report.terminal import draw, fold_case, machine_line, pasting, section
+from torchmark.report.terminal import pasting
 from torchmark.report.text import clean_run, clean_values, shorten
 
 _TITLES = ("settings", "per step", "rate", "as fast", "")

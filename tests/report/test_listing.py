@@ -1,0 +1,55 @@
+"""The list of stored runs: one line for each, from which a person knows it again."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from torchmark.records import RunHeader
+from torchmark.report.listing import render_listing
+
+Make = Callable[..., RunHeader]
+MLP, MATMUL, LSTM = "mlp/infer@cpu/float32", "matmul/infer@cpu/float32", "lstm/train@cpu/float32"
+
+
+@pytest.mark.parametrize(
+    ("command", "cases", "what"),
+    [
+        (f"torchmark run {MLP} --budget 5s", (MLP,), "run mlp"),
+        ("torchmark run", (MLP, f"{MLP}+compile", MATMUL), "run mlp, matmul, 3 cases"),
+        ("torchmark run", (MLP, MATMUL, LSTM), "run mlp, matmul and 1 more, 3 cases"),
+        (f"torchmark fit {MLP} --vary batch", (), "fit mlp"),
+        ("torchmark limits cpu", (MATMUL,), "limits"),
+        ("pytest", (MLP,), "pytest mlp"),
+        ("pytest", (), "pytest"),
+        ("", (), ""),
+    ],
+)
+def test_a_row_says_what_was_measured(make_header: Make, command: str, cases: tuple[str, ...], what: str) -> None:
+    header = make_header(cases, command=command)
+    told = next(csv.DictReader(io.StringIO(render_listing([header], "csv"))))
+    assert told["what"] == what
+
+
+def test_what_all_runs_have_in_common_is_said_once(make_header: Make) -> None:
+    one, other = make_header((MLP,), id="aa11bb22"), make_header((MATMUL,), id="cc33dd44")
+    text = render_listing([one, other], width=120)
+    assert f"All on {one.machine.cpu} with torch {one.machine.torch}" in text
+    assert text.count(one.machine.cpu) == 1
+    elsewhere = replace(other, machine=replace(other.machine, cpu="Another Processor"))
+    text = render_listing([one, elsewhere], width=120)
+    assert "Another Processor" in text
+    assert f"All with torch {one.machine.torch}" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_it_fits_and_keeps_what_names_a_run(make_header: Make, width: int) -> None:
+    long = make_header((MLP, MATMUL, LSTM), id="aa11bb22", label="a label that is rather a sentence than a name")
+    other = replace(long, machine=replace(long.machine, cpu="A Processor With A Very Long Name", torch="2.14.0+cu130"))
+    text = render_listing([long, other], width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("aa11bb22") == 2
