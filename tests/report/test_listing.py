@@ -40,6 +40,7 @@ def test_what_all_runs_have_in_common_is_said_once(make_header: Make) -> None:
     text = render_listing([one, other], width=120)
     assert f"All on {one.machine.cpu} with torch {one.machine.torch}" in text
     assert text.count(one.machine.cpu) == 1
+    assert f"\nOn {one.machine.cpu} with torch {one.machine.torch}" in render_listing([one], width=120)
     elsewhere = replace(other, machine=replace(other.machine, cpu="Another Processor"))
     text = render_listing([one, elsewhere], width=120)
     assert "Another Processor" in text

@@ -44,7 +44,8 @@ def render_listing(
         case "jsonl":
             return "".join(msgspec.json.encode(header).decode() + "\n" for header in headers)
     notes = [Text(problem) for problem in clean_values(problems)]
-    return draw([*_table(rows, width), *([Text("")] if notes else []), *notes], width, color)
+    table = _table(rows, width) if rows else []
+    return draw([*table, *([Text("")] if table and notes else []), *notes], width, color)
 
 
 def _row(header: RunHeader) -> list[str]:
@@ -65,21 +66,22 @@ def _what(header: RunHeader) -> str:
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> list[RenderableType]:
     columns = {title: [row[index] for row in rows] for index, title in enumerate(_COLUMNS)}
-    alike = [title for title in _SHARED if len(rows) > 1 and len(set(columns[title])) == 1]
+    alike = [title for title in _SHARED if len(set(columns[title])) == 1]
     said_once = [f"{_SHARED[title]} {cells[0]}" for title in alike if (cells := columns.pop(title))[0]]
-    widths = _widths(columns, width)
+    widths = _widths({title: cells for title, cells in columns.items() if any(cells)}, width)
     table = quiet_table()
     for title, wanted in widths.items():
         table.add_column(title, no_wrap=True, width=wanted)
     for row in zip(*(columns[title] for title in widths), strict=True):
         table.add_row(*row)
-    return [table, *([Text(f"\nAll {' '.join(said_once)}", style=FAINT)] if said_once else [])]
+    shared = ("All " if len(rows) > 1 else "") + " ".join(said_once)
+    return [table, *([Text(f"\n{shared[0].upper()}{shared[1:]}", style=FAINT)] if said_once else [])]
 
 
 def _widths(columns: Mapping[str, Sequence[str]], width: int) -> dict[str, int]:
     """What each column gets; where there is not enough room some are cut short, and then some are left out."""
-    wanted = {title: max(map(len, (title, *cells))) for title, cells in columns.items()}
-    wanted["label"] = min(wanted["label"], _LONGEST_LABEL)
+    longest = {"label": _LONGEST_LABEL}
+    wanted = {title: min(max(map(len, (title, *cells))), longest.get(title, width)) for title, cells in columns.items()}
     for title in _DISPENSABLE:
         least = [min(needed, _SHORTEST.get(head, needed)) for head, needed in wanted.items()]
         if sum(least) + GAP * (len(least) - 1) > width:
