@@ -19,7 +19,7 @@ def search(memory, limit: float, highest: int, step: int | None = None) -> tuple
         assert 1 <= size <= highest
         assert size not in {probe.size for probe in probes}
         held = memory(size)
-        probes.append(Probe(size, held <= limit, RESULT, held if held <= limit else None))
+        probes.append(Probe(size, held <= limit, RESULT, (held,) if held <= limit else ()))
     return max((probe.size for probe in probes if probe.fits), default=0), probes
 
 
@@ -51,14 +51,14 @@ def test_a_straight_line_is_followed_to_its_end_in_few_probes() -> None:
 
 
 def test_where_memory_does_not_rise_there_is_no_line() -> None:
-    flat = [Probe(size, True, RESULT, 100.0) for size in (1, 2, 4, 8)]
+    flat = [Probe(size, True, RESULT, (100.0,)) for size in (1, 2, 4, 8)]
     assert fit_memory(flat) is None
     assert next_size(flat, 1, 1 << 20, 1000.0) == 16
 
 
 def test_the_most_efficient_is_the_smallest_that_is_good_enough() -> None:
     rates = {1: 10.0, 2: 19.0, 4: 30.0, 8: 30.5, 16: 29.0}
-    probes = [Probe(size, True, RESULT, 1.0, rate) for size, rate in rates.items()]
+    probes = [Probe(size, True, RESULT, (1.0,), rate) for size, rate in rates.items()]
     assert most_efficient(probes) == 4
     assert most_efficient([Probe(1, False, RESULT)]) is None
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from torchmark.analyze.fitting import Fitted, MemoryModel, Probe
 from torchmark.analyze.tuning import BreakEven, Contribution, Tuned
@@ -73,8 +74,6 @@ def test_every_format_has_the_winner(run: Run, tuned: Tuned) -> None:
 
 
 def test_what_may_be_chance_is_not_recommended(run: Run, tuned: Tuned) -> None:
-    from msgspec.structs import replace
-
     refuted = replace(tuned, winner=DEFAULT, unconfirmed=WINNER, gain=1.02, low=0.99, high=1.05)
     text = render_tuned(run, refuted, "table", 200)
     assert "Stay with the default: bfloat16" in text
@@ -83,8 +82,6 @@ def test_what_may_be_chance_is_not_recommended(run: Run, tuned: Tuned) -> None:
 
 
 def test_a_stored_search_shows_what_it_came_to(run: Run, tuned: Tuned) -> None:
-    from msgspec.structs import replace
-
     stored = replace(run, tuning=tuned.conclusion)
     words = " ".join(render(stored, "table", 80).split())
     assert "resnet50/infer is 4.0× as fast (3.8× to 4.2×)" in words
@@ -100,8 +97,6 @@ def test_a_chart_says_once_what_all_candidates_share(run: Run) -> None:
 
 
 def test_times_are_those_of_common_rounds_and_chance_is_named(run: Run, tuned: Tuned) -> None:
-    from msgspec.structs import replace
-
     seen = {DEFAULT.text: 1.0, LAST.text: 1.2, WINNER.text: 1.25}
     table = render_tuned(run, replace(tuned, winner=LAST, same_precision=LAST, relative=seen), "table", 200)
     rows = {line.split()[0]: " ".join(line.split()) for line in table.splitlines() if "/s " in line}
@@ -123,8 +118,6 @@ def test_the_snippet_is_python_that_sets_the_environment_first() -> None:
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
 def test_the_snippet_can_be_copied_from_a_narrow_terminal(run: Run, tuned: Tuned, mode: str) -> None:
-    from msgspec.structs import replace
-
     ways = "+pinned+threads=2+layout=channels-last+attention=eager+isa=avx512-core-bf16+bind=close+wait=passive"
     winner = parse_case(f"resnet50/{mode}:batch=64@cpu/float16+compile=max-autotune-no-cudagraphs{ways}")
     default = parse_case(f"resnet50/{mode}@cpu/float32+per-step")
@@ -136,8 +129,6 @@ def test_the_snippet_can_be_copied_from_a_narrow_terminal(run: Run, tuned: Tuned
 
 @pytest.mark.parametrize("field", ["dtype", "compile", "layout", "isa", "matmul"])
 def test_no_code_is_made_of_what_a_stranger_wrote(run: Run, field: str) -> None:
-    from msgspec.structs import replace
-
     evil = "float16); __import__('os').system('id'"
     changes = {field: evil} if field in ("dtype", "compile") else {"ways": {field: evil}}
     winner = replace(DEFAULT, **changes)
@@ -162,7 +153,7 @@ def test_the_snippet_does_to_a_model_what_was_measured() -> None:
 
 def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_result: Callable[..., Result]) -> None:
     result = make_result()
-    probes = [Probe(size, True, result, 4e8 + 1e7 * size, 100.0 * min(size, 8)) for size in (1, 2, 4, 8, 16)]
+    probes = [Probe(size, True, result, (4e8 + 1e7 * size,), 100.0 * min(size, 8)) for size in (1, 2, 4, 8, 16)]
     lost = make_result(status="oom", reason="can't allocate memory", estimate=None)
     fitted = Fitted(
         "batch", "image", (*probes, Probe(17, False, lost)), 8e8, "memory", 1, 16, 8, MemoryModel(4e8, 1e7, 0.004), 12.0
@@ -175,8 +166,22 @@ def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_resul
     assert "Memory = 400 MB + 10.0 MB x batch (within 0.4%)." in words
     bars = [line.count("█") for line in text.splitlines() if "image/s" in line and "█" in line]
     assert bars == [3, 6, 12, 24, 24]
+    assert "in a process of its own." in words
     assert json.loads(render_fitted(run, DEFAULT, fitted, "json"))["fitted"]["largest"] == 16
     assert "17,false,oom" in render_fitted(run, DEFAULT, fitted, "csv")
+
+
+def test_memory_that_differs_from_process_to_process_is_told(run: Run, make_result: Callable[..., Result]) -> None:
+    fitted = Fitted("batch", "image", (), 6e8, "memory", 1, largest=16, duration_s=12.0)
+
+    def words(*peaks: float) -> str:
+        answer = Probe(16, True, make_result(), peaks, 100.0, len(peaks))
+        return " ".join(render_fitted(run, DEFAULT, replace(fitted, probes=(answer,)), "table", 80).split())
+
+    told = words(5.0e8, 5.6e8, 5.2e8)
+    assert "1 size in 12.0 s, each in a process of its own; batch 16 fitted in 3 of 3." in told
+    assert "The same size took 500 MB to 560 MB: where in memory things come to lie is chance." in told
+    assert "is chance" not in words(5.0e8, 5.01e8)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +214,6 @@ def test_a_size_that_crashed_for_another_reason_is_not_said_to_be_too_large(run:
 
 
 def test_how_much_of_the_machine_is_used_is_told_where_that_is_known(run: Run, tuned: Tuned) -> None:
-    from msgspec.structs import replace
-
     from torchmark.records import Peak
 
     shares = {DEFAULT.text: 0.2, WINNER.text: 0.8}

@@ -17,13 +17,19 @@ _FEWEST = 2
 
 
 class Probe(Struct, frozen=True):
-    """One size that was tried."""
+    """One size that was tried; it fits if it did so every time."""
 
     size: int
     fits: bool
-    result: Result
-    bytes: float | None = None  # at its peak
+    result: Result  # of all tries together
+    peaks: tuple[float, ...] = ()  # bytes, of each try that has one
     rate: float | None = None  # items a second
+    tries: int = 1
+
+    @property
+    def bytes(self) -> float | None:
+        """The highest peak."""
+        return max(self.peaks, default=None)
 
 
 class MemoryModel(Struct, frozen=True):
@@ -51,6 +57,11 @@ class Fitted(Struct, frozen=True):
     efficient: int | None = None
     model: MemoryModel | None = None
     duration_s: float = 0.0
+
+    @property
+    def answer(self) -> Probe | None:
+        """The largest size that fits, with all that is known of it."""
+        return next((probe for probe in self.probes if probe.size == self.largest), None)
 
 
 def usual_step(size: int) -> int:

@@ -20,7 +20,7 @@ from torchmark.cli.values import Bytes, Duration
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 from torchmark.measure.awake import keep_awake
 from torchmark.measure.messages import Message, Phase
-from torchmark.records import Case, Machine, Run, RunHeader
+from torchmark.records import Case, Machine, Result, Run, RunHeader
 from torchmark.report.fitting import render_fitted
 from torchmark.report.units import rate, size
 from torchmark.store import RunWriter, check_writable, load, new_header, new_path
@@ -105,10 +105,11 @@ def _probe(request: Request, writer: RunWriter) -> tuple[Study, int]:
         if isinstance(message, Phase):
             progress.note(f"{request.parameter} {now['size']} · {PHASES.get(message.name, message.name)}")
 
-    def told(probe: Probe) -> None:
-        _write(writer, probe)
-        figure = f"{size(probe.bytes)}, {rate(probe.rate, 'item')}" if probe.fits else probe.result.status
-        progress.mark(f"{request.parameter} {probe.size}: {figure}")
+    def told(probe: Probe, newest: Result) -> None:
+        _write(writer, probe, newest)
+        peak = size(next(reversed(probe.peaks), None))
+        figure = f"{peak}, {rate(probe.rate, 'item')}" if probe.fits else probe.result.status
+        progress.mark(f"{request.parameter} {probe.size}{' again' if probe.tries > 1 else ''}: {figure}")
 
     progress.expect(request.budget_s)
     study, code = Study(request, heard, log_path(writer.path)), EXIT_FINE
@@ -130,11 +131,11 @@ def _conclude(study: Study, request: Request, run: Run, format: str, code: int) 
     return code or (EXIT_FINE if fitted.largest is not None else EXIT_NOTHING_MEASURED)
 
 
-def _write(writer: RunWriter, probe: Probe) -> None:
-    text = probe.result.case.text
-    writer.started(text, 0)
-    for estimate in probe.result.processes:
-        writer.samples(text, 0, estimate.samples_s)
+def _write(writer: RunWriter, probe: Probe, newest: Result) -> None:
+    text, number = newest.case.text, probe.tries - 1
+    writer.started(text, number)
+    for estimate in newest.processes:
+        writer.samples(text, number, estimate.samples_s)
     writer.finished(probe.result)
 
 

@@ -14,6 +14,7 @@ from torchmark.report.console import draw, quiet_table, section
 from torchmark.report.headings import machine_line
 from torchmark.report.text import clean_run, clean_values, shorten
 
+VARYING = 1.02  # times the least peak of a size: what differs by more is worth a word
 _BAR = 24
 _CSV = ("case", "size", "fits", "status", "reason", "peak_bytes", "items_per_s", "step_s", "largest", "efficient")
 _BOUNDS = {
@@ -87,8 +88,20 @@ def notes(fitted: Fitted) -> list[str]:
             f"Memory = {units.size(abs(model.fixed)) if sign == '+' else '-' + units.size(abs(model.fixed))} + "
             f"{units.size(model.per_item)} x {fitted.parameter} (within {units.percent(model.error)})."
         )
-    found.append(f"{len(fitted.probes)} sizes in {units.duration(fitted.duration_s)}, each in a process of its own.")
+    found += _reliability(fitted)
     return found + ([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])
+
+
+def _reliability(fitted: Fitted) -> list[str]:
+    """How often the answer was tried, and how much its memory differs from process to process."""
+    tries, peaks = (fitted.answer.tries, fitted.answer.peaks) if fitted.answer else (1, ())
+    count = f"{len(fitted.probes)} size{'s' if len(fitted.probes) != 1 else ''}"
+    often = f"; {fitted.parameter} {fitted.largest} fitted in {tries} of {tries}" if tries > 1 else ""
+    found = [f"{count} in {units.duration(fitted.duration_s)}, each in a process of its own{often}."]
+    if len(peaks) > 1 and max(peaks) > VARYING * min(peaks):
+        spread = f"{units.size(min(peaks))} to {units.size(max(peaks))}"
+        found.append(f"The same size took {spread}: where in memory things come to lie is chance. Leave some room.")
+    return found
 
 
 def _parts(run: Run, case: Case, fitted: Fitted) -> list[RenderableType]:
@@ -148,7 +161,7 @@ def _markdown(run: Run, case: Case, fitted: Fitted) -> str:
 def _facts(fitted: Fitted) -> dict[str, object]:
     """Everything but the results, which stand in the run."""
     probes = [
-        {name: getattr(probe, name) for name in ("size", "fits", "bytes", "rate")}
+        {name: getattr(probe, name) for name in ("size", "fits", "tries", "bytes", "peaks", "rate")}
         | {"case": probe.result.case.text, "status": probe.result.status}
         for probe in fitted.probes
     ]

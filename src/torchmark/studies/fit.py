@@ -1,4 +1,8 @@
-"""What is the largest batch that fits? Each size in a fresh process that is refused more memory than it may have."""
+"""What is the largest batch that fits? Each size in a fresh process that is refused more memory than it may have.
+
+The same work does not take the same memory in every process: where its pieces come to lie is chance, and here that
+makes a tenth of the peak. So the answer is a size that fitted each time it was tried.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from torchmark.analyze.fitting import (
     usual_step,
 )
 from torchmark.analyze.roofline import NONE, Ceilings, with_peak
+from torchmark.analyze.summary import combine_results
 from torchmark.errors import UnknownName, UsageError
 from torchmark.measure.cases import check_case, full_params, range_of
 from torchmark.measure.launch import Launcher
@@ -32,6 +37,7 @@ from torchmark.records import Case, Result
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
 PROBE_S = 1.0  # of timed steps at each size
+TRIES = 3  # of the size that is the answer
 PROBE_SETTINGS = replace(DEFAULTS, budget_s=PROBE_S, min_time_s=PROBE_S / 4, target=0.03)
 _NO_ROOM = ("oom", "host-oom")
 
@@ -51,6 +57,9 @@ class Request(Struct, frozen=True):
     ceilings: Ceilings = NONE  # the best that the machine was seen to do
 
 
+Told = Callable[[Probe, Result], None]  # a size as it stands after one more try, and that try by itself
+
+
 class Study:
     """One search for the largest size. Use it once."""
 
@@ -63,25 +72,26 @@ class Study:
         self._launcher = Launcher(log, fresh=bool(environment), environment=environment)
         self._began = time.monotonic()
         self._bound = ""
+        self._tried: dict[int, list[Result]] = {}
         self.probes: dict[int, Probe] = {}
         self.limit_bytes = float(request.limit_bytes or free_bytes())
 
-    def run(self, tell: Callable[[int], None] = lambda _: None, told: Callable[[Probe], None] = lambda _: None) -> None:
-        """Probe after probe until the answer is known to one step, or the time is up."""
+    def run(self, tell: Callable[[int], None] = lambda _: None, told: Told = lambda *_: None) -> None:
+        """Probe after probe until the answer is known to one step and fits each time, or the time is up."""
         lowest, highest = self._range[0], min(self._range[1], self._request.most or self._range[1])
         while (size := self._next(lowest, highest)) is not None:
             tell(size)
             began = time.monotonic()
             probe = self.probes[size] = self.probe(size)
-            told(probe)
+            told(probe, self._tried[size][-1])
             if not self._is_answer(probe):
                 self._bound = probe.result.status
                 return
             if time.monotonic() - self._began + 2 * (time.monotonic() - began) > self._request.budget_s:
-                self._bound = "time"
-                return
+                break
         _, high = bracket(list(self.probes.values()), lowest, highest)
-        self._bound = "memory" if high <= highest else "parameter"
+        is_open = self._open_size(lowest, highest) is not None
+        self._bound = "time" if is_open else "memory" if high <= highest else "parameter"
 
     def _is_answer(self, probe: Probe) -> bool:
         """Libraries that are refused memory do not all say so: a crash is an answer where something smaller ran."""
@@ -89,10 +99,30 @@ class Study:
         return probe.result.status in ("ok", *_NO_ROOM) or (probe.result.status == "crashed" and some_fit)
 
     def _next(self, lowest: int, highest: int) -> int | None:
+        """A size that is still open, or the largest that fits as long as it has not done so often enough."""
+        size = self._open_size(lowest, highest)
+        low, high = bracket(list(self.probes.values()), lowest, highest)
+        if size is None and lowest <= low and high <= highest and len(self._tried[low]) < TRIES:
+            return low
+        return size
+
+    def _open_size(self, lowest: int, highest: int) -> int | None:
         return next_size(list(self.probes.values()), lowest, highest, self.limit_bytes, self._request.step)
 
     def probe(self, size: int) -> Probe:
-        """One size in a process of its own. Running out of memory is an answer like any other."""
+        """One size in a process of its own. Running out of memory is an answer like any other, and one that outweighs
+        all other tries."""
+        tried = self._tried.setdefault(size, [])
+        tried.append(self._measure(size))
+        whole = with_peak(combine_results(tried) if len(tried) > 1 else tried[0], self._request.ceilings)
+        whole = replace(whole, cautions=cautions_of(whole))
+        peaks = tuple(peak for peak in map(_peak, tried) if peak is not None)
+        rate = None
+        if whole.status == "ok" and whole.estimate and whole.work and whole.estimate.center_s > 0:
+            rate = whole.work.items / whole.estimate.center_s
+        return Probe(size, whole.status == "ok", whole, peaks, rate, len(tried))
+
+    def _measure(self, size: int) -> Result:
         case = self._request.case
         case = check_case(replace(case, params={**case.params, self._request.parameter: size}))
         job = MeasureJob(
@@ -103,16 +133,11 @@ class Study:
             memory_bytes=int(self.limit_bytes),
         )
         result = result_of(case, self._launcher.run(job, self._request.timeout_s, self._listen))
-        result = with_peak(result, self._request.ceilings)
-        result = replace(result, cautions=cautions_of(result))
         held = _peak(result)
         if result.status == "ok" and held is not None and held > self.limit_bytes:
             reason = f"its peak of {held / 1e9:.3g} GB is above the limit of {self.limit_bytes / 1e9:.3g} GB"
-            return Probe(size, False, replace(result, status="oom", reason=reason), held)
-        rate = None
-        if result.status == "ok" and result.estimate and result.work and result.estimate.center_s > 0:
-            rate = result.work.items / result.estimate.center_s
-        return Probe(size, result.status == "ok", result, held, rate)
+            return replace(result, status="oom", reason=reason)
+        return result
 
     def outcome(self) -> Fitted:
         """What is known by now."""

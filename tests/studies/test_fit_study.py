@@ -1,0 +1,59 @@
+"""A search for what fits, on machines whose memory is not the same in every process."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from torchmark.records import Memory, Result, parse_case
+from torchmark.studies.fit import TRIES, Request, Study
+
+CASE = parse_case("mlp/infer@cpu/float32")
+LIMIT = 1000 << 20
+
+
+class Machine(Study):
+    """One on which a size takes fixed + per item, and up to `chance` more of that, as it comes."""
+
+    def __init__(self, seed: int, chance: float, per_item: int, most: int | None = None) -> None:
+        super().__init__(Request(CASE, limit_bytes=LIMIT, most=most))
+        self._random, self._chance, self._per_item = random.Random(seed), chance, per_item
+        self.needed: dict[int, list[float]] = {}
+
+    def _measure(self, size: int) -> Result:
+        needed = ((300 << 20) + self._per_item * size) * (1 + self._random.uniform(0, self._chance))
+        self.needed.setdefault(size, []).append(needed)
+        result = Result(replace(CASE, params={"batch": size}), "ok", memory=Memory(host_peak_bytes=int(needed)))
+        return result if needed <= LIMIT else replace(result, status="oom", reason="too much")
+
+
+@given(seed=st.integers(0, 10**6), chance=st.sampled_from([0.0, 0.02, 0.1]), per_item=st.integers(1 << 16, 80 << 20))
+def test_the_answer_fitted_every_time_and_nothing_smaller_failed(seed: int, chance: float, per_item: int) -> None:
+    study = Machine(seed, chance, per_item)
+    study.run()
+    found = study.outcome()
+    assert found.bound == "memory"
+    assert found.largest is not None
+    assert len(study.needed[found.largest]) == found.answer.tries == TRIES
+    assert max(study.needed[found.largest]) <= LIMIT
+    failed = [size for size, needed in study.needed.items() if max(needed) > LIMIT]
+    assert found.largest < min(failed) <= found.largest + found.step
+    assert all(len(needed) <= TRIES for needed in study.needed.values())
+
+
+def test_where_memory_is_no_limit_nothing_is_tried_again() -> None:
+    study = Machine(0, 0.0, 1 << 10, most=64)
+    study.run()
+    assert (study.outcome().bound, study.outcome().largest) == ("parameter", 64)
+    assert all(len(needed) == 1 for needed in study.needed.values())
+
+
+def test_every_try_is_told_with_what_is_known_of_its_size() -> None:
+    study, seen = Machine(7, 0.1, 1 << 20), list[tuple[int, int, str]]()
+    study.run(told=lambda probe, newest: seen.append((probe.size, probe.tries, newest.status)))
+    assert [tries for size, tries, _ in seen if size == study.outcome().largest] == [1, 2, 3]
+    again = [status for _, tries, status in seen if tries > 1]
+    assert again[-2:] == ["ok", "ok"]
