@@ -18,9 +18,10 @@ from pathlib import Path
 
 import psutil
 
+from torchmark.analyze.fitting import TRIES
 from torchmark.measure.outcomes import memory_kills
 from torchmark.records import parse_case
-from torchmark.studies.fit import TRIES, Request, Study
+from torchmark.studies.fit import Request, Study
 
 UNDER_LIMIT = (
     ("mlp/train@cpu/float32", "batch", 1 << 30, 2048),

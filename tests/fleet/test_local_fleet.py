@@ -72,7 +72,7 @@ def test_what_is_over_its_time_or_killed_is_told(make_shell: Make, tmp_path: Pat
         start = slow.start("fleet", "run", *CASES, *terms)
         if state == "killed":
             slow.wait_until((folder / "A1.jsonl").exists)
-            attendant = int((folder / "jobs" / "A1.job").read_text().split()[0])
+            attendant = int((folder / "jobs" / "A1.job").read_text().partition("@")[0])
             os.killpg(child_of(attendant), 9)
         done = slow.finish(start)
         assert done.returncode == 4, done.stderr
@@ -90,6 +90,8 @@ def test_a_job_that_is_just_being_started_is_not_taken_for_killed(tmp_path: Path
     with pytest.MonkeyPatch.context() as moment:
         moment.setattr(psutil.Process, "cmdline", lambda _: [])
         assert engine.fates({"A1": number})["A1"].state in UNDER_WAY
+        process, _, rest = number.partition("@")
+        assert engine.fates({"A1": f"{process}@1.0 {rest.partition(' ')[2]}"})["A1"].state == "killed"  # another one's
     (tmp_path / "go").touch()
     while engine.fates({"A1": number})["A1"].state in UNDER_WAY:
         time.sleep(0.01)

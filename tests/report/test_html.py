@@ -76,6 +76,12 @@ def test_the_policy_allows_this_style_and_this_script_and_nothing_else(page: str
         ("torchmark run mlp && true", False),
         ("torchmark run $(true)", False),
         ("sudo torchmark run mlp", False),
+        ("torchmark run /tmp/other.py", False),
+        ("torchmark run ../other.py", False),
+        ("pytest -p other", False),
+        ("torchmark replicate m1-chips --device cpu --scale 0.01 --budget 60s --seed 0", True),
+        ("torchmark tune some.py:Net/train:batch=8,input=float.3x4@cuda:0/float32+compile --keep dtype,batch", True),
+        ("torchmark run " + "mlp/infer@cpu/float32 " * 1000 + "--seed 0", False),
     ],
 )
 def test_only_a_command_that_is_safe_to_paste_is_offered(wide_run: Run, command: str, is_shown: bool) -> None:

@@ -47,7 +47,7 @@ def test_what_all_runs_have_in_common_is_said_once(make_header: Make) -> None:
     assert f"All with torch {one.machine.torch}" in text
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 120])
 def test_it_fits_and_keeps_what_names_a_run(make_header: Make, width: int) -> None:
     long = make_header((MLP, MATMUL, LSTM), id="aa11bb22", label="a label that is rather a sentence than a name")
     other = replace(long, machine=replace(long.machine, cpu="A Processor With A Very Long Name", torch="2.14.0+cu130"))

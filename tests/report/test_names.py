@@ -58,7 +58,9 @@ cases = st.builds(
     "{}/{}{}@{}/{}{}".format,
     st.sampled_from(["mlp", "lstm"]),
     st.sampled_from(["infer", "train"]),
-    st.sampled_from(["", ":batch=8", ":batch=16", ":batch=8,width=64", ":width=64"]),
+    st.sampled_from(
+        ["", ":batch=8", ":batch=16", ":batch=8,width=64", ":width=64", ":width=1", ":width=on", ":width=1.0"]
+    ),
     st.sampled_from(["cpu", "cuda:0"]),
     st.sampled_from(["float32", "bfloat16"]),
     st.sampled_from(["", "+compile", "+threads=2", "+as-published", "+threads=2+as-published"]),

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from torchmark.analyze.fitting import TRIES
 from torchmark.records import Memory, Result, parse_case
-from torchmark.studies.fit import TRIES, Request, Study
+from torchmark.studies.fit import Request, Study
 
 CASE = parse_case("mlp/infer@cpu/float32")
 LIMIT = 1000 << 20
@@ -49,6 +50,20 @@ def test_where_memory_is_no_limit_nothing_is_tried_again() -> None:
     study.run()
     assert (study.outcome().bound, study.outcome().largest) == ("parameter", 64)
     assert all(len(needed) == 1 for needed in study.needed.values())
+
+
+def test_a_try_that_ends_for_another_reason_changes_nothing() -> None:
+    class Slow(Machine):
+        def _measure(self, size: int) -> Result:
+            again = size in self.needed
+            result = super()._measure(size)
+            return replace(result, status="timeout", reason="too slow") if again else result
+
+    study, told = Slow(0, 0.0, 1 << 20), list[str]()
+    study.run(told=lambda _, newest: told.append(newest.status))
+    found = study.outcome()
+    assert (found.bound, found.answer.tries, found.answer.fits) == ("memory", 1, True)
+    assert "timeout" not in told
 
 
 def test_every_try_is_told_with_what_is_known_of_its_size() -> None:

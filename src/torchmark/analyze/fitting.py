@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from torchmark.records import Result
 
+TRIES = 3  # processes in which the largest size has to fit
 EFFICIENT = 0.97  # of the highest rate: the smallest size that reaches it is the most efficient
 RISING = 1.05  # times the least memory: below, the largest thing in memory is not yet what grows
 _FINENESS = 32  # parts of the largest size that fits, one of which is a step

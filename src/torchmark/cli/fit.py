@@ -48,7 +48,7 @@ Examples:
 @model_options
 @click.option("--dtype", metavar="TYPE", help="float32 unless given.")
 @click.option("--budget", "budget_s", type=Duration(), default="10m", show_default=True, help="Time for all, at most.")
-@click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, help="For one size.")
+@click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, help="For one process.")
 @data_option
 @run_options
 @format_option

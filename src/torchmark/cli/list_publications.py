@@ -6,7 +6,6 @@ from textwrap import fill
 from typing import Any
 
 import msgspec
-from rich import box
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -15,7 +14,7 @@ from rich.text import Text
 from torchmark.cli.output import terminal_width, use_color
 from torchmark.publications import find_publication, names
 from torchmark.publications.contract import Publication, PublishedTable
-from torchmark.report.console import draw
+from torchmark.report.console import draw, quiet_table
 
 _WIDTH = 80
 
@@ -93,7 +92,7 @@ def _table(table: PublishedTable) -> RenderableType:
     for figure in table.figures:
         cells.setdefault(figure.labels, {})[figure.column] = figure.printed
     rows = [[*labels, *(row.get(column, "") for column in columns)] for labels, row in cells.items()]
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    drawn = quiet_table()
     for index, title in enumerate([*table.headers, *columns]):
         widest = max(len(row[index]) for row in rows)
         drawn.add_column(title, justify="left" if index < len(table.headers) else "right", min_width=widest)

@@ -13,6 +13,8 @@ from pathlib import Path
 from torchmark.errors import FleetError, UsageError
 from torchmark.fleet.contract import Engine, Fate, Job, Node, Request
 
+SAME_START_S = 2.0  # what a system's idea of when it was started may be off from look to look
+
 
 class Local(Engine):
     """This machine, playing as many nodes as are asked for. Every job is a process that outlives this one."""
@@ -43,14 +45,14 @@ class Local(Engine):
                 )
         except OSError as error:
             raise FleetError(f"no job could be started: {error.strerror}", "Free some memory or disk") from error
-        return f"{process.pid} {begun}"
+        return f"{process.pid}@{_started(process.pid):.2f} {begun}"
 
     def fates(self, jobs: Mapping[str, str]) -> dict[str, Fate]:
         """Attendants write the end down themselves; one that is gone without doing so was killed."""
         found = {}
         for task, job in jobs.items():
-            number, _, begun = job.partition(" ")
-            if _lives(int(number)):
+            attendant, _, begun = job.partition(" ")
+            if _living(attendant):
                 found[task] = Fate("running" if Path(begun).exists() else "waiting", "")
             else:
                 found[task] = Fate("killed", "the process that looked after it is gone")
@@ -58,8 +60,7 @@ class Local(Engine):
 
     def cancel(self, jobs: Iterable[str]) -> None:
         for job in jobs:
-            number = int(job.partition(" ")[0])
-            if _lives(number):
+            if number := _living(job.partition(" ")[0]):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(number, signal.SIGTERM)
 
@@ -75,14 +76,25 @@ class Local(Engine):
         return self._tried[job].poll()
 
 
-def _lives(number: int) -> bool:
-    """Whether this is an attendant that still works: numbers of processes are used again."""
+def _living(attendant: str) -> int | None:
+    """The number of an attendant that still works. Numbers of processes are used again: it is the one that began when
+    it was started, or says what it is. In the moment in which it becomes that program, it says nothing."""
+    import psutil
+
+    number, _, start = attendant.partition("@")
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(int(number))
+        if process.status() != psutil.STATUS_ZOMBIE and (
+            abs(process.create_time() - float(start or 0)) < SAME_START_S
+            or "torchmark.fleet.attendant" in process.cmdline()
+        ):
+            return int(number)
+    return None
+
+
+def _started(number: int) -> float:
     import psutil
 
     with contextlib.suppress(psutil.Error):
-        process = psutil.Process(number)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        command = process.cmdline()  # empty for the moment in which a process becomes another program, or ends
-        return not command or "torchmark.fleet.attendant" in command
-    return False
+        return float(psutil.Process(number).create_time())
+    return 0.0

@@ -11,9 +11,9 @@ from rich.text import Text
 from torchmark.analyze.comparison import Comparison, Family
 from torchmark.records import Run
 from torchmark.report import ratios
-from torchmark.report.console import draw, fold_case, section
+from torchmark.report.console import GAP, draw, fold_case, section
 from torchmark.report.matrix import matrix_parts
-from torchmark.report.rows import GAP, VERDICT_STYLES, heading, lines, run_heading
+from torchmark.report.rows import VERDICT_STYLES, heading, lines, run_heading
 
 NARROWEST_CASE = 16
 

@@ -35,10 +35,10 @@ def draw(parts: Sequence[RenderableType], width: int, color: bool) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
 
 
-def quiet_table(*titles: str) -> Table:
+def quiet_table() -> Table:
     """A table with a line below its heads and none elsewhere."""
     padding = (0, GAP - 1, 0, 0)
-    return Table(*titles, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, header_style=FAINT)
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, header_style=FAINT)
 
 
 def section(title: str, rows: Sequence[tuple[str, str]]) -> list[RenderableType]:

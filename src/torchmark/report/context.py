@@ -16,9 +16,13 @@ from torchmark.report.notes import Note, find_notes
 from torchmark.report.text import shorten
 
 _SHOWN = 30  # cases that a note names
-_COMMAND = 2000
-# People paste what they are shown, and a file may come from anybody: only words that no shell takes for more.
-_PLAIN_COMMAND = re.compile(r"(?:torchmark|pytest)(?: [A-Za-z0-9_.,:/@+=-]+)*")
+_LONGEST_COMMAND = 10_000
+# People paste what they are shown, and a file may come from anybody: only commands that measure, with words that no
+# shell takes for more and that lead to no other folder. Of all that has a slash in it, that leaves cases.
+_CASE = r"[A-Za-z0-9_.:-]+/[a-z-]+[A-Za-z0-9_.,:=-]*@[a-z0-9:]+/[a-z0-9]+[a-z0-9+=-]*"
+_PLAIN_COMMAND = re.compile(
+    rf"pytest|torchmark (?:run|limits|tune|fit|ab|replicate)(?: (?:{_CASE}|[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*))*"
+)
 
 
 class PageNote(Struct, frozen=True):
@@ -73,8 +77,8 @@ def machine_card(run: Run, name: str) -> MachineCard:
     """What is known of the machine; nothing is said about what is not."""
     header = run.header
     facts = [(title, shorten(text, 160)) for title, text in _facts(run) if text]
-    command = shorten(header.command, _COMMAND) if _PLAIN_COMMAND.fullmatch(header.command) else ""
-    return MachineCard(name, tuple(facts), command)
+    is_plain = len(header.command) <= _LONGEST_COMMAND and _PLAIN_COMMAND.fullmatch(header.command)
+    return MachineCard(name, tuple(facts), header.command if is_plain else "")
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:

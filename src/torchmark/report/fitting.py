@@ -6,7 +6,7 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from torchmark.analyze.fitting import Fitted, Probe
+from torchmark.analyze.fitting import TRIES, Fitted, Probe
 from torchmark.errors import UnknownName
 from torchmark.records import Case, Run
 from torchmark.report import FORMATS, csv, json, markdown, units
@@ -98,6 +98,8 @@ def _reliability(fitted: Fitted) -> list[str]:
     count = f"{len(fitted.probes)} size{'s' if len(fitted.probes) != 1 else ''}"
     often = f"; {fitted.parameter} {fitted.largest} fitted in {tries} of {tries}" if tries > 1 else ""
     found = [f"{count} in {units.duration(fitted.duration_s)}, each in a process of its own{often}."]
+    if fitted.bound == "memory" and fitted.answer and tries < TRIES:
+        found.append(f"It should have been tried {TRIES} times: give it more time with --budget or --timeout.")
     if len(peaks) > 1 and max(peaks) > VARYING * min(peaks):
         spread = f"{units.size(min(peaks))} to {units.size(max(peaks))}"
         found.append(f"The same size took {spread}: where in memory things come to lie is chance. Leave some room.")

@@ -14,11 +14,11 @@ from torchmark.report.console import FAINT, GAP, draw, quiet_table
 from torchmark.report.headings import moment
 from torchmark.report.text import clean_values
 
-_COLUMNS = ("run", "created", "label", "what", "torch", "machine")
+_COLUMNS = ("run", "created", "label", "what", "torch", "machine", "cases")  # `what` says the last one, too
 _SHARED = {"machine": "on", "torch": "with torch"}  # said once below the table where all runs have them in common
 _LONGEST_LABEL = 16
-_SHORTEST = {"machine": 8, "what": 12}  # what these may be cut to for want of room, in this order
-_DISPENSABLE = ("machine", "torch", "what")
+_SHORTEST = {"machine": 8, "label": 8, "what": 12}  # what these may be cut to for want of room, in this order
+_DISPENSABLE = ("machine", "torch", "label", "what")
 _NAMED = 2  # workloads of a run that its row names
 
 
@@ -50,7 +50,8 @@ def render_listing(
 
 def _row(header: RunHeader) -> list[str]:
     machine = header.machine
-    return [header.id, moment(header.created), header.label or "", _what(header), machine.torch or "", machine.cpu]
+    about = header.id, moment(header.created), header.label or "", _what(header), machine.torch or "", machine.cpu
+    return [*about, str(len(header.cases))]
 
 
 def _what(header: RunHeader) -> str:
@@ -65,7 +66,7 @@ def _what(header: RunHeader) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> list[RenderableType]:
-    columns = {title: [row[index] for row in rows] for index, title in enumerate(_COLUMNS)}
+    columns = {title: [row[index] for row in rows] for index, title in enumerate(_COLUMNS[:-1])}
     alike = [title for title in _SHARED if len(set(columns[title])) == 1]
     said_once = [f"{_SHARED[title]} {cells[0]}" for title in alike if (cells := columns.pop(title))[0]]
     widths = _widths({title: cells for title, cells in columns.items() if any(cells)}, width)

@@ -19,7 +19,7 @@ _PUBLISHED = ("case", "per step", "published", "rate", "verdict")
 def render_markdown(run: Run, prices: Prices | None = None) -> str:
     """The whole report; it renders the same wherever tables are understood."""
     names = names_of(run.results)
-    about = [machine_line(run.header.machine, names.device), *([names.note] if names.note else [])]
+    about = [line for line in (machine_line(run.header.machine, names.device), names.note) if line]
     parts = ["  \n".join([f"**{escape(' · '.join(title(run)))}**", *map(escape, about)])]
     if run.results:
         parts.append(_results(run, names))

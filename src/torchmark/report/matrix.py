@@ -11,9 +11,9 @@ from rich.text import Text
 from torchmark.analyze.comparison import Family, Pair
 from torchmark.records import Run
 from torchmark.report import figures, ratios, units
-from torchmark.report.console import fold_case, section
+from torchmark.report.console import GAP, fold_case, section
 from torchmark.report.names import Names, shared_place
-from torchmark.report.rows import GAP, VERDICT_STYLES, heading, lines, machine_of, run_heading
+from torchmark.report.rows import VERDICT_STYLES, heading, lines, machine_of, run_heading
 
 _CELL = 10
 _WIDEST_CELL = 22

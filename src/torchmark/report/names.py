@@ -67,4 +67,7 @@ def _shared_params(cases: Sequence[Case]) -> dict[str, Value]:
     if len(cases) < 2 or len({case.workload for case in cases}) > 1:
         return {}
     first, *rest = cases
-    return {key: value for key, value in first.params.items() if all(case.params.get(key) == value for case in rest)}
+    alike = {
+        key for key, value in first.params.items() if all(repr(case.params.get(key)) == repr(value) for case in rest)
+    }
+    return {key: value for key, value in first.params.items() if key in alike}  # 1 and on are equal, but not alike

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from torchmark.records import Run
+from torchmark.report.console import GAP
 from torchmark.report.headings import machine_line, title
 from torchmark.report.names import shared_place
 
-GAP = 2
 VERDICT_STYLES = {"faster": "green", "slower": "red", "same": "dim", "unsure": "yellow"}
 
 

@@ -54,8 +54,8 @@ def _heading(run: Run) -> RenderableType:
     name, *rest = title(run)
     first = Text(" · ").join([Text(name, style="bold"), *map(Text, rest)])
     names = names_of(run.results)
-    about = [machine_line(run.header.machine, names.device), *([names.note] if names.note else [])]
-    return Padding(Text("\n").join([first, *(Text(line, style=FAINT) for line in about)]), (0, 0, 1, 0))
+    about = [Text(line, style=FAINT) for line in (machine_line(run.header.machine, names.device), names.note) if line]
+    return Padding(Text("\n").join([first, *about]), (0, 0, 1, 0))
 
 
 def _results(run: Run, width: int) -> RenderableType:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.cautions import cautions_of
 from torchmark.analyze.fitting import (
+    TRIES,
     Fitted,
     Probe,
     bracket,
@@ -37,7 +38,6 @@ from torchmark.records import Case, Result
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
 PROBE_S = 1.0  # of timed steps at each size
-TRIES = 3  # of the size that is the answer
 PROBE_SETTINGS = replace(DEFAULTS, budget_s=PROBE_S, min_time_s=PROBE_S / 4, target=0.03)
 _NO_ROOM = ("oom", "host-oom")
 
@@ -82,10 +82,14 @@ class Study:
         while (size := self._next(lowest, highest)) is not None:
             tell(size)
             began = time.monotonic()
-            probe = self.probes[size] = self.probe(size)
-            told(probe, self._tried[size][-1])
-            if not self._is_answer(probe):
-                self._bound = probe.result.status
+            probe = self.probe(size)
+            newest = self._tried[size][-1]
+            if probe.tries > 1 and not self._is_answer(newest):
+                break  # this try says nothing about memory: what the others said stands
+            self.probes[size] = probe
+            told(probe, newest)
+            if not self._is_answer(newest):
+                self._bound = newest.status
                 return
             if time.monotonic() - self._began + 2 * (time.monotonic() - began) > self._request.budget_s:
                 break
@@ -93,10 +97,10 @@ class Study:
         is_open = self._open_size(lowest, highest) is not None
         self._bound = "time" if is_open else "memory" if high <= highest else "parameter"
 
-    def _is_answer(self, probe: Probe) -> bool:
+    def _is_answer(self, result: Result) -> bool:
         """Libraries that are refused memory do not all say so: a crash is an answer where something smaller ran."""
         some_fit = any(each.fits for each in self.probes.values())
-        return probe.result.status in ("ok", *_NO_ROOM) or (probe.result.status == "crashed" and some_fit)
+        return result.status in ("ok", *_NO_ROOM) or (result.status == "crashed" and some_fit)
 
     def _next(self, lowest: int, highest: int) -> int | None:
         """A size that is still open, or the largest that fits as long as it has not done so often enough."""
