@@ -45,7 +45,7 @@ def test_memory_is_written_as_people_write_it(text: str, size: int) -> None:
 
 @pytest.mark.slow
 def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory() -> None:
-    limit, step = 700 << 20, 256
+    limit, step = 700 << 20, 1024
     done = subprocess.run(
         [*COMMAND, "fit", "tensor-add", "--vary", "size", "--device", "cpu", "--limit", f"{limit}", "--step", f"{step}",
          "--label", "small"],

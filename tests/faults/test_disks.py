@@ -115,7 +115,7 @@ def test_a_call_on_the_run_file_that_fails_or_is_the_last_loses_nothing(
     [
         pytest.param("openat:error=EIO:when=3+", marks=pytest.mark.thorough),
         "ftruncate:error=EIO",
-        "ftruncate:signal=SIGKILL",
+        pytest.param("ftruncate:signal=SIGKILL", marks=pytest.mark.thorough),
     ],
 )
 def test_a_run_that_cannot_go_on_for_its_disk_goes_on_later(run, strace, tmp_path, injected):

@@ -201,7 +201,7 @@ def _runs(find: Callable[[int], object], process: int) -> bool:
         return False
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_mnist_is_learned_within_the_published_epochs() -> None:
     step = prepare("mnist-cnn")
     steps, accuracy = steps_to(step, 0.97, most=step.job_steps, at_once=300)
