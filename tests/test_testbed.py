@@ -12,7 +12,7 @@ import pytest
 
 from torchmark.devices.streams import KINDS
 
-TRIALS, PAIR_TRIALS = 30, 90
+TRIALS, PAIR_TRIALS = 40, 110
 TODAY = int(datetime.datetime.now(datetime.UTC).strftime("%Y%m%d"))
 
 

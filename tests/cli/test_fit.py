@@ -63,6 +63,7 @@ def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory() ->
     too_large = min(size for size, result in sizes.items() if result["status"] == "oom")
     assert 0 < too_large - largest <= step
     assert largest >= 2048
+    assert len(sizes[largest]["processes"]) == 3  # it fitted each time, and not by luck
     assert subprocess.run([*COMMAND, "check", "small"], check=False, capture_output=True).returncode == 0
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from torchmark.records import DeviceInfo, Run
+from torchmark.errors import UsageError
+from torchmark.records import DeviceInfo, Run, parse_case
 from torchmark.report import figures, units
 from torchmark.report.charts.series import plain_model
 from torchmark.report.headings import moment
@@ -17,12 +18,8 @@ from torchmark.report.text import shorten
 
 _SHOWN = 30  # cases that a note names
 _LONGEST_COMMAND = 10_000
-# People paste what they are shown, and a file may come from anybody: only commands that measure, with words that no
-# shell takes for more and that lead to no other folder. Of all that has a slash in it, that leaves cases.
-_CASE = r"[A-Za-z0-9_.:-]+/[a-z-]+[A-Za-z0-9_.,:=-]*@[a-z0-9:]+/[a-z0-9]+[a-z0-9+=-]*"
-_PLAIN_COMMAND = re.compile(
-    rf"pytest|torchmark (?:run|limits|tune|fit|ab|replicate)(?: (?:{_CASE}|[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*))*"
-)
+_MEASURING = ("run", "limits", "tune", "fit", "ab", "replicate")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*")  # no shell takes it for more, and it leads to no folder
 
 
 class PageNote(Struct, frozen=True):
@@ -77,8 +74,23 @@ def machine_card(run: Run, name: str) -> MachineCard:
     """What is known of the machine; nothing is said about what is not."""
     header = run.header
     facts = [(title, shorten(text, 160)) for title, text in _facts(run) if text]
-    is_plain = len(header.command) <= _LONGEST_COMMAND and _PLAIN_COMMAND.fullmatch(header.command)
-    return MachineCard(name, tuple(facts), header.command if is_plain else "")
+    return MachineCard(name, tuple(facts), header.command if _can_be_pasted(header.command) else "")
+
+
+def _can_be_pasted(command: str) -> bool:
+    """People paste what they are shown, and a file may come from anybody: only what measures, in words and cases."""
+    program, *words = command.split(" ")
+    if len(command) > _LONGEST_COMMAND or program != "torchmark" or not words or words[0] not in _MEASURING:
+        return command == "pytest"
+    return all(_PLAIN_WORD.fullmatch(word) or _is_case(word) for word in words[1:])
+
+
+def _is_case(text: str) -> bool:
+    try:
+        parse_case(text)
+    except UsageError:
+        return False
+    return True
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:

@@ -29,13 +29,18 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("member", "params"), CASES)
+@pytest.mark.parametrize(
+    ("member", "params", "dtype"),
+    [
+        (*case, dtype)
+        for case in CASES
+        for dtype in ("float32", "bfloat16")
+        if (case[0], dtype) != ("Fresh", "bfloat16")  # it makes float32 numbers, which need float32 weights
+    ],
+)
 def test_numbers_are_checked_against_float64(
     prepare: Prepare, models: Path, member: str, params: dict[str, Any], dtype: str
 ) -> None:
-    if (member, dtype) == ("Fresh", "bfloat16"):
-        pytest.skip("it makes float32 numbers, which cannot be multiplied with shorter ones")
     step = prepare(f"{models}:{member}" if member else str(models), dtype=dtype, **params)
     step.run()
     check = check_step(step, dtype)
