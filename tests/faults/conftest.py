@@ -39,6 +39,14 @@ def environment(faults: ModuleType, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
+def gate(environment: dict[str, str], tmp_path: Path) -> Path:
+    """The case `WAITING` goes on when this file is there, and not before: a test finds it at work whenever it looks."""
+    path = tmp_path / "gate"
+    environment["TORCHMARK_FAULT_GATE"] = str(path)
+    return path
+
+
+@pytest.fixture
 def left_behind(faults: ModuleType, tmp_path: Path) -> Callable[[], int]:
     """How many processes of this test's runs are still there a moment later."""
     return lambda: faults.left_behind(str(tmp_path))[0]

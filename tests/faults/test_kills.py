@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_kills_at_random_moments(faults):
     tally = faults.kill_many("fake", 5, seed=1, beside=2)
@@ -9,11 +11,12 @@ def test_kills_at_random_moments(faults):
     assert tally.injected >= 5
 
 
+@pytest.mark.usefixtures("gate")
 def test_a_lost_result_and_an_orphan_would_be_noticed(faults, tmp_path, start, wait_until):
     """The judge is no rubber stamp: it counts what is missing in a file, and processes that carry the mark."""
     out = tmp_path / "run.jsonl"
-    text = "null/infer@fake/float32"
-    process = start("run", text, "--steps", "100", "--out", str(out))
+    text = "faulty/infer:fault=wait@fake/float32"
+    process = start("run", text, "--steps", "5", "--out", str(out))
     wait_until(lambda: out.exists() and "started" in out.read_text())
     assert faults.alive(str(tmp_path)) >= 2
     process.kill()

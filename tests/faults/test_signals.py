@@ -15,30 +15,66 @@ import pytest
 
 from torchmark.store import load
 
-CASES = [f"null/infer@fake/float32+threads={number}" for number in (1, 2)]
-LONG = (*CASES, "--steps", "150")  # 1.5 s each: a busy machine may be late with the signal
+pytestmark = pytest.mark.usefixtures("gate")
+
+WAITING = "faulty/infer:fault=wait@fake/float32"
+CASES = ["null/infer@fake/float32", WAITING, "null/infer@fake/float32+threads=2"]
 
 
-def second_started(out: Path) -> Callable[[], bool]:
-    return lambda: out.exists() and f'"started","case":"{CASES[1]}"' in out.read_text()
+@pytest.fixture
+def begin(start, tmp_path, wait_until) -> Callable[..., subprocess.Popen[str]]:
+    """A run whose first case is done, and whose second waits for the gate."""
+
+    def run_to_the_second(**options: object) -> subprocess.Popen[str]:
+        out = tmp_path / "run.jsonl"
+        process = start("run", *CASES, "--steps", "5", "--out", str(out), **options)
+        wait_until(lambda: out.exists() and f'"started","case":"{WAITING}"' in out.read_text())
+        return process
+
+    return run_to_the_second
 
 
 def statuses(out: Path) -> list[str]:
     return [result.status for result in load(out).results]
 
 
-def test_once_it_saves_shows_what_there_is_and_says_how_to_go_on(start, tmp_path, wait_until, left_behind):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_once_it_saves_shows_what_there_is_and_can_be_gone_on_with(
+    begin, run, gate, tmp_path, left_behind, number: signal.Signals, code: int
+):
     out = tmp_path / "run.jsonl"
-    process = start("run", *LONG, "--out", str(out))
-    wait_until(second_started(out))
-    process.send_signal(signal.SIGHUP)
+    process = begin()
+    process.send_signal(number)
     printed, heard = process.communicate(timeout=60)
-    assert process.returncode == 129
+    assert process.returncode == code
     assert "interrupted" in printed
     assert f"Go on: torchmark run --resume {out}" in heard
     assert "Traceback" not in heard
-    assert statuses(out) == ["ok", "interrupted"]
+    kept = load(out)
+    assert [result.status for result in kept.results] == ["ok", "interrupted"]
     assert left_behind() == 0
+    gate.touch()
+    done = run("run", "--resume", str(out))
+    assert done.returncode == 0, done.stderr
+    assert statuses(out) == ["ok"] * 3
+    assert load(out).results[0] == kept.results[0]
+
+
+def test_a_run_that_was_killed_loses_no_finished_case_and_can_be_gone_on_with(begin, run, gate, tmp_path):
+    out = tmp_path / "run.jsonl"
+    process = begin()
+    process.kill()
+    process.communicate()
+    kept = load(out)
+    assert [result.case.text for result in kept.results if result.status == "ok"] == CASES[:1]
+    assert run("run", "--resume", str(out), "--dry-run").returncode == 0
+    assert load(out) == kept
+    gate.touch()
+    done = run("run", "--resume", str(out))
+    assert done.returncode == 0, done.stderr
+    resumed = load(out)
+    assert [result.status for result in resumed.results] == ["ok"] * 3
+    assert (resumed.header, resumed.results[0]) == (kept.header, kept.results[0])
 
 
 def test_twice_it_stops_at_once_even_where_a_worker_will_not(start, faults, tmp_path, wait_until, left_behind):
@@ -56,41 +92,38 @@ def test_twice_it_stops_at_once_even_where_a_worker_will_not(start, faults, tmp_
     assert left_behind() == 0
 
 
-def test_what_was_told_to_ignore_a_hang_up_goes_on(start, tmp_path, wait_until):
-    out = tmp_path / "run.jsonl"
-    process = start("run", *LONG, "--out", str(out), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-    wait_until(second_started(out))
+def test_what_was_told_to_ignore_a_hang_up_goes_on(begin, gate, tmp_path):
+    process = begin(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     process.send_signal(signal.SIGHUP)
+    gate.touch()
     process.communicate(timeout=60)
     assert process.returncode == 0
-    assert statuses(out) == ["ok", "ok"]
+    assert statuses(tmp_path / "run.jsonl") == ["ok"] * 3
 
 
-def test_a_terminal_that_is_closed_ends_it_in_order(start, tmp_path, wait_until, left_behind):
-    out, (ours, theirs) = tmp_path / "run.jsonl", pty.openpty()
+def test_a_terminal_that_is_closed_ends_it_in_order(begin, tmp_path, left_behind):
+    ours, theirs = pty.openpty()
 
     def take_terminal() -> None:
         os.setsid()
         ioctl(theirs, termios.TIOCSCTTY, 0)
 
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    process = start("run", *LONG, "--out", str(out), preexec_fn=take_terminal, **streams)
+    process = begin(preexec_fn=take_terminal, **streams)
     os.close(theirs)
-    wait_until(second_started(out))
     os.close(ours)
     assert process.wait(60) == 129
-    assert statuses(out) == ["ok", "interrupted"]
+    assert statuses(tmp_path / "run.jsonl") == ["ok", "interrupted"]
     assert left_behind() == 0
 
 
-def test_a_run_that_was_stopped_for_a_while_goes_on_as_if_nothing_was(start, tmp_path, wait_until):
-    out = tmp_path / "run.jsonl"
-    process = start("run", *LONG, "--out", str(out))
-    wait_until(second_started(out))
+def test_a_run_that_was_stopped_for_a_while_goes_on_as_if_nothing_was(begin, gate, tmp_path):
+    process = begin()
     process.send_signal(signal.SIGSTOP)
+    gate.touch()
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(5)  # longer than the worker needs, which goes on meanwhile
     process.send_signal(signal.SIGCONT)
     process.communicate(timeout=60)
     assert process.returncode == 0
-    assert statuses(out) == ["ok", "ok"]
+    assert statuses(tmp_path / "run.jsonl") == ["ok"] * 3

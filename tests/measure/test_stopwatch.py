@@ -24,18 +24,20 @@ def test_a_share_is_at_least_five_steps_and_never_more_than_all(published: int, 
 
 def test_laps_are_all_of_the_time_between_start_and_end() -> None:
     watch = Stopwatch(60.0)
+    before = time.perf_counter()
     watch.start()
-    started = time.perf_counter()
+    started = ended = time.perf_counter()
     time.sleep(0.01)
     watch.lap("moving")
     for _ in watch.loop("step", 100, 5):
         time.sleep(0.001)
-    elapsed = time.perf_counter() - started
+        ended = time.perf_counter()
+    after = time.perf_counter()
     assert [(laps.stage, len(laps.seconds), laps.published, laps.is_work) for laps in watch.stages.values()] == [
         ("moving", 1, 1, False),
         ("step", 5, 100, True),
     ]
-    assert watch.seconds == pytest.approx(elapsed, abs=1e-3)
+    assert ended - started <= watch.seconds <= after - before
 
 
 def test_steps_that_cannot_all_fit_end_the_loop_and_say_how_long_they_would_take() -> None:
@@ -52,12 +54,13 @@ def sleep_through(watch: Stopwatch, count: int) -> None:
 
 
 def test_what_the_device_had_not_done_is_measured_after_the_clock_was_stopped() -> None:
-    watch = Stopwatch(60.0)
+    before, watch = time.perf_counter(), Stopwatch(60.0)
     for _ in watch.loop("step", 5, 5):
         pass
+    stopped = time.perf_counter()
     watch.finish(lambda: time.sleep(0.02))
     assert watch.unfinished_s >= 0.02
-    assert watch.seconds < 0.02
+    assert watch.seconds <= stopped - before
 
 
 def test_steps_that_stand_for_many_more_are_given_what_the_device_still_had_to_do() -> None:

@@ -22,7 +22,7 @@ from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 Phase = Literal["start", "import", "build", "first-step", "check", "steps", "job", "teardown"]
 Fault = Literal[
     "none", "raise", "memory", "devour", "unsupported", "wrong", "leave", "exit", "abort", "segfault", "kill",
-    "terminate", "hang", "stop", "deaf", "abandon", "tell",
+    "terminate", "hang", "wait", "stop", "deaf", "abandon", "tell",
 ]  # fmt: skip
 
 
@@ -40,6 +40,12 @@ def _signal(number: int) -> Callable[[], None]:
 def _sleep() -> NoReturn:
     while True:
         time.sleep(3600)
+
+
+def _wait() -> None:
+    """Until somebody opens the gate: however late others are, they find this at work."""
+    while not Path(os.environ["TORCHMARK_FAULT_GATE"]).exists():
+        time.sleep(0.01)
 
 
 def _devour() -> NoReturn:
@@ -89,6 +95,7 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "kill": _signal(signal.SIGKILL),
     "terminate": _signal(signal.SIGTERM),
     "hang": _sleep,
+    "wait": _wait,
     "stop": _signal(signal.SIGSTOP),
     "deaf": _deaf,
     "abandon": _abandon,
