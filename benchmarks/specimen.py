@@ -16,6 +16,7 @@ from torchmark.analyze.laps import Laps
 from torchmark.records import (
     Caution,
     DeviceInfo,
+    Fitting,
     JobEstimate,
     Machine,
     Memory,
@@ -80,6 +81,7 @@ def rich_file() -> bytes:
                 writer.finished(result)
             writer.spread(0.04)
             writer.concluded(Tuning(parse_case(CASES[0]), parse_case(CASES[1]), 1.4, 1.2, 1.6, pairs=5))
+            writer.concluded(Fitting(parse_case(CASES[0]), "batch", 1e9, "memory", 64, 3, 32, 2e8, 1.2e7))
         return path.read_bytes()
 
 

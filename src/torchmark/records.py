@@ -326,6 +326,20 @@ class Tuning(Struct, frozen=True):
     pairs: Whole = 0
 
 
+class Fitting(Struct, frozen=True):
+    """What a search for the largest size that fits came to."""
+
+    case: Case  # whatever its own size is
+    parameter: Name  # that counts the size
+    limit_bytes: Real
+    bound: Name  # what ended it above: memory, the parameter, time
+    largest: Whole | None = None  # None: not even the smallest fits
+    tries: Whole = 0  # processes in which the largest fitted, each time
+    efficient: Whole | None = None  # the smallest size whose rate is as good as any
+    fixed_bytes: Real | None = None  # memory is this and so much for each item; None: no such line is known
+    item_bytes: Real | None = None
+
+
 class Run(Struct, frozen=True):
     """Results of one command on one machine."""
 
@@ -334,6 +348,7 @@ class Run(Struct, frozen=True):
     process_spread: float | None = None  # relative spread between fresh processes, from the reference case
     problems: tuple[str, ...] = ()  # what was odd about the file, such as a torn last line
     tuning: Tuning | None = None  # what `torchmark tune` concluded
+    fitting: Fitting | None = None  # what `torchmark fit` did
 
 
 class Flaw(Struct, frozen=True):

@@ -13,6 +13,7 @@ from torchmark.analyze.findings import find_all
 from torchmark.records import (
     Contention,
     Estimate,
+    Fitting,
     JobEstimate,
     Machine,
     Result,
@@ -204,6 +205,18 @@ def test_what_a_search_came_to_comes_first() -> None:
     )
     (doubtful, *_) = find_all([run_of(*measured, tuning=Tuning(default, winner))])
     assert "which was not confirmed" in doubtful.text
+
+
+def test_what_fits_is_told_with_the_limit_that_it_fits_into() -> None:
+    tried = [result(f"mlp/train:batch={batch}@cpu/float32", 0.1 * batch) for batch in (8, 16, 24)]
+    beyond = Result(parse_case("mlp/train:batch=28@cpu/float32"), "oom")
+    case = parse_case("mlp/train@cpu/float32")
+    searched = run_of(*tried, beyond, fitting=Fitting(case, "batch", 2e9, "memory", 24, 3, 16))
+    (told,) = [finding for finding in find_all([searched]) if finding.kind in ("fitting", "memory")]
+    assert told.text == "mlp/train fits into 2 GB with batch 24, and not with 28; batch 16 is the most efficient"
+    assert told.cases == tuple(f"mlp/train:batch={batch}@cpu/float32" for batch in (16, 24, 28))
+    nothing = run_of(beyond, fitting=Fitting(case, "batch", 2e9, "memory"))
+    assert find_all([nothing]) == ()
 
 
 def test_a_task_that_waits_for_its_data_is_named_once() -> None:

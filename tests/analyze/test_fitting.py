@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.analyze.fitting import Probe, fit_memory, most_efficient, next_size, usual_step
+from torchmark.analyze.fitting import Probe, bracket, fit_memory, most_efficient, next_contender, next_size, usual_step
 from torchmark.records import Result, parse_case
 
 RESULT = Result(parse_case("mlp/infer@cpu/float32"), "ok")
@@ -61,6 +61,21 @@ def test_the_most_efficient_is_the_smallest_that_is_good_enough() -> None:
     probes = [Probe(size, True, RESULT, (1.0,), rate) for size, rate in rates.items()]
     assert most_efficient(probes) == 4
     assert most_efficient([Probe(1, False, RESULT)]) is None
+
+
+def test_what_comes_near_the_highest_rate_is_tried_once_more() -> None:
+    rates = {1: 10.0, 2: 26.0, 4: 30.0, 8: 29.0, 16: 25.0}
+    probes = [Probe(size, True, RESULT, (1.0,), rate, 2 if size == 8 else 1) for size, rate in rates.items()]
+    assert next_contender(probes) == 2
+    again = [Probe(each.size, True, RESULT, (1.0,), each.rate, 2) for each in probes]
+    assert next_contender(again) is None
+    assert next_contender([Probe(1, False, RESULT)]) is None
+
+
+def test_what_fits_above_a_failure_is_luck() -> None:
+    probes = [Probe(size, size != 7, RESULT) for size in (4, 6, 7, 8)]
+    assert bracket(probes, 1, 100) == (6, 7)
+    assert bracket([], 1, 100) == (0, 101)
 
 
 def test_nothing_fits_at_all() -> None:

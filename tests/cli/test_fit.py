@@ -56,14 +56,16 @@ def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory() ->
     assert "Memory = " in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     shown = subprocess.run([*COMMAND, "show", "small", "--format", "json"], capture_output=True, text=True, check=True)
-    results = json.loads(shown.stdout)["results"]
+    told = json.loads(shown.stdout)
+    results, fitting = told["results"], told["run"]["fitting"]
     sizes = {result["case"]["params"].get("size", 12288): result for result in results}
-    largest = max(size for size, result in sizes.items() if result["status"] == "ok")
+    largest = fitting["largest"]
+    assert (fitting["parameter"], fitting["limit_bytes"], fitting["bound"]) == ("size", limit, "memory")
     assert sizes[largest]["memory"]["host_peak_bytes"] <= limit
     too_large = min(size for size, result in sizes.items() if result["status"] == "oom")
     assert 0 < too_large - largest <= step
     assert largest >= 2048
-    assert len(sizes[largest]["processes"]) == 3  # it fitted each time, and not by luck
+    assert len(sizes[largest]["processes"]) == fitting["tries"] == 3  # it fitted each time, and not by luck
     assert subprocess.run([*COMMAND, "check", "small"], check=False, capture_output=True).returncode == 0
 
 

@@ -162,7 +162,7 @@ def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_resul
     assert max(map(len, text.splitlines())) <= 80
     words = " ".join(text.split())
     assert "Batch 16 is the largest that fits into 800 MB; 17 does not." in words
-    assert "Most efficient: batch 8, 800 image/s, the highest rate." in words
+    assert "Most efficient: batch 8, 800 image/s, the highest rate, in 1 process." in words
     assert "Memory = 400 MB + 10.0 MB x batch (within 0.4%)." in words
     bars = [line.count("█") for line in text.splitlines() if "image/s" in line and "█" in line]
     assert bars == [3, 6, 12, 24, 24]

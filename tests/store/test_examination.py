@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import StoreError
-from torchmark.records import Flaw, Tuning, parse_case
+from torchmark.records import Fitting, Flaw, Tuning, parse_case
 from torchmark.store import Account, HeaderLine, RunWriter, Sealed, examine, load, write_export
 
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
@@ -146,6 +146,17 @@ def test_a_search_concludes_what_its_file_can_know(
     told = load(path).tuning
     assert told
     assert (told.winner.text, told.gain) == (winner, gain[0])
+
+
+@pytest.mark.parametrize(
+    ("largest", "efficient", "place"), [(8, 4, None), (8, 16, "$.fitting.efficient"), (None, 1, "$.fitting.efficient")]
+)
+def test_a_search_for_what_fits_does_not_contradict_itself(path: Path, largest, efficient: int, place) -> None:
+    told = Fitting(parse_case(A), "batch", 1e9, "memory", largest, 3, efficient)
+    with RunWriter.resume(path) as writer:
+        writer.concluded(told)
+    assert [found for _, found in flaws(path)] == ([place] if place else [])
+    assert load(path).fitting == told
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"hello\n", b"{}\n", b'{"kind":"spread","process_spread":1}\n'])

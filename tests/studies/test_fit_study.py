@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from torchmark.analyze.fitting import TRIES
-from torchmark.records import Memory, Result, parse_case
+from torchmark.analyze.fitting import CONTENDING, RATE_TRIES, TRIES
+from torchmark.records import Memory, Result, Work, parse_case
 from torchmark.studies.fit import Request, Study
 
 CASE = parse_case("mlp/infer@cpu/float32")
@@ -43,6 +43,29 @@ def test_the_answer_fitted_every_time_and_nothing_smaller_failed(seed: int, chan
     failed = [size for size, needed in study.needed.items() if max(needed) > LIMIT]
     assert found.largest < min(failed) <= found.largest + found.step
     assert all(len(needed) <= TRIES for needed in study.needed.values())
+
+
+@given(seed=st.integers(0, 10**6), chance=st.sampled_from([0.0, 0.1]), knee=st.integers(1, 500))
+def test_rates_near_the_highest_are_of_two_processes(make_estimate, seed: int, chance: float, knee: int) -> None:
+    class Rated(Machine):
+        """Its rate rises up to a knee, and the pace of its processes differs by a tenth."""
+
+        def _measure(self, size: int) -> Result:
+            made = make_estimate(center_s=(knee + size) * self._random.uniform(1.0, 1.1) * 1e-3)
+            work = Work(size, "item")
+            return replace(super()._measure(size), estimate=made, processes=(made,), work=work)
+
+    study = Rated(seed, chance, 1 << 20)
+    study.run()
+    found = study.outcome()
+    rates = {probe.size: probe.rate for probe in found.probes if probe.fits}
+    near = {size for size, rate in rates.items() if rate >= CONTENDING * max(rates.values())}
+    assert found.efficient in near
+    assert all(len(study.needed[size]) >= RATE_TRIES for size in near)
+    assert all(len(needed) == 1 for size, needed in study.needed.items() if size < min(near) / 2)
+    failed = [size for size, needed in study.needed.items() if max(needed) > LIMIT]
+    assert found.largest is not None
+    assert found.largest < min(failed) <= found.largest + found.step  # even if it was found out while rates were sought
 
 
 def test_where_memory_is_no_limit_nothing_is_tried_again() -> None:

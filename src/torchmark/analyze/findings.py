@@ -21,8 +21,8 @@ FIRST_STEP_TIMES = 10.0
 LOADING_SHARE = 0.2  # of a step, from which waiting for data is worth a word
 MANY_RUNS = 3  # of more than these only the fastest and the slowest are told
 ORDER = (
-    "tuning", "runs", "outlier", "device", "disturbed", "dtype", "compile", "batch", "threads", "workers", "transfer",
-    "loader", "memory", "first-step",
+    "tuning", "fitting", "runs", "outlier", "device", "disturbed", "dtype", "compile", "batch", "threads", "workers",
+    "transfer", "loader", "memory", "first-step",
 )  # fmt: skip
 
 
@@ -42,12 +42,14 @@ def find_all(runs: Sequence[Run]) -> tuple[Finding, ...]:
     """
     machines = join_machines(runs)
     found = _about_runs(runs) if len(runs) > 1 else []
-    found += [finding for run in runs for finding in _tuning(run)]
+    found += [finding for run in runs for finding in (*_tuning(run), *_fitting(run))]
     found += [Finding("outlier", each.text, ()) for each in find_outliers(runs)]
     for run in machines:
         own = [*_claims(run), *_observations(run)]
         name = f"{run.header.label or run.header.id}: " if len(machines) > 1 else ""
         found += [replace(finding, text=name + finding.text) for finding in own]
+    sought = {result.case.text for run in runs if run.fitting for result in run.results}
+    found = [each for each in found if each.kind != "memory" or not sought.issuperset(each.cases)]  # it is said already
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.kind)))
 
 
@@ -132,6 +134,22 @@ def _tuning(run: Run) -> Iterator[Finding]:
     else:
         text = f"{name} was the fastest way to do {task} in a search, which was not confirmed"
     yield Finding("tuning", text, cases)
+
+
+def _fitting(run: Run) -> Iterator[Finding]:
+    """The largest size that fits into what it was given, and the most efficient one."""
+    if run.fitting is None or run.fitting.largest is None:
+        return
+    found, name, largest = run.fitting, run.fitting.parameter, run.fitting.largest
+    tried = [(result.params.get(name, result.case.params.get(name)), result) for result in run.results]
+    failed = [size for size, result in tried if isinstance(size, int) and result.status != "ok" and size > largest]
+    beyond = min(failed, default=None)
+    limit = f"{found.limit_bytes / 1e9:.3g} GB"
+    text = f"{found.case.workload}/{found.case.mode} fits into {limit} with {name} {largest}"
+    text += f", and not with {beyond}" if beyond is not None else ""
+    text += f"; {name} {found.efficient} is the most efficient" if found.efficient is not None else ""
+    told = {size for size in (largest, beyond, found.efficient) if size is not None}
+    yield Finding("fitting", text, tuple(result.case.text for size, result in tried if size in told))
 
 
 def _observations(run: Run) -> Iterator[Finding]:

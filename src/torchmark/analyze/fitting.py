@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from torchmark.records import Result
+from torchmark.records import Case, Fitting, Result
 
 TRIES = 3  # processes in which the largest size has to fit
 EFFICIENT = 0.97  # of the highest rate: the smallest size that reaches it is the most efficient
+CONTENDING = 0.85  # of the highest rate: what reaches it could be the most efficient in another process
+RATE_TRIES = 2  # processes behind the rates of those
 RISING = 1.05  # times the least memory: below, the largest thing in memory is not yet what grows
 _FINENESS = 32  # parts of the largest size that fits, one of which is a step
 _FEWEST = 2
@@ -64,6 +66,20 @@ class Fitted(Struct, frozen=True):
         """The largest size that fits, with all that is known of it."""
         return next((probe for probe in self.probes if probe.size == self.largest), None)
 
+    def conclusion(self, case: Case) -> Fitting:
+        """What is kept of it in the run, beside the results."""
+        return Fitting(
+            case=case,
+            parameter=self.parameter,
+            limit_bytes=self.limit_bytes,
+            bound=self.bound,
+            largest=self.largest,
+            tries=self.answer.tries if self.answer else 0,
+            efficient=self.efficient,
+            fixed_bytes=self.model.fixed if self.model else None,
+            item_bytes=self.model.per_item if self.model else None,
+        )
+
 
 def usual_step(size: int) -> int:
     """How fine an answer is worth its time: about 3%, in a power of two."""
@@ -71,9 +87,12 @@ def usual_step(size: int) -> int:
 
 
 def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, int]:
-    """The largest size known to fit and the smallest known not to; one beyond each end where there is none."""
-    fits = max((each.size for each in probes if each.fits), default=lowest - 1)
-    fails = min((each.size for each in probes if not each.fits and each.size > fits), default=highest + 1)
+    """The smallest size known not to fit and the largest below it that does; one beyond each end where there is none.
+
+    A size that fits by luck above one that did not is no answer.
+    """
+    fails = min((each.size for each in probes if not each.fits), default=highest + 1)
+    fits = max((each.size for each in probes if each.fits and each.size < fails), default=lowest - 1)
     return fits, fails
 
 
@@ -120,6 +139,17 @@ def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
 
 def most_efficient(probes: Sequence[Probe]) -> int | None:
     """The smallest size whose rate is as good as the highest."""
-    rates = {each.size: each.rate for each in probes if each.fits and each.rate}
-    good = [size for size, rate in rates.items() if rate >= EFFICIENT * max(rates.values())]
-    return min(good, default=None)
+    return min((each.size for each in _reaching(EFFICIENT, probes)), default=None)
+
+
+def next_contender(probes: Sequence[Probe]) -> int | None:
+    """A size whose rate may turn out to be the highest, and was seen in too few processes: they differ in pace, and
+    the machine has another pace from one minute to the next."""
+    return min((each.size for each in _reaching(CONTENDING, probes) if each.tries < RATE_TRIES), default=None)
+
+
+def _reaching(share: float, probes: Sequence[Probe]) -> list[Probe]:
+    """Those that fit and reach this share of the highest rate."""
+    rated = [(each.rate, each) for each in probes if each.fits and each.rate]
+    highest = max((rate for rate, _ in rated), default=0.0)
+    return [each for rate, each in rated if rate >= share * highest]

@@ -75,12 +75,13 @@ def answer(fitted: Fitted) -> str:
 def notes(fitted: Fitted) -> list[str]:
     """What else is worth knowing, a sentence each."""
     found = []
-    rates = {probe.size: probe.rate for probe in fitted.probes if probe.rate}
-    if fitted.efficient is not None and rates:
-        share = (rates[fitted.efficient] or 0.0) / max(rate or 0.0 for rate in rates.values())
-        rate = units.rate(rates[fitted.efficient], fitted.unit)
+    best = next((probe for probe in fitted.probes if probe.size == fitted.efficient), None)
+    if best and best.rate:
+        share = best.rate / max(probe.rate or 0.0 for probe in fitted.probes)
         reached = "the highest rate" if share == 1 else f"{share:.0%} of the highest rate"
-        found.append(f"Most efficient: {fitted.parameter} {fitted.efficient}, {rate}, {reached}.")
+        often = f"{best.tries} process{'es' if best.tries != 1 else ''}"
+        rate = units.rate(best.rate, fitted.unit)
+        found.append(f"Most efficient: {fitted.parameter} {best.size}, {rate}, {reached}, in {often}.")
     if fitted.model:
         model = fitted.model
         sign = "+" if model.fixed >= 0 else "-"

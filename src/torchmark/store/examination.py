@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Flaw, Result, RunHeader, Tuning
+from torchmark.records import SCHEMA_VERSION, Fitting, Flaw, Result, RunHeader, Tuning
 from torchmark.store.lines import (
     MOST_SAMPLES_AT_ONCE,
     Checksum,
@@ -134,7 +134,8 @@ class _Reader:
                 self._count -= sum(map(len, samples.values()))
                 yield Account(number, line.result, samples)
             case Concluded():
-                yield from self._check_tuning(number, line.tuning)
+                yield from self._check_tuning(number, line.tuning) if line.tuning else ()
+                yield from self._check_fitting(number, line.fitting) if line.fitting else ()
             case Checksum():
                 if line.sha256 != self._digest.hexdigest():
                     yield Flaw("well-formed", number, "$.sha256", "the lines before it are not those that were written")
@@ -158,6 +159,11 @@ class _Reader:
             yield Flaw("consistent", number, "$.tuning.gain", "it is outside of its own interval")
         if known and tuning.winner == tuning.case:
             yield Flaw("consistent", number, "$.tuning.winner", "a gain of the default over itself")
+
+    def _check_fitting(self, number: int, fitting: Fitting) -> Iterator[Flaw]:
+        largest, efficient = fitting.largest, fitting.efficient
+        if efficient is not None and (largest is None or efficient > largest):
+            yield Flaw("consistent", number, "$.fitting.efficient", "it is larger than the largest that fits")
 
     def _known(self, number: int, place: str, text: str) -> Iterator[Flaw]:
         if text not in self._cases and not (self._header and self._header.open_ended):

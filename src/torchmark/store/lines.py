@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Name, Real, Result, RunHeader, Text, Tuning, Whole
+from torchmark.records import SCHEMA_VERSION, Fitting, Name, Real, Result, RunHeader, Text, Tuning, Whole
 from torchmark.store.shareable import shareable
 from torchmark.store.upgrade import upgrade_line
 
@@ -63,7 +63,8 @@ class Spread(Struct, frozen=True, tag_field="kind", tag="spread"):
 class Concluded(Struct, frozen=True, tag_field="kind", tag="concluded"):
     """What a search came to, once it has ended."""
 
-    tuning: Tuning
+    tuning: Tuning | None = None
+    fitting: Fitting | None = None
 
 
 class Checksum(Struct, frozen=True, tag_field="kind", tag="checksum"):

@@ -22,6 +22,7 @@ from torchmark.analyze.fitting import (
     bracket,
     fit_memory,
     most_efficient,
+    next_contender,
     next_size,
     usual_step,
 )
@@ -77,7 +78,8 @@ class Study:
         self.limit_bytes = float(request.limit_bytes or free_bytes())
 
     def run(self, tell: Callable[[int], None] = lambda _: None, told: Told = lambda *_: None) -> None:
-        """Probe after probe until the answer is known to one step and fits each time, or the time is up."""
+        """Probe after probe until the answer is known to one step and fits each time, and the best rates are of more
+        than one process; or until the time is up."""
         lowest, highest = self._range[0], min(self._range[1], self._request.most or self._range[1])
         while (size := self._next(lowest, highest)) is not None:
             tell(size)
@@ -103,12 +105,16 @@ class Study:
         return result.status in ("ok", *_NO_ROOM) or (result.status == "crashed" and some_fit)
 
     def _next(self, lowest: int, highest: int) -> int | None:
-        """A size that is still open, or the largest that fits as long as it has not done so often enough."""
+        """A size that is still open, the largest that fits as long as it has not done so often enough, or one that may
+        be the most efficient."""
         size = self._open_size(lowest, highest)
-        low, high = bracket(list(self.probes.values()), lowest, highest)
-        if size is None and lowest <= low and high <= highest and len(self._tried[low]) < TRIES:
+        if size is not None:
+            return size
+        probes = list(self.probes.values())
+        low, high = bracket(probes, lowest, highest)
+        if lowest <= low and high <= highest and len(self._tried[low]) < TRIES:
             return low
-        return size
+        return next_contender(probes)
 
     def _open_size(self, lowest: int, highest: int) -> int | None:
         return next_size(list(self.probes.values()), lowest, highest, self.limit_bytes, self._request.step)
@@ -146,7 +152,9 @@ class Study:
     def outcome(self) -> Fitted:
         """What is known by now."""
         probes = sorted(self.probes.values(), key=lambda probe: probe.size)
-        largest = max((probe.size for probe in probes if probe.fits), default=None)
+        lowest, highest = self._range
+        fits, _ = bracket(probes, lowest, highest)
+        largest = fits if fits >= lowest else None
         unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
         return Fitted(
             parameter=self._request.parameter,
