@@ -1,10 +1,12 @@
-"""Made-up records that several tests need: one run that shows everything a run can show."""
+"""What several tests need: made-up records, with one run that shows everything a run can show, and who is at work."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -137,3 +139,20 @@ def make_header() -> Callable[..., RunHeader]:
 @pytest.fixture(scope="session")
 def full_run() -> Run:
     return rich_run()
+
+
+@pytest.fixture(scope="session")
+def workers() -> Callable[[], list[psutil.Process]]:
+    return living_workers
+
+
+def living_workers() -> list[psutil.Process]:
+    """Living descendants that lead a session of their own, as only workers do."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if os.getsid(child.pid) == child.pid and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+        except (OSError, psutil.Error):
+            continue
+    return found

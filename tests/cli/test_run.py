@@ -148,7 +148,7 @@ def test_a_file_that_is_no_run_is_exit_4_and_stays_as_it_is(capsys, tmp_path, co
 
 
 def test_a_run_is_measured_kept_and_found_again_by_its_label(capsys, tmp_path: Path) -> None:
-    assert cli.main(["run", *CASES[:2], "--budget", "20s", "--label", "nightly"]) == 0
+    assert cli.main(["run", *CASES[:2], "--budget", "120s", "--label", "nightly"]) == 0
     out, err = capsys.readouterr()
     assert "null/infer" in out
     assert "stable" in out

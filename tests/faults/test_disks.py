@@ -39,19 +39,19 @@ def test_a_bad_place_is_told_before_anything_is_measured(run, own_mounts, disk, 
     one_error(run("run", CASES[0], "--steps", "3", "--out", str(disk / "run.jsonl"), prefix=prefix), words)
 
 
-def test_a_disk_that_fills_up_costs_the_case_under_way_and_no_other(run, own_mounts, disk, tmp_path):
-    # Somebody else fills the disk when the second case has started; when the run has ended, there is room again.
-    out = disk / "run.jsonl"
+def test_a_disk_that_fills_up_costs_the_case_under_way_and_no_other(run, own_mounts, disk, gate, tmp_path):
+    # Somebody else fills the disk while the second case waits; when the run has ended, there is room again.
+    out, waiting = disk / "run.jsonl", "faulty/infer:fault=wait@fake/float32"
     prefix = own_mounts(
         f"""mount -t tmpfs -o size=20m none {disk}
-        (until grep -qs 'started","case":"{CASES[1]}' {out}; do sleep 0.01; done
-         cat /dev/zero > {disk}/fill 2> /dev/null || true) &""",
+        (until grep -qs 'started","case":"{waiting}' {out}; do sleep 0.01; done
+         cat /dev/zero > {disk}/fill 2> /dev/null || touch {gate}) &""",
         f"""cp {out} {tmp_path}/first.jsonl
         rm {disk}/fill
         {sys.executable} -m torchmark run --resume {out} &> /dev/null
         cp {out} {tmp_path}/second.jsonl""",
     )
-    done = run("run", *CASES, "--steps", "60", "--out", str(out), prefix=prefix)
+    done = run("run", CASES[0], waiting, CASES[2], "--steps", "5", "--out", str(out), prefix=prefix)
     one_error(done, "No space left on device")
     assert f"--resume {out}" in done.stderr
     assert "null/infer" in done.stdout  # what there is is shown

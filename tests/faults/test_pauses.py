@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -40,11 +39,10 @@ def steps_of_50_ms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("steps_of_50_ms")
-def test_a_worker_that_was_stopped_gives_the_right_figure_and_says_so() -> None:
+def test_a_worker_that_was_stopped_gives_the_right_figure_and_says_so(workers) -> None:
     def stop(message: Message) -> None:
         if isinstance(message, Phase) and message.name == "steps":
-            children = psutil.Process().children(recursive=True)
-            (worker,) = [child for child in children if os.getsid(child.pid) == child.pid]
+            (worker,) = workers()
             threading.Timer(0.5, hold, (worker,)).start()
 
     job = MeasureJob(parse_case("null/infer@fake/float32"), Settings(budget_s=4.0))

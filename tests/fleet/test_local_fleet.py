@@ -72,6 +72,7 @@ def test_what_is_over_its_time_or_killed_is_told(make_shell: Make, tmp_path: Pat
         start = slow.start("fleet", "run", *CASES, *terms)
         if state == "killed":
             slow.wait_until((folder / "A1.jsonl").exists)
+            slow.wait_until((folder / "jobs" / "A1.job").exists)
             attendant = int((folder / "jobs" / "A1.job").read_text().partition("@")[0])
             os.killpg(child_of(attendant), 9)
         done = slow.finish(start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import signal
@@ -60,9 +61,10 @@ def failure(script: str, timeout_s: float = 60.0, **environment: str) -> Process
 
 def wait_until_gone(pid: int) -> None:
     end = time.monotonic() + 30
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < end, "it is still there"
-        time.sleep(0.02)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < end, "it is still there"
+            time.sleep(0.02)
 
 
 def test_a_side_measures_what_is_set_for_it_and_tells_where() -> None:
@@ -146,9 +148,9 @@ def test_an_exception_is_told_as_the_case_ends_with_it() -> None:
 
 
 def test_one_that_hangs_is_ended_in_time() -> None:
-    found = failure("fault=hang,after=0", timeout_s=8.0)  # a busy machine takes seconds to come to the first step
+    found = failure("fault=hang,after=0", timeout_s=20.0)  # a busy machine takes seconds to come to the first step
     assert found.result.status == "timeout"
-    assert re.fullmatch(r"no answer after [78](\.\d+)? s; it was busy with: first step", found.result.reason or "")
+    assert re.fullmatch(r"no answer after \d+(\.\d+)? s; it was busy with: first step", found.result.reason or "")
 
 
 def test_one_that_exits_without_a_word_is_a_crash(tmp_path: Path) -> None:

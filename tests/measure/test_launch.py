@@ -26,20 +26,8 @@ def run(listen=lambda _: None, timeout_s: float = 60.0, fresh: bool = False, **s
     return Launcher(imports_torch=False, fresh=fresh).run(MeasureJob(CASE, Settings(**settings)), timeout_s, listen)
 
 
-def workers() -> list[psutil.Process]:
-    """Living children that lead a session of their own, as only workers do."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if os.getsid(child.pid) == child.pid and child.status() != psutil.STATUS_ZOMBIE:
-                found.append(child)
-        except (OSError, psutil.Error):
-            continue
-    return found
-
-
 @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "spawned"])
-def test_a_worker_says_what_it_does_and_gives_its_result(play, fresh: bool) -> None:
+def test_a_worker_says_what_it_does_and_gives_its_result(workers, play, fresh: bool) -> None:
     play("stream=iid2,step=0.01")
     heard: list[Message] = []
     ended = run(heard.append, fresh=fresh)
@@ -60,10 +48,10 @@ def test_the_start_is_timed_from_outside_where_all_of_it_is_seen(play) -> None:
     assert isinstance(ended.answer, Measured)
     phases = ended.answer.result.phases_s
     assert 0.05 < phases["start"] < took_s  # a new interpreter
-    assert sum(phases.values()) < took_s
+    assert sum(seconds for name, seconds in phases.items() if name != "start") < took_s
 
 
-def test_a_worker_is_ended_where_nobody_follows_it_to_its_end(play) -> None:
+def test_a_worker_is_ended_where_nobody_follows_it_to_its_end(workers, play) -> None:
     play("fault=hang,after=0")
     heard = Launcher(imports_torch=False).follow(MeasureJob(CASE, Settings()), 60.0)
     assert isinstance(next(heard), Phase)
@@ -79,18 +67,18 @@ def test_a_worker_that_aborts_is_a_crash_with_its_signal_and_its_phase(play) -> 
     assert ended.reason == "the worker was ended by SIGABRT during steps"
 
 
-def test_a_worker_that_hangs_is_ended_in_time_and_is_gone(play) -> None:
+def test_a_worker_that_hangs_is_ended_in_time_and_is_gone(workers, play) -> None:
     play("fault=hang,after=0")
     started = time.monotonic()
-    ended = run(timeout_s=1.0)
+    ended = run(timeout_s=4.0)
     assert ended.status == "timeout"
-    assert ended.reason == "no result after 1 s; it was busy with: first step"
+    assert ended.reason == "no result after 4 s; it was busy with: first step"
     assert time.monotonic() - started < 30
     assert workers() == []
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no such signal here")
-def test_a_worker_that_does_not_answer_to_sigterm_is_killed(play) -> None:
+def test_a_worker_that_does_not_answer_to_sigterm_is_killed(workers, play) -> None:
     play("fault=hang,after=0")
     stopped: list[int] = []
 
@@ -100,12 +88,12 @@ def test_a_worker_that_does_not_answer_to_sigterm_is_killed(play) -> None:
             os.kill(worker.pid, signal.SIGSTOP)  # a stopped process handles no signal but SIGKILL
             stopped.append(worker.pid)
 
-    assert run(stop, timeout_s=1.0).status == "timeout"
+    assert run(stop, timeout_s=4.0).status == "timeout"
     assert stopped
     assert not psutil.pid_exists(stopped[0])
 
 
-def test_a_worker_that_is_killed_in_the_middle_is_a_crash(play) -> None:
+def test_a_worker_that_is_killed_in_the_middle_is_a_crash(workers, play) -> None:
     play("fault=hang,after=0")
 
     def kill(message: Message) -> None:
@@ -117,7 +105,7 @@ def test_a_worker_that_is_killed_in_the_middle_is_a_crash(play) -> None:
     assert "SIGKILL" in ended.reason
 
 
-def test_whoever_stops_listening_leaves_no_worker_behind(play) -> None:
+def test_whoever_stops_listening_leaves_no_worker_behind(workers, play) -> None:
     play("fault=hang,after=0")
 
     def leave(_: Message) -> None:

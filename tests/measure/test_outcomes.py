@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +73,22 @@ def test_a_death_is_told_by_how_it_came(exit_code, for_memory: bool, status: str
 
 def test_the_kernels_count_of_memory_kills_can_be_read_anywhere() -> None:
     assert memory_kills() >= 0
+
+
+@pytest.mark.parametrize(
+    ("groups", "file"),
+    [
+        ("4:memory:/a/b\n1:cpu:/\n0::/\n", "sys/fs/cgroup/memory/a/b/memory.oom_control"),
+        ("4:memory:/elsewhere\n", "sys/fs/cgroup/memory/memory.oom_control"),  # a container sees its own as the top
+        ("0::/a/b\n", "sys/fs/cgroup/a/b/memory.events"),
+        ("0::/\n", "proc/vmstat"),
+        (None, "proc/vmstat"),
+    ],
+)
+def test_only_kills_of_the_own_control_group_count_where_it_tells(tmp_path: Path, groups, file: str) -> None:
+    texts = {"proc/vmstat": "oom_kill 35\n", "sys/fs/cgroup/memory.events": "oom 1\n"} | {file: "oom 9\noom_kill 3\n"}
+    for name, content in (texts | ({"proc/self/cgroup": groups} if groups else {})).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert memory_kills(tmp_path) == 3
+    assert memory_kills(tmp_path / "nothing") == 0

@@ -101,7 +101,7 @@ def lives(number: int) -> bool:
 
 
 def wait_until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + 100
+    end = time.monotonic() + 300
     while not true():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -133,7 +133,7 @@ def test_ranks_give_one_result_and_say_what_they_do(folder: Path) -> None:
     assert result.processes[0].samples_s
     assert result.work is not None
     assert result.work.items == 2
-    assert 0 < result.metrics["communication_share"] <= 1
+    assert 0 <= result.metrics["communication_share"] <= 1
     assert result.settings["threads"] == threads_per_rank(None, 2)
     assert (result.settings["backend"], result.settings["nodes"]) == ("gloo", 1)
     assert result.memory is not None

@@ -30,7 +30,8 @@ from torchmark.workloads.own.files import known_files, serve_knowing
 
 GRACE_S = 2.0
 LEAVING_S = 1.0
-RESTART_S = 0.2
+DYING_S = 10.0  # until a death that was seen has its exit code: a busy machine is late with it
+RESTART_S, STARTS = 0.2, 10
 LONGEST_WAIT_S = 24 * 3600.0  # systems count the milliseconds of a wait in few bits
 # Networks are made from configurations, and nothing is ever fetched: libraries that could are told before they are
 # imported. Whoever wants a file of their own to fetch something sets them to 0.
@@ -83,14 +84,16 @@ class Launcher:
     def follow(self, job: msgspec.Struct, timeout_s: float) -> Generator[Message | Ended]:
         """The same, bit by bit: what the worker says as soon as it does, and at last how it ended. Close it early to
         end the worker."""
-        try:
-            yield from self._run(job, timeout_s)
-        except NotStarted:  # the server was killed at this very moment; once it is seen to be dead there is a new one
-            time.sleep(RESTART_S)
+        cause = None
+        for _ in range(STARTS):
             try:
                 yield from self._run(job, timeout_s)
-            except NotStarted as error:
-                yield Ended(None, "crashed", f"no worker could be started: {type(error.__cause__).__name__}")
+            except NotStarted as error:  # the server was killed; once it is seen to be dead there is a new one
+                cause = error.__cause__
+                time.sleep(RESTART_S)
+            else:
+                return
+        yield Ended(None, "crashed", f"no worker could be started: {type(cause).__name__}")
 
     def _run(self, job: msgspec.Struct, timeout_s: float) -> Generator[Message | Ended]:
         kills, launched = memory_kills(), time.monotonic()
@@ -216,7 +219,7 @@ def _attend(  # type: ignore[no-untyped-def]  # contexts have process classes of
                 yield Ended(None, "timeout", f"no result after {timeout_s:g} s; it was busy with: {phase}")
                 return
             if message is None:
-                process.join(GRACE_S)
+                process.join(DYING_S)
                 yield Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
                 return
             if isinstance(message, Measured | Surveyed | Refused):

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 
 from torchmark.errors import DeviceError, DoesNotFitError, TorchmarkError, UnsupportedError, WrongResultError
+from torchmark.meters.contract import ROOT, read_text
+from torchmark.meters.groups import control_groups
 from torchmark.records import Status
 from torchmark.workloads.own.importing import place_of
 
@@ -77,11 +79,15 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def memory_kills() -> int:
-    """How often the kernel has killed a process for want of memory since it started; 0 where it does not tell."""
-    try:
-        text = Path("/proc/vmstat").read_text()
-    except OSError:
-        return 0
-    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
-    return int(found[1]) if found else 0
+def memory_kills(root: Path = ROOT) -> int:
+    """How often the kernel has killed a process for want of memory: of the control group that this one is in, or of
+    the whole machine where groups do not tell; 0 where nobody does."""
+    groups = [folder / name for folder in control_groups("memory", root) for name in _GROUP_KILLS]
+    for file in (*reversed(groups), root / "proc/vmstat"):
+        found = re.search(r"^oom_kill (\d+)$", read_text(file) or "", re.MULTILINE)
+        if found:
+            return int(found[1])
+    return 0
+
+
+_GROUP_KILLS = ("memory.oom_control", "memory.events")  # of either version of control groups

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchmark.meters.contract import ROOT, Meter, Nothing, read_number, read_text
+from torchmark.meters.groups import control_groups
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
 _STEAL = 7
@@ -215,19 +216,7 @@ def _psutil_busy() -> float:
 
 def _cgroup_folders(root: Path) -> list[Path]:
     """The control groups that may limit this process's CPU time: its own and all above it."""
-    folders: list[Path] = []
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            tops = (root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified")
-        elif "cpu" in controllers.split(","):
-            tops = (root / "sys/fs/cgroup/cpu", root / "sys/fs/cgroup/cpu,cpuacct")
-        else:
-            continue
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        for top in tops:
-            folders += [top.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
-    return [folder for folder in folders if (folder / "cpu.stat").exists()]
+    return [folder for folder in control_groups("cpu", root) if (folder / "cpu.stat").exists()]
 
 
 def _throttled_seconds(file: Path) -> float | None:
