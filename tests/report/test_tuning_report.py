@@ -171,6 +171,24 @@ def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_resul
     assert "17,false,oom" in render_fitted(run, DEFAULT, fitted, "csv")
 
 
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [
+        ("time", "Batch 16 fits into 8.00 GB, and larger ones may: by what it takes, up to about 760."),
+        ("interrupted", "up to about 760."),
+        ("parameter", "Batch 16 fits into 8.00 GB. "),
+        ("crashed", "Batch 16 fits into 8.00 GB. "),
+    ],
+)
+def test_what_was_not_ended_by_memory_is_not_called_the_largest(run: Run, make_result, bound: str, words: str) -> None:
+    probes = tuple(Probe(size, True, make_result(), (4e8 + 1e7 * size,), 100.0 * size) for size in (8, 16))
+    fitted = Fitted("batch", "image", probes, 8e9, bound, 1, 16, 16, MemoryModel(4e8, 1e7, 0.004), 12.0)
+    told = " ".join(render_fitted(run, DEFAULT, fitted, "table", 80).split())
+    assert words in told
+    assert "is the largest" not in told
+    assert "largest tried, most efficient" in told
+
+
 def test_memory_that_differs_from_process_to_process_is_told(run: Run, make_result: Callable[..., Result]) -> None:
     fitted = Fitted("batch", "image", (), 6e8, "memory", 1, largest=16, duration_s=12.0)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -95,3 +97,49 @@ def test_every_try_is_told_with_what_is_known_of_its_size() -> None:
     assert [tries for size, tries, _ in seen if size == study.outcome().largest] == [1, 2, 3]
     again = [status for _, tries, status in seen if tries > 1]
     assert again[-2:] == ["ok", "ok"]
+
+
+class Failing(Machine):
+    """Some sizes end for a reason that has nothing to do with memory."""
+
+    def __init__(self, broken: Callable[[int], bool], reason: str) -> None:
+        super().__init__(0, 0.0, 1 << 20)
+        self._broken, self._reason = broken, reason
+
+    def _measure(self, size: int) -> Result:
+        result = super()._measure(size)
+        return replace(result, status="crashed", reason=self._reason) if self._broken(size) else result
+
+
+def test_an_error_of_the_model_is_no_want_of_memory() -> None:
+    study = Failing(lambda size: size > 64, "model.py, line 3: IndexError: index out of range in self")
+    study.run()
+    assert (study.outcome().bound, study.outcome().largest) == ("crashed", 64)
+
+
+def test_a_worker_that_died_where_something_smaller_ran_had_no_room() -> None:
+    study = Failing(lambda size: size > 64, "the worker was ended by SIGSEGV during steps")
+    study.run()
+    assert (study.outcome().bound, study.outcome().largest) == ("memory", 64)
+
+
+def test_sizes_that_are_too_small_to_work_are_passed_over() -> None:
+    study, told = Failing(lambda size: size < 4, "ValueError: Expected more than 1 value per channel"), list[int]()
+    study.run(told=lambda probe, _: told.append(probe.size))
+    assert told[:3] == [1, 2, 4]
+    assert (study.outcome().bound, study.outcome().probes[0].size) == ("memory", 4)
+    hopeless = Failing(lambda _: True, "ValueError: never")
+    hopeless.run()
+    assert (hopeless.outcome().bound, hopeless.outcome().largest) == ("crashed", None)
+
+
+def test_a_longer_sequence_counts_by_its_tokens(make_estimate) -> None:
+    class Reading(Study):
+        def _measure(self, size: int) -> Result:
+            made = make_estimate(center_s=0.01 * size)
+            return Result(self.case, "ok", estimate=made, processes=(made,), work=Work(8, "sample"))
+
+    Reading.case = parse_case("bert-encode/infer:batch=8@cpu/float32")
+    study = Reading(Request(Reading.case, "sequence", limit_bytes=LIMIT))
+    assert study.probe(4).rate == study.probe(16).rate == pytest.approx(800.0)
+    assert study.outcome().unit == "token"

@@ -51,14 +51,31 @@ def test_results_are_kept_as_a_run_under_the_names_of_the_tests(folder: Path) ->
     texts = [result.case.text for result in stored.results]
     assert texts == [
         "test_speed.py:test_a_step-8/infer@fake/float32",
-        "test_speed.py:second/infer@fake/float32",
+        "test_speed.py:test_a_step-8.second/infer@fake/float32",
         "test_speed.py:test_a_step-16/infer@fake/float32",
+        "test_speed.py:test_a_step-16.second/infer@fake/float32",
     ]
     assert stored.header.label == "pytest"
     assert str(folder) not in path.read_text()
     assert cli.main(["check", str(path)]) == 0
     assert f"Kept as {stored.header.id}" in done.stdout
     assert "test_speed.py:test_a_step-8/infer" in done.stdout
+
+
+def test_tests_of_the_same_name_are_not_mixed_up(folder: Path) -> None:
+    one = "def test_a(torchmark): torchmark(lambda: None, 'fake')\n"
+    (folder / "test_speed.py").write_text(
+        f"{one}class TestX:\n    def test_a(self, torchmark): torchmark(print, 'fake')\n"
+    )
+    (folder / "more").mkdir()
+    twice = "def test_a(torchmark):\n    for _ in range(2): torchmark(lambda: None, 'fake', name='same')\n"
+    (folder / "more" / "test_speed.py").write_text(twice)
+    done = run(folder, "more", "-n0", "--import-mode=importlib")
+    assert done.returncode == 1
+    assert "more.test_speed.py:test_a.same was timed already: give this step a name of its own" in done.stdout
+    (path,) = (folder / "home").glob("*.jsonl")
+    names = ["test_speed.py:test_a", "test_speed.py:TestX.test_a", "more.test_speed.py:test_a.same"]
+    assert [result.case.workload for result in load(path).results] == names
 
 
 def test_a_regression_fails_the_test_and_chance_does_not(folder: Path) -> None:
@@ -78,7 +95,7 @@ def test_processes_of_xdist_end_up_in_one_run(folder: Path) -> None:
     done = run(folder, "-n2")
     assert done.returncode == 0, done.stdout
     (path,) = (folder / "home").glob("*.jsonl")
-    assert len(load(path).results) == 3
+    assert len(load(path).results) == 4
 
 
 def test_it_costs_nothing_where_it_is_not_used(folder: Path) -> None:

@@ -146,7 +146,8 @@ def _fitting(run: Run) -> Iterator[Finding]:
     beyond = min(failed, default=None)
     limit = f"{found.limit_bytes / 1e9:.3g} GB"
     text = f"{found.case.workload}/{found.case.mode} fits into {limit} with {name} {largest}"
-    text += f", and not with {beyond}" if beyond is not None else ""
+    text += f", and not with {beyond}" if beyond is not None and found.bound == "memory" else ""
+    text += "" if found.bound == "memory" else ", the largest that was tried"
     text += f"; {name} {found.efficient} is the most efficient" if found.efficient is not None else ""
     told = {size for size in (largest, beyond, found.efficient) if size is not None}
     yield Finding("fitting", text, tuple(result.case.text for size, result in tried if size in told))

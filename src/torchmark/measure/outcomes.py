@@ -9,7 +9,7 @@ from pathlib import Path
 from torchmark.errors import DeviceError, DoesNotFitError, TorchmarkError, UnsupportedError, WrongResultError
 from torchmark.meters.contract import ROOT, read_text
 from torchmark.meters.groups import control_groups
-from torchmark.records import Status
+from torchmark.records import Result, Status
 from torchmark.workloads.own.importing import place_of
 
 # Some backends raise a plain RuntimeError where memory ends; these are their words.
@@ -29,6 +29,10 @@ _CURES = {
     int(signal.SIGILL): "The CPU offers an instruction that it cannot run, as virtual machines do with AMX: "
     "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16",
 }
+
+
+_WORKER = "the worker"
+_HINTS = re.compile(r"alloc|memory|primitive|mmap|thread", re.IGNORECASE)
 
 
 def status_of(error: BaseException) -> tuple[Status, str]:
@@ -60,7 +64,7 @@ def _first_line(text: str, place: str) -> str:
     return f"{place}: {first}" if place else first
 
 
-def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: str = "the worker") -> tuple[Status, str]:
+def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: str = _WORKER) -> tuple[Status, str]:
     """The status and the reason for a worker, or a rank, that died without a word."""
     if exit_code is None:
         return "crashed", f"{who} stopped answering during {phase}"
@@ -70,6 +74,13 @@ def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: st
         return "host-oom", f"the system ran out of memory during {phase} and killed {who}"
     reason = f"{who} was ended by {signal_name(-exit_code)} during {phase}"
     return "crashed", f"{reason}. {_CURES[-exit_code]}" if -exit_code in _CURES else reason
+
+
+def may_be_memory(result: Result) -> bool:
+    """Whether a case that crashed may have been refused memory by somebody who does not say so: a worker that died, or
+    a library whose words are about such things. An error of the model itself is none."""
+    reason = result.reason or ""
+    return result.status == "crashed" and (reason.startswith(_WORKER) or bool(_HINTS.search(reason)))
 
 
 def signal_name(number: int) -> str:

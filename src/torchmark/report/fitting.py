@@ -67,9 +67,21 @@ def answer(fitted: Fitted) -> str:
         return f"{name.capitalize()} {fitted.probes[0].size} {_FAILED[fitted.bound]}, so nothing is known."
     if fitted.largest is None:
         return f"Not even {name} {min((probe.size for probe in fitted.probes), default=1)} fits into {limit}."
+    if fitted.bound != "memory":
+        return f"{name.capitalize()} {fitted.largest} fits into {limit}{_larger(fitted)}."
     too_large = [probe.size for probe in fitted.probes if not probe.fits and probe.size > fitted.largest]
     beyond = f"; {min(too_large)} does not" if too_large else ""
     return f"{name.capitalize()} {fitted.largest} is the largest that fits into {limit}{beyond}."
+
+
+def _larger(fitted: Fitted) -> str:
+    """What is known of sizes beyond the largest that was tried, where it was not memory that ended the search."""
+    if fitted.bound in ("parameter", *_FAILED):
+        return ""
+    about = int(fitted.model.size_for(fitted.limit_bytes)) if fitted.model else 0
+    if fitted.largest is not None and about > fitted.largest:
+        return f", and larger ones may: by what it takes, up to about {float(f'{about:.2g}'):.0f}"
+    return ", and larger ones may"
 
 
 def notes(fitted: Fitted) -> list[str]:
@@ -135,9 +147,12 @@ def _cells(fitted: Fitted, probe: Probe) -> list[str]:
 def _mark(fitted: Fitted, probe: Probe) -> str:
     if not probe.fits:
         return probe.result.status
-    marks = {fitted.efficient: "most efficient"} | {fitted.largest: "largest"}
-    both = "largest, most efficient" if fitted.largest == fitted.efficient else None
-    return (both if probe.size == fitted.largest else None) or marks.get(probe.size, "")
+    marks = []
+    if probe.size == fitted.largest:
+        marks.append("largest" if fitted.bound == "memory" else "largest tried")
+    if probe.size == fitted.efficient:
+        marks.append("most efficient")
+    return ", ".join(marks)
 
 
 def _failures(fitted: Fitted) -> list[tuple[str, str]]:

@@ -28,18 +28,21 @@ from torchmark.analyze.fitting import (
 )
 from torchmark.analyze.roofline import NONE, Ceilings, with_peak
 from torchmark.analyze.summary import combine_results
-from torchmark.errors import UnknownName, UsageError
+from torchmark.errors import TorchmarkError, UnknownName, UsageError
 from torchmark.measure.cases import check_case, full_params, range_of
 from torchmark.measure.launch import Launcher
 from torchmark.measure.messages import MeasureJob, Message
+from torchmark.measure.outcomes import may_be_memory
 from torchmark.measure.sampling import DEFAULTS
 from torchmark.measure.session import result_of
 from torchmark.measure.ways import environment_of
 from torchmark.records import Case, Result
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
+USUAL_SIZE = 8  # of an example whose size nobody has told
 PROBE_S = 1.0  # of timed steps at each size
 PROBE_SETTINGS = replace(DEFAULTS, budget_s=PROBE_S, min_time_s=PROBE_S / 4, target=0.03)
+COUNTED = {"sequence": "token"}  # sizes of an item that are counted themselves: a longer text is more work
 _NO_ROOM = ("oom", "host-oom")
 
 
@@ -69,6 +72,7 @@ class Study:
     ) -> None:
         self._request, self._listen = request, listen
         self._range = size_range(request.case, request.parameter)
+        self._own = int(getattr(full_params(request.case), request.parameter)) or USUAL_SIZE  # that the case itself has
         environment = environment_of(request.case.ways)
         self._launcher = Launcher(log, fresh=bool(environment), environment=environment)
         self._began = time.monotonic()
@@ -88,8 +92,11 @@ class Study:
             newest = self._tried[size][-1]
             if probe.tries > 1 and not self._is_answer(newest):
                 break  # this try says nothing about memory: what the others said stands
-            self.probes[size] = probe
             told(probe, newest)
+            if not self._is_answer(newest) and not self.probes and size < min(self._own, highest):
+                lowest = min(2 * size, self._own)  # too small to work at all, as one sample is for a batch norm
+                continue
+            self.probes[size] = probe
             if not self._is_answer(newest):
                 self._bound = newest.status
                 return
@@ -100,9 +107,9 @@ class Study:
         self._bound = "time" if is_open else "memory" if high <= highest else "parameter"
 
     def _is_answer(self, result: Result) -> bool:
-        """Libraries that are refused memory do not all say so: a crash is an answer where something smaller ran."""
+        """Libraries that are refused memory do not all say so: their crash is an answer where something smaller ran."""
         some_fit = any(each.fits for each in self.probes.values())
-        return result.status in ("ok", *_NO_ROOM) or (result.status == "crashed" and some_fit)
+        return result.status in ("ok", *_NO_ROOM) or (some_fit and may_be_memory(result))
 
     def _next(self, lowest: int, highest: int) -> int | None:
         """A size that is still open, the largest that fits as long as it has not done so often enough, or one that may
@@ -129,7 +136,7 @@ class Study:
         peaks = tuple(peak for peak in map(_peak, tried) if peak is not None)
         rate = None
         if whole.status == "ok" and whole.estimate and whole.work and whole.estimate.center_s > 0:
-            rate = whole.work.items / whole.estimate.center_s
+            rate = whole.work.items * (size if self._request.parameter in COUNTED else 1) / whole.estimate.center_s
         return Probe(size, whole.status == "ok", whole, peaks, rate, len(tried))
 
     def _measure(self, size: int) -> Result:
@@ -156,6 +163,7 @@ class Study:
         fits, _ = bracket(probes, lowest, highest)
         largest = fits if fits >= lowest else None
         unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
+        unit = COUNTED.get(self._request.parameter, unit)
         return Fitted(
             parameter=self._request.parameter,
             unit=unit,
@@ -178,8 +186,22 @@ def size_range(case: Case, parameter: str) -> tuple[int, int]:
     found = range_of(case, parameter)
     if found is None:
         raise UsageError(f"{parameter} of {case.workload} is no number of things", "Name one such as batch with --vary")
-    lowest, highest = found
-    return max(lowest, 1), highest  # of a model of the user's own, 0 stands for as many as its example has
+    lowest, highest = max(found[0], 1), found[1]  # of the user's own, 0 stands for as many as its example has
+    if _is_allowed(case, parameter, highest):
+        return lowest, highest
+    allowed = max(lowest, int(getattr(params, parameter)))
+    while highest - allowed > 1:  # a model may have no more than so many positions
+        middle = (allowed + highest) // 2
+        allowed, highest = (middle, highest) if _is_allowed(case, parameter, middle) else (allowed, middle)
+    return lowest, allowed
+
+
+def _is_allowed(case: Case, parameter: str, size: int) -> bool:
+    try:
+        check_case(replace(case, params={**case.params, parameter: size}))
+    except TorchmarkError:
+        return False
+    return True
 
 
 def free_bytes() -> float:

@@ -38,7 +38,7 @@ def torchmark(request: pytest.FixtureRequest) -> Bench:
     """Times any callable as `torchmark run` would: `result = torchmark(step)`."""
     from torchmark.testing.bench import Bench
 
-    return Bench(_recorder(request.config), request.path.name, request.node.name)
+    return Bench(_recorder(request.config), request.node.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

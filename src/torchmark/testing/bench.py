@@ -19,9 +19,10 @@ from torchmark.testing.recorder import Recorder
 class Bench:
     """The fixture of one test."""
 
-    def __init__(self, recorder: Recorder, file: str, name: str) -> None:
-        self._recorder, self._file, self._name = recorder, file, name
-        self._count = 0
+    def __init__(self, recorder: Recorder, node: str) -> None:
+        self._recorder = recorder
+        self._file, self._name = _named(node)
+        self._timed: set[tuple[str, str]] = set()
 
     def __call__(
         self,
@@ -39,9 +40,11 @@ class Bench:
         `items` and `unit` say what one call is worth, so that the result has a rate. A test that times several steps
         gives each a `name`.
         """
-        self._count += 1
-        usual = self._name if self._count == 1 else f"{self._name}-{self._count}"
-        case = f"{_word(self._file)}:{_word(name or usual)}"
+        count = f"-{len(self._timed) + 1}" if self._timed else ""
+        case = f"{_word(self._file)}:{_word(self._name)}{f'.{_word(name)}' if name else count}"
+        if (case, device) in self._timed:
+            pytest.fail(f"{case} was timed already: give this step a name of its own", pytrace=False)
+        self._timed.add((case, device))
         with machine_lock(wait=True):  # tests side by side would disturb one another
             result = time_step(
                 step, device, name=case, items=items, unit=unit, budget_s=budget_s or self._recorder.budget_s, **more
@@ -62,6 +65,13 @@ class Bench:
             wrong = str(error)
         if wrong:  # only here, or pytest would show where in torchmark it was found
             pytest.fail(wrong, pytrace=False)
+
+
+def _named(node: str) -> tuple[str, str]:
+    """The file and the test inside it, by which a result is found again: classes and folders tell equal names apart."""
+    path, bracket, values = node.partition("[")
+    file, *inside = path.split("::")
+    return file.replace("/", "."), ".".join(inside) + bracket + values
 
 
 def _word(text: str) -> str:

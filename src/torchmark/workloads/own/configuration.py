@@ -55,8 +55,8 @@ class ConfiguredModel(AnyModel):
         return f"{cls.config['model_type']} from a configuration file, with random weights."
 
     def check(self, params: Any) -> None:
-        most = self.config.get("max_position_embeddings") or self.config.get("n_positions")
-        if hasattr(params, "sequence") and isinstance(most, int) and params.sequence > most:
+        most = _positions(self.config)
+        if hasattr(params, "sequence") and most and params.sequence > most:
             raise UsageError(f"{self.name} has no more than {most} positions", f"Give it: -p sequence={most}")
 
     def make(self, params: Any, setting: Setting) -> Made:
@@ -98,7 +98,7 @@ def configured_from(file: OwnFile) -> ConfiguredModel:
     config = _read(file)
     images = "image_size" in config or "num_channels" in config
     pixels = config.get("image_size")
-    size: tuple[str, Any, Any] = ("sequence", _COUNT, 128)
+    size: tuple[str, Any, Any] = ("sequence", _COUNT, min(128, _positions(config) or 128))
     if images:
         size = ("image", _COUNT, pixels if isinstance(pixels, int) else _IMAGE)
     params = defstruct("Params", [("task", Task, _usual_task(config)), ("batch", _COUNT, 8), size], frozen=True)
@@ -123,6 +123,12 @@ def _read(file: OwnFile) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UsageError(f"{file.name} describes no model: it has no model_type", "Name a config.json of transformers")
     return config
+
+
+def _positions(config: dict[str, Any]) -> int | None:
+    """How long a text may be at most, where the model says so."""
+    found = config.get("max_position_embeddings") or config.get("n_positions")
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _usual_task(config: dict[str, Any]) -> str:
