@@ -29,6 +29,12 @@ class UsageError(TorchmarkError):
     exit_code = EXIT_USAGE
 
 
+class NothingMeasuredError(TorchmarkError):
+    """What everything else would be held against did not run."""
+
+    exit_code = EXIT_NOTHING_MEASURED
+
+
 class UnknownName(UsageError):  # noqa: N818 -- reads as what it is where it is raised
     """A name that is not one of the valid ones; the nearest valid name is the cure."""
 

@@ -48,6 +48,8 @@ def test_an_error_becomes_a_status(error: Exception, status: str) -> None:
 
 def test_a_reason_is_one_line_however_much_there_is_to_tell() -> None:
     assert status_of(RuntimeError("\n\nfailed in layer 3\n  more\n"))[1] == "RuntimeError: failed in layer 3"
+    both = "RuntimeError: Error(s) in loading state_dict for Net: Missing key(s): 'a'."
+    assert status_of(RuntimeError("Error(s) in loading state_dict for Net:\n\tMissing key(s): 'a'.\n\tmore"))[1] == both
     assert len(status_of(RuntimeError("y" * 100_000))[1]) <= LONGEST_REASON
 
 

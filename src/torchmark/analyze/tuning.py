@@ -7,7 +7,7 @@ within rounds count: each time is taken as the contestant's own plus what its ro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ CLOSE = 1.05  # times as slow as the leader: too little to tell after a few roun
 ENOUGH_ROUNDS = 4  # after which a challenger must be ahead to go on
 MOST_ROUNDS = 8  # in which two must show which one is faster
 LEAST_FREEDOM = 3  # of the noise: with less, no answer is drawn from it
+DOUBTFUL = 1.15  # times as fast: a setting that brings less may owe it to the luck of one process
 LAST_CONFIDENCE = 0.9  # after the last round: who wins here is measured again, so a doubt is no wrong answer
 
 Round = Mapping[str, float]  # the logarithm of the seconds that one item took, by contestant
@@ -174,14 +175,34 @@ def simplest(default: Case, cases: Sequence[Case], found: Mapping[str, float]) -
 
 def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tuple[Contribution, ...]:
     """The way from the default to the winner, one setting after another as far as tried so; the gains multiply."""
-    steps: list[Contribution] = []
+    return tuple(
+        Contribution(" + ".join(told(name, setting(winner, name)) for name in names), gain)
+        for names, gain in _way(default, winner, found)
+    )
+
+
+def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
+    """The winner with everything as in the default that brought little: by the winner without it, or else on the way
+    to the winner. Instructions that a number format needs go with it."""
+    core, brought = winner, {name: gain for names, gain in _way(default, winner, found) for name in names}
+    for name in differing(default, winner):
+        without = changed(winner, name, setting(default, name))
+        if without.text in found:
+            brought[name] = math.exp(found[without.text] - found[winner.text])
+    if brought.get("dtype", 1.0) > 1.0 and "isa" in brought:
+        brought["isa"] = brought["dtype"]
+    for name in (name for name, gain in brought.items() if gain < DOUBTFUL):
+        core = changed(core, name, setting(default, name))
+    return core
+
+
+def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Settings that were changed at once, and how many times as fast that was."""
     here = default
     while here.text != winner.text:
         names, there = _next_step(here, winner, found)
-        gain = math.exp(found[here.text] - found[there.text])
-        steps.append(Contribution(" + ".join(told(name, setting(winner, name)) for name in names), gain))
+        yield names, math.exp(found[here.text] - found[there.text])
         here = there
-    return tuple(steps)
 
 
 def _next_step(here: Case, winner: Case, found: Mapping[str, float]) -> tuple[tuple[str, ...], Case]:

@@ -60,7 +60,8 @@ def _first_line(text: str, place: str) -> str:
 
     Whole, with paths and all: what is private in it is taken out, and the rest made short, where it is stored.
     """
-    first = next((line for line in text.splitlines() if line.strip()), "")[:LONGEST_REASON]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    first = " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:LONGEST_REASON]  # the cause may come after a colon
     return f"{place}: {first}" if place else first
 
 

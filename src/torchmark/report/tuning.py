@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from torchmark.analyze.configurations import name_of
+from torchmark.analyze.configurations import name_of, same_precision
 from torchmark.analyze.tuning import Tuned, step_beside
 from torchmark.errors import UnknownName
 from torchmark.records import Result, Run
@@ -43,6 +43,7 @@ _STOPPED = {
     "interrupted": "It was interrupted.",
 }
 _NARROWEST = 20
+UNDECIDED = 1.25  # times as fast: where no less than this is possible, nobody should be told to stay with the default
 
 
 def render_tuned(
@@ -56,7 +57,8 @@ def render_tuned(
     run, tuned = clean_run(run), msgspec.convert(clean_values(msgspec.to_builtins(tuned)), Tuned)
     match format:
         case "table":
-            return draw(_parts(run, tuned, width), width, color)
+            again = f"torchmark run {tuned.winner.text}\n"  # in one piece, however long: it is to be pasted
+            return draw(_parts(run, tuned, width), width, color) + again
         case "md":
             return _markdown(run, tuned)
         case "csv":
@@ -77,6 +79,11 @@ def answer(tuned: Tuned) -> str:
     if tuned.gain is None or tuned.low is None or tuned.high is None:
         return f"{name} was fastest in the search; that was not confirmed."
     known = f"{units.factor(tuned.gain)} as fast as the default ({_bound(tuned.low)} to {_bound(tuned.high)})"
+    if tuned.unconfirmed and tuned.high > UNDECIDED:
+        return (
+            f"It could not be told: {name} led the search, but measured anew it may be from {_bound(tuned.low)} to "
+            f"{_bound(tuned.high)} times as fast as the default. Try it again where nothing else runs."
+        )
     if tuned.unconfirmed:
         return f"Stay with the default: {name} led the search, but measured anew it is {known}."
     return f"{name} is {known}."
@@ -111,7 +118,10 @@ def _peak_note(tuned: Tuned) -> list[str]:
     before, after = (shares.get(case.text) for case in (tuned.default, tuned.winner))
     if before is None or after is None or tuned.winner.text == tuned.default.text:
         return []
-    return [f"Of this machine's peak it uses {units.percent(after)}, where the default uses {units.percent(before)}."]
+    own = "" if same_precision(tuned.winner, tuned.default) else ", each of the peak of its own number format"
+    return [
+        f"Of this machine's peak it uses {units.percent(after)}, where the default uses {units.percent(before)}{own}."
+    ]
 
 
 def _bound(value: float) -> str:
@@ -138,8 +148,7 @@ def _parts(run: Run, tuned: Tuned, width: int) -> list[RenderableType]:
     ]
     parts += section("Without a figure", _failures(tuned))
     parts += pasting(tuned.default, tuned.winner)
-    again = f"\nAgain: torchmark run {tuned.winner.text}"
-    return [*parts, Text(again, style="dim", overflow="fold")]
+    return [*parts, Text("\nAgain:", style="dim")]
 
 
 def _grid(titles: Sequence[str], rows: Sequence[Sequence[str]], heads: bool = False) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
@@ -30,6 +31,8 @@ def axes_of(case: Case, machine: Machine, keep: Iterable[str] = (), also: Mappin
         known = {*OPTIONS, *offered(case), *full_params(case).__struct_fields__}
         if name not in known:
             raise UnknownName("setting", name, known)
+        for value in usual[name] if name in also else ():
+            check_case(changed(case, name, value))
     return {
         name: tuple(value for value in dict.fromkeys(values) if value != _current(case, name))
         for name, values in usual.items()
@@ -48,27 +51,36 @@ def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[t
     ways, on_cpu = offered(case), case.device == "cpu"
     if on_cpu or not case.device.startswith("fake"):
         yield "dtype", tunable_dtypes(case)
-        yield "compile", ("on",) if on_cpu else _ACCELERATED_MODES
+        yield "compile", ("off", *(("on",) if on_cpu else _ACCELERATED_MODES))
     if case.device.startswith("cuda") and case.dtype == "float32" and "matmul" in ways and "dtype" not in keep:
         yield "matmul", ("high",)
     for name in ("layout", "attention", "gradients"):
         if name in ways:
             yield name, (USUAL, *ways[name][1:])
     if on_cpu:
-        cores = {machine.physical_cores, machine.logical_cores}
-        yield "threads", tuple(sorted({1, *cores} - {max(1, machine.physical_cores)}))
+        yield "threads", _thread_counts(case, machine)
     if on_cpu and machine.physical_cores > _FEW_CORES:
         yield "bind", (USUAL, *ways.get("bind", ("",))[1:])
         yield "wait", (USUAL, *ways.get("wait", ("",))[1:])
-    if not on_cpu and case.transfer == "per-step":
-        yield "transfer", ("pinned",)
+    if not on_cpu and case.transfer in ("per-step", "pinned"):
+        yield "transfer", ("per-step", "pinned")
     if hasattr(full_params(case), "loader_workers"):
         yield "loader_workers", tuple(count for count in _LOADERS if count <= machine.logical_cores)
 
 
+def _thread_counts(case: Case, machine: Machine) -> tuple[int, ...]:
+    """From one to all that the machine runs at once, in doubles: which of them is best differs from work to work. What
+    a process takes by itself is the case without a number."""
+    most = max(1, machine.logical_cores)
+    counts = {1 << power for power in range(most.bit_length())} | {max(1, machine.physical_cores), most}
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    usual = int(given) if given.isdecimal() else max(1, machine.physical_cores)
+    return tuple(sorted(counts - ({usual} if case.threads is None else set())))
+
+
 def variations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
     """The case with one of these settings changed, for every value of each."""
-    return [changed(case, name, value) for name in names for value in axes.get(name, ()) if value != USUAL]
+    return [changed(case, name, value) for name in names for value in axes.get(name, ())]
 
 
 def combinations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:

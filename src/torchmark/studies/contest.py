@@ -30,6 +30,7 @@ from torchmark.records import Case, Result, Value
 from torchmark.studies.ab import SLOW_STEP_S, turn_seconds
 
 TOO_SLOW = 3.0  # times the best: dropped at its first warm step
+QUICK_STEP_S = 0.2  # one step that is shorter says little, and to let it play costs little
 LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
 MOST_TURNS = 60
 
@@ -80,7 +81,6 @@ class Arena:
         self._terms, self._listen, self._open, self._kept = terms, listen, opening, kept
         self._random = random.Random(terms.seed)
         self._inside: dict[str, Contestant] = {}
-        self._best_item_s = math.inf
         self._patience_s: float | None = None
         self._params: dict[str, Value] | None = None
         self.results: dict[str, list[Result]] = {}  # by case, one for each process
@@ -112,7 +112,6 @@ class Arena:
         if contestant is None:
             return False
         self._inside[case.text] = contestant
-        self._best_item_s = min(self._best_item_s, contestant.item_s)
         return True
 
     def _prepare(self, case: Case, side: Elsewhere, spared: bool) -> Contestant | None:
@@ -139,9 +138,10 @@ class Arena:
         if self._patience_s is None:  # the default itself sets the measure for all that follow
             self._patience_s = max(LEAST_PATIENCE_S, TOO_SLOW * (stepped.first_s + stepped.step_s))
             self._params = case.params
-        if not spared and stepped.step_s / (stepped.items or 1.0) > TOO_SLOW * self._best_item_s:
-            times = stepped.step_s / (stepped.items or 1.0) / self._best_item_s
-            reason = f"dropped: its first warm step took {stepped.step_s:.3g} s, {times:.3g} times as long as the best"
+        times = self._times_the_best(stepped) if stepped.step_s > QUICK_STEP_S and not spared else 0.0
+        if times > TOO_SLOW:
+            reason = f"dropped: in its first warm step, of {stepped.step_s:.3g} s, "
+            reason += f"an item took {times:.3g} times as long as with the best"
             self._keep(case, Result(case, "skipped", reason=reason, phases_s={"build": time.monotonic() - began}))
             side.close()
             return None
@@ -149,6 +149,16 @@ class Arena:
         if contestant.prepared.step_s < SLOW_STEP_S:
             contestant.turn(contestant.prepared.block_size, timed=False)
         return contestant
+
+    def _times_the_best(self, stepped: Stepped) -> float:
+        """How many times as long an item took as with the best that is inside. Before that is too long, the best takes
+        another turn: what disturbs the machine now would not have disturbed it then."""
+        best = min(self._inside.values(), key=lambda each: each.item_s, default=None)
+        item_s = stepped.step_s / (stepped.items or 1.0)
+        if best is None or item_s <= TOO_SLOW * best.item_s:
+            return item_s / best.item_s if best else 0.0
+        now = self.play([best.case.text])
+        return item_s / max(best.item_s, *(math.exp(value) for value in now.values())) if now else 0.0
 
     def play(self, names: Sequence[str]) -> Round:
         """One round: a turn for each of them, in random order. One that fails is out of it, and out of the arena."""

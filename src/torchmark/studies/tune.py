@@ -3,7 +3,8 @@
 First come the number formats with the layouts, then compiling the best of them, then everything else by itself, each
 time against who leads. In a heat the slower half goes after every other round; who leads is replaced only by one that
 is faster beyond chance. What has won is measured against the default once more, in pairs of fresh processes that took
-no part in the search: the best of many looks better than it is.
+no part in the search: the best of many looks better than it is. Beside it goes the winner without those settings that
+brought little: what one lucky process seemed to gain is dropped there.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from torchmark.analyze.tuning import (
     best_of_each_precision,
     break_even,
     contributions,
+    core_of,
+    lead,
     noise_of,
     scores,
     simplest,
@@ -39,7 +42,7 @@ from torchmark.analyze.tuning import (
     survivors,
     verdict,
 )
-from torchmark.errors import TorchmarkError
+from torchmark.errors import NothingMeasuredError
 from torchmark.measure.forked import open_side
 from torchmark.measure.ways import without_missing_instructions
 from torchmark.records import Case, Result
@@ -51,6 +54,7 @@ ROUNDS = 2  # between two cuts of the field, and of a pair at least
 PAIRS, FEW_PAIRS, LEAST_PAIRS = 5, 3, 2  # of fresh processes that confirm the gain
 DEAR_PAIR_S = 10.0  # a pair that takes longer than this is repeated fewer times
 FEWER_ROUNDS = 2  # of a pair than in a live comparison: the gain is known to be large enough to be worth a look
+WORTH_CONFIDENCE = 0.8  # that settings which brought little are worth keeping
 SEARCH_SHARE = 0.7  # of the budget: after that nobody new enters
 HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
 
@@ -94,6 +98,7 @@ class Search:
         self._request, self._tell, self._listen, self._open, self._kept = request, tell, listen, opening, kept
         self._rounds: list[Round] = []  # of the search
         self._pairs: list[list[float]] = []  # of the confirmation: the winner against the default
+        self._rival: tuple[Case, float] | None = None  # what was confirmed beside it, and how much longer that takes
         self._began = time.monotonic()
         self._leader = request.case
         self._remedies: dict[str, str] = {}  # instruction sets that a number format needs
@@ -163,7 +168,7 @@ class Search:
         default, axes = self._request.case, self._request.axes
         if not self._enter(arena, default):
             failed = arena.results[default.text][-1]
-            raise TorchmarkError(
+            raise NothingMeasuredError(
                 f"{default.text} itself ended as {failed.status}: {failed.reason}", "Choose a case that runs here"
             )
         self._heat(arena, default, combinations(default, axes, NUMBERS))
@@ -273,24 +278,42 @@ class Search:
         default, winner = self._request.case, self._leader
         if winner.text == default.text:
             return
-        due, longest_s = PAIRS, 0.0
-        while len(self._pairs) < due and not (len(self._pairs) >= LEAST_PAIRS and self._left_s < longest_s):
-            began = time.monotonic()
-            seen = scores(self._rounds)
-            self._tell(News(winner, "confirms", self._seen_gain(winner, seen)))
-            if not (arena.enter(default, spared=True) and arena.enter(winner, spared=True)):
-                return
-            count = max(ROUNDS, rounds_for(arena.step_s(default.text)) - FEWER_ROUNDS)
-            rounds = [arena.play([default.text, winner.text]) for _ in range(count)]
-            logs = [each[winner.text] - each[default.text] for each in rounds if len(each) == 2]
-            arena.leave(default.text)
-            arena.leave(winner.text)
-            if not logs:
-                return
-            self._pairs.append(logs)
-            longest_s = max(longest_s, time.monotonic() - began)
-            if len(self._pairs) == 1 and longest_s > DEAR_PAIR_S:
-                due = FEW_PAIRS
+        core = core_of(default, winner, scores(self._rounds))
+        field = list({case.text: case for case in (default, core, winner)}.values())
+        bouts, due, longest_s = list[list[Round]](), PAIRS, 0.0
+        try:
+            while len(bouts) < due and not (len(bouts) >= LEAST_PAIRS and self._left_s < longest_s):
+                began = time.monotonic()
+                self._tell(News(winner, "confirms", self._seen_gain(winner, scores(self._rounds))))
+                bout = self._bout(arena, field)
+                if not leads([bout], winner, default):
+                    break
+                bouts.append(bout)
+                longest_s = max(longest_s, time.monotonic() - began)
+                if len(bouts) == 1 and longest_s > DEAR_PAIR_S:
+                    due = FEW_PAIRS
+        finally:
+            self._settle(core, winner, bouts)
+
+    def _bout(self, arena: Arena, field: Sequence[Case]) -> list[Round]:
+        """Fresh processes of all of them, in rounds that they share."""
+        entered = [case.text for case in field if arena.enter(case, spared=True)]
+        count = max(ROUNDS, rounds_for(max(map(arena.step_s, entered), default=1.0)) - FEWER_ROUNDS)
+        rounds = [arena.play(entered) for _ in range(count)]
+        for name in entered:
+            arena.leave(name)
+        return rounds
+
+    def _settle(self, core: Case, winner: Case, bouts: Sequence[Sequence[Round]]) -> None:
+        """What has won in the end: the winner of the search, or less of it, where the rest is not worth its name."""
+        default, beside = self._request.case, leads(bouts, winner, core)
+        confidence = WORTH_CONFIDENCE if same_precision(core, winner) else CONFIDENCE  # shorter numbers have a price
+        worth = ratio_interval(beside, confidence) if core.text not in (winner.text, default.text) else None
+        if worth:
+            kept = worth.high < 1 and worth.center < 1 / (1 + DIFFERENT)
+            self._leader = winner if kept else core
+            self._rival = (core, -math.log(worth.center)) if kept else (winner, math.log(worth.center))
+        self._pairs = leads(bouts, self._leader, default)
 
     def _placed(self, gain: Interval | None) -> dict[str, float]:
         """The scores of the search, with the default where the confirmation puts it: the one process that it had in the
@@ -298,6 +321,8 @@ class Search:
         found = scores(self._rounds)
         if gain and self._leader.text in found:
             found[self._request.case.text] = found[self._leader.text] + math.log(gain.center)
+        if self._rival and self._leader.text in found:
+            found[self._rival[0].text] = found[self._leader.text] + self._rival[1]
         return found
 
     def _gain(self) -> Interval | None:
@@ -324,3 +349,9 @@ class Search:
                 steps_s = [step_beside(default, twin, gain) for gain in gains if gain]
                 return break_even(twin, several[0], steps_s[0] - steps_s[1]) if len(steps_s) == 2 else None
         return None
+
+
+def leads(bouts: Sequence[Sequence[Round]], case: Case, other: Case) -> list[list[float]]:
+    """By how much a case was behind another in each round of each bout, as far as both were in it."""
+    found = [lead(rounds, case.text, other.text) for rounds in bouts]
+    return [logs for logs in found if logs]

@@ -26,6 +26,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("Together", {"batch": 7, "input": "float.8"}),
     ("Fresh", {"batch": 7, "input": "float.8"}),
     ("Flatten", {"batch": 5, "input": "float.3x4"}),
+    ("ready", {"batch": 5, "input": "float.8"}),
 ]
 
 

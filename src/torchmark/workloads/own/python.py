@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from typing import Annotated, Any
@@ -49,7 +50,10 @@ class PythonModel(AnyModel):
 
         function = _member(self.file, self.outline.member)
         with setting.seeded():
-            given = function(**{name: getattr(params, name) for name in self._own})
+            if isinstance(function, torch.nn.Module):  # the model itself, which several makings must not share
+                given: Any = copy.deepcopy(function)
+            else:
+                given = function(**{name: getattr(params, name) for name in self._own})
         model, example = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(model, torch.nn.Module):
             raise UsageError(
