@@ -143,9 +143,13 @@ def most_efficient(probes: Sequence[Probe]) -> int | None:
 
 
 def next_contender(probes: Sequence[Probe]) -> int | None:
-    """A size whose rate may turn out to be the highest, and was seen in too few processes: they differ in pace, and
-    the machine has another pace from one minute to the next."""
-    return min((each.size for each in _reaching(CONTENDING, probes) if each.tries < RATE_TRIES), default=None)
+    """A size on which the most efficient one depends, and that was seen in too few processes: they differ in pace, and
+    the machine has another pace from one minute to the next. That is the one with the highest rate, and what is not
+    larger than the most efficient one and comes near that rate."""
+    near, efficient = _reaching(CONTENDING, probes), most_efficient(probes)
+    highest = max(near, key=lambda each: each.rate or 0.0, default=None)
+    due = [each for each in near if each is highest or (efficient is not None and each.size <= efficient)]
+    return min((each.size for each in due if each.tries < RATE_TRIES), default=None)
 
 
 def _reaching(share: float, probes: Sequence[Probe]) -> list[Probe]:
