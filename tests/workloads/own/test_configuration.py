@@ -90,6 +90,17 @@ def test_the_architecture_is_built_with_random_weights_and_runs(
         assert check_step(step, "float32") is not None
 
 
+def test_the_kind_of_attention_can_be_chosen(write: Callable[[object], str]) -> None:
+    for config, ways in ((BERT, ("attention", "gradients")), (VIT, ("layout", "attention", "gradients"))):
+        workload = workloads.find_workload(write(config))
+        assert tuple(way.name for way in workload.ways) == ways
+        for kind in ("sdpa", "eager"):
+            assert (
+                workload.prepare(workload.tiny, Setting(mode="infer", ways={"attention": kind})).notes["attention"]
+                == kind
+            )
+
+
 def test_what_it_is_for_stands_in_the_case(write: Callable[[object], str]) -> None:
     name = write(BERT)
     (case,) = expand(Sweep([name], params={"task": ["token-classification"], "sequence": ["12"]}))

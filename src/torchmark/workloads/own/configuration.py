@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, defstruct
 
 from torchmark.errors import UnsupportedError, UsageError
-from torchmark.workloads.contract import Setting
+from torchmark.workloads.contract import ATTENTION, GRADIENTS, LAYOUT, Setting
 from torchmark.workloads.own.files import OwnFile
 from torchmark.workloads.own.model import COUNTING, AnyModel, Made, usual_loss
 from torchmark.workloads.own.shapes import Tensor, make_tensor
@@ -61,7 +61,7 @@ class ConfiguredModel(AnyModel):
 
     def make(self, params: Any, setting: Setting) -> Made:
         with setting.seeded():
-            model = self._build(params.task)
+            model = self._build(params.task, setting.ways.get("attention"))
         expected = "pixel_values" if hasattr(params, "image") else "input_ids"
         if model.main_input_name != expected:
             raise UnsupportedError(
@@ -74,7 +74,7 @@ class ConfiguredModel(AnyModel):
         attention = str(getattr(model.config, "_attn_implementation", None) or "none")
         return Made(model, inputs, usual_loss, {"architecture": type(model).__name__, "attention": attention})
 
-    def _build(self, task: str) -> Any:
+    def _build(self, task: str, attention: str | None) -> Any:
         import transformers
 
         kind = self.config["model_type"]
@@ -86,7 +86,8 @@ class ConfiguredModel(AnyModel):
             config.pad_token_id = 0  # decoders look for the end of a text by it
         name = _CLASSES.get(task) or "AutoModelFor" + "".join(map(str.title, task.split("-")))
         try:
-            return getattr(transformers, name).from_config(config, trust_remote_code=False)
+            chosen = {"attn_implementation": attention} if attention else {}
+            return getattr(transformers, name).from_config(config, trust_remote_code=False, **chosen)
         except ValueError as error:
             if "Unrecognized configuration" not in str(error):
                 raise
@@ -110,6 +111,7 @@ def configured_from(file: OwnFile) -> ConfiguredModel:
         "tiny": tiny,
         "version": file.version,
         "config": config,
+        "ways": (*((LAYOUT,) if images else ()), ATTENTION, GRADIENTS),
     }
     made: ConfiguredModel = type("OwnConfiguration", (ConfiguredModel,), about)()
     return made
