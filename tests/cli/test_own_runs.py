@@ -184,7 +184,9 @@ def test_what_new_writes_runs_and_passes_its_own_test(
     assert cli.main(["new", "first-try"]) == 0
     assert "torchmark run first_try.py" in capsys.readouterr().out
     assert cli.main(["new", "first-try"]) == 2
-    assert cli.main(["new", "2 words"]) == 2
+    for taken in ("2 words", "torch", "class"):
+        assert cli.main(["new", taken]) == 2
+        assert not (own_place / f"{taken}.py").exists()
     assert cli.main(["new", "second-try", "--workload"]) == 0
     for file in ("first_try.py", "second_try.py"):
         assert cli.main(["list", file]) == 0

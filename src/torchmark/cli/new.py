@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -33,6 +35,8 @@ def command(name: str, whole: bool, out: str | None) -> None:
     stem = name.removesuffix(".py").replace("-", "_")
     if not re.fullmatch(r"[A-Za-z_]\w*", stem, re.ASCII):
         raise UsageError(f"'{name}' is no name for a Python file", "Use letters, digits and dashes, as in my-model")
+    if keyword.iskeyword(stem) or (find_spec(stem) is not None and not Path(f"{stem}.py").exists()):
+        raise UsageError(f"Python knows another '{stem}', which this file would hide", "Choose another name")
     text = files("torchmark.cli").joinpath("starters", "workload.txt" if whole else "model.txt").read_text("utf-8")
     if out == "-":
         emit(text.replace(_STEM, stem))
