@@ -231,3 +231,28 @@ def break_even(eager: Result, compiled: Result, saved: float) -> BreakEven | Non
         return None
     spent = compiled.estimate.first_step_s - eager.estimate.first_step_s
     return BreakEven(spent, saved, spent / saved) if saved > 0 and spent > 0 else None
+
+
+def seen_gain(default: Case, case: Case, found: Mapping[str, float]) -> float | None:
+    """How many times as fast as the default it is by these scores, where both have one."""
+    start = found.get(default.text)
+    return math.exp(start - found[case.text]) if start is not None and case.text in found else None
+
+
+def find_break_even(
+    default: Case, winner: Case, results: Mapping[str, Result], firsts: Mapping[str, Result], found: Mapping[str, float]
+) -> BreakEven | None:
+    """Of the first case that was compiled as the winner is, because later ones find parts of it in the cache, and of
+    its twin that was not compiled. `firsts` are the first processes of all cases."""
+    usual = results.get(default.text)
+    if winner.compile == "off" or not usual or usual.status != "ok":
+        return None
+    shared = ("compile", "dtype", "matmul", "layout")
+    for first in firsts.values():
+        twin = results.get(changed(first.case, "compile", "off").text)
+        alike = all(setting(first.case, name) == setting(winner, name) for name in shared)
+        if alike and twin and twin.status == first.status == "ok":
+            gains = [seen_gain(default, each.case, found) for each in (twin, first)]
+            steps_s = [step_beside(usual, twin, gain) for gain in gains if gain]
+            return break_even(twin, first, steps_s[0] - steps_s[1]) if len(steps_s) == 2 else None
+    return None

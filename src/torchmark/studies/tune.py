@@ -9,7 +9,6 @@ brought little: what one lucky process seemed to gain is dropped there.
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -21,24 +20,21 @@ from msgspec.structs import replace
 from torchmark.analyze.cautions import cautions_of
 from torchmark.analyze.comparison import DIFFERENT
 from torchmark.analyze.configurations import changed, differing, same_precision, setting
-from torchmark.analyze.live import ratio_interval
+from torchmark.analyze.confirmation import Settled, leads, settle
 from torchmark.analyze.roofline import NONE, Ceilings, with_peak
-from torchmark.analyze.statistics import CONFIDENCE, Interval
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.tuning import (
-    BreakEven,
     Round,
     Tuned,
     best_at_precision,
     best_of_each_precision,
-    break_even,
     contributions,
     core_of,
-    lead,
+    find_break_even,
     noise_of,
     scores,
+    seen_gain,
     simplest,
-    step_beside,
     survivors,
     verdict,
 )
@@ -54,7 +50,6 @@ ROUNDS = 2  # between two cuts of the field, and of a pair at least
 PAIRS, FEW_PAIRS, LEAST_PAIRS = 5, 3, 2  # of fresh processes that confirm the gain
 DEAR_PAIR_S = 10.0  # a pair that takes longer than this is repeated fewer times
 FEWER_ROUNDS = 2  # of a pair than in a live comparison: the gain is known to be large enough to be worth a look
-WORTH_CONFIDENCE = 0.8  # that settings which brought little are worth keeping
 SEARCH_SHARE = 0.7  # of the budget: after that nobody new enters
 HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
 
@@ -97,8 +92,7 @@ class Search:
     ) -> None:
         self._request, self._tell, self._listen, self._open, self._kept = request, tell, listen, opening, kept
         self._rounds: list[Round] = []  # of the search
-        self._pairs: list[list[float]] = []  # of the confirmation: the winner against the default
-        self._rival: tuple[Case, float] | None = None  # what was confirmed beside it, and how much longer that takes
+        self._settled: Settled | None = None  # once the winner was measured anew
         self._began = time.monotonic()
         self._leader = request.case
         self._remedies: dict[str, str] = {}  # instruction sets that a number format needs
@@ -140,11 +134,11 @@ class Search:
 
     def outcome(self) -> Tuned:
         """What is known by now."""
-        default, gain = self._request.case, self._gain()
-        found = self._placed(gain)
+        default, settled = self._request.case, self._settled or Settled(self._request.case, self._leader)
+        gain, found = settled.gain, settled.placed(scores(self._rounds))
         results = {text: self.result(text) for text in self._results}
         refuted = gain is not None and gain.low <= 1 + DIFFERENT
-        winner = default if refuted else self._leader
+        winner = default if refuted else settled.leader
         same = winner if same_precision(winner, default) else best_at_precision(default, self._cases, found)
         return Tuned(
             default=default,
@@ -155,12 +149,12 @@ class Search:
             gain=gain.center if gain else None,
             low=gain.low if gain else None,
             high=gain.high if gain else None,
-            pairs=len(self._pairs),
-            unconfirmed=self._leader if refuted else None,
-            same_precision_gain=self._seen_gain(same, found),
+            pairs=len(settled.pairs),
+            unconfirmed=settled.leader if refuted else None,
+            same_precision_gain=seen_gain(default, same, found),
             contributions=contributions(default, winner, found) if winner.text in found else (),
-            break_even=self._break_even(winner, results, found),
-            relative={text: self._seen_gain(self._cases[text], found) or 0.0 for text in found},
+            break_even=find_break_even(default, winner, results, self._firsts(), found),
+            relative={text: seen_gain(default, self._cases[text], found) or 0.0 for text in found},
             duration_s=time.monotonic() - self._began,
         )
 
@@ -228,7 +222,7 @@ class Search:
         successor = simplest(self._request.case, [self._cases[name] for name in field], found)
         if incumbent.text == self._leader.text:
             self._leader = successor
-            self._tell(News(successor, "leads", self._seen_gain(successor, found)))
+            self._tell(News(successor, "leads", seen_gain(self._request.case, successor, found)))
         return successor
 
     def _dismiss(self, arena: Arena, keep: set[str]) -> None:
@@ -284,7 +278,7 @@ class Search:
         try:
             while len(bouts) < due and not (len(bouts) >= LEAST_PAIRS and self._left_s < longest_s):
                 began = time.monotonic()
-                self._tell(News(winner, "confirms", self._seen_gain(winner, scores(self._rounds))))
+                self._tell(News(winner, "confirms", seen_gain(default, winner, scores(self._rounds))))
                 bout = self._bout(arena, field)
                 if not leads([bout], winner, default):
                     break
@@ -293,7 +287,7 @@ class Search:
                 if len(bouts) == 1 and longest_s > DEAR_PAIR_S:
                     due = FEW_PAIRS
         finally:
-            self._settle(core, winner, bouts)
+            self._settled = settle(default, core, winner, bouts)
 
     def _bout(self, arena: Arena, field: Sequence[Case]) -> list[Round]:
         """Fresh processes of all of them, in rounds that they share."""
@@ -304,54 +298,6 @@ class Search:
             arena.leave(name)
         return rounds
 
-    def _settle(self, core: Case, winner: Case, bouts: Sequence[Sequence[Round]]) -> None:
-        """What has won in the end: the winner of the search, or less of it, where the rest is not worth its name."""
-        default, beside = self._request.case, leads(bouts, winner, core)
-        confidence = WORTH_CONFIDENCE if same_precision(core, winner) else CONFIDENCE  # shorter numbers have a price
-        worth = ratio_interval(beside, confidence) if core.text not in (winner.text, default.text) else None
-        if worth:
-            kept = worth.high < 1 and worth.center < 1 / (1 + DIFFERENT)
-            self._leader = winner if kept else core
-            self._rival = (core, -math.log(worth.center)) if kept else (winner, math.log(worth.center))
-        self._pairs = leads(bouts, self._leader, default)
-
-    def _placed(self, gain: Interval | None) -> dict[str, float]:
-        """The scores of the search, with the default where the confirmation puts it: the one process that it had in the
-        search met nobody after the first heat."""
-        found = scores(self._rounds)
-        if gain and self._leader.text in found:
-            found[self._request.case.text] = found[self._leader.text] + math.log(gain.center)
-        if self._rival and self._leader.text in found:
-            found[self._rival[0].text] = found[self._leader.text] + self._rival[1]
-        return found
-
-    def _gain(self) -> Interval | None:
-        found = ratio_interval(self._pairs, CONFIDENCE)
-        return Interval(1 / found.center, 1 / found.high, 1 / found.low) if found else None
-
-    def _seen_gain(self, case: Case, found: dict[str, float]) -> float | None:
-        start = found.get(self._request.case.text)
-        return math.exp(start - found[case.text]) if start is not None and case.text in found else None
-
-    def _break_even(self, winner: Case, results: dict[str, Result], found: dict[str, float]) -> BreakEven | None:
-        """Of the first case that was compiled as the winner is, because later ones find parts of it in the cache, and
-        of its twin that was not compiled."""
-        default = results.get(self._request.case.text)
-        if winner.compile == "off" or not default or default.status != "ok":
-            return None
-        shared = ("compile", "dtype", "matmul", "layout")
-        for text, several in self._results.items():
-            case = self._cases[text]
-            twin = results.get(replace(case, compile="off").text)
-            alike = all(setting(case, name) == setting(winner, name) for name in shared)
-            if alike and twin and twin.status == several[0].status == "ok":
-                gains = [self._seen_gain(each.case, found) for each in (twin, several[0])]
-                steps_s = [step_beside(default, twin, gain) for gain in gains if gain]
-                return break_even(twin, several[0], steps_s[0] - steps_s[1]) if len(steps_s) == 2 else None
-        return None
-
-
-def leads(bouts: Sequence[Sequence[Round]], case: Case, other: Case) -> list[list[float]]:
-    """By how much a case was behind another in each round of each bout, as far as both were in it."""
-    found = [lead(rounds, case.text, other.text) for rounds in bouts]
-    return [logs for logs in found if logs]
+    def _firsts(self) -> dict[str, Result]:
+        """The first process of every case: later ones find what it has compiled in the cache."""
+        return {text: several[0] for text, several in self._results.items()}
