@@ -93,8 +93,8 @@ class Study:
             if probe.tries > 1 and not self._is_answer(newest):
                 break  # this try says nothing about memory: what the others said stands
             told(probe, newest)
-            if not self._is_answer(newest) and not self.probes and size < min(self._own, highest):
-                lowest = min(2 * size, self._own)  # too small to work at all, as one sample is for a batch norm
+            if self._is_too_small(newest) and size < min(self._own, highest):
+                lowest = min(2 * size, self._own)
                 continue
             self.probes[size] = probe
             if not self._is_answer(newest):
@@ -110,6 +110,10 @@ class Study:
         """Libraries that are refused memory do not all say so: their crash is an answer where something smaller ran."""
         some_fit = any(each.fits for each in self.probes.values())
         return result.status in ("ok", *_NO_ROOM) or (some_fit and may_be_memory(result))
+
+    def _is_too_small(self, newest: Result) -> bool:
+        """Whether it may not work at all with so little, as a batch norm does not learn from one sample."""
+        return not self.probes and newest.status in ("crashed", "unsupported", "wrong-result")
 
     def _next(self, lowest: int, highest: int) -> int | None:
         """A size that is still open, the largest that fits as long as it has not done so often enough, or one that may
@@ -172,7 +176,7 @@ class Study:
             bound=self._bound or "interrupted",
             step=self._request.step or usual_step(largest or 1),
             largest=largest,
-            efficient=most_efficient(probes),
+            efficient=most_efficient([probe for probe in probes if probe.size <= (largest or 0)]),
             model=fit_memory(probes),
             duration_s=time.monotonic() - self._began,
         )
