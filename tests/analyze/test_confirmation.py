@@ -37,6 +37,12 @@ def test_settings_that_do_not_are_left_out(gains: tuple[float, ...]) -> None:
     assert settled.gain.center == pytest.approx(2.0)
 
 
+def test_what_is_confirmed_is_not_given_up_for_what_is_not() -> None:
+    bouts = [bout(math.exp(core), math.exp(winner)) for core, winner in ((0.10, 0.08), (0.0, 0.085), (0.07, 0.078))]
+    settled = settle(DEFAULT, CORE, WINNER, bouts)
+    assert (settled.leader, settled.is_confirmed) == (WINNER, True)
+
+
 def test_shorter_numbers_have_to_be_surer() -> None:
     gains = (2.05, 2.3, 2.2)
     assert settle(DEFAULT, CORE, WINNER, [bout(2.0, gain) for gain in gains]).leader == WINNER

@@ -217,6 +217,9 @@ def test_what_fits_is_told_with_the_limit_that_it_fits_into() -> None:
     assert told.cases == tuple(f"mlp/train:batch={batch}@cpu/float32" for batch in (16, 24, 28))
     nothing = run_of(beyond, fitting=Fitting(case, "batch", 2e9, "memory"))
     assert find_all([nothing]) == ()
+    short = run_of(*tried, beyond, fitting=Fitting(case, "batch", 2e9, "time", 24, 1, 16))
+    (told,) = [finding for finding in find_all([short]) if finding.kind == "fitting"]
+    assert "with batch 24, and not with 28; larger ones may, too; batch 16 is" in told.text
 
 
 def test_a_task_that_waits_for_its_data_is_named_once() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import DeviceError, DoesNotFitError, UnsupportedError, UsageError, WrongResultError
-from torchmark.measure.outcomes import LONGEST_REASON, death_of, memory_kills, status_of
+from torchmark.measure.outcomes import LONGEST_REASON, death_of, may_be_memory, memory_kills, status_of
+from torchmark.records import Result, parse_case
 
 
 class OutOfMemoryError(RuntimeError):
@@ -71,6 +72,24 @@ def test_a_death_is_told_by_how_it_came(exit_code, for_memory: bool, status: str
     found, reason = death_of(exit_code, for_memory, "build")
     assert found == status
     assert words in reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "may"),
+    [
+        ("the worker was ended by SIGSEGV during steps", True),
+        ("the worker exited with code 1 during build", True),
+        ("RuntimeError: could not create a primitive", True),
+        ("model.py, line 12: RuntimeError: could not allocate", True),
+        ("the worker said during steps what cannot be read: x", False),
+        ("memory_net.py, line 12: RuntimeError: mat1 and mat2 shapes cannot be multiplied", False),
+        ("IndexError: index out of range in self", False),
+        ("CUDA error: an illegal memory access was encountered", False),
+    ],
+)
+def test_a_crash_that_may_be_want_of_memory_is_told_from_an_error_of_the_model(reason: str, may: bool) -> None:
+    result = Result(parse_case("mlp/infer@cpu/float32"), "crashed", reason=reason)
+    assert may_be_memory(result) == may
 
 
 def test_the_kernels_count_of_memory_kills_can_be_read_anywhere() -> None:

@@ -194,7 +194,18 @@ def test_what_was_not_ended_by_memory_is_not_called_the_largest(run: Run, make_r
     told = " ".join(render_fitted(run, DEFAULT, fitted, "table", 80).split())
     assert words in told
     assert "is the largest" not in told
-    assert "largest tried, most efficient" in told
+    assert "largest that fitted, most efficient" in told
+
+
+def test_what_is_known_to_be_too_large_is_told_and_never_promised(run: Run, make_result) -> None:
+    probes = [Probe(size, True, make_result(), (4e8 + 1e7 * size,), 100.0 * size) for size in (4, 8)]
+    lost = Probe(16, False, make_result(status="oom", estimate=None))
+    fitted = Fitted("batch", "image", (*probes, lost), 6e8, "time", 1, 8, 8, MemoryModel(4e8, 1e7, 0.004), 12.0)
+    assert "Batch 8 fits into 600 MB, and larger ones may; 16 does not." in render_fitted(
+        run, DEFAULT, fitted, "table", 80
+    )
+    nothing = Fitted("batch", "image", (), 6e8, "interrupted", 1)
+    assert "Nothing is known" in render_fitted(run, DEFAULT, nothing, "table", 80)
 
 
 def test_memory_that_differs_from_process_to_process_is_told(run: Run, make_result: Callable[..., Result]) -> None:

@@ -145,3 +145,18 @@ def test_a_longer_sequence_counts_by_its_tokens(make_estimate) -> None:
     study = Reading(Request(Reading.case, "sequence", limit_bytes=LIMIT))
     assert study.probe(4).rate == study.probe(16).rate == pytest.approx(800.0)
     assert study.outcome().unit == "token"
+
+
+def test_one_stray_crash_undoes_nothing_that_is_known(make_estimate) -> None:
+    """The rates are measured again when the largest is known; a worker that is killed then says nothing of memory."""
+
+    class Killed(Machine):
+        def _measure(self, size: int) -> Result:
+            again, made = size in self.needed and size < 100, make_estimate(center_s=1e-3 * size + 1e-4)
+            found = replace(super()._measure(size), estimate=made, processes=(made,), work=Work(size, "item"))
+            return replace(found, status="crashed", reason="the worker was ended by SIGKILL") if again else found
+
+    study = Killed(0, 0.0, 1 << 20)
+    study.run()
+    assert study.outcome().largest is not None
+    assert study.outcome().largest > 600

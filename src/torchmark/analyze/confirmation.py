@@ -25,7 +25,7 @@ class Settled(Struct, frozen=True):
 
     default: Case
     leader: Case
-    pairs: tuple[tuple[float, ...], ...] = ()  # of each bout, by how much the leader was behind the default
+    pairs: tuple[tuple[float, ...], ...] = ()  # of each bout, how much longer the leader took than the default
     rival: Case | None = None  # what went beside them
     behind: float = 0.0  # how much longer the rival takes than the leader, as a logarithm
 
@@ -34,6 +34,11 @@ class Settled(Struct, frozen=True):
         """How many times as fast as the default the leader is; None where fewer than two bouts tell."""
         found = ratio_interval(self.pairs, CONFIDENCE)
         return Interval(1 / found.center, 1 / found.high, 1 / found.low) if found else None
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it is faster than the default beyond chance, by what counts."""
+        return self.gain is not None and self.gain.low > 1 + DIFFERENT
 
     def placed(self, found: Mapping[str, float]) -> dict[str, float]:
         """The scores of a search, with those that were measured anew where that puts them: in the search each of them
@@ -49,18 +54,20 @@ class Settled(Struct, frozen=True):
 
 
 def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Bout]) -> Settled:
-    """The winner of the search, or less of it, its core, where the rest is not worth its name."""
+    """The winner of the search, or less of it, its core, where the rest is not worth its name and the core by itself
+    is faster than the default."""
     confidence = WORTH_CONFIDENCE if same_precision(core, winner) else CONFIDENCE  # shorter numbers have a price
     doubted = core.text not in (winner.text, default.text)
     worth = ratio_interval(leads(bouts, winner, core), confidence) if doubted else None
     if worth is None:
         return Settled(default, winner, leads(bouts, winner, default))
-    if worth.high < 1 and worth.center < 1 / (1 + DIFFERENT):
-        return Settled(default, winner, leads(bouts, winner, default), core, -math.log(worth.center))
-    return Settled(default, core, leads(bouts, core, default), winner, math.log(worth.center))
+    whole = Settled(default, winner, leads(bouts, winner, default), core, -math.log(worth.center))
+    less = Settled(default, core, leads(bouts, core, default), winner, math.log(worth.center))
+    is_worth_it = worth.high < 1 and worth.center < 1 / (1 + DIFFERENT)
+    return whole if is_worth_it or (whole.is_confirmed and not less.is_confirmed) else less
 
 
 def leads(bouts: Sequence[Bout], case: Case, other: Case) -> tuple[tuple[float, ...], ...]:
-    """By how much a case was behind another in each round of each bout, as far as both were in it."""
+    """How much longer a case took than another in each round of each bout, as far as both were in it."""
     found = (tuple(lead(rounds, case.text, other.text)) for rounds in bouts)
     return tuple(logs for logs in found if logs)

@@ -42,14 +42,12 @@ def find_all(runs: Sequence[Run]) -> tuple[Finding, ...]:
     """
     machines = join_machines(runs)
     found = _about_runs(runs) if len(runs) > 1 else []
-    found += [finding for run in runs for finding in (*_tuning(run), *_fitting(run))]
     found += [Finding("outlier", each.text, ()) for each in find_outliers(runs)]
     for run in machines:
-        own = [*_claims(run), *_observations(run)]
+        own = [*_tuning(run), *_fitting(run), *_claims(run), *_observations(run)]
+        own = [finding for finding in own if finding.kind != "memory" or not run.fitting]  # which has said it already
         name = f"{run.header.label or run.header.id}: " if len(machines) > 1 else ""
         found += [replace(finding, text=name + finding.text) for finding in own]
-    sought = {result.case.text for run in runs if run.fitting for result in run.results}
-    found = [each for each in found if each.kind != "memory" or not sought.issuperset(each.cases)]  # it is said already
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.kind)))
 
 
@@ -142,12 +140,13 @@ def _fitting(run: Run) -> Iterator[Finding]:
         return
     found, name, largest = run.fitting, run.fitting.parameter, run.fitting.largest
     tried = [(result.params.get(name, result.case.params.get(name)), result) for result in run.results]
-    failed = [size for size, result in tried if isinstance(size, int) and result.status != "ok" and size > largest]
+    lost = ("oom", "host-oom", "crashed") if found.bound == "memory" else ("oom", "host-oom")
+    failed = [size for size, result in tried if isinstance(size, int) and result.status in lost and size > largest]
     beyond = min(failed, default=None)
     limit = f"{found.limit_bytes / 1e9:.3g} GB"
     text = f"{found.case.workload}/{found.case.mode} fits into {limit} with {name} {largest}"
-    text += f", and not with {beyond}" if beyond is not None and found.bound == "memory" else ""
-    text += "" if found.bound == "memory" else ", the largest that was tried"
+    text += f", and not with {beyond}" if beyond is not None else ""
+    text += "" if found.bound == "memory" else "; larger ones may, too"
     text += f"; {name} {found.efficient} is the most efficient" if found.efficient is not None else ""
     told = {size for size in (largest, beyond, found.efficient) if size is not None}
     yield Finding("fitting", text, tuple(result.case.text for size, result in tried if size in told))

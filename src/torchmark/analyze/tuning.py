@@ -108,7 +108,7 @@ def _fit(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
 
 
 def lead(rounds: Sequence[Round], name: str, other: str) -> list[float]:
-    """By how much a contestant was ahead of another, in each round that both were in: below 0 it took less time."""
+    """How much longer a contestant took than another, as a logarithm, in each round that both were in."""
     return [each[name] - each[other] for each in rounds if name in each and other in each]
 
 

@@ -80,7 +80,8 @@ def command(workload: str, **options: Any) -> int:
         check_writable(path)
         with RunWriter.create(path, header) as writer:
             study, code = _probe(request, writer)
-            writer.concluded(study.outcome().conclusion(case))
+            if code == EXIT_FINE:
+                writer.concluded(study.outcome().conclusion(case))
         run = load(path)
         code = _conclude(study, request, run, options["format"], code)
         tell_of_log(run, path)

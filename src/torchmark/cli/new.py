@@ -35,15 +35,22 @@ def command(name: str, whole: bool, out: str | None) -> None:
     stem = name.removesuffix(".py").replace("-", "_")
     if not re.fullmatch(r"[A-Za-z_]\w*", stem, re.ASCII):
         raise UsageError(f"'{name}' is no name for a Python file", "Use letters, digits and dashes, as in my-model")
-    if keyword.iskeyword(stem) or (find_spec(stem) is not None and not Path(f"{stem}.py").exists()):
-        raise UsageError(f"Python knows another '{stem}', which this file would hide", "Choose another name")
     text = files("torchmark.cli").joinpath("starters", "workload.txt" if whole else "model.txt").read_text("utf-8")
     if out == "-":
         emit(text.replace(_STEM, stem))
         return
     path = Path(out or f"{stem}.py")
+    if _is_taken(path.stem) and not path.exists():
+        raise UsageError(f"Python knows another '{path.stem}', which this file would hide", "Choose another name")
     _write(path, text.replace(_STEM, path.stem))
     emit(f"Wrote {path}. Try it:\n  torchmark run {path}\n  torchmark list {path}\n  pytest {path}")
+
+
+def _is_taken(stem: str) -> bool:
+    try:
+        return keyword.iskeyword(stem) or find_spec(stem) is not None
+    except ValueError:  # of a module that was not found by its name, such as __main__
+        return True
 
 
 def _write(path: Path, text: str) -> None:

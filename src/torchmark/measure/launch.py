@@ -219,7 +219,7 @@ def _attend(  # type: ignore[no-untyped-def]  # contexts have process classes of
                 yield Ended(None, "timeout", f"no result after {timeout_s:g} s; it was busy with: {phase}")
                 return
             if message is None:
-                process.join(DYING_S)
+                process.join(min(DYING_S, max(deadline - time.monotonic(), GRACE_S / 2)))  # before we kill it ourselves
                 yield Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
                 return
             if isinstance(message, Measured | Surveyed | Refused):

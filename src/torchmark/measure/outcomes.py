@@ -32,6 +32,7 @@ _CURES = {
 
 
 _WORKER = "the worker"
+_FAULTS = re.compile(r"illegal memory access|misaligned", re.IGNORECASE)
 _HINTS = re.compile(r"alloc|memory|primitive|mmap|thread", re.IGNORECASE)
 
 
@@ -80,8 +81,9 @@ def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: st
 def may_be_memory(result: Result) -> bool:
     """Whether a case that crashed may have been refused memory by somebody who does not say so: a worker that died, or
     a library whose words are about such things. An error of the model itself is none."""
-    reason = result.reason or ""
-    return result.status == "crashed" and (reason.startswith(_WORKER) or bool(_HINTS.search(reason)))
+    reason = re.sub(r"^\S+, line \d+: ", "", result.reason or "")  # the name of a file is no hint
+    died = re.match(rf"{_WORKER} (was ended|exited|stopped)", reason)
+    return result.status == "crashed" and bool(died or (_HINTS.search(reason) and not _FAULTS.search(reason)))
 
 
 def signal_name(number: int) -> str:

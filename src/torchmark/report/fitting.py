@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 from rich.console import RenderableType
 from rich.text import Text
@@ -16,6 +18,7 @@ from torchmark.report.text import clean_run, clean_values, shorten
 
 VARYING = 1.02  # times the least peak of a size: what differs by more is worth a word
 _BAR = 24
+_NO_ROOM = ("oom", "host-oom")
 _CSV = ("case", "size", "fits", "status", "reason", "peak_bytes", "items_per_s", "step_s", "largest", "efficient")
 _BOUNDS = {
     "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
@@ -65,22 +68,29 @@ def answer(fitted: Fitted) -> str:
     name, limit = fitted.parameter, units.size(fitted.limit_bytes)
     if fitted.largest is None and fitted.bound in _FAILED:
         return f"{name.capitalize()} {fitted.probes[0].size} {_FAILED[fitted.bound]}, so nothing is known."
+    if fitted.largest is None and fitted.bound != "memory":
+        return "Nothing is known: it ended before any size had fitted."
     if fitted.largest is None:
         return f"Not even {name} {min((probe.size for probe in fitted.probes), default=1)} fits into {limit}."
+    beyond = f"; {too_large} does not" if (too_large := _too_large(fitted)) else ""
     if fitted.bound != "memory":
-        return f"{name.capitalize()} {fitted.largest} fits into {limit}{_larger(fitted)}."
-    too_large = [probe.size for probe in fitted.probes if not probe.fits and probe.size > fitted.largest]
-    beyond = f"; {min(too_large)} does not" if too_large else ""
+        return f"{name.capitalize()} {fitted.largest} fits into {limit}{_larger(fitted)}{beyond}."
     return f"{name.capitalize()} {fitted.largest} is the largest that fits into {limit}{beyond}."
+
+
+def _too_large(fitted: Fitted) -> int | None:
+    """The smallest size that ran out of memory above the largest that fits."""
+    lost = [each.size for each in fitted.probes if each.result.status in _NO_ROOM and each.size > (fitted.largest or 0)]
+    return min(lost, default=None)
 
 
 def _larger(fitted: Fitted) -> str:
     """What is known of sizes beyond the largest that was tried, where it was not memory that ended the search."""
     if fitted.bound in ("parameter", *_FAILED):
         return ""
-    about = int(fitted.model.size_for(fitted.limit_bytes)) if fitted.model else 0
-    if fitted.largest is not None and about > fitted.largest:
-        return f", and larger ones may: by what it takes, up to about {float(f'{about:.2g}'):.0f}"
+    about = int(float(f"{fitted.model.size_for(fitted.limit_bytes):.2g}")) if fitted.model else 0
+    if (fitted.largest or 0) < about < (_too_large(fitted) or math.inf):
+        return f", and larger ones may: by what it takes, up to about {about}"
     return ", and larger ones may"
 
 
@@ -89,7 +99,7 @@ def notes(fitted: Fitted) -> list[str]:
     found = []
     best = next((probe for probe in fitted.probes if probe.size == fitted.efficient), None)
     if best and best.rate:
-        share = best.rate / max(probe.rate or 0.0 for probe in fitted.probes)
+        share = best.rate / max(probe.rate or 0.0 for probe in fitted.probes if probe.size <= (fitted.largest or 0))
         reached = "the highest rate" if share == 1 else f"{share:.0%} of the highest rate"
         often = f"{best.tries} process{'es' if best.tries != 1 else ''}"
         rate = units.rate(best.rate, fitted.unit)
@@ -149,7 +159,7 @@ def _mark(fitted: Fitted, probe: Probe) -> str:
         return probe.result.status
     marks = []
     if probe.size == fitted.largest:
-        marks.append("largest" if fitted.bound == "memory" else "largest tried")
+        marks.append("largest" if fitted.bound == "memory" else "largest that fitted")
     if probe.size == fitted.efficient:
         marks.append("most efficient")
     return ", ".join(marks)

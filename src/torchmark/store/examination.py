@@ -134,6 +134,8 @@ class _Reader:
                 self._count -= sum(map(len, samples.values()))
                 yield Account(number, line.result, samples)
             case Concluded():
+                if (line.tuning is None) == (line.fitting is None):
+                    yield Flaw("well-formed", number, "$", "a search concludes one thing")
                 yield from self._check_tuning(number, line.tuning) if line.tuning else ()
                 yield from self._check_fitting(number, line.fitting) if line.fitting else ()
             case Checksum():

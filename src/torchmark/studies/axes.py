@@ -71,10 +71,13 @@ def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[t
 def _thread_counts(case: Case, machine: Machine) -> tuple[int, ...]:
     """From one to all that the machine runs at once, in doubles: which of them is best differs from work to work. What
     a process takes by itself is the case without a number."""
-    most = max(1, machine.logical_cores)
-    counts = {1 << power for power in range(most.bit_length())} | {max(1, machine.physical_cores), most}
+    most, physical = max(1, machine.logical_cores), max(1, machine.physical_cores)
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else most
+    if allowed < (os.cpu_count() or 1):  # a job that may use some of the cores
+        most, physical = min(most, allowed), min(physical, allowed)
+    counts = {1 << power for power in range(most.bit_length())} | {physical, most}
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    usual = int(given) if given.isdecimal() else max(1, machine.physical_cores)
+    usual = int(given) if given.isdecimal() else physical
     return tuple(sorted(counts - ({usual} if case.threads is None else set())))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -30,6 +29,7 @@ from torchmark.records import Case, Result, Value
 from torchmark.studies.ab import SLOW_STEP_S, turn_seconds
 
 TOO_SLOW = 3.0  # times the best: dropped at its first warm step
+SURELY_TOO_SLOW = 9.0  # times the best: no disturbance makes so much of a long step
 QUICK_STEP_S = 0.2  # one step that is shorter says little, and to let it play costs little
 LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
 MOST_TURNS = 60
@@ -126,7 +126,6 @@ class Arena:
         )
         side.tell(job)
         side.hear(Opened)
-        began = time.monotonic()
         side.tell(Prepare())
         patience_s = self._patience_s if self._params == case.params and not spared else None  # of work of one size
         try:
@@ -139,26 +138,34 @@ class Arena:
             self._patience_s = max(LEAST_PATIENCE_S, TOO_SLOW * (stepped.first_s + stepped.step_s))
             self._params = case.params
         times = self._times_the_best(stepped) if stepped.step_s > QUICK_STEP_S and not spared else 0.0
-        if times > TOO_SLOW:
-            reason = f"dropped: in its first warm step, of {stepped.step_s:.3g} s, "
-            reason += f"an item took {times:.3g} times as long as with the best"
-            self._keep(case, Result(case, "skipped", reason=reason, phases_s={"build": time.monotonic() - began}))
-            side.close()
+        if times > SURELY_TOO_SLOW:
+            self._drop(case, side, stepped, times)
             return None
-        contestant = Contestant(case, side, stepped, side.hear(Prepared))
+        prepared = side.hear(Prepared)  # from now on it rests
+        if times > TOO_SLOW:
+            times = self._times_the_best(stepped, anew=True)
+        if times > TOO_SLOW:
+            self._drop(case, side, stepped, times)
+            return None
+        contestant = Contestant(case, side, stepped, prepared)
         if contestant.prepared.step_s < SLOW_STEP_S:
             contestant.turn(contestant.prepared.block_size, timed=False)
         return contestant
 
-    def _times_the_best(self, stepped: Stepped) -> float:
-        """How many times as long an item took as with the best that is inside. Before that is too long, the best takes
-        another turn: what disturbs the machine now would not have disturbed it then."""
+    def _times_the_best(self, stepped: Stepped, anew: bool = False) -> float:
+        """How many times as long an item took as with the best that is inside; if need be after another turn of the
+        best: what disturbs the machine now did not disturb it then."""
         best = min(self._inside.values(), key=lambda each: each.item_s, default=None)
-        item_s = stepped.step_s / (stepped.items or 1.0)
-        if best is None or item_s <= TOO_SLOW * best.item_s:
-            return item_s / best.item_s if best else 0.0
-        now = self.play([best.case.text])
-        return item_s / max(best.item_s, *(math.exp(value) for value in now.values())) if now else 0.0
+        if best is None:
+            return 0.0
+        turns = self.play([best.case.text]).values() if anew else ()
+        return stepped.step_s / (stepped.items or 1.0) / max(best.item_s, *map(math.exp, turns), 0.0)
+
+    def _drop(self, case: Case, side: Elsewhere, stepped: Stepped, times: float) -> None:
+        reason = f"dropped: in its first warm step, of {stepped.step_s:.3g} s, "
+        reason += f"an item took {times:.3g} times as long as with the best"
+        self._keep(case, Result(case, "skipped", reason=reason, phases_s={"first step": stepped.first_s}))
+        side.close()
 
     def play(self, names: Sequence[str]) -> Round:
         """One round: a turn for each of them, in random order. One that fails is out of it, and out of the arena."""

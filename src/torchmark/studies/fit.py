@@ -36,7 +36,7 @@ from torchmark.measure.outcomes import may_be_memory
 from torchmark.measure.sampling import DEFAULTS
 from torchmark.measure.session import result_of
 from torchmark.measure.ways import environment_of
-from torchmark.records import Case, Result
+from torchmark.records import Case, Result, Work
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
 USUAL_SIZE = 8  # of an example whose size nobody has told
@@ -90,14 +90,15 @@ class Study:
             began = time.monotonic()
             probe = self.probe(size)
             newest = self._tried[size][-1]
-            if probe.tries > 1 and not self._is_answer(newest):
+            if probe.tries > 1 and not self._is_answer(size, newest):
                 break  # this try says nothing about memory: what the others said stands
             told(probe, newest)
             if self._is_too_small(newest) and size < min(self._own, highest):
                 lowest = min(2 * size, self._own)
-                continue
-            self.probes[size] = probe
-            if not self._is_answer(newest):
+            elif self._is_answer(size, newest):
+                self.probes[size] = probe
+            else:
+                self.probes[size] = probe
                 self._bound = newest.status
                 return
             if time.monotonic() - self._began + 2 * (time.monotonic() - began) > self._request.budget_s:
@@ -106,10 +107,11 @@ class Study:
         is_open = self._open_size(lowest, highest) is not None
         self._bound = "time" if is_open else "memory" if high <= highest else "parameter"
 
-    def _is_answer(self, result: Result) -> bool:
-        """Libraries that are refused memory do not all say so: their crash is an answer where something smaller ran."""
-        some_fit = any(each.fits for each in self.probes.values())
-        return result.status in ("ok", *_NO_ROOM) or (some_fit and may_be_memory(result))
+    def _is_answer(self, size: int, result: Result) -> bool:
+        """Libraries that are refused memory do not all say so: their crash is an answer where something smaller ran,
+        and nothing as large has."""
+        fitted = [each.size for each in self.probes.values() if each.fits]
+        return result.status in ("ok", *_NO_ROOM) or (0 < max(fitted, default=0) < size and may_be_memory(result))
 
     def _is_too_small(self, newest: Result) -> bool:
         """Whether it may not work at all with so little, as a batch norm does not learn from one sample."""
@@ -125,7 +127,7 @@ class Study:
         low, high = bracket(probes, lowest, highest)
         if lowest <= low and high <= highest and len(self._tried[low]) < TRIES:
             return low
-        return next_contender(probes)
+        return next_contender([probe for probe in probes if probe.size <= low])
 
     def _open_size(self, lowest: int, highest: int) -> int | None:
         return next_size(list(self.probes.values()), lowest, highest, self.limit_bytes, self._request.step)
@@ -140,8 +142,13 @@ class Study:
         peaks = tuple(peak for peak in map(_peak, tried) if peak is not None)
         rate = None
         if whole.status == "ok" and whole.estimate and whole.work and whole.estimate.center_s > 0:
-            rate = whole.work.items * (size if self._request.parameter in COUNTED else 1) / whole.estimate.center_s
+            rate = self._amount(size, whole.work) / whole.estimate.center_s
         return Probe(size, whole.status == "ok", whole, peaks, rate, len(tried))
+
+    def _amount(self, size: int, work: Work) -> float:
+        """What a step is worth: items, or the things that a size of an item counts."""
+        counted = COUNTED.get(self._request.parameter, work.unit)
+        return work.items if counted == work.unit else work.items * size
 
     def _measure(self, size: int) -> Result:
         case = self._request.case

@@ -18,7 +18,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from torchmark.analyze.cautions import cautions_of
-from torchmark.analyze.comparison import DIFFERENT
 from torchmark.analyze.configurations import changed, differing, same_precision, setting
 from torchmark.analyze.confirmation import Settled, leads, settle
 from torchmark.analyze.roofline import NONE, Ceilings, with_peak
@@ -137,7 +136,7 @@ class Search:
         default, settled = self._request.case, self._settled or Settled(self._request.case, self._leader)
         gain, found = settled.gain, settled.placed(scores(self._rounds))
         results = {text: self.result(text) for text in self._results}
-        refuted = gain is not None and gain.low <= 1 + DIFFERENT
+        refuted = gain is not None and not settled.is_confirmed
         winner = default if refuted else settled.leader
         same = winner if same_precision(winner, default) else best_at_precision(default, self._cases, found)
         return Tuned(
@@ -152,7 +151,7 @@ class Search:
             pairs=len(settled.pairs),
             unconfirmed=settled.leader if refuted else None,
             same_precision_gain=seen_gain(default, same, found),
-            contributions=contributions(default, winner, found) if winner.text in found else (),
+            contributions=contributions(default, winner, found) if {default.text, winner.text} <= found.keys() else (),
             break_even=find_break_even(default, winner, results, self._firsts(), found),
             relative={text: seen_gain(default, self._cases[text], found) or 0.0 for text in found},
             duration_s=time.monotonic() - self._began,
@@ -272,7 +271,8 @@ class Search:
         default, winner = self._request.case, self._leader
         if winner.text == default.text:
             return
-        core = core_of(default, winner, scores(self._rounds))
+        found = scores(self._rounds)
+        core = core_of(default, winner, found) if default.text in found else winner
         field = list({case.text: case for case in (default, core, winner)}.values())
         bouts, due, longest_s = list[list[Round]](), PAIRS, 0.0
         try:
@@ -284,7 +284,7 @@ class Search:
                     break
                 bouts.append(bout)
                 longest_s = max(longest_s, time.monotonic() - began)
-                if len(bouts) == 1 and longest_s > DEAR_PAIR_S:
+                if len(bouts) == 1 and longest_s > DEAR_PAIR_S * len(field) / 2:
                     due = FEW_PAIRS
         finally:
             self._settled = settle(default, core, winner, bouts)
@@ -292,6 +292,8 @@ class Search:
     def _bout(self, arena: Arena, field: Sequence[Case]) -> list[Round]:
         """Fresh processes of all of them, in rounds that they share."""
         entered = [case.text for case in field if arena.enter(case, spared=True)]
+        if len(entered) < 2:
+            return []
         count = max(ROUNDS, rounds_for(max(map(arena.step_s, entered), default=1.0)) - FEWER_ROUNDS)
         rounds = [arena.play(entered) for _ in range(count)]
         for name in entered:

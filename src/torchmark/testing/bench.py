@@ -20,7 +20,7 @@ class Bench:
     """The fixture of one test."""
 
     def __init__(self, recorder: Recorder, node: str) -> None:
-        self._recorder = recorder
+        self._recorder, self._node = recorder, node
         self._file, self._name = _named(node)
         self._timed: set[tuple[str, str]] = set()
 
@@ -42,7 +42,7 @@ class Bench:
         """
         count = f"-{len(self._timed) + 1}" if self._timed else ""
         case = f"{_word(self._file)}:{_word(self._name)}{f'.{_word(name)}' if name else count}"
-        if (case, device) in self._timed:
+        if (case, device) in self._timed or not self._recorder.claim(case, device, self._node):
             pytest.fail(f"{case} was timed already: give this step a name of its own", pytrace=False)
         self._timed.add((case, device))
         with machine_lock(wait=True):  # tests side by side would disturb one another
@@ -69,9 +69,9 @@ class Bench:
 
 def _named(node: str) -> tuple[str, str]:
     """The file and the test inside it, by which a result is found again: classes and folders tell equal names apart."""
-    path, bracket, values = node.partition("[")
-    file, *inside = path.split("::")
-    return file.replace("/", "."), ".".join(inside) + bracket + values
+    file, _, inside = node.partition("::")
+    path, bracket, values = inside.partition("[")
+    return file.replace("/", "."), path.replace("::", ".") + bracket + values
 
 
 def _word(text: str) -> str:

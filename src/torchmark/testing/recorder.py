@@ -28,6 +28,7 @@ class Recorder:
         self.budget_s = budget_s
         self._against, self._limit, self._label, self._out = against, limit, label, out
         self._compared: list[str] = []
+        self._owners: dict[tuple[str, str], str] = {}
         self._path: Path | None = None
 
     def add(self, result: Result) -> str:
@@ -44,6 +45,10 @@ class Recorder:
             reasons = [each.reason for each in comparison.unpaired if each.case == result.case.text]
             self._compared.append(f"{result.case.text}: not compared, {reasons[0] if reasons else 'no partner'}")
         return f"{slower[0].case} is slower than in {self._against}: {_words(slower[0])}" if slower else ""
+
+    def claim(self, case: str, device: str, node: str) -> bool:
+        """Whether no other test has timed something under this name on this device."""
+        return self._owners.setdefault((case, device), node) == node
 
     def keep(self) -> None:
         """Write the run file."""
