@@ -1,6 +1,6 @@
 """Does `torchmark fit` find what an exhaustive search finds, and is the machine safe from its probes?
 
-    python benchmarks/fit.py             three workloads under a limit, one with all the memory there is; about 25 minutes
+    python benchmarks/fit.py             three workloads under a limit, one with all memory there is; about 20 minutes
 
 Under a limit every size of a row is tried, in steps, those near the limit as often as `fit` tries its answer. The same
 work does not take the same memory in every process: glibc learns from what is freed, which pieces to map by themselves
