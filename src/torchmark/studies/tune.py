@@ -46,7 +46,7 @@ from torchmark.studies.axes import NUMBERS, Axes, combinations, variations
 from torchmark.studies.contest import Arena, Kept, Listen, Opening, Terms
 
 ROUNDS = 2  # between two cuts of the field, and of a pair at least
-PAIRS, FEW_PAIRS, LEAST_PAIRS = 5, 3, 2  # of fresh processes that confirm the gain
+PAIRS, FEW_PAIRS, LEAST_PAIRS = 5, 4, 2  # of fresh processes that confirm the gain
 DEAR_PAIR_S = 10.0  # a pair that takes longer than this is repeated fewer times
 FEWER_ROUNDS = 2  # of a pair than in a live comparison: the gain is known to be large enough to be worth a look
 SEARCH_SHARE = 0.7  # of the budget: after that nobody new enters
