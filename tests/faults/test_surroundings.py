@@ -83,7 +83,7 @@ def test_hardware_that_throttles_itself_is_named_as_the_cause(run, own_mounts, d
         f"""mount --bind {idle} /proc/stat
         mount -t tmpfs none /sys/devices/system/cpu/{core}
         mkdir {Path(count).parent}; echo 0 > {count}
-        (for number in $(seq 1200); do echo $number > {count}; sleep 0.05; done) &"""
+        (for number in $(seq 400); do echo $number > {count}; sleep 0.05; done) &"""
     )
     out = tmp_path / "run.jsonl"
     command = ("run", CASE, "--rigor", "quick", "--budget", "4s", "--target", "0.1%", "--out", str(out))

@@ -132,7 +132,7 @@ def test_the_compiler_is_seen_to_fold_the_listing() -> None:
 def test_the_right_way_beside_it_and_what_the_difference_is_made_of() -> None:
     (text,) = TINY["m1-chips"][:1]
     publication = tiny("m1-chips", text)
-    results = replicate(Request((publication,), ("cpu",), scale=0.5, budget_s=60.0, steady=True))
+    results = replicate(Request((publication,), ("cpu",), scale=0.5, budget_s=25.0, steady=True))
     assert set(results) == {text, text.removesuffix("+as-published")}
     (bias,) = put_beside(publication, list(results.values()), ["cpu"]).biases
     assert bias.share == pytest.approx(sum(cause.share for cause in bias.causes) + bias.rest)

@@ -32,6 +32,10 @@ GRACE_S = 2.0
 LEAVING_S = 1.0
 DYING_S = 10.0  # until a death that was seen has its exit code: a busy machine is late with it
 RESTART_S, STARTS = 0.2, 10
+# Who cancels a job ends its processes one after another: where the worker's turn came first, ours comes before its case
+# is called crashed, and not interrupted.
+OUR_TURN_S = 0.25
+_ENDED_BY_OTHERS = {-getattr(signal, name, 0) for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")} - {0}
 LONGEST_WAIT_S = 24 * 3600.0  # systems count the milliseconds of a wait in few bits
 # Networks are made from configurations, and nothing is ever fetched: libraries that could are told before they are
 # imported. Whoever wants a file of their own to fetch something sets them to 0.
@@ -220,6 +224,8 @@ def _attend(  # type: ignore[no-untyped-def]  # contexts have process classes of
                 return
             if message is None:
                 process.join(min(DYING_S, max(deadline - time.monotonic(), GRACE_S / 2)))  # before we kill it ourselves
+                if process.exitcode in _ENDED_BY_OTHERS:
+                    time.sleep(OUR_TURN_S)
                 yield Ended(None, *death_of(process.exitcode, memory_kills() > kills, phase))
                 return
             if isinstance(message, Measured | Surveyed | Refused):
