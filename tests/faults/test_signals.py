@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pty
 import signal
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from fcntl import ioctl
 from pathlib import Path
 
-import psutil
 import pytest
 
 from torchmark.store import load
@@ -129,24 +127,3 @@ def test_a_run_that_was_stopped_for_a_while_goes_on_as_if_nothing_was(begin, gat
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert statuses(tmp_path / "run.jsonl") == ["ok"] * 3
-
-
-def test_a_job_that_is_cancelled_worker_first_is_interrupted_and_not_crashed(begin, tmp_path, wait_until):
-    """As a cluster does it: one process after another is told to end."""
-    process = begin()
-    children = psutil.Process(process.pid).children(recursive=True)
-    wait_until(lambda: any(leads_session(child) for child in psutil.Process(process.pid).children(recursive=True)))
-    workers = [child for child in psutil.Process(process.pid).children(recursive=True) if leads_session(child)]
-    for each in (*workers, *children, psutil.Process(process.pid)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.terminate()
-    process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert statuses(tmp_path / "run.jsonl") == ["ok", "interrupted"]
-
-
-def leads_session(process: psutil.Process) -> bool:
-    try:
-        return os.getsid(process.pid) == process.pid and process.status() != psutil.STATUS_ZOMBIE
-    except (OSError, psutil.Error):
-        return False

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from torchmark.errors import DeviceError
+from torchmark.measure import launch
 from torchmark.measure.launch import Ended, Launcher, undisturbed
 from torchmark.measure.messages import Measured, MeasureJob, Message, Phase, Sampled, Surveyed, SurveyJob
 from torchmark.measure.sampling import Settings
@@ -91,6 +92,29 @@ def test_a_worker_that_does_not_answer_to_sigterm_is_killed(workers, play) -> No
     assert run(stop, timeout_s=4.0).status == "timeout"
     assert stopped
     assert not psutil.pid_exists(stopped[0])
+
+
+def test_who_is_told_to_end_after_its_worker_says_so_and_not_that_it_crashed(workers, play, monkeypatch) -> None:
+    """A cluster that cancels a job signals its processes one after another."""
+    play("fault=hang,after=0")
+    monkeypatch.setattr(launch, "OUR_TURN_S", 30.0)
+
+    def end(*_: object) -> None:
+        raise InterruptedError
+
+    def cancel(message: Message) -> None:
+        if isinstance(message, Phase) and message.name == "first step":
+            (worker,) = workers()
+            worker.kill()
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(InterruptedError):
+            run(cancel)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert workers() == []
 
 
 def test_a_worker_that_is_killed_in_the_middle_is_a_crash(workers, play) -> None:
