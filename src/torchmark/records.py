@@ -33,6 +33,7 @@ MOST_CASES = 10_000
 Text = Annotated[str, Meta(max_length=10_000)]
 Real = Annotated[float, Meta(ge=-1e100, le=1e100)]  # squares and products of what anybody measured are finite
 Status = Literal["ok", "oom", "host-oom", "timeout", "crashed", "unsupported", "wrong-result", "interrupted", "skipped"]
+NO_ROOM: tuple[Status, ...] = ("oom", "host-oom")
 # `as-published` is no judgement: the figure was got by a procedure that allows none.
 Verdict = Literal["contended", "throttled", "slowing", "drifting", "warming", "noisy", "stable", "as-published"]
 Estimand = Literal["median", "mean"]

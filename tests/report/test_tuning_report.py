@@ -204,6 +204,9 @@ def test_what_is_known_to_be_too_large_is_told_and_never_promised(run: Run, make
     assert "Batch 8 fits into 600 MB, and larger ones may; 16 does not." in render_fitted(
         run, DEFAULT, fitted, "table", 80
     )
+    died = replace(lost, result=make_result(status="crashed", estimate=None))
+    text = render_fitted(run, DEFAULT, replace(fitted, bound="memory", probes=(*probes, died)), "table", 80)
+    assert "Batch 8 is the largest that fits into 600 MB; 16 does not." in text
     nothing = Fitted("batch", "image", (), 6e8, "interrupted", 1)
     assert "Nothing is known" in render_fitted(run, DEFAULT, nothing, "table", 80)
 

@@ -13,7 +13,7 @@ from torchmark.analyze.configurations import name_of
 from torchmark.analyze.outliers import find_outliers
 from torchmark.analyze.pairing import join_machines
 from torchmark.analyze.roofline import LOADING
-from torchmark.records import Result, Run, parse_case
+from torchmark.records import NO_ROOM, Result, Run, parse_case
 
 BUSY = ("contended", "throttled")
 FIRST_STEP_S = 3.0  # a first step shorter than this is nobody's concern
@@ -140,7 +140,7 @@ def _fitting(run: Run) -> Iterator[Finding]:
         return
     found, name, largest = run.fitting, run.fitting.parameter, run.fitting.largest
     tried = [(result.params.get(name, result.case.params.get(name)), result) for result in run.results]
-    lost = ("oom", "host-oom", "crashed") if found.bound == "memory" else ("oom", "host-oom")
+    lost = (*NO_ROOM, "crashed") if found.bound == "memory" else NO_ROOM
     failed = [size for size, result in tried if isinstance(size, int) and result.status in lost and size > largest]
     beyond = min(failed, default=None)
     limit = f"{found.limit_bytes / 1e9:.3g} GB"
@@ -191,7 +191,7 @@ def _memory(results: Sequence[Result]) -> Iterator[Finding]:
     fits: dict[str, list[tuple[float, bool, str]]] = {}
     for result in results:
         batch = result.params.get("batch", result.case.params.get("batch"))
-        if isinstance(batch, int) and result.status in ("ok", "oom", "host-oom"):
+        if isinstance(batch, int) and result.status in ("ok", *NO_ROOM):
             others = {name: value for name, value in result.case.params.items() if name != "batch"}
             case = replace(result.case, params=others)
             fits.setdefault(case.text, []).append((batch, result.status == "ok", result.case.text))

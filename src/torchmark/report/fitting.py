@@ -10,7 +10,7 @@ from rich.text import Text
 
 from torchmark.analyze.fitting import TRIES, Fitted, Probe
 from torchmark.errors import UnknownName
-from torchmark.records import Case, Run
+from torchmark.records import NO_ROOM, Case, Run
 from torchmark.report import FORMATS, csv, json, markdown, units
 from torchmark.report.console import draw, quiet_table, section
 from torchmark.report.headings import machine_line
@@ -18,7 +18,6 @@ from torchmark.report.text import clean_run, clean_values, shorten
 
 VARYING = 1.02  # times the least peak of a size: what differs by more is worth a word
 _BAR = 24
-_NO_ROOM = ("oom", "host-oom")
 _CSV = ("case", "size", "fits", "status", "reason", "peak_bytes", "items_per_s", "step_s", "largest", "efficient")
 _BOUNDS = {
     "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
@@ -79,8 +78,10 @@ def answer(fitted: Fitted) -> str:
 
 
 def _too_large(fitted: Fitted) -> int | None:
-    """The smallest size that ran out of memory above the largest that fits."""
-    lost = [each.size for each in fitted.probes if each.result.status in _NO_ROOM and each.size > (fitted.largest or 0)]
+    """The smallest size above the largest that fits for which there was no room; where memory ended the search, a crash
+    was want of it, too."""
+    above = [each for each in fitted.probes if not each.fits and each.size > (fitted.largest or 0)]
+    lost = [each.size for each in above if fitted.bound == "memory" or each.result.status in NO_ROOM]
     return min(lost, default=None)
 
 

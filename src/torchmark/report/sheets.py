@@ -15,7 +15,7 @@ from rich.text import Text
 from torchmark.analyze.bias import Bias
 from torchmark.analyze.sheets import Own, Replicated, Row, Sheet
 from torchmark.errors import UnknownName
-from torchmark.records import Run
+from torchmark.records import NO_ROOM, Run
 from torchmark.report import FORMATS, csv, json, markdown, units
 from torchmark.report.console import draw, fold_case, quiet_table
 from torchmark.report.headings import machine_line, moment
@@ -152,7 +152,7 @@ def _grid(sheet: Sheet) -> tuple[list[str], list[list[str]]]:
 def _own_cell(own: Own, unit: str, examples: Sequence[str]) -> str:
     if own.value is not None:
         return ("~" if own.extrapolated else "") + like_printed(own.value, unit, examples)
-    if own.status in ("oom", "host-oom"):
+    if own.status in NO_ROOM:
         return "-"
     return own.status if own.status not in ("", "skipped") else own.reason.partition(". ")[0]
 
@@ -201,7 +201,7 @@ def _notes(sheet: Sheet) -> Iterator[str]:
 
 def _said(own: Own) -> Iterator[str]:
     """What a note must add to a cell; of what would take too long the cell says all."""
-    if own.status in ("oom", "host-oom"):
+    if own.status in NO_ROOM:
         yield f"- is out of memory: {own.reason}"
     elif own.status not in ("", "ok", "skipped"):
         yield own.reason

@@ -36,14 +36,13 @@ from torchmark.measure.outcomes import may_be_memory
 from torchmark.measure.sampling import DEFAULTS
 from torchmark.measure.session import result_of
 from torchmark.measure.ways import environment_of
-from torchmark.records import Case, Result, Work
+from torchmark.records import NO_ROOM, Case, Result, Work
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
 USUAL_SIZE = 8  # of an example whose size nobody has told
 PROBE_S = 1.0  # of timed steps at each size
 PROBE_SETTINGS = replace(DEFAULTS, budget_s=PROBE_S, min_time_s=PROBE_S / 4, target=0.03)
 COUNTED = {"sequence": "token"}  # sizes of an item that are counted themselves: a longer text is more work
-_NO_ROOM = ("oom", "host-oom")
 
 
 class Request(Struct, frozen=True):
@@ -111,7 +110,7 @@ class Study:
         """Libraries that are refused memory do not all say so: their crash is an answer where something smaller ran,
         and nothing as large has."""
         fitted = [each.size for each in self.probes.values() if each.fits]
-        return result.status in ("ok", *_NO_ROOM) or (0 < max(fitted, default=0) < size and may_be_memory(result))
+        return result.status in ("ok", *NO_ROOM) or (0 < max(fitted, default=0) < size and may_be_memory(result))
 
     def _is_too_small(self, newest: Result) -> bool:
         """Whether it may not work at all with so little, as a batch norm does not learn from one sample."""
