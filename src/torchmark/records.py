@@ -163,6 +163,7 @@ class Estimate(Struct, frozen=True):
     call_cost_s: Real = 0.0
     target: Real = 0.01
     duration_s: Real = 0.0
+    spread: Real | None = None  # relative, between fresh processes; None: unknown, so the interval holds within one
 
     @property
     def precision(self) -> float:
