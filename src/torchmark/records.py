@@ -164,6 +164,7 @@ class Estimate(Struct, frozen=True):
     target: Real = 0.01
     duration_s: Real = 0.0
     spread: Real | None = None  # relative, between fresh processes; None: unknown, so the interval holds within one
+    freedom: Real | None = None  # degrees of freedom of that spread
 
     @property
     def precision(self) -> float:
@@ -222,6 +223,9 @@ class Machine(Struct, frozen=True):
     power_mode: Name | None = None
     on_battery: bool | None = None
     devices: tuple[DeviceInfo, ...] = ()
+
+
+STEP, START_UP = "step", "start-up"  # the stage that every job has, and what happens before it
 
 
 class StageEstimate(Struct, frozen=True):
@@ -349,6 +353,7 @@ class Run(Struct, frozen=True):
     results: tuple[Result, ...] = ()
     process_spread: float | None = None  # relative spread between fresh processes, from the reference case
     problems: tuple[str, ...] = ()  # what was odd about the file, such as a torn last line
+    ended: bool = False  # it ended in order: nothing is left to be measured
     tuning: Tuning | None = None  # what `torchmark tune` concluded
     fitting: Fitting | None = None  # what `torchmark fit` did
 

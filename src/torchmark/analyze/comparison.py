@@ -3,7 +3,8 @@
 Step times are compared as logarithms, so that swapping the runs only turns every ratio over. Fresh processes of the
 same case differ by more than the interval inside one of them tells, so the interval of a ratio rests on the spread
 between processes: the case's own where it was measured in two or more, moderated by what the other cases of its run
-tell, else the one that its run measured on a reference case. Where neither is known, no answer is given.
+tell, else the one that its run measured on a reference case. Two runs differ as wholes, too (RUN_SPREAD). Where no
+spread is known, no answer is given.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ from torchmark.analyze.evidence import (
     chance_beyond,
     explained,
     holm,
-    moderated,
     sides_of,
-    total_variance,
     variance_of_rounds,
 )
 from torchmark.analyze.pairing import PLACES, Match, Pairing, Places, Unpaired, pair_runs, pair_within
+from torchmark.analyze.repeat import RUN_SPREAD, total_variance
 from torchmark.analyze.student import critical
 from torchmark.records import Result, Run
 
@@ -38,9 +38,6 @@ Answer = Literal["faster", "slower", "same", "unsure"]
 DIFFERENT = 0.01
 # Two times count as the same only where the whole interval lies within this: a larger difference is ruled out.
 SAME = 0.03
-# Two runs on one machine may differ as wholes, and neither of them can know. A mean over many cases would claim to be
-# surer than that, so each run is allowed this much.
-RUN_SPREAD = 0.01
 MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
 
 
@@ -131,7 +128,7 @@ def find_lost(comparisons: Sequence[Comparison]) -> tuple[Unpaired, ...]:
 def overall(families: Sequence[Family]) -> Family | None:
     """The geometric mean in which every workload counts once, however many cases of it there are.
 
-    Its interval holds however much the errors of the workloads depend on one another.
+    The errors of workloads are independent of one another, except that two runs may differ as wholes.
     """
     if not families:
         return None
@@ -139,11 +136,12 @@ def overall(families: Sequence[Family]) -> Family | None:
     center = math.fsum(math.log(family.ratio) for family in families) / count
     blame = math.fsum(family.explained for family in families) / count
     mean = Family("all workloads", sum(family.count for family in families), math.exp(center), explained=blame)
-    errors = [family.error for family in families if family.error is not None]
-    if len(errors) < count:
+    known = [(family.error, family.freedom or 1.0) for family in families if family.error is not None]
+    if len(known) < count:
         return mean
-    freedom = min(family.freedom or 1.0 for family in families)
-    return _judge([_with_interval(mean, math.fsum(errors) / count, freedom)])[0]
+    parts = [((error / count) ** 2, freedom) for error, freedom in known]
+    variance, freedom = total_variance([*parts, (2 * RUN_SPREAD**2, math.inf)])
+    return _judge([_with_interval(mean, math.sqrt(variance), freedom)])[0]
 
 
 def _compare(a: Run, b: Run, pairing: Pairing, axis: str | None) -> Comparison:
@@ -156,12 +154,12 @@ def _compare(a: Run, b: Run, pairing: Pairing, axis: str | None) -> Comparison:
             continue
         matches.append(match)
         known.append(both)
-    sides = list(zip(*(moderated([both[side] for both in known]) for side in (0, 1)), strict=True))
+    apart = 0.0 if a is b else 2 * RUN_SPREAD**2
     pairs = [
-        _pair(match, both, differences_of(match.a, match.b, a.header, b.header))
-        for match, both in zip(matches, sides, strict=True)
+        _pair(match, both, differences_of(match.a, match.b, a.header, b.header), apart)
+        for match, both in zip(matches, known, strict=True)
     ]
-    families = _families(pairs, sides, 0.0 if a is b else 2 * RUN_SPREAD**2)
+    families = _families(pairs, known, apart)
     return Comparison(tuple(pairs), (*unpaired, *pairing.unpaired), tuple(families), axis)
 
 
@@ -173,7 +171,8 @@ def _spreads(a: Run, b: Run) -> tuple[float | None, float | None]:
     return first, second
 
 
-def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference, ...]) -> Pair:
+def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference, ...], apart: float) -> Pair:
+    """`apart` is the variance that two runs add as wholes."""
     first, second = sides
     difference = min(max(second.center - first.center, -EVERYTHING), EVERYTHING)
     pair = Pair(
@@ -189,7 +188,8 @@ def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference,
     )
     if first.variance is None or second.variance is None:
         return pair
-    variance, freedom = total_variance([(first.variance, first.freedom), (second.variance, second.freedom)])
+    parts = [(first.variance, first.freedom), (second.variance, second.freedom), (apart, math.inf)]
+    variance, freedom = total_variance(parts)
     return _with_interval(pair, math.sqrt(variance), freedom)
 
 

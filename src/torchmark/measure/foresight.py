@@ -13,12 +13,19 @@ from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
 
 FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only how two kinds of work compare by it means anything
+STARTING_S = 0.2  # a worker that is forked, and put away again
 _APART = (START, "steps", "preheat", "job")  # the first start also waits for what all later ones share
 
 
 def preparing_s(result: Result) -> float:
     """What was spent before the first step that counts."""
     return sum(seconds for name, seconds in result.phases_s.items() if name not in _APART)
+
+
+def process_s(result: Result) -> float:
+    """What another process takes: numbers are checked and stages of a job timed in the first one only."""
+    once = (START, "preheat", "check", "job")
+    return sum(seconds for name, seconds in result.phases_s.items() if name not in once) + STARTING_S
 
 
 def cost_s(work: Work | None) -> float:
@@ -37,4 +44,4 @@ def least_s(case: Case, known: Iterable[Result]) -> float | None:
     cost = cost_s(find_workload(case.workload).work(full_params(case), setting))
     paces = [estimate.center_s / cost_s(each.work) for each, estimate in seen if cost_s(each.work)]
     step_s = cost * median(paces) if cost and paces else median(estimate.center_s for _, estimate in seen)
-    return median(preparing_s(each) for each, _ in seen) + FEWEST_SAMPLES * step_s
+    return median(preparing_s(each) for each, _ in seen) + (FEWEST_SAMPLES + 1) * step_s  # the first one is slow

@@ -67,13 +67,17 @@ class Concluded(Struct, frozen=True, tag_field="kind", tag="concluded"):
     fitting: Fitting | None = None
 
 
+class Ended(Struct, frozen=True, tag_field="kind", tag="ended"):
+    """The run ended in order, so nothing is left to be measured unless more is asked for."""
+
+
 class Checksum(Struct, frozen=True, tag_field="kind", tag="checksum"):
     """Of all bytes before this line, written when a run ends in order: it tells accidents, not liars."""
 
     sha256: Name
 
 
-Line = Header | Started | Samples | Finished | Spread | Concluded | Checksum
+Line = Header | Started | Samples | Finished | Spread | Concluded | Ended | Checksum
 
 
 class RunName(Struct, frozen=True):

@@ -18,6 +18,7 @@ from torchmark.store.lines import (
     SAMPLES_BYTES,
     Checksum,
     Concluded,
+    Ended,
     Finished,
     Header,
     Line,
@@ -52,6 +53,7 @@ class _Story:
         self.spread: float | None = None
         self.tuning: Tuning | None = None
         self.fitting: Fitting | None = None
+        self.ended = False
         self.problems: list[str] = []
         self._weights: dict[str, int] = {}  # of the results that count so far
         self._weight = self._sample_count = 0
@@ -63,7 +65,7 @@ class _Story:
                     raise damaged(path, number, "a second header")
                 self.header = line.header
             case Started():
-                self.running[line.case] = line.process
+                self.running[line.case], self.ended = line.process, False
                 self.began.setdefault(line.case, number)
             case Samples():
                 self.samples.setdefault(line.case, {})[line.process] = line.samples_s
@@ -73,6 +75,8 @@ class _Story:
                 self.spread = line.process_spread
             case Concluded():
                 self.tuning, self.fitting = line.tuning or self.tuning, line.fitting or self.fitting
+            case Ended():
+                self.ended = True
             case Checksum():
                 pass  # `torchmark check` looks at it
 
@@ -117,6 +121,7 @@ def load(path: str | Path, samples: bool = False) -> Run:
         problems=(*story.problems, *_unfinished(story)),
         tuning=story.tuning,
         fitting=story.fitting,
+        ended=story.ended,
     )
 
 

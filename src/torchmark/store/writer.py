@@ -16,7 +16,18 @@ from msgspec.structs import replace
 
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION, Fitting, Result, RunHeader, Tuning
-from torchmark.store.lines import Checksum, Concluded, Finished, Header, Line, Samples, Spread, Started, encode_line
+from torchmark.store.lines import (
+    Checksum,
+    Concluded,
+    Ended,
+    Finished,
+    Header,
+    Line,
+    Samples,
+    Spread,
+    Started,
+    encode_line,
+)
 from torchmark.store.reader import read_header, sound_bytes
 
 FREE_BYTES = 16 << 20  # a long run with all its samples
@@ -113,6 +124,10 @@ class RunWriter:
             self._write(Concluded(tuning=conclusion))
         else:
             self._write(Concluded(fitting=conclusion))
+
+    def ended(self) -> None:
+        """All that the run was to measure is there."""
+        self._write(Ended())
 
     def seal(self) -> None:
         """A checksum of all that is there, so that an accident on the file's way to somebody can be told."""
