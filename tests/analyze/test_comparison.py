@@ -99,8 +99,8 @@ def test_clear_differences_are_told_and_equal_times_are_the_same() -> None:
 def test_a_difference_of_less_than_one_percent_is_no_difference() -> None:
     quiet = (-0.0001, 0.0, 0.0001)
     (pair,) = compare_runs(run_of(processes(1e-3, *quiet)), run_of(processes(1.008e-3, *quiet))).pairs
-    assert pair.low > 1
-    assert pair.verdict == "same"
+    assert pair.verdict in ("same", "unsure")
+    assert 1 - pair.low > 0.015  # two runs differ by that much as wholes, however well their processes agree
 
 
 def test_processes_that_disagree_leave_it_open() -> None:
@@ -259,7 +259,7 @@ def test_a_family_is_surer_than_its_cases_unless_whole_rounds_were_disturbed() -
 
 def test_with_more_runs_every_answer_needs_more_evidence() -> None:
     rows = [processes(1e-3, -0.01, 0.0, 0.01)]
-    a, b = run_of(*rows), run_of(processes(1.07e-3, -0.01, 0.0, 0.01))
+    a, b = run_of(*rows), run_of(processes(1.06e-3, -0.01, 0.0, 0.01))
     assert compare_runs(a, b).pairs[0].verdict == "slower"
     many = compare_all([a, *[b] * 40])
     assert len(many) == 40

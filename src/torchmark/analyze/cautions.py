@@ -19,7 +19,7 @@ def cautions_of(result: Result) -> tuple[Caution, ...]:
         return ()  # one figure alone warns about nothing
     if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
         return (_OF_RESULTS["implausible"](result, estimate),) if "implausible" in estimate.flags else ()
-    found = [_verdict_caution(estimate)]
+    found = [_verdict_caution(estimate), _failed(result)]
     found += [rule(estimate) for flag, rule in _FLAGS.items() if flag in estimate.flags]
     found += [rule(result, estimate) for flag, rule in _OF_RESULTS.items() if flag in estimate.flags]
     if estimate.sample_count < FEW_SAMPLES:
@@ -124,6 +124,13 @@ def _beyond(result: Result) -> str:
 
 def _busy_share(estimate: Estimate) -> float:
     return min((estimate.device_step_s or 0.0) / estimate.wall_step_s, 1.0) if estimate.wall_step_s else 0.0
+
+
+def _failed(result: Result) -> Caution | None:
+    """A process that failed after others had succeeded."""
+    if result.status != "ok" or not result.reason:
+        return None
+    return Caution("process-failed", result.reason, "The figure is that of the other processes; run the case again")
 
 
 def _few_samples(estimate: Estimate) -> Caution:

@@ -138,7 +138,7 @@ def _check_combined(estimate: Estimate, processes: Sequence[Estimate], same_meth
     expected, size = combine(processes), _size(processes)
     if estimate.spread is not None and estimate.freedom:  # which all cases of the run have a part in
         spread = Spread(estimate.spread**2, estimate.freedom)
-        expected = with_interval(replace(expected, center_s=estimate.center_s), spread, len(processes))
+        expected = with_interval(expected, spread, len(processes))
     for name in (*_SUMMED_UP, *(_BY_METHOD if same_method else ())):
         told, found = getattr(estimate, name), getattr(expected, name)
         if not _close(told, found, EXACT, size if name in ("center_s", "low_s", "high_s") else 0.0):

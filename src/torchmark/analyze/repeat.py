@@ -25,6 +25,7 @@ RUN_SPREAD = 0.01
 # A borrowed spread stems from a handful of processes of another case: about as much evidence as five processes give.
 BORROWED_FREEDOM = 4.0
 _NORMAL_REACH = critical(math.inf, CHANCE)
+LEAST_MARGIN = 1.1 * _NORMAL_REACH * math.sqrt(2) * RUN_SPREAD  # about 3%: more processes bring it no lower
 
 
 class Spread(Struct, frozen=True):

@@ -21,8 +21,7 @@ from torchmark.workloads.own.files import find_file, split_name
 
 # Quick means five minutes by the clock: looking at the machine and what the last case does after its steps come on top.
 SUITE_BUDGETS = {"quick": 275.0, "standard": 1800.0, "full": 6 * 3600.0}
-# Runs of one machine differ by 2.8% at best (analyze/repeat.py), so that no ± is smaller.
-TARGET = 0.03
+TARGET = 0.03  # of ±, which runs of one machine hardly ever bring below that
 CASE_BUDGETS: dict[Rigor, float] = {"quick": 5.0, "default": 15.0, "rigorous": 60.0}
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.grades import margin_of
-from torchmark.analyze.repeat import typical_spread, with_intervals
+from torchmark.analyze.repeat import LEAST_MARGIN, typical_spread, with_intervals
 from torchmark.analyze.roofline import NONE, Ceilings
 from torchmark.analyze.summary import combine_results, process_spread
 from torchmark.errors import DeviceError, TorchmarkError
@@ -202,7 +202,9 @@ class Session:
         if len(so_far) < self._plan.processes:
             return fixed or self._cost_s(case) <= self._left_s
         margin = margin_of(estimate) if (estimate := self._told[case.text].estimate) else None
-        done = fixed or len(so_far) >= MOST_PROCESSES or margin is None or margin <= self._plan.target
+        done = (
+            fixed or len(so_far) >= MOST_PROCESSES or margin is None or margin <= max(self._plan.target, LEAST_MARGIN)
+        )
         return not done and self._cost_s(case) <= self._left_s
 
     def _gain(self, case: Case) -> float:
