@@ -110,14 +110,14 @@ def test_wrong_input_is_one_line_with_the_cure_and_nothing_is_started(capsys, tm
 def test_a_time_is_read_as_people_write_it(capsys) -> None:
     for text in ("90", "90s", "1.5m", "1m30s", "90000ms", "0.025h"):
         assert cli.main(["run", CASES[0], "--budget", text, "--dry-run"]) == 0
-        assert "1 case, 3 processes each, at most 90.0 s each, 90.0 s in all" in capsys.readouterr().out
+        assert "1 case, at least 3 processes each, at most 90.0 s in all" in capsys.readouterr().out
 
 
 def test_a_dry_run_shows_the_cases_and_measures_nothing(capsys, tmp_path: Path) -> None:
     assert cli.main(["run", *CASES, "--budget", "3m", "--dry-run"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[:3] == CASES
-    assert "3 cases, 3 processes each" in out[-1]
+    assert "3 cases, at least 3 processes each" in out[-1]
     assert not (tmp_path / "home").exists()
 
 
@@ -154,7 +154,7 @@ def test_a_run_is_measured_kept_and_found_again_by_its_label(capsys, tmp_path: P
     assert "stable" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out + err
-    assert err.count("process 3/3") == 2  # where nobody watches, every process leaves one line
+    assert err.count("process 3 ") == 2  # where nobody watches, every process leaves one line
     (path,) = (tmp_path / "home").glob("*.jsonl")
     stored = load(path)
     assert stored.header.cases == tuple(CASES[:2])

@@ -96,7 +96,7 @@ def test_what_the_budget_has_no_time_for_is_skipped_with_the_reason(play) -> Non
     assert [event.case for event in seen if isinstance(event, Started)] == [FIRST]
     reason = found[SECOND.text].reason or ""
     assert re.fullmatch(
-        r"1 processes need about \d+ s, and 0 s of the budget of 0\.3 s are left for it\. "
+        r"it needs about \d+ s, and 0 s of the budget of 0\.3 s are left for it\. "
         "Give it more time with --budget, or run it by itself",
         reason,
     )

@@ -28,7 +28,7 @@ from torchmark.analyze.evidence import (
     variance_of_rounds,
 )
 from torchmark.analyze.pairing import PLACES, Match, Pairing, Places, Unpaired, pair_runs, pair_within
-from torchmark.analyze.repeat import RUN_SPREAD, total_variance
+from torchmark.analyze.repeat import MOST_FREEDOM, RUN_SPREAD, total_variance, with_known
 from torchmark.analyze.student import critical
 from torchmark.records import Result, Run
 
@@ -38,7 +38,6 @@ Answer = Literal["faster", "slower", "same", "unsure"]
 DIFFERENT = 0.01
 # Two times count as the same only where the whole interval lies within this: a larger difference is ruled out.
 SAME = 0.03
-MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
 
 
 class Pair(Struct, frozen=True):
@@ -140,7 +139,7 @@ def overall(families: Sequence[Family]) -> Family | None:
     if len(known) < count:
         return mean
     parts = [((error / count) ** 2, freedom) for error, freedom in known]
-    variance, freedom = total_variance([*parts, (2 * RUN_SPREAD**2, math.inf)])
+    variance, freedom = with_known(*total_variance(parts), 2 * RUN_SPREAD**2)
     return _judge([_with_interval(mean, math.sqrt(variance), freedom)])[0]
 
 
@@ -188,8 +187,8 @@ def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference,
     )
     if first.variance is None or second.variance is None:
         return pair
-    parts = [(first.variance, first.freedom), (second.variance, second.freedom), (apart, math.inf)]
-    variance, freedom = total_variance(parts)
+    between = total_variance([(first.variance, first.freedom), (second.variance, second.freedom)])
+    variance, freedom = with_known(*between, apart)
     return _with_interval(pair, math.sqrt(variance), freedom)
 
 

@@ -24,6 +24,7 @@ CHANCE = 0.05
 RUN_SPREAD = 0.01
 # A borrowed spread stems from a handful of processes of another case: about as much evidence as five processes give.
 BORROWED_FREEDOM = 4.0
+MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
 _NORMAL_REACH = critical(math.inf, CHANCE)
 LEAST_MARGIN = 1.1 * _NORMAL_REACH * math.sqrt(2) * RUN_SPREAD  # about 3%: more processes bring it no lower
 
@@ -59,16 +60,31 @@ def total_variance(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return total * largest, total**2 / doubt if doubt > 0 else math.inf
 
 
+def with_known(variance: float, freedom: float, known: float) -> tuple[float, float]:
+    """An estimated variance and one that is known: their sum, and the freedom at which an interval of it reaches as far
+    as those of both together. (Satterthwaite's would be too large where the estimate is small by chance.)"""
+    total = variance + known
+    if total == 0 or known == 0 or freedom >= MOST_FREEDOM:
+        return total, freedom
+    squares = critical(freedom, CHANCE) ** 2 * variance + _NORMAL_REACH**2 * known
+    wanted = math.sqrt(squares / total)
+    low, high = math.log(freedom), math.log(MOST_FREEDOM)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if critical(math.exp(middle), CHANCE) > wanted else (low, middle)
+    return total, math.exp(high)
+
+
 def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
     """The estimate over `count` processes with the interval in which a repeat would land."""
-    total, freedom = total_variance([(2 * spread.variance / count, spread.freedom), (2 * RUN_SPREAD**2, math.inf)])
+    total, freedom = with_known(2 * spread.variance / count, spread.freedom, 2 * RUN_SPREAD**2)
     reach = min(critical(freedom, CHANCE) * math.sqrt(total), 10.0)
     return replace(
         estimate,
         low_s=estimate.center_s * math.exp(-reach),
         high_s=estimate.center_s * math.exp(reach),
         spread=math.sqrt(spread.variance),
-        freedom=min(spread.freedom, 1e9),
+        freedom=min(spread.freedom, MOST_FREEDOM),
     )
 
 

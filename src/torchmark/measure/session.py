@@ -231,7 +231,7 @@ class Session:
         if room_s >= LEAST_SHARE_S and (needed_s is None or needed_s <= room_s):
             return None
         needed_s = self._needed_s(case)
-        needs = "" if needed_s is None else f"{self._plan.processes} processes need about {needed_s:.0f} s, and "
+        needs = "" if needed_s is None else f"it needs about {max(needed_s, 1):.0f} s, and "
         reason = (
             f"{needs}{max(room_s, 0.0):.0f} s of the budget of {self._plan.budget_s:g} s are left for it. "
             "Give it more time with --budget, or run it by itself"
