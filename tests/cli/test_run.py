@@ -226,6 +226,27 @@ def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
     assert out.read_text() == elsewhere
 
 
+def test_a_complete_run_is_complete(tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    assert run("run", CASES[0], "--budget", "10s", "--out", str(out)).returncode == 0
+    before = out.read_bytes()
+    done = run("run", "--resume", str(out))
+    assert done.returncode == 0
+    assert "This run is complete; nothing was measured." in done.stderr
+    assert out.read_bytes() == before
+    more = run("run", "--resume", str(out), "--budget", "5s")
+    assert more.returncode == 0, more.stderr
+    assert len(load(out).results[0].processes) > 3
+
+
+def test_no_figure_is_lost_when_the_budget_ends(tmp_path: Path) -> None:
+    """The first process takes most of the budget, the second one does not fit any more."""
+    out = tmp_path / "run.jsonl"
+    done = run("run", CASES[0], "--budget", "4s", "--out", str(out), fake="stream=iid2,step=0.5,sleep=on")
+    assert done.returncode == 0, done.stderr
+    assert load(out).results[0].status == "ok"
+
+
 def test_two_runs_do_not_measure_at_once_unless_they_want_to(tmp_path: Path) -> None:
     out = tmp_path / "run.jsonl"
     process = start(*CASES, "--steps", "10000", "--out", str(out))

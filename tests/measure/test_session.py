@@ -133,6 +133,30 @@ def test_a_case_keeps_what_it_has_when_the_time_for_more_processes_is_gone(play)
     assert 1 <= len(found.processes) <= 3
 
 
+def test_a_later_process_that_fails_leaves_the_figure_as_it_is(play) -> None:
+    play("stream=iid2,step=0.01")
+    under_way = Session(replace(PLAN, cases=(FIRST,)), None, lambda _: None).events()
+    seen = [next(under_way), next(under_way)]  # the first process
+    play("fault=oom")
+    seen += list(under_way)
+    assert [event.process for event in seen if isinstance(event, Started)] == [0, 1]  # and it is not tried again
+    found = latest(seen)[FIRST.text]
+    assert found.status == "ok"
+    assert found.estimate is not None
+    assert found.estimate.center_s == pytest.approx(0.01, rel=0.05)
+    assert "out of memory" in (found.reason or "")
+    assert "process-failed" in {caution.kind for caution in found.cautions}
+
+
+def test_more_is_measured_only_when_asked_for(play, make_header) -> None:
+    play("stream=iid2,step=0.01")
+    done = results_so_far(stored(events(), make_header))
+    assert not [event for event in events(done=done) if isinstance(event, Started)]
+    more = events(replace(PLAN, more=True, budget_s=5.0), done)
+    assert latest(more)
+    assert all(len(result.processes) > 3 for result in latest(more).values())
+
+
 def stored(seen: list[Event], make_header) -> Run:
     return Run(make_header(tuple(case.text for case in PLAN.cases)), tuple(latest(seen).values()))
 

@@ -192,6 +192,7 @@ def plan_rest(run: Run, path: Path, options: dict[str, Any]) -> tuple[Plan, dict
         data=options["data"],
         guarded=header.guarded,
         rendezvous=find_rendezvous(cases, options),
+        more=run.ended,
     )
     return plan, done
 

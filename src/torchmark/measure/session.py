@@ -59,6 +59,7 @@ class Plan(Struct, frozen=True):
     data: str | None = None  # folder with the real data sets
     guarded: bool = False  # leave out what would not fit into memory: nobody asked for it by name
     rendezvous: Rendezvous | None = None  # where the nodes of the run meet, if there are several
+    more: bool = False  # use the whole budget, however precise the results are by then
 
     @property
     def processes(self) -> int:
@@ -202,10 +203,10 @@ class Session:
         if len(so_far) < self._plan.processes:
             return fixed or self._cost_s(case) <= self._left_s
         margin = margin_of(estimate) if (estimate := self._told[case.text].estimate) else None
-        done = (
-            fixed or len(so_far) >= MOST_PROCESSES or margin is None or margin <= max(self._plan.target, LEAST_MARGIN)
-        )
-        return not done and self._cost_s(case) <= self._left_s
+        if fixed or margin is None or len(so_far) >= MOST_PROCESSES:
+            return False
+        imprecise = self._plan.more or margin > max(self._plan.target, LEAST_MARGIN)
+        return imprecise and self._cost_s(case) <= self._left_s
 
     def _gain(self, case: Case) -> float:
         """By how much a process narrows the interval, for each second that it takes."""
