@@ -222,7 +222,7 @@ def test_factors_are_of_speed_and_stand_by_workload_or_by_run(wide_run: Run, slo
     assert resnet.value == pytest.approx(1 / 0.7)
     assert resnet.low < resnet.value < resnet.high
     assert "faster" in resnet.figure
-    assert "On average 0.926x the speed" in panels["bert-encode"].mean
+    assert "On average 0.926× the speed" in panels["bert-encode"].mean
     third = replace(slower_run, header=replace(slower_run.header, id="ff", label="third"))
     by_run = ratios.find_panels([wide_run, slower_run, third], baseline=2)
     assert [panel.title for panel in by_run] == ["workstation", "after-upgrade"]
@@ -316,7 +316,7 @@ def test_the_card_shows_one_figure_for_each_workload_with_its_verdict(wide_run: 
         "2026-11-15",
     ):
         assert text in card
-    assert "1.43x" in render_card(slower_run, "0.1.0", wide_run)
+    assert "1.43×" in render_card(slower_run, "0.1.0", wide_run)
     assert is_own_page(card.encode())
 
 

@@ -62,8 +62,8 @@ def test_sizes_and_work() -> None:
     assert units.size(512) == "512 B"
     assert units.bandwidth(12.4e9) == "12.4 GB/s"
     assert units.arithmetic(1.81e12) == "1.81 TFLOP/s"
-    assert units.factor(1.0234) == "1.023x"
-    assert units.factor(26.04) == "26.0x"
+    assert units.factor(1.0234) == "1.023×"
+    assert units.factor(26.04) == "26.0×"
 
 
 @given(st.floats(1e-12, 1e15))

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.claims import CLAIMS, PUBLISHED_FACTOR, Claim, device_name, is_published, times
+from torchmark.analyze.claims import CLAIMS, PUBLISHED_FACTOR, Claim, device_name, times
 from torchmark.analyze.comparison import Comparison, compare_all, compare_within, overall
 from torchmark.analyze.configurations import name_of
 from torchmark.analyze.outliers import find_outliers
 from torchmark.analyze.pairing import join_machines
+from torchmark.analyze.published import is_published
 from torchmark.analyze.roofline import LOADING
 from torchmark.records import NO_ROOM, Result, Run, parse_case
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
+from torchmark.analyze.published import is_published as is_published  # for those who ask about figures
 from torchmark.records import Bound, Estimate, Result, Run
 from torchmark.report.units import NOTHING, duration, percent, relative
 
 UNKNOWN = "±?"  # of one process, where it is not known how far others would differ
-
-
-def is_published(result: Result) -> bool:
-    """Whether it was timed the way that a publication did: there is one figure and nothing about how sure it is."""
-    return result.case.protocol == "as-published"
 
 
 def common_flags(results: Sequence[Result]) -> frozenset[str]:

@@ -125,7 +125,7 @@ def _peak_note(tuned: Tuned) -> list[str]:
 
 
 def _bound(value: float) -> str:
-    return units.factor(value).removesuffix("x")
+    return units.factor(value).removesuffix("×")
 
 
 def _parts(run: Run, tuned: Tuned, width: int) -> list[RenderableType]:

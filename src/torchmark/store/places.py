@@ -69,12 +69,20 @@ def list_runs() -> tuple[StoredRun, ...]:
 def find_run(text: str) -> Path:
     """The file that a person means: a path, `last`, `last~1`, a label, or the beginning of an id.
 
-    A publication comes before labels and has no file: `load_runs` gives its runs.
+    What is published has no file: `load_runs` gives its runs.
     """
+    found = find_stored(text)
+    if found is None:
+        raise UsageError(f"'{text}' is published and has no run file", "`torchmark runs` lists the runs that are here")
+    return found
+
+
+def find_stored(text: str) -> Path | None:
+    """The file of a run, or None where a publication or one of its machines is meant."""
     if _is_file(text):
         return Path(text)
-    if is_publication(text):
-        raise UsageError(f"'{text}' is published and has no run file", "`torchmark runs` lists the runs that are here")
+    if text.partition("/")[0] in publications.names():
+        return None
     runs = _named_runs()
     back = re.fullmatch(r"last(?:~([0-9]{1,6}))?", text)
     if back:
@@ -87,13 +95,9 @@ def find_run(text: str) -> Path:
         raise _ambiguous(text, [name for _, name in named])
     if os.sep in text or text.endswith(".jsonl"):
         raise UsageError(f"there is no file '{text}'", "`torchmark runs` lists the runs that are here")
-    names = [each for _, name in runs for each in (name.label, name.id) if each]
-    raise UnknownName("run", text, ["last", *names[: 2 * _SHOWN], *publications.names()])
-
-
-def is_publication(text: str) -> bool:
-    """Whether a publication or one of its machines is named; a file of that name comes first."""
-    return text.partition("/")[0] in publications.names() and not _is_file(text)
+    if publications.find_hardware(text):
+        return None
+    raise _unknown(text, [each for _, name in runs for each in (name.label, name.id) if each])
 
 
 def _data_folder() -> Path:
@@ -158,6 +162,14 @@ def _from_last(paths: list[Path], back: int) -> Path:
     if back >= len(paths):
         raise UsageError(f"'last~{back}' is further back than the first run", f"The oldest is last~{len(paths) - 1}")
     return paths[back]
+
+
+def _unknown(text: str, names: list[str]) -> UnknownName:
+    """Published machines are many: only the one that is nearly it is suggested."""
+    import difflib  # costs start-up time that only a mistake should pay
+
+    near = difflib.get_close_matches(text, publications.hardware_titles(), n=1)
+    return UnknownName("run", text, ["last", *names[: 2 * _SHOWN], *publications.names(), *near])
 
 
 def _ambiguous(text: str, names: list[RunName]) -> UsageError:

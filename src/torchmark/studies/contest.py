@@ -163,7 +163,7 @@ class Arena:
 
     def _drop(self, case: Case, side: Elsewhere, stepped: Stepped, times: float) -> None:
         reason = f"dropped: in its first warm step, of {stepped.step_s:.3g} s, "
-        reason += f"an item took {times:.3g} times as long as with the best"
+        reason += f"it was {1 / times:.2g}× as fast as the best"
         self._keep(case, Result(case, "skipped", reason=reason, phases_s={"first step": stepped.first_s}))
         side.close()
 
