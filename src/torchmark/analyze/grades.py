@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from statistics import mean, stdev
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.summary import process_spread
 from torchmark.records import Contention, Estimate, Result
 
 Word = Literal["good", "fair", "poor"]
@@ -64,7 +64,7 @@ def taken_share(contention: Contention) -> float:
 
 
 def is_disturbed(result: Result) -> bool:
-    """Whether no conclusion may rest on it: it has no figure, a poor grade, or others took over 10% of the processor."""
+    """Whether no conclusion may rest on it: no figure, a poor grade, or others took over 10% of the processor."""
     grade = grade_of(result)
     if grade is None:  # failed, or published: a published figure has no grade
         return result.status != "ok" or result.estimate is None
@@ -82,8 +82,9 @@ def with_spread(result: Result, borrowed: float | None = None) -> Result:
     estimate = result.estimate
     if estimate is None or estimate.spread is not None or estimate.verdict == "as-published":
         return result
-    if len(result.processes) > 1:
-        return replace(result, estimate=replace(estimate, spread=process_spread(result.processes)))
+    centers = [process.center_s for process in result.processes]
+    if len(centers) > 1 and mean(centers) > 0:
+        return replace(result, estimate=replace(estimate, spread=stdev(centers) / mean(centers)))
     if borrowed is None:
         return result
     center, reach = estimate.center_s, _REACH * borrowed * estimate.center_s
