@@ -13,7 +13,6 @@ from torchmark.analyze.findings import find_all
 from torchmark.records import (
     Contention,
     Estimate,
-    Fitting,
     JobEstimate,
     Machine,
     Result,
@@ -21,7 +20,6 @@ from torchmark.records import (
     RunHeader,
     StageEstimate,
     Trend,
-    Tuning,
     Work,
     parse_case,
 )
@@ -189,37 +187,6 @@ def test_what_single_results_say() -> None:
         "memory": "bert-classify/train fits into mps with batch 64, and not with 256",
         "first-step": "The first step of resnet50/infer took 8 s, 80× as long as a later one",
     }
-
-
-def test_what_a_search_came_to_comes_first() -> None:
-    default, winner = (
-        parse_case(f"resnet50/infer@cpu/float32{more}") for more in ("", "+compile+layout=channels-last")
-    )
-    measured = result(default.text, 1.0), result(winner.text, 0.5)
-    won = run_of(*measured, tuning=Tuning(default, winner, 2.0, 1.9, 2.1, 3))
-    assert find_all([won])[0].text == "channels-last + compile: resnet50/infer is 2.0× as fast (1.90× to 2.1×)"
-    assert find_all([won, run_of(result("mlp/infer@cpu/float32", 1.0))])[0].kind == "tuning"
-    lost = run_of(*measured, tuning=Tuning(default, default, pairs=3))
-    assert (
-        find_all([lost])[0].text == "Nothing that was tried makes resnet50/infer faster than the default beyond chance"
-    )
-    (doubtful, *_) = find_all([run_of(*measured, tuning=Tuning(default, winner))])
-    assert "which was not confirmed" in doubtful.text
-
-
-def test_what_fits_is_told_with_the_limit_that_it_fits_into() -> None:
-    tried = [result(f"mlp/train:batch={batch}@cpu/float32", 0.1 * batch) for batch in (8, 16, 24)]
-    beyond = Result(parse_case("mlp/train:batch=28@cpu/float32"), "oom")
-    case = parse_case("mlp/train@cpu/float32")
-    searched = run_of(*tried, beyond, fitting=Fitting(case, "batch", 2e9, "memory", 24, 3, 16))
-    (told,) = [finding for finding in find_all([searched]) if finding.kind in ("fitting", "memory")]
-    assert told.text == "mlp/train fits into 2 GB with batch 24, and not with 28; batch 16 is the most efficient"
-    assert told.cases == tuple(f"mlp/train:batch={batch}@cpu/float32" for batch in (16, 24, 28))
-    nothing = run_of(beyond, fitting=Fitting(case, "batch", 2e9, "memory"))
-    assert find_all([nothing]) == ()
-    short = run_of(*tried, beyond, fitting=Fitting(case, "batch", 2e9, "time", 24, 1, 16))
-    (told,) = [finding for finding in find_all([short]) if finding.kind == "fitting"]
-    assert "with batch 24, and not with 28; larger ones may, too; batch 16 is" in told.text
 
 
 def test_a_task_that_waits_for_its_data_is_named_once() -> None:

@@ -57,6 +57,14 @@ def test_relative(share: float, text: str) -> None:
     assert units.relative(share) == text
 
 
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(2 << 30, "2 GiB"), (3 << 29, "1.5 GiB"), (700 << 20, "700 MiB"), (2e9, "2.00 GB"), (5, "5 B")],
+)
+def test_a_limit_is_printed_as_people_write_it(count: float, text: str) -> None:
+    assert units.memory_limit(count) == text
+
+
 def test_sizes_and_work() -> None:
     assert units.size(1.81e9) == "1.81 GB"
     assert units.size(512) == "512 B"

@@ -132,6 +132,7 @@ def _keep(study: Study, found: LiveComparison, plan: Plan, label: str) -> list[s
         header = _header(plan, live, len(found.ratios), f"{label}-{side.name.lower()}")
         with RunWriter.create(new_path(header), header) as writer:
             _write(writer, study.processes[side.name], live.result)
+            writer.concluded(found.conclusion(side.name))
         ids.append(header.id)
     return ids
 

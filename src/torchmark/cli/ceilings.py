@@ -6,7 +6,7 @@ import contextlib
 
 import click
 
-from torchmark.analyze.roofline import NONE, Ceilings, ceilings_of, merge
+from torchmark.analyze.roofline import NONE, Ceilings, ceilings_of, merge, split_disturbed
 from torchmark.errors import StoreError
 from torchmark.records import Machine, Run
 from torchmark.store import find_limits, load
@@ -19,7 +19,8 @@ def stored_ceilings(machine: Machine) -> Ceilings:
         for path in find_limits(machine, device):
             with contextlib.suppress(StoreError):  # a file that went or was spoilt says nothing, and harms nobody
                 run = load(path)
-                results = [result for result in run.results if result.case.device == device.name]
+                own = [result for result in run.results if result.case.device == device.name]
+                results, _ = split_disturbed(own)  # a run of an older version may hold some
                 found = merge(found, ceilings_of(results, run.header.id))
     return found
 

@@ -15,6 +15,7 @@ from torchmark.records import Result, Run
 from torchmark.report import context, costs, money, results, scaling
 from torchmark.report.charts import bars, curves, ratios, roofline, strips, workers
 from torchmark.report.charts.series import Series, find_series, full_name, machine_name, run_names
+from torchmark.report.conclusions import conclusion
 from torchmark.report.draw import Chart, draw
 from torchmark.report.elements import Card, Cell, card_grid, data_table
 from torchmark.report.headings import moment
@@ -111,7 +112,9 @@ def _findings(runs: Sequence[Run]) -> list[Section]:
         run if run.header.label else replace(run, header=replace(run.header, label=name))
         for run, name in zip(runs, run_names(runs), strict=True)
     ]
-    texts = [shorten(found.text) for found in find_all(named)]
+    several = len(runs) > 1
+    texts = [f"{run.header.label}: " * several + line for run in named for line in conclusion(run)]
+    texts = [shorten(text) for text in (*texts, *(found.text for found in find_all(named)))]
     body = fill("findings.html.jinja", findings=texts, most=MOST_FINDINGS)
     return [Section("findings", "In short", body)] if texts else []
 
@@ -157,7 +160,9 @@ def _growth(series: Sequence[Series], drawn: Draw) -> list[Section]:
     for each in series:
         found = find_scaling(tuple(each.results))
         cards += [partial(_scaling_card, each, scaled, len(series) > 1, drawn) for scaled in found]
-    lead = "Speed over what was swept. The dashed line is what workers would reach who lose nothing to each other."
+    lead = "Speed at each value that was measured."
+    if any(find_scaling(tuple(each.results)) for each in series):
+        lead += " The dashed line is the speed of workers that lose nothing to each other."
     return _cards("growth", "Where more stops to pay", lead, cards)
 
 

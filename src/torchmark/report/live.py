@@ -10,9 +10,9 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from torchmark.analyze.live import LiveComparison, LiveSide, differences
+from torchmark.analyze.live import LiveComparison, LiveSide, differences, recall_live
 from torchmark.analyze.statistics import Interval
-from torchmark.records import Case, Result
+from torchmark.records import Case, Result, Run
 from torchmark.report import csv, figures, markdown, units
 from torchmark.report.console import draw, quiet_table
 from torchmark.report.headings import machine_line
@@ -90,6 +90,16 @@ def basis(found: LiveComparison) -> str:
     known = f"95% interval over {pairs}." if count > 1 else f"{pairs.capitalize()}."
     more = _MORE.get(found.stopped, "") if found.verdict == "unsure" else ""
     return " ".join(part for part in (known, _STOPPED[found.stopped], more) if part)
+
+
+def conclusion(run: Run) -> list[str]:
+    """The answer as the command gave it, and which side this run is."""
+    if run.live is None:
+        return []
+    found = recall_live(run.live)
+    other = run.live.a if run.live.side == "B" else run.live.b
+    against = "" if found.a.result.case == found.b.result.case else f", measured against {other.text}"
+    return [answer(found), basis(found), f"This run is side {run.live.side}{against}."]
 
 
 def _bound(value: float) -> str:

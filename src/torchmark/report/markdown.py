@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torchmark.analyze.money import Prices
 from torchmark.records import Result, Run
 from torchmark.report import figures, meters, money, scaling, units
+from torchmark.report.conclusions import conclusion
 from torchmark.report.headings import machine_line, title
 from torchmark.report.names import Names, names_of
 from torchmark.report.notes import find_notes
@@ -21,6 +22,8 @@ def render_markdown(run: Run, prices: Prices | None = None) -> str:
     names = names_of(run.results)
     about = [line for line in (machine_line(run.header.machine, names.device), names.note) if line]
     parts = ["  \n".join([f"**{escape(' · '.join(title(run)))}**", *map(escape, about)])]
+    said = conclusion(run)
+    parts += [f"**{escape(said[0])}** {escape(' '.join(said[1:]))}".rstrip()] if said else []
     if run.results:
         parts.append(_results(run, names))
     parts += [escape(note) for note in (figures.interval_note(run),) if note]

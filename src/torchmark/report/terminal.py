@@ -12,6 +12,7 @@ from torchmark.analyze.findings import find_all
 from torchmark.analyze.money import Prices
 from torchmark.records import Case, Result, Run
 from torchmark.report import figures, meters, money, scaling, units
+from torchmark.report.conclusions import conclusion
 from torchmark.report.console import FAINT, GAP, MIXED, draw, fold_case, quiet_table, section
 from torchmark.report.headings import machine_line, title
 from torchmark.report.names import names_of
@@ -30,9 +31,8 @@ _STYLES = {"stable": _GOOD, "contended": _BAD, "throttled": _BAD}
 
 def render_table(run: Run, width: int = 80, color: bool = False, prices: Prices | None = None) -> str:
     """The whole report. It fits into `width` columns."""
-    parts: list[RenderableType] = (
-        [_heading(run), _results(run, width)] if run.results else [_heading(run), "No results"]
-    )
+    parts: list[RenderableType] = [_heading(run), *(Text(line) for line in conclusion(run))]
+    parts += [Text("")] * (len(parts) > 1) + [_results(run, width) if run.results else "No results"]
     interval = figures.interval_note(run)
     if interval:
         parts.append(Text(f"\n{interval}", style=FAINT))

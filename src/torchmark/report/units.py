@@ -43,6 +43,14 @@ def size(count: float | None) -> str:
     return NOTHING if _absent(count) else _scaled(count or 0.0, " ") + "B"
 
 
+def memory_limit(count: float) -> str:
+    """2 GiB where it is a whole number of MiB, as people write limits; else as `size`"""
+    if count < 2**20 or count % 2**20:
+        return size(count)
+    scale, unit = next((power, unit) for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB")) if count >= 2**power)
+    return f"{count / 2**scale:g} {unit}"
+
+
 def bandwidth(bytes_per_second: float | None) -> str:
     """12.4 GB/s"""
     return NOTHING if _absent(bytes_per_second) else f"{size(bytes_per_second)}/s"

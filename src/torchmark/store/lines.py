@@ -11,7 +11,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Fitting, Name, Real, Result, RunHeader, Text, Tuning, Whole
+from torchmark.records import (
+    SCHEMA_VERSION,
+    Fitting,
+    Limiting,
+    Live,
+    Name,
+    Real,
+    Result,
+    RunHeader,
+    Text,
+    Tuning,
+    Whole,
+)
 from torchmark.store.shareable import shareable
 from torchmark.store.upgrade import upgrade_line
 
@@ -65,6 +77,8 @@ class Concluded(Struct, frozen=True, tag_field="kind", tag="concluded"):
 
     tuning: Tuning | None = None
     fitting: Fitting | None = None
+    limiting: Limiting | None = None
+    live: Live | None = None
 
 
 class Ended(Struct, frozen=True, tag_field="kind", tag="ended"):

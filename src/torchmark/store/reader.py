@@ -6,10 +6,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from torchmark.errors import StoreError, UsageError
-from torchmark.records import MOST_CASES, Estimate, Fitting, Result, Run, RunHeader, Tuning, parse_case
+from torchmark.records import MOST_CASES, Estimate, Result, Run, RunHeader, parse_case
 from torchmark.store.lines import (
     FILE_BYTES,
     HEADER_BYTES,
@@ -51,8 +51,7 @@ class _Story:
         self.samples: dict[str, ProcessSamples] = {}
         self.settled: dict[str, ProcessSamples] = {}  # the samples that the last `finished` line speaks of
         self.spread: float | None = None
-        self.tuning: Tuning | None = None
-        self.fitting: Fitting | None = None
+        self.concluded = Concluded()
         self.ended = False
         self.problems: list[str] = []
         self._weights: dict[str, int] = {}  # of the results that count so far
@@ -74,7 +73,7 @@ class _Story:
             case Spread():
                 self.spread = line.process_spread
             case Concluded():
-                self.tuning, self.fitting = line.tuning or self.tuning, line.fitting or self.fitting
+                self.concluded = line
             case Ended():
                 self.ended = True
             case Checksum():
@@ -119,8 +118,7 @@ def load(path: str | Path, samples: bool = False) -> Run:
         results=tuple(results),
         process_spread=story.spread,
         problems=(*story.problems, *_unfinished(story)),
-        tuning=story.tuning,
-        fitting=story.fitting,
+        **asdict(story.concluded),
         ended=story.ended,
     )
 

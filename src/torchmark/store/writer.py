@@ -15,7 +15,7 @@ from types import TracebackType
 from msgspec.structs import replace
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Fitting, Result, RunHeader, Tuning
+from torchmark.records import SCHEMA_VERSION, Conclusion, Result, RunHeader
 from torchmark.store.lines import (
     Checksum,
     Concluded,
@@ -118,12 +118,9 @@ class RunWriter:
         """How far fresh processes of this machine differ."""
         self._write(Spread(process_spread))
 
-    def concluded(self, conclusion: Tuning | Fitting) -> None:
-        """What a search came to."""
-        if isinstance(conclusion, Tuning):
-            self._write(Concluded(tuning=conclusion))
-        else:
-            self._write(Concluded(fitting=conclusion))
+    def concluded(self, conclusion: Conclusion) -> None:
+        """What a study came to."""
+        self._write(Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
 
     def ended(self) -> None:
         """All that the run was to measure is there."""
