@@ -144,7 +144,7 @@ def test_power_that_nobody_saw_is_not_priced_and_that_is_said(dark: Run) -> None
 
 def test_the_page_has_energy_costs_and_the_reasons_for_what_is_missing(bright: Run, dark: Run) -> None:
     page = render_report([bright], "0.1.0", prices=PRICES)
-    for words in ("6.09 mJ/sample", "Cost at your prices", "20% slower", "measured by RAPL", "a million items"):
+    for words in ("6.09 mJ/sample", "Cost at your prices", "20% slower", "measured by RAPL", "per million items"):
         assert words in page
     page = render_report([dark], "0.1.0")
     assert f"energy {DARK}" in page

@@ -93,10 +93,10 @@ def _ratio(pair: Pair, name: str) -> Ratio:
 
 
 def _factor(row: Pair | Family) -> str:
-    """1.43× the speed (1.40× to 1.46×), faster"""
+    """1.43× as fast (1.40× to 1.46×), faster"""
     value, low, high = _speeds(row)
     interval = f" ({units.factor(low)} to {units.factor(high)}), {row.verdict}" if row.low is not None else ""
-    return f"{units.factor(value)} the speed{interval}"
+    return f"{units.factor(value)} as fast{interval}"
 
 
 def _speeds(row: Pair | Family) -> tuple[float, float, float]:
