@@ -10,7 +10,7 @@ import click
 from torchmark.analyze.roofline import ceilings_of
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.measuring import carry_out, log_path
-from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, hint, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import run_options
 from torchmark.cli.values import Duration
@@ -23,7 +23,7 @@ from torchmark.store import RunWriter, check_writable, keep_limits, load, new_he
 from torchmark.studies.limits import Limits, Request, plan_cases
 
 DEVICE_BUDGET_S = 50.0  # beside the seconds in which torch is loaded
-DOUBTED = "not held against anything, because twice the work did not take twice the time"
+DOUBTED = "not used as limits, because twice the work did not take twice the time"
 EXAMPLES = """\b
 Examples:
   torchmark limits                          every device, within a minute each
@@ -116,9 +116,9 @@ def _conclude(request: Request, run: Run, path: Path, format: str, code: int) ->
         for device in request.machine.devices:
             keep_limits(request.machine, device, path, beside=len(request.dtypes) < len(DTYPES))
     if format == "table":
-        click.echo(f"Kept as {run.header.id}: {why_not or 'later results are held against it'}", err=True)
+        hint(f"Saved as {run.header.id}: {why_not or 'later results are compared with it'}")
         if any("contended" in result.estimate.flags for result in run.results if result.estimate):
-            click.echo("Something else was busy meanwhile: repeat it when the machine is quiet", err=True)
+            hint("Other programs were busy meanwhile: repeat it when the machine is quiet")
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
     return code or (EXIT_CHECK_FAILED if why_not == DOUBTED else EXIT_FINE)
@@ -129,6 +129,6 @@ def _why_not(request: Request, run: Run, code: int) -> str:
     if request.tiny:
         return "sizes as tiny as these show no limits"
     if code or not any(device.flops for device in ceilings_of(run.results).devices.values()):
-        return "not held against anything, because it is not complete"
+        return "not used as limits, because it is not complete"
     doubted = any("implausible" in result.estimate.flags for result in run.results if result.estimate)
     return DOUBTED if doubted else ""
