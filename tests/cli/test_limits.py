@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from torchmark import cli
+from torchmark.cli.ceilings import tell_of_limits
 from torchmark.report.limits import render_limits
 from torchmark.store import find_run, keep_limits, load
 
@@ -42,6 +43,15 @@ def test_a_dry_run_shows_what_is_measured_first(capsys) -> None:
     out = capsys.readouterr().out
     assert "matmul/infer:size=256@cpu/bfloat16\n" in out
     assert "then larger products as long as they pay, within 50 s" in out
+
+
+def test_the_hint_about_limits_keeps_to_the_width_of_the_terminal(capsys, monkeypatch, full_run) -> None:
+    for columns in (80, 50):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        tell_of_limits(full_run)
+        told = capsys.readouterr().err
+        assert max(map(len, told.splitlines())) <= columns
+        assert told.split()[-2:] == ["torchmark", "limits"]
 
 
 def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them(capsys, own_place: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from torchmark.analyze.money import Prices
-from torchmark.records import JobEstimate, Metered, Result, Run, StageEstimate, Sustained
+from torchmark.records import JobEstimate, Metered, Result, Run, StageEstimate, Sustained, Work
 from torchmark.report import render, render_all
 from torchmark.report.charts import strips
 from torchmark.report.details import render_details
@@ -113,6 +113,11 @@ def test_a_fast_start_that_was_cut_is_still_in_the_picture(bright: Run) -> None:
     strip = strips.find_strip(replace(result, estimate=replace(result.estimate, warmup_cut=5000)))
     assert strip is not None
     assert strip.low < 10.0
+
+
+def test_a_million_of_any_unit_is_a_plural(bright: Run) -> None:
+    passing = replace(bright, results=(replace(bright.results[0], work=Work(items=128, unit="pass")),))
+    assert "for a million passes," in flat(render(passing, "md", prices=PRICES))
 
 
 def test_costs_are_labelled_as_the_users_numbers_in_every_format(bright: Run) -> None:

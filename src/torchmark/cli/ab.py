@@ -15,6 +15,7 @@ from torchmark.cli.gates import allow_option, gate_code
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
+from torchmark.cli.run_options import label_option
 from torchmark.cli.sides import find_sides
 from torchmark.cli.values import Duration, Share
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
@@ -58,7 +59,7 @@ Examples:
 @click.option(
     "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
 )
-@click.option("--label", default="ab", show_default=True, help="Both sides are kept as runs: LABEL-a and LABEL-b.")
+@label_option(default="ab", show_default=True, help="Both sides are kept as runs: LABEL-a and LABEL-b.")
 @click.option("--dry-run", is_flag=True, help="Show the two sides; measure nothing.")
 @click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
 @click.option("--share", is_flag=True, help="Measure although another run does, too.")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-import click
-
 from torchmark.analyze.roofline import NONE, Ceilings, ceilings_of, merge, split_disturbed
+from torchmark.cli.output import hint
 from torchmark.errors import StoreError
 from torchmark.records import Machine, Run
 from torchmark.store import find_limits, load
@@ -30,4 +29,4 @@ def tell_of_limits(run: Run) -> None:
     counted = [result for result in run.results if result.status == "ok" and result.work and result.work.flops]
     real = [result for result in counted if not result.case.device.startswith("fake")]
     if real and not any(result.peak for result in run.results):
-        click.echo("How close this comes to the machine's best: measure that once with torchmark limits", err=True)
+        hint("To see what share of this machine's peak this is, measure the peak once: torchmark limits")

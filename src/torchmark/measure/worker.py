@@ -45,7 +45,17 @@ from torchmark.measure.timing import PAUSED, quiet_interpreter, time_on
 from torchmark.measure.trust import check_device
 from torchmark.meters.memory import HostMemoryMeter
 from torchmark.meters.pauses import count_stops, read_moment
-from torchmark.records import START_UP, Caution, Estimate, JobEstimate, Memory, NumericCheck, Result, StageEstimate
+from torchmark.records import (
+    START_UP,
+    Caution,
+    Estimate,
+    JobEstimate,
+    Memory,
+    NumericCheck,
+    Result,
+    StageEstimate,
+    Value,
+)
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Step, Workload
 
@@ -163,7 +173,7 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, s
     phases.enter("import")
     device = team.open(case.device)
     uses_torch = device.needs_torch or workload.needs_torch
-    settings = (prepare_torch(case) if uses_torch else {}) | note_plugin(case) | team.settings()
+    settings = (prepare_torch(case) if uses_torch else {}) | note_plugin(case) | team.settings() | _fixed_steps(job)
     _limit_memory(device, team, job.memory_bytes)
     if job.preheat_s > 0 and device.needs_torch:
         phases.enter("preheat")
@@ -202,6 +212,11 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, s
         "sustained": sustained_of(estimate) if job.settings.sustain else None,
         "provenance": provenance,
     }
+
+
+def _fixed_steps(job: MeasureJob) -> dict[str, Value | None]:
+    """Few samples are no fault where so many were asked for."""
+    return {} if job.settings.steps is None else {"steps": job.settings.steps}
 
 
 def _peak(job: MeasureJob, before_check: Memory, after: Memory) -> Memory | None:

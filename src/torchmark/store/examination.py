@@ -141,7 +141,7 @@ class _Reader:
                 yield from self._check_fitting(number, line.fitting) if line.fitting else ()
             case Checksum():
                 if line.sha256 != self._digest.hexdigest():
-                    yield Flaw("well-formed", number, "$.sha256", "the lines before it are not those that were written")
+                    yield Flaw("well-formed", number, "$.sha256", "wrong checksum: the lines before it have changed")
         self.told_of_end = isinstance(line, Checksum)
         self.sealed = isinstance(line, Checksum) and line.sha256 == self._digest.hexdigest()
         self._digest.update(raw)

@@ -21,6 +21,7 @@ from torchmark.records import Machine, RunHeader
 from torchmark.store.lines import RunName
 from torchmark.store.reader import read_header, read_name
 
+_LAST = r"last(?:~([0-9]{1,6}))?"
 _SHOWN = 10  # candidates that an error lists
 
 
@@ -84,7 +85,7 @@ def find_stored(text: str) -> Path | None:
     if text.partition("/")[0] in publications.names():
         return None
     runs = _named_runs()
-    back = re.fullmatch(r"last(?:~([0-9]{1,6}))?", text)
+    back = re.fullmatch(_LAST, text)
     if back:
         return _from_last([path for path, _ in runs], int(back[1] or 0))
     labelled = [(path, name) for path, name in runs if name.label == text]
@@ -98,6 +99,26 @@ def find_stored(text: str) -> Path | None:
     if publications.find_hardware(text):
         return None
     raise _unknown(text, [each for _, name in runs for each in (name.label, name.id) if each])
+
+
+def check_label(label: str) -> None:
+    """Refuse a label by which `find_run` could never find its run."""
+    if not label.strip() or label.startswith("-"):
+        raise UsageError(f"'{label}' is not a label", "Use a short name, such as after-upgrade")
+    if re.fullmatch(_LAST, label) or _letters(label) in _published_names():
+        raise UsageError(f"'{label}' already means another run, so it cannot be a label", "Choose another name")
+    if "/" in label or os.sep in label or label.endswith(".jsonl") or _is_file(label):
+        raise UsageError(f"'{label}' means a file, so it cannot be a label", "Choose a name without slash or .jsonl")
+
+
+def _published_names() -> set[str]:
+    found = [publications.find_publication(name) for name in publications.names()]
+    return {_letters(name) for each in found for name in (each.name, *(machine.name for machine in each.machines))}
+
+
+def _letters(name: str) -> str:
+    """A name however it is spaced and capitalised."""
+    return re.sub(r"[^a-z0-9]", "", name.casefold())
 
 
 def _data_folder() -> Path:
