@@ -118,7 +118,7 @@ def test_a_second_run_waits_if_told_to_and_shares_if_both_do(start, run, tmp_pat
     assert f"process {first.pid}" in refused.stderr
     second = start("run", CASE, "--steps", "10000", "--wait", "--share", "--out", str(tmp_path / "shared.jsonl"))
     words = second.stderr.readline()
-    assert words.startswith(f"Waiting for another run on this machine to end: process {first.pid}, since")
+    assert words.startswith(f"Waiting for another run on this machine: process {first.pid}, since")
     first.send_signal(signal.SIGINT)
     wait_until((tmp_path / "shared.jsonl").exists)
     assert run("run", CASE, "--steps", "3", "--share").returncode == 0

@@ -95,20 +95,20 @@ _OF_RESULTS: dict[str, Callable[[Result, Estimate], Caution]] = {
     "implausible": lambda result, _: Caution(
         "implausible",
         _beyond(result),
-        "Do not believe it: the work may have been left out, folded into a constant or not waited for; "
-        "`torchmark devices --audit` tries the device by itself",
+        "Do not trust it: the work may have been skipped, folded into a constant or not waited for; "
+        "`torchmark devices --audit` tests the device alone",
     ),
     "cpu-fallback": lambda result, _: Caution(
         "cpu-fallback",
         f"{result.settings.get('ran_on_cpu') or 'an operator'} is missing on the device and ran on the CPU",
-        "This is not the speed of the device: use a torch that has the operator, or another one",
+        "This is not the speed of the device: use a torch that has the operator, or another device",
     ),
 }
 
 
 def _launching(result: Result, estimate: Estimate) -> str:
     if estimate.issue_share is not None:
-        return f"handing a step over took {estimate.issue_share:.0%} of it, and the device waited for that"
+        return f"launching took {estimate.issue_share:.0%} of a step, and the device waited for it"
     if estimate.device_step_s is not None:
         return f"the device worked only {_busy_share(estimate):.0%} of the time and waited for work to be launched"
     share = result.peak.shares.get("launch", 0.0) if result.peak else 0.0
@@ -151,6 +151,6 @@ def _few_samples(result: Result, estimate: Estimate) -> Caution:
 def _spread(spread: float, count: int) -> Caution:
     return Caution(
         "process-spread",
-        f"{count} fresh processes differ by {spread:.0%}, more than any of them says of itself",
+        f"{count} fresh processes differ by {spread:.0%}, more than the interval of any of them",
         "Compare only with runs of several processes; --rigor rigorous measures in more of them",
     )

@@ -61,8 +61,8 @@ Examples:
 )
 @label_option(default="ab", show_default=True, help="Both sides are kept as runs: LABEL-a and LABEL-b.")
 @click.option("--dry-run", is_flag=True, help="Show the two sides; measure nothing.")
-@click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
-@click.option("--share", is_flag=True, help="Measure although another run does, too.")
+@click.option("--wait", is_flag=True, help="Wait until no other run is active on this machine.")
+@click.option("--share", is_flag=True, help="Run even if another run is active.")
 @format_option
 def command(**options: Any) -> int:
     """Compare one case live in two environments.

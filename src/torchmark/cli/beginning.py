@@ -34,4 +34,4 @@ def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
 
 
 def _waiting(holder: Holder) -> None:
-    click.echo(f"Waiting for another run on this machine to end: {holder.text}", err=True)
+    click.echo(f"Waiting for another run on this machine: {holder.text}", err=True)

@@ -17,7 +17,7 @@ def model_options(function: Function) -> Function:
     """--input, --loss and --task; `take_model_options` turns them into parameters."""
     for option in (
         click.option("--task", metavar="TASK", help="What a config.json is built for: sequence-classification, …"),
-        click.option("--loss", metavar="FILE:FUNC", help="What training makes small; default: a mean of squares."),
+        click.option("--loss", metavar="FILE:FUNC", help="Loss function for training; default: a mean of squares."),
         click.option("--input", "inputs", multiple=True, metavar="SHAPE", help="Of your own model: 'float32[8,10]'."),
     ):
         function = option(function)

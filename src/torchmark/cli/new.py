@@ -41,7 +41,8 @@ def command(name: str, whole: bool, out: str | None) -> None:
         return
     path = Path(out or f"{stem}.py")
     if _is_taken(path.stem) and not path.exists():
-        raise UsageError(f"Python knows another '{path.stem}', which this file would hide", "Choose another name")
+        kind = "keyword" if keyword.iskeyword(path.stem) else "module"
+        raise UsageError(f"'{path.stem}' is already a Python {kind}", "Choose another name")
     _write(path, text.replace(_STEM, path.stem))
     emit(f"Wrote {path}. Try it:\n  torchmark run {path}\n  torchmark list {path}\n  pytest {path}")
 

@@ -32,11 +32,13 @@ def _checked_label(context: click.Context, parameter: click.Parameter, label: st
 def run_options(function: Function) -> Function:
     """--seed, --label, --out, --dry-run, --wait and --share."""
     for option in (
-        click.option("--share", is_flag=True, help="Measure although another run does, too."),
-        click.option("--wait", is_flag=True, help="Wait while another run measures on this machine."),
-        click.option("--dry-run", is_flag=True, help="Show what would be measured, and measure nothing."),
+        click.option("--share", is_flag=True, help="Run even if another run is active."),
+        click.option("--wait", is_flag=True, help="Wait until no other run is active on this machine."),
+        click.option("--dry-run", is_flag=True, help="Show what would be measured; measure nothing."),
         click.option(
-            "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep it; default: with the others."
+            "--out",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="File to save the run in; default: with the other runs.",
         ),
         label_option(help="A name for this run."),
         click.option(

@@ -41,7 +41,7 @@ def check_device(name: str) -> str:
     kind, index = _split(name)
     found = _load(kind)
     if isinstance(found, str):
-        raise DeviceError(f"the device file '{kind}' is broken ({found})", "Mend or remove it")
+        raise DeviceError(f"the device file '{kind}' is broken ({found})", "Fix or remove it")
     forbid_fallback()
     present = found.present()
     for candidate in present:
@@ -75,7 +75,7 @@ def diagnose() -> tuple[Caution, ...]:
     for kind in KINDS:
         problem = _present(kind)[1]
         if problem:
-            cautions.append(Caution("device-broken", f"{kind}: {problem}", "Mend or remove what the message names"))
+            cautions.append(Caution("device-broken", f"{kind}: {problem}", "Fix or remove what the message names"))
             continue
         found = _load(kind)
         assert not isinstance(found, str)

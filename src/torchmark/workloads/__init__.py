@@ -46,7 +46,7 @@ def find_workload(name: str) -> Workload:
     if found is None:
         raise UnknownName("workload", name, names())
     if isinstance(found, str):
-        raise TorchmarkError(f"the file of workload '{name}' is broken ({found})", "Mend or remove it")
+        raise TorchmarkError(f"the file of workload '{name}' is broken ({found})", "Fix or remove it")
     return found
 
 

@@ -89,7 +89,7 @@ def test_arguments_that_a_command_line_can_give_are_parameters(models: Path) -> 
 
 def test_what_has_no_default_must_be_given(prepare: Prepare, models: Path) -> None:
     name = f"{models}:Sized"
-    with pytest.raises(UsageError, match=r"must be told its size\. Give it: -p size="):
+    with pytest.raises(UsageError, match=r"needs a value for size\. Give it: -p size="):
         expand(Sweep([name]))
     step = prepare(name, size=8, ratio=0.5, batch=3, input="float.8")
     assert step.run().shape == (3, 4)

@@ -25,7 +25,7 @@ def import_file(file: OwnFile) -> ModuleType:
     except (Exception, SystemExit) as error:  # it may do anything, even leave
         place = place_of(error) or file.name
         message = " ".join(str(error).split())
-        raise UsageError(f"{place}: {type(error).__name__}: {message}", "Mend it, or install what it needs") from error
+        raise UsageError(f"{place}: {type(error).__name__}: {message}", "Fix it, or install what it needs") from error
 
 
 def place_of(error: BaseException) -> str:

@@ -146,5 +146,5 @@ def usual_loss(answer: Any, *inputs: torch.Tensor) -> torch.Tensor:
     goals = [torch.linspace(1, 2, tensor.shape[-1], dtype=tensor.dtype, device=tensor.device) for tensor in given]
     squares = [(tensor - goal).square().mean() for tensor, goal in zip(given, goals, strict=True)]
     if not squares:
-        raise UsageError("the model returns nothing to learn from", "Say what is to become small: --loss FILE:FUNCTION")
+        raise UsageError("the model returns nothing to learn from", "Give a loss function: --loss FILE:FUNCTION")
     return sum(squares[1:], squares[0])

@@ -71,9 +71,9 @@ def _parse(file: OwnFile) -> ast.Module:
         return ast.parse(file.text)
     except SyntaxError as error:
         place = f"{file.name}, line {error.lineno}" if error.lineno else file.name
-        raise UsageError(f"{place}: {type(error).__name__}: {error.msg}", "Mend it") from error
+        raise UsageError(f"{place}: {type(error).__name__}: {error.msg}", "Fix it") from error
     except (ValueError, RecursionError, MemoryError) as error:  # endless nesting
-        raise UsageError(f"{file.name} cannot be read as Python: {error}", "Mend it") from error
+        raise UsageError(f"{file.name} cannot be read as Python: {error}", "Fix it") from error
 
 
 def _is_workload(node: Definition) -> bool:

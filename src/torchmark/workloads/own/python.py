@@ -39,7 +39,7 @@ class PythonModel(AnyModel):
     def check(self, params: Any) -> None:
         missing = [each.name for each in self.outline.arguments if getattr(params, each.name) == REQUIRED]
         if missing:
-            raise UsageError(f"{self.outline.member} must be told its {missing[0]}", _REQUIRED_CURE.format(missing[0]))
+            raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", _REQUIRED_CURE.format(missing[0]))
         if "input" not in self._own and not parse_tensors(params.input) and self.outline.needs_input:
             raise self._no_input()
         if params.loss and "loss" not in self._own:
