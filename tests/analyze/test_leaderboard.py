@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmark.analyze.entries import Entry
-from torchmark.analyze.leaderboard import Board, order_boards, rank_boards
+from torchmark.analyze.leaderboard import Board, Overall, Tally, order_boards, rank_boards
 
 FIELDS: dict[str, Any] = {
     "task": "mlp/infer",
@@ -29,8 +29,8 @@ FIELDS: dict[str, Any] = {
     "verdict": "stable",
     "items": 100.0,
     "unit": "sample",
-    "processes": 3,
-    "process_spread": None,
+    "grade": "good",
+    "disturbed": False,
     "file": "a.jsonl",
     "run": "a",
     "created": "2026-11-15T10:00:00Z",
@@ -52,7 +52,7 @@ def rank(*entries: Entry, top: int = 20) -> Board:
 
 
 def order(board: Board) -> list[tuple[str, int | None]]:
-    return [(place.entry.cpu, place.rank) for place in (*board.places, *board.failed)]
+    return [(place.entry.cpu, place.rank) for place in (*board.places, *board.disturbed, *board.failed)]
 
 
 def test_the_fastest_comes_first_with_its_rate_and_interval() -> None:
@@ -91,27 +91,56 @@ def test_places_that_cannot_be_told_apart_share_a_rank() -> None:
     assert [place.tied for place in board.places] == [True, True, False, False]
 
 
-def test_one_process_is_known_as_well_as_its_machine_repeats_itself() -> None:
-    alone = {"processes": 1, "process_spread": 0.05}
-    assert order(rank(entry("a", 1.0, **alone), entry("b", 1.05))) == [("a", 1), ("b", 1)]
-    assert order(rank(entry("a", 1.0, processes=1), entry("b", 1.05))) == [("a", 1), ("b", 2)]
-
-
 def test_a_machine_counts_once_with_its_latest_undisturbed_result() -> None:
     board = rank(
         entry("a", 1.0, run="1", created="2026-11-01"),
         entry("a", 2.0, run="2", created="2026-11-02"),
         entry("a", 2.0, run="2", created="2026-11-02", file="copy.jsonl"),
-        entry("a", 9.0, run="3", created="2026-11-03", verdict="contended"),
+        entry("a", 9.0, run="3", created="2026-11-03", disturbed=True),
         entry("a", None, run="4", created="2026-11-04", status="oom", verdict=None),
     )
     (place,) = board.places
     assert (place.entry.center_s, place.runs, board.failed) == (2.0, 4, ())
 
 
-@pytest.mark.parametrize("verdict", ["contended", "throttled"])
-def test_a_disturbed_result_stands_where_there_is_no_other(verdict: str) -> None:
-    assert rank(entry("a", verdict=verdict)).places[0].entry.verdict == verdict
+def test_a_disturbed_result_is_listed_without_a_rank() -> None:
+    board = rank(entry("busy", 0.5, disturbed=True), entry("calm", 1.0), entry("full", None, status="oom"))
+    assert order(board) == [("calm", 1), ("busy", None), ("full", None)]
+    assert (board.ranked_count, board.disturbed_count, board.failed_count) == (1, 1, 1)
+
+
+def overall(*entries: Entry, top: int = 20) -> Overall | None:
+    tally = Tally()
+    list(rank_boards(sorted(entries, key=lambda each: each.group), top, tally))
+    return tally.overall(top)
+
+
+def test_machines_are_ranked_over_the_work_that_they_share() -> None:
+    """Twice as fast at one case and half as fast at another is equal; what few have done does not count."""
+    found = overall(
+        *(entry("a", 1.0, task=task) for task in ("one", "two", "three")),
+        *(entry("b", seconds, task=task) for task, seconds in (("one", 2.0), ("two", 0.5))),
+        *(entry("c", 4.0, task=task) for task in ("one", "two")),
+        entry("c", 2.0, task="one", setting="+compile"),
+        entry("d", 0.1, task="one"),
+        entry("e", 0.1, task="two", disturbed=True),
+    )
+    assert found is not None
+    assert found.tasks == ("one float32 version 1", "two float32 version 1")
+    assert [(each.cpu, each.rank, each.tied) for each in found.standings] == [
+        ("a", 1, True),
+        ("b", 1, True),
+        ("c", 3, False),
+    ]
+    scores = [each.score for each in found.standings]
+    assert scores == pytest.approx([math.sqrt(0.1 * 0.5), math.sqrt(0.05 * 1.0), math.sqrt(0.05 * 0.125)])
+    assert all(each.low < each.score < each.high for each in found.standings)
+    assert (found.ranked_count, found.missing_count) == (3, 1)
+
+
+def test_machines_that_share_no_work_are_not_ranked_overall() -> None:
+    assert overall(entry("a", task="one"), entry("b", task="two")) is None
+    assert overall(entry("a")) is None
 
 
 def test_those_that_failed_come_last_without_a_rank() -> None:

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from torchmark.analyze.entries import Entry
-from torchmark.analyze.leaderboard import Board, order_boards, rank_boards
+from torchmark.analyze.leaderboard import Board, Tally, order_boards, rank_boards
 from torchmark.errors import UnknownName
 from torchmark.report.leaderboard import BOARDS_SHOWN, FORMATS, PROBLEMS_SHOWN, Source, render_leaderboard
 
@@ -23,7 +23,7 @@ HOSTILE = "</code></details><script>alert(1)</script><img src=x onerror=alert(1)
 @pytest.fixture
 def entries(full_run) -> list[Entry]:
     """One run on three machines: the second as fast as the first, the third with a GPU and less time."""
-    first = Entry.of_run(full_run, "one.jsonl")
+    first = Entry.of_run(replace(full_run, process_spread=1e-4), "one.jsonl")
     second = [replace(entry, cpu="EPYC", model="EPYC", file="two.jsonl", run="two") for entry in first]
     third = [
         replace(
@@ -72,7 +72,7 @@ def test_a_board_shows_ranks_ties_rates_and_failures(entries: list[Entry]) -> No
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in board.splitlines() if line.startswith("|")][2:]
     assert [row[0] for row in rows] == ["1", "2=", "2="]
     assert rows[0][1] == "H100 (Intel Xeon Platinum 8370C, 2 cores, 16 GiB) +compile"
-    assert rows[0][2:6] == ["202k sample/s", "±0.4%", "633 µs", "stable"]
+    assert rows[0][2:6] == ["202k sample/s", "±0.4%", "633 µs", "good"]
     failed = text.split("### `tensor-add")[1]
     assert failed.count("| - |") >= 3
     assert "oom: tried to allocate 37.3 GB with 14.1 GB free" in failed
@@ -87,7 +87,7 @@ def test_a_page_holds_all_of_it_and_nothing_from_elsewhere(entries: list[Entry])
         "2=",
         "H100",
         "+compile",
-        "contended",
+        "poor",
         "tried to allocate",
         "3 run files",
         "our-runs",
@@ -103,7 +103,7 @@ def test_a_page_holds_all_of_it_and_nothing_from_elsewhere(entries: list[Entry])
 def test_csv_and_json_have_every_place_under_the_names_of_the_records(entries: list[Entry]) -> None:
     rows = list(csv.DictReader(io.StringIO(show(entries, "csv"))))
     whole = json.loads(show(entries, "json"))
-    places = [place for board in whole["boards"] for place in (*board["places"], *board["failed"])]
+    places = [place for board in whole["boards"] for place in (*board["places"], *board["disturbed"], *board["failed"])]
     assert len(rows) == len(places) == 15
     assert set(asdict(entries[0])) <= set(places[0])
     for row, place in zip(rows, places, strict=True):
@@ -168,3 +168,17 @@ def test_a_published_figure_has_no_margin(entries: list[Entry]) -> None:
 def test_an_unknown_format_is_an_error(entries: list[Entry]) -> None:
     with pytest.raises(UnknownName, match="format"):
         show(entries, "pdf")
+
+
+def test_the_overall_table_comes_first_and_says_what_it_rests_on(entries: list[Entry]) -> None:
+    tally = Tally()
+    boards = order_boards(rank_boards(entries, 20, tally))
+    overall = tally.overall(20)
+    assert overall
+    texts = {form: render_leaderboard(boards, SOURCE, form, "0.1.0", overall) for form in ("md", "html", "json")}
+    first = texts["md"].split("### ")[1]
+    assert first.startswith("Overall")
+    assert f"over the {len(overall.tasks)} cases that at least half of all machines did" in first
+    assert first.index("H100") < first.index("EPYC")
+    assert texts["html"].index('id="overall"') < texts["html"].index('id="boards"')
+    assert json.loads(texts["json"])["overall"]["standings"][0]["model"] == "H100"

@@ -274,3 +274,23 @@ def apply(folder: Path, write, name: str, change: str, number: int, now: int) ->
         }[change]()
     if path.exists():
         os.utime(path, (now, now))  # a test is quicker than the tick of a file's clock
+
+
+def test_a_file_that_fails_the_check_gives_nothing_and_is_not_checked_again(
+    folder: Path, write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("good", TEXTS[0])
+    write("bad", TEXTS[0])
+    monkeypatch.setattr(index, "SETTLED_NS", -(10**12))
+    checked: list[str] = []
+
+    def check(path: Path) -> str:
+        checked.append(path.name)
+        return "it is forged" if path.name == "bad.jsonl" else ""
+
+    for _ in range(2):
+        entries, found = ask_folder(folder, Entry, list, check=check)
+        assert [entry.file for entry in entries] == ["good.jsonl"]
+        assert found.problems == ("bad.jsonl: it is forged",)
+    assert sorted(checked) == ["bad.jsonl", "good.jsonl"]
+    assert len(ask_folder(folder, Entry, list)[0]) == 2  # what was not checked is another question

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from torchmark.analyze.grades import grade_of, is_disturbed, with_spread
 from torchmark.records import Result, Run, Status, Verdict
 
 # These make a step another piece of work, or its time another quantity; every other option is a way to use a machine.
@@ -16,7 +17,7 @@ LONGEST_REASON = 200
 class Entry(Struct, frozen=True, array_like=True):
     """One result out of a folder of runs: what it takes to rank it, and where it comes from."""
 
-    edition: ClassVar[int] = 1  # rises when entries are made from runs in another way
+    edition: ClassVar[int] = 2  # rises when entries are made from runs in another way
 
     task: str  # of the case
     version: int
@@ -37,8 +38,8 @@ class Entry(Struct, frozen=True, array_like=True):
     high_s: float | None
     items: float | None
     unit: str
-    processes: int
-    process_spread: float | None
+    grade: str  # as people see it; empty where there is none
+    disturbed: bool  # no rank may rest on it
     file: str
     run: str
     created: str
@@ -58,7 +59,9 @@ class Entry(Struct, frozen=True, array_like=True):
 
 
 def _entry(run: Run, result: Result, file: str, model: str) -> Entry:
+    result = with_spread(result, run.process_spread)
     header, case, estimate, work = run.header, result.case, result.estimate, result.work
+    grade = grade_of(result)
     procedure = [option for option in case.options if option in PROCEDURES]
     setting = [option for option in case.options if option not in PROCEDURES]
     return Entry(
@@ -81,8 +84,8 @@ def _entry(run: Run, result: Result, file: str, model: str) -> Entry:
         high_s=estimate.high_s if estimate else None,
         items=work.items if work else None,
         unit=work.unit if work else "",
-        processes=max(1, len(result.processes)),
-        process_spread=run.process_spread,
+        grade=grade.text if grade else estimate.verdict if estimate else "",
+        disturbed=is_disturbed(result),
         file=file,
         run=header.id,
         created=header.created,

@@ -14,11 +14,14 @@ MANY = 500  # files that take more than a moment to read
 def leaderboard_text(folder: Path, format: str, top: int) -> str:  # noqa: A002
     """The boards of all run files in the folder, with their `top` places."""
     from torchmark.analyze.entries import Entry
-    from torchmark.analyze.leaderboard import order_boards, rank_boards
+    from torchmark.analyze.leaderboard import Tally, order_boards, rank_boards
     from torchmark.report.leaderboard import Source, render_leaderboard
     from torchmark.store.index import ask_folder
 
-    boards, found = ask_folder(folder, Entry, lambda entries: order_boards(rank_boards(entries, top)), _show_progress)
+    tally = Tally()
+    boards, found = ask_folder(
+        folder, Entry, lambda entries: order_boards(rank_boards(entries, top, tally)), _show_progress, _why_unsound
+    )
     if not found.files:
         raise UsageError(
             f"there are no run files in {folder}", "Name a folder with the .jsonl files of `torchmark run`"
@@ -28,7 +31,19 @@ def leaderboard_text(folder: Path, format: str, top: int) -> str:  # noqa: A002
         raise StoreError(f"there is nothing to rank in the {found.files:,} run files of {folder}", why)
     # Only the name: a page is sent around, and the way to a folder is nobody's business.
     source = Source(folder.resolve().name, found.files, found.extracts, found.problems)
-    return render_leaderboard(boards, source, format, __version__)
+    return render_leaderboard(boards, source, format, __version__, tally.overall(top))
+
+
+def _why_unsound(path: Path) -> str:
+    """Why `torchmark check` rejects a file; empty if it does not. Raw samples, most of its bytes, are left out."""
+    from torchmark.cli.soundness import FileCheck
+
+    flaws = FileCheck(path.name, path, samples=False).run().flaws
+    if not flaws:
+        return ""
+    line = f"line {flaws[0].line}, " if flaws[0].line else ""
+    more = f" (and {len(flaws) - 1} more)" if len(flaws) > 1 else ""
+    return f"it fails the check: {line}{': '.join(filter(None, (flaws[0].place, flaws[0].text)))}{more}"
 
 
 def _show_progress(done: int, total: int) -> None:

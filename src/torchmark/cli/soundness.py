@@ -24,8 +24,8 @@ MOST_FLAWS = 100  # of one file; who reads more of them?
 class FileCheck:
     """One file: its flaws so far, and its figures as they are held against those of other files."""
 
-    def __init__(self, name: str, path: Path) -> None:
-        self._name, self._path = name, path
+    def __init__(self, name: str, path: Path, samples: bool = True) -> None:
+        self._name, self._path, self._samples = name, path, samples
         self._header: RunHeader | None = None
         self._seen: dict[Flaw, None] = {}
         self._told: dict[str, list[bytes]] = {}  # by case: what was said of each of its processes
@@ -39,7 +39,7 @@ class FileCheck:
     def run(self) -> FileCheck:
         """Read the file to its end, or until nobody would read on."""
         with np.errstate(all="ignore"):  # a stranger's figures may be anything
-            for part in examine(self._path):
+            for part in examine(self._path, self._samples):
                 for flaw in self._take(part):
                     self._seen[flaw] = None
                 if len(self._seen) >= MOST_FLAWS:
@@ -64,6 +64,11 @@ class FileCheck:
             supported=supported,
             flaws=flaws,
         )
+
+    @property
+    def flaws(self) -> tuple[Flaw, ...]:
+        """What the file itself shows."""
+        return tuple(self._seen)
 
     @property
     def _planned(self) -> set[str]:
@@ -103,12 +108,14 @@ class FileCheck:
         yield from check_result(result, same_method)
         yield from recognise(result)
         yield from self._remember(result)
-        yield from check_samples(result, account.samples, same_method)
+        if self._samples:
+            yield from check_samples(result, account.samples, same_method)
         self._recounted[text] = self._recounted.get(text, 0) + len(account.samples)
         self._ok.pop(text, None)
         if result.status == "ok":
             self._ok[text] = max(1, len(result.processes))
-        self._testify(account)
+        if self._samples:
+            self._testify(account)
 
     def _remember(self, result: Result) -> Iterator[Oddity]:
         """What was said of a process once must not be said otherwise later."""

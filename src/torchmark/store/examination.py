@@ -62,14 +62,15 @@ class Sealed(Struct, frozen=True):
 Part = HeaderLine | Account | Sealed | Flaw
 
 
-def examine(path: str | Path) -> Iterator[Part]:
-    """The parts of a run file in their order, and what is not well-formed about them.
+def examine(path: str | Path, samples: bool = True) -> Iterator[Part]:
+    """The parts of a run file in their order, and what is not well-formed about them. Without samples their lines count
+    for the checksum alone.
 
     Raises only where the file cannot be opened. It never holds more than the samples of the cases under way.
     """
     path = Path(path)
     try:
-        yield from _parts(path)
+        yield from _parts(path, samples)
     except StoreError as error:
         if isinstance(error.__cause__, OSError):
             raise
@@ -77,12 +78,15 @@ def examine(path: str | Path) -> Iterator[Part]:
         yield Flaw("well-formed", int(told[1] or 0) if told else 0, "", told[2] if told else error.cause)
 
 
-def _parts(path: Path) -> Iterator[Part]:
+def _parts(path: Path, samples: bool) -> Iterator[Part]:
     reader, number, schema = _Reader(), 0, 0
     for number, raw in raw_lines(path):
         if number == 1:
             schema = decode_schema(raw, path)
             check_schema(schema, path)
+        if not samples and is_samples(raw) and raw.endswith(b"\n"):
+            reader.skip(raw)
+            continue
         try:
             line = decode_line(raw, schema, path, number)
         except StoreError as error:

@@ -59,6 +59,7 @@ class Extract(Protocol):
 
 Kind = TypeVar("Kind", bound=Extract)
 Answer = TypeVar("Answer")
+Check = Callable[[Path], str]  # why nothing of a file may be used; empty where there is no such reason
 Progress = Callable[[int, int], object]  # called with the files read so far, and the files to read
 
 
@@ -75,18 +76,19 @@ def ask_folder(
     kind: type[Kind],
     question: Callable[[Iterator[Kind]], Answer],
     progress: Progress | None = None,
+    check: Check | None = None,
 ) -> tuple[Answer, Folder]:
     """What `question` makes of the extracts of all run files in a folder.
 
-    Only files that are new or were changed are read. Where the index turns out to be broken half-way, the question
-    is asked again.
+    Only files that are new or were changed are read and checked. Where the index turns out to be broken half-way, the
+    question is asked again.
     """
     kept = str(_index_path(Path(folder)))
     reason: Exception | None = None
     for place in (kept, kept, _TEMPORARY):
         try:
-            with contextlib.closing(_open(place, kind)) as index:
-                _synchronise(index, Path(folder), kind, progress)
+            with contextlib.closing(_open(place, kind, check is not None)) as index:
+                _synchronise(index, Path(folder), kind, progress, check)
                 return question(_extracts(index, kind)), _summary(index)
         except (sqlite3.Error, msgspec.MsgspecError, OSError) as error:
             reason = error
@@ -100,7 +102,7 @@ def _index_path(folder: Path) -> Path:
     return home() / "index" / f"{name}.sqlite"
 
 
-def _open(place: str, kind: type[Extract]) -> sqlite3.Connection:
+def _open(place: str, kind: type[Extract], checked: bool) -> sqlite3.Connection:
     """An index of this version, empty where there was none; a transaction takes its lock at once or waits."""
     if place != _TEMPORARY:
         Path(place).parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +110,7 @@ def _open(place: str, kind: type[Extract]) -> sqlite3.Connection:
     try:
         index.execute("PRAGMA foreign_keys = ON")
         index.execute("PRAGMA cache_size = -65536")  # KiB
-        version = crc32(repr((SCHEMA_VERSION, kind.edition, kind.__struct_fields__, _TABLES)).encode()) >> 1
+        version = crc32(repr((SCHEMA_VERSION, checked, kind.edition, kind.__struct_fields__, _TABLES)).encode()) >> 1
         if _version(index) != version:
             with index:
                 index.execute("BEGIN IMMEDIATE")
@@ -140,7 +142,9 @@ def _throw_away(place: str) -> None:
             Path(place + ending).unlink()
 
 
-def _synchronise(index: sqlite3.Connection, folder: Path, kind: type[Extract], progress: Progress | None) -> None:
+def _synchronise(
+    index: sqlite3.Connection, folder: Path, kind: type[Extract], progress: Progress | None, check: Check | None
+) -> None:
     """Make the index say what the files say now."""
     found = _scan(folder)
     known = dict(index.execute("SELECT name, stamp FROM file"))
@@ -154,7 +158,7 @@ def _synchronise(index: sqlite3.Connection, folder: Path, kind: type[Extract], p
             progress(start, len(changed))
         with index:
             for name in changed[start : start + BATCH]:
-                _take_in(index, folder, name, found[name], kind)
+                _take_in(index, folder, name, found[name], kind, check)
     if progress and changed:
         progress(len(changed), len(changed))
 
@@ -180,12 +184,22 @@ def _scan(folder: Path) -> dict[bytes, str | None]:
     return found
 
 
-def _take_in(index: sqlite3.Connection, folder: Path, name: bytes, stamp: str | None, kind: type[Extract]) -> None:
-    """Replace what is known about one file. What keeps a file from being read may pass, so that is not remembered."""
+def _take_in(
+    index: sqlite3.Connection,
+    folder: Path,
+    name: bytes,
+    stamp: str | None,
+    kind: type[Extract],
+    check: Check | None,
+) -> None:
+    """Replace what is known about one file. What keeps a file from being read may pass, so that is not remembered; that
+    it fails the check is."""
     path, problem = folder / os.fsdecode(name), None
     extracts: list[Extract] = []
     try:
         extracts = list(kind.of_run(load(path), _readable(path.name)))
+        failed = check(path) if check else ""
+        extracts, problem = ([], f"{_readable(path.name)}: {failed}") if failed else (extracts, None)
     except StoreError as error:
         problem, stamp = _readable(str(error).replace(str(path), path.name)), None
     index.execute("DELETE FROM file WHERE name = ?", (name,))
