@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from torchmark.errors import UnknownName, UsageError
 from torchmark.publications.contract import Figure, Publication, PublishedMachine, PublishedTable
-from torchmark.publications.files import find_publication
+from torchmark.publications.files import find_publication, names
 from torchmark.records import (
     Caution,
     DeviceInfo,
@@ -27,6 +28,12 @@ def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
     name, slash, machine = text.partition("/")
     publication = find_publication(name)
     return as_runs(publication, _find_machine(publication, machine).name if slash else None, repeats)
+
+
+@cache
+def all_runs() -> tuple[Run, ...]:
+    """Every machine of every publication."""
+    return tuple(run for name in names() for run in as_runs(find_publication(name)))
 
 
 def as_runs(publication: Publication, machine: str | None = None, repeats: bool = False) -> tuple[Run, ...]:
