@@ -86,8 +86,8 @@ def command(**options: Any) -> int:
     """Measure how fast this machine is at PyTorch.
 
     Without a WORKLOAD: the quick suite, within five minutes. A WORKLOAD may be a file of your own: a Python file with a
-    model, FILE.py:FUNCTION, or a model's config.json. Each case runs in fresh processes until its step time is
-    known to 1%, or until its share of the budget is spent; every result says how precise it is and what disturbed it.
+    model, FILE.py:FUNCTION, or a model's config.json. Each case runs in several fresh processes until its
+    share of the budget is spent; every result says where a repeat would land and how far it can be relied on.
     """
     options = take_model_options(options)
     lock = nullcontext() if options["dry_run"] else hold_machine(options["wait"], options["share"])
