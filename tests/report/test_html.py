@@ -301,7 +301,7 @@ def test_templates_escape_whatever_they_are_given() -> None:
     assert not is_own_page(b"<!doctype html><title>torchmark</title>")
 
 
-def test_the_card_shows_one_figure_for_each_workload_with_its_verdict(wide_run: Run, slower_run: Run) -> None:
+def test_the_card_shows_one_figure_for_each_workload_with_its_grade(wide_run: Run, slower_run: Run) -> None:
     names = [result.case.workload for result in headline_results(wide_run)]
     assert names == ["resnet50", "mlp", "venv-ppo", "bert-encode", "mnist-ddp-mlp"]
     card = render_card(wide_run, "0.1.0")
@@ -311,7 +311,7 @@ def test_the_card_shows_one_figure_for_each_workload_with_its_verdict(wide_run: 
         "35.6",
         "image/s",
         "±0.4%",
-        "stable",
+        "good",
         "torchmark 0.1.0",
         "2026-11-15",
     ):
