@@ -9,6 +9,7 @@ EXIT_CHECK_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOTHING_MEASURED = 3
 EXIT_COULD_NOT_RUN = 4
+EXIT_INCONCLUSIVE = 5
 EXIT_BUG = 70
 
 
@@ -41,7 +42,7 @@ class UnknownName(UsageError):  # noqa: N818 -- reads as what it is where it is 
     def __init__(self, kind: str, given: str, valid: Iterable[str]) -> None:
         import difflib  # costs start-up time that only a mistake should pay
 
-        choices = sorted(valid)
+        choices = sorted(set(valid))
         near = difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
         cure = f"Did you mean '{near[0]}'?" if near else f"Valid: {', '.join(choices) or 'none'}"
         super().__init__(f"unknown {kind} '{given}'", cure)

@@ -30,6 +30,7 @@ SCHEMA_VERSION = 1
 
 # A run file may come from anybody: what is longer, larger or more than this is refused while it is being read.
 MOST_CASES = 10_000
+ALL_CASES = Meta(max_length=MOST_CASES)
 Text = Annotated[str, Meta(max_length=10_000)]
 Real = Annotated[float, Meta(ge=-1e100, le=1e100)]  # squares and products of what anybody measured are finite
 Status = Literal["ok", "oom", "host-oom", "timeout", "crashed", "unsupported", "wrong-result", "interrupted", "skipped"]
@@ -164,6 +165,7 @@ class Estimate(Struct, frozen=True):
     target: Real = 0.01
     duration_s: Real = 0.0
     spread: Real | None = None  # relative, between fresh processes; None: unknown, so the interval holds within one
+    freedom: Real | None = None  # degrees of freedom of that spread
 
     @property
     def precision(self) -> float:
@@ -222,6 +224,9 @@ class Machine(Struct, frozen=True):
     power_mode: Name | None = None
     on_battery: bool | None = None
     devices: tuple[DeviceInfo, ...] = ()
+
+
+STEP, START_UP = "step", "start-up"  # the stage that every job has, and what happens before it
 
 
 class StageEstimate(Struct, frozen=True):
@@ -301,7 +306,7 @@ class RunHeader(Struct, frozen=True):
     id: Name
     created: Name  # UTC, to the second
     machine: Machine
-    cases: Annotated[tuple[Text, ...], Meta(max_length=MOST_CASES)]
+    cases: Annotated[tuple[Text, ...], ALL_CASES]
     command: str  # rebuilt from the cases, never the argv
     version: Name  # torchmark's
     label: Text | None = None
@@ -316,16 +321,51 @@ class RunHeader(Struct, frozen=True):
     seed: Whole = 0
 
 
+class Contribution(Struct, frozen=True):
+    """What one setting, or several that were only tried together, brought: how many times as fast with it."""
+
+    setting: Text
+    gain: Real
+
+
+class BreakEven(Struct, frozen=True):
+    """When compiling has paid for itself."""
+
+    compiling_s: Real
+    saved_s: Real  # in every step
+    steps: Real
+
+
 class Tuning(Struct, frozen=True):
     """What a search for the fastest settings came to: how many times as fast as the default, with a 95% interval over
     pairs of fresh processes."""
 
     case: Case  # the default
-    winner: Case  # the default itself, where nothing is faster beyond chance
-    gain: Real | None = None  # None: it was not confirmed, or there is none
+    winner: Case  # the default itself, where nothing was confirmed to be faster
+    gain: Real | None = None  # of the winner, or of what was not confirmed; None: fewer than two pairs
     low: Real | None = None
     high: Real | None = None
     pairs: Whole = 0
+    unconfirmed: Case | None = None  # what led the search, but was not confirmed to be faster
+    disturbed: Whole = 0  # pairs that do not count, because other programs took too much of the processor
+    same_precision: Case | None = None  # the best of those that compute in the default's own numbers
+    same_precision_gain: Real | None = None  # as the search saw it
+    contributions: Annotated[tuple[Contribution, ...], SEVERAL] = ()
+    break_even: BreakEven | None = None
+    relative: Annotated[dict[Text, Real], ALL_CASES] = field(default_factory=dict)  # gain by case, as the search saw it
+    stopped: Name = "done"
+    duration_s: Real = 0.0
+
+
+class Tried(Struct, frozen=True):
+    """One size of a search for what fits, beside its result."""
+
+    case: Text
+    size: Whole
+    rate: Real | None = None  # items a second
+    tries: Whole = 1
+    peaks: Annotated[tuple[Real, ...], SEVERAL] = ()  # bytes, of each try that has one
+    doubt: Name = ""  # why no conclusion may rest on its rate
 
 
 class Fitting(Struct, frozen=True):
@@ -340,6 +380,36 @@ class Fitting(Struct, frozen=True):
     efficient: Whole | None = None  # the smallest size whose rate is as good as any
     fixed_bytes: Real | None = None  # memory is this and so much for each item; None: no such line is known
     item_bytes: Real | None = None
+    line_error: Real = 0.0  # how far the worst of the sizes behind that line is off
+    unit: Name = "item"
+    step: Whole = 1
+    tried: Annotated[tuple[Tried, ...], ALL_CASES] = ()
+    duration_s: Real = 0.0
+
+
+class Limiting(Struct, frozen=True):
+    """What a search for a machine's limits came to."""
+
+    kept: bool  # whether later results are held against them
+    why: Name = ""  # not: tiny, incomplete, doubted, disturbed
+    missing: Annotated[tuple[Name, ...], SEVERAL] = ()  # limits that were disturbed, and so are not kept
+
+
+class Live(Struct, frozen=True):
+    """What a live comparison of two sides came to: the step time of b over that of a, with a 95% interval."""
+
+    a: Case
+    b: Case
+    side: Name  # that this run is: A or B
+    verdict: Name
+    stopped: Name
+    ratio: Real | None = None
+    low: Real | None = None
+    high: Real | None = None
+    ratios: Annotated[tuple[Real, ...], SEVERAL] = ()  # one for each pair of processes
+
+
+Conclusion = Tuning | Fitting | Limiting | Live
 
 
 class Run(Struct, frozen=True):
@@ -349,8 +419,11 @@ class Run(Struct, frozen=True):
     results: tuple[Result, ...] = ()
     process_spread: float | None = None  # relative spread between fresh processes, from the reference case
     problems: tuple[str, ...] = ()  # what was odd about the file, such as a torn last line
+    ended: bool = False  # it ended in order: nothing is left to be measured
     tuning: Tuning | None = None  # what `torchmark tune` concluded
     fitting: Fitting | None = None  # what `torchmark fit` did
+    limiting: Limiting | None = None  # what `torchmark limits` did
+    live: Live | None = None  # what `torchmark ab` did
 
 
 class Flaw(Struct, frozen=True):

@@ -68,6 +68,7 @@ _WORDS: dict[str, str] = {
     "deterministic": "",
     "onednn": "",
     "nodes": "",
+    "steps": "",
     "backend": r"gloo|nccl|xccl|ccl|mpi|ucc",
     "attention": r"none|eager|sdpa|flex_attention|flash_attention_[0-9]|paged_attention",
     "architecture": r"[A-Za-z][A-Za-z0-9]{0,79}",

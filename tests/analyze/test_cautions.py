@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.wording import counted
 from torchmark.records import VERDICTS, Contention
 
 
@@ -47,8 +48,42 @@ def test_the_cause_has_the_figures(make_result, make_estimate) -> None:
 def test_few_samples_and_processes_that_differ_are_told(make_result, make_estimate) -> None:
     (few,) = cautions_of(make_result(estimate=make_estimate(sample_count=4)))
     assert (few.kind, "only 4 samples" in few.cause) == ("few-samples", True)
+    (one,) = cautions_of(make_result(estimate=make_estimate(sample_count=1)))
+    assert "only 1 sample fitted" in one.cause
     processes = tuple(map(make_estimate, (1.0, 1.1, 1.25)))
     (spread,) = cautions_of(make_result(processes=processes))
     assert spread.kind == "process-spread"
     assert "3 fresh processes differ by 11%" in spread.cause
     assert cautions_of(make_result(processes=processes[:1])) == ()
+
+
+def test_samples_that_were_counted_beforehand_did_not_run_out_of_budget(make_result, make_estimate) -> None:
+    (few,) = cautions_of(make_result(estimate=make_estimate(sample_count=5), settings={"steps": 5}))
+    assert few.cause == "5 samples, as asked for with --steps: too few for a reliable ±"
+    assert "--budget" not in few.cure
+
+
+def test_fewer_launches_are_advised_only_where_they_can_be_had(make_result, make_estimate) -> None:
+    bound = make_estimate(flags=("launch-bound",))
+    (on_cpu,) = cautions_of(make_result(estimate=bound, metrics={"operators": 1.0}))
+    assert on_cpu.cure == "Try a larger batch or --compile on"
+    assert "its 1 operator takes" in on_cpu.cause
+    (on_gpu,) = cautions_of(make_result("mlp/infer@cuda:0/float32", estimate=bound, metrics={"operators": 7.0}))
+    assert on_gpu.cure == "Try a larger batch, --compile on or the CPU"
+    assert "its 7 operators takes" in on_gpu.cause
+    (compiled,) = cautions_of(make_result("mlp/infer@cpu/float32+compile", estimate=bound))
+    assert compiled.cure == "Try a larger batch"
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (1, "pass", "1 pass"),
+        (2, "pass", "2 passes"),
+        (0, "copy", "0 copies"),
+        (3, "key", "3 keys"),
+        (2.0, "box", "2 boxes"),
+    ],
+)
+def test_nouns_agree_with_their_number(count: float, noun: str, text: str) -> None:
+    assert counted(count, noun) == text

@@ -101,9 +101,11 @@ def test_a_slower_side_is_found_kept_and_fails_the_check() -> None:
     done = ab("null", "--env-b", f"TORCHMARK_FAKE={SLOW}", "--fail-if-slower", "2%", "--label", "mine")
     assert done.returncode == 1, done.stderr
     assert "slower." in done.stdout
-    assert "B takes 1.0" in done.stdout
+    assert "B is 0.9" in done.stdout
+    assert "× as fast as A" in done.stdout
+    assert "FAIL: B is slower than A by more than 2.0%" in done.stderr
     assert f"TORCHMARK_FAKE  -  {SLOW}" in done.stdout
-    assert "pair 5: B takes" in done.stderr
+    assert "pair 5: B is 0.9" in done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     a, b = (load(find_run(f"mine-{side}")) for side in "ab")
     assert (len(a.results[0].processes), b.header.processes) == (5, 5)
@@ -117,6 +119,7 @@ def test_a_slower_side_is_found_kept_and_fails_the_check() -> None:
 def test_the_same_sides_are_not_different_in_any_format() -> None:
     done = ab("null", "--format", "json", "--fail-if-slower", "2%")
     assert done.returncode == 0, done.stderr
+    assert "PASS: nothing is slower by more than 2.0%; differences under" in done.stderr
     found = json.loads(done.stdout)
     assert (found["verdict"], found["stopped"], len(found["ratios"])) == ("same", "clear", 5)
     assert found["low"] <= 1 <= found["high"]
@@ -129,6 +132,14 @@ def test_short_of_time_it_says_so_and_what_it_has() -> None:
     (row,) = csv.DictReader(io.StringIO(done.stdout))
     assert (row["verdict"], row["stopped"], row["pairs"], row["low"]) == ("unsure", "budget", "1", "")
     assert float(row["ratio"]) > 0
+
+
+@pytest.mark.parametrize(("more", "code"), [([], 5), (["--allow-inconclusive"], 0)])
+def test_a_gate_that_cannot_see_does_not_pass(more: list[str], code: int) -> None:
+    done = ab("null", "--budget", "100ms", "--fail-if-slower", "5%", *more)
+    assert done.returncode == code, done.stderr
+    assert "INCONCLUSIVE: a slowdown of 5.0% would not be visible; no interval is known" in done.stderr
+    assert "no limit can be decided by this data" in done.stderr
 
 
 @pytest.mark.parametrize(("side", "code"), [("a", 3), ("b", 1)])

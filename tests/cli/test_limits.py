@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from torchmark import cli
+from torchmark.cli.ceilings import tell_of_limits
 from torchmark.report.limits import render_limits
 from torchmark.store import find_run, keep_limits, load
 
@@ -44,6 +45,15 @@ def test_a_dry_run_shows_what_is_measured_first(capsys) -> None:
     assert "then larger products as long as they pay, within 50 s" in out
 
 
+def test_the_hint_about_limits_keeps_to_the_width_of_the_terminal(capsys, monkeypatch, full_run) -> None:
+    for columns in (80, 50):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        tell_of_limits(full_run)
+        told = capsys.readouterr().err
+        assert max(map(len, told.splitlines())) <= columns
+        assert told.split()[-2:] == ["torchmark", "limits"]
+
+
 def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them(capsys, own_place: Path) -> None:
     """Small sizes in a short time: what is found is low, but it is found, kept and used."""
     done = run("limits", "--device", "cpu", "--dtype", "float32", "--tiny", "--budget", "30s")
@@ -72,7 +82,7 @@ def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them
 def test_limits_that_were_not_found_are_held_against_nobody(own_place: Path) -> None:
     done = run("limits", "--device", "cpu", "--dtype", "float32", "--budget", "1s")
     assert done.returncode == 3
-    assert "because it is not complete" in done.stderr
+    assert "Not kept: the search is not complete." in done.stdout
     assert not (own_place / "limits").exists()
 
 
@@ -100,3 +110,67 @@ def test_what_failed_and_what_is_slow_is_said(make_result, make_estimate, make_h
     assert "330 GFLOP/s" in text
     assert "no fast path: 200 times slower than float32" in text
     assert "SIGILL" in text
+
+
+@pytest.fixture
+def measure_limits(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate):
+    """`torchmark limits` on workers that take a millisecond, while other programs take a share of the processor that
+    depends on the case."""
+    from msgspec.structs import asdict
+
+    from torchmark.measure.cases import full_params
+    from torchmark.records import Case, Contention, DeviceInfo, Machine, Result
+    from torchmark.studies.limits import Limits
+    from torchmark.workloads import find_workload
+    from torchmark.workloads.contract import Setting
+
+    devices = (DeviceInfo("cpu", "Xeon", memory_bytes=1 << 30, cache_bytes=1 << 20),)
+    machine = Machine("Xeon", 1, 1, 16, "Linux 6", "3.11", torch="2.13.0", devices=devices)
+    monkeypatch.setattr("torchmark.cli.limits.look", lambda *_: machine)
+
+    def limits(taken, *arguments: str) -> int:
+        def run(_: Limits, case: Case) -> Result:
+            workload, params = find_workload(case.workload), full_params(case)
+            work = workload.work(params, Setting(case.mode, dtype=case.dtype))
+            found = make_estimate(
+                1e-3 * (work.flops or 1e9) / 1e9, contention=Contention(other_cpu_share=taken(case)), samples_s=(1e-3,)
+            )
+            return make_result(case.text, estimate=found, processes=(found,), work=work, params=asdict(params))
+
+        monkeypatch.setattr(Limits, "_run", run)
+        return cli.main(["limits", "--device", "cpu", "--dtype", "float32,bfloat16", *arguments])
+
+    return limits
+
+
+def test_a_disturbed_ceiling_is_not_kept_and_what_is_missing_is_said(capsys, measure_limits) -> None:
+    from torchmark.cli.ceilings import stored_ceilings
+
+    assert measure_limits(lambda case: 0.3 if case.dtype == "bfloat16" else 0.0) == 0
+    out = capsys.readouterr().out
+    assert "Kept: later results are compared with these limits." in out
+    assert "busy, or the times varied too much: cpu bfloat16." in " ".join(out.split())
+    assert "close other programs and run: torchmark limits" in out
+    known = stored_ceilings(load(find_run("last")).header.machine).devices["cpu"]
+    assert set(known.flops) == {"float32"}
+    assert cli.main(["show", "last"]) == 0
+    assert capsys.readouterr().out == out
+
+
+def test_a_busy_machine_keeps_no_ceilings_at_all(capsys, own_place: Path, measure_limits) -> None:
+    assert measure_limits(lambda _: 0.3) == 0
+    assert "Not kept: the machine was busy." in capsys.readouterr().out
+    assert not (own_place / "limits").exists()
+
+
+def test_a_disturbed_ceiling_is_measured_again_while_there_is_time(capsys, measure_limits) -> None:
+    seen: dict[str, int] = {}
+
+    def once(case) -> float:
+        seen[case.text] = seen.get(case.text, 0) + 1
+        return 0.3 if seen[case.text] == 1 else 0.0
+
+    assert measure_limits(once) == 0
+    out = capsys.readouterr().out
+    assert "Kept: later results are compared with these limits." in out
+    assert "Not known" not in out

@@ -72,6 +72,16 @@ def test_errors_show_the_users_line_and_nothing_of_ours(own_place: Path) -> None
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_a_model_that_needs_an_input_is_refused_before_anything_is_measured(
+    own_place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own_place)
+    (own_place / "unet.py").write_text(MODEL + "class TinyUNet(nn.Module):\n    pass\n")
+    assert cli.main(["run", "unet.py:TinyUNet", "--device", "cpu"]) == 2
+    assert "TinyUNet needs --input, such as --input 'float32[8,3,224,224]'" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_run_goes_on_only_with_the_same_file(
     own_place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,7 @@ def test_its_own_pages_are_made_anew_and_other_files_are_left_alone(folder: Path
     assert main(["report", "-o", "page.html"]) == 0
     precious = folder / "run.jsonl"
     precious.write_bytes(EXAMPLE.read_bytes())
-    assert main(["report", "-o", "run.jsonl"]) == 2
+    assert main(["report", "-o", "run.jsonl", "--format", "html"]) == 2
     assert "--force" in capsys.readouterr().err
     assert precious.read_bytes() == EXAMPLE.read_bytes()
     assert main(["report", "-o", "run.jsonl", "--format", "svg", "--force"]) == 0
@@ -66,6 +66,20 @@ def test_its_own_pages_are_made_anew_and_other_files_are_left_alone(folder: Path
 def test_the_name_of_the_file_tells_the_format(folder: Path, name: str, beginning: bytes) -> None:
     assert main(["report", "last", "-o", name]) == 0
     assert (folder / name).read_bytes().startswith(beginning)
+
+
+@pytest.mark.parametrize("name", ["report.pdf", "run.jsonl", "card.jpeg"])
+def test_an_unknown_ending_is_refused_and_the_known_ones_are_listed(folder: Path, name: str, capsys: Capture) -> None:
+    assert main(["report", "last", "-o", name]) == 2
+    assert ".html, .md, .csv, .json, .svg, .png" in capsys.readouterr().err
+    assert not (folder / name).exists()
+    assert main(["report", "last", "-o", name, "--format", "csv"]) == 0
+    assert (folder / name).read_bytes().startswith(b"run,")
+
+
+def test_a_file_without_an_ending_is_a_page(folder: Path) -> None:
+    assert main(["report", "last", "-o", "page"]) == 0
+    assert (folder / "page").read_bytes().startswith(b"<!doc")
 
 
 def test_text_goes_to_stdout(capsys: Capture) -> None:
@@ -88,7 +102,7 @@ def test_markdown_begins_with_what_the_run_says(capsys: Capture) -> None:
 
 def test_the_baseline_may_be_a_published_machine(folder: Path, capsys: Capture) -> None:
     assert main(["report", "last", "--baseline", "m1-chips/M1 CPU"]) == 0
-    assert "Against M1 CPU" in (folder / "torchmark-report.html").read_text(encoding="utf-8")
+    assert "Compared with M1 CPU" in (folder / "torchmark-report.html").read_text(encoding="utf-8")
     assert main(["report", "last", "--baseline", "m1-chips"]) == 2
     assert "'m1-chips/M1 CPU'" in capsys.readouterr().err
 

@@ -17,7 +17,9 @@ import pytest
 
 from torchmark import cli
 from torchmark.cli.planning import make_header, make_plan, plan_rest
-from torchmark.records import Run, parse_case
+from torchmark.measure import preflight
+from torchmark.measure.messages import Surveyed
+from torchmark.records import DeviceInfo, Machine, Run, parse_case
 from torchmark.store import load
 
 COMMAND = [sys.executable, "-m", "torchmark"]
@@ -97,6 +99,15 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, words: str, *arguments:
         ("mlp --mode train --workers 3 --nodes 2 --rendezvous a:1", "cannot be shared out among 2 nodes"),
         ("mlp/infer@cpu/float99", "unknown dtype 'float99'"),
         ("mlp/infer@cpu", "is not a case"),
+        ("mlp/infer@gpu/float32", "a case cannot be on 'gpu'"),
+        ("mlp --label last", "'last' already means another run"),
+        ("mlp --label last~1", "'last~1' already means another run"),
+        ("mlp --label m1-chips", "'m1-chips' already means another run"),
+        ("mlp --label rtx3090", "'rtx3090' already means another run"),
+        ("mlp --label a/b", "'a/b' means a file"),
+        ("mlp --label a.jsonl", "'a.jsonl' means a file"),
+        ("mlp --label=", "'' is not a label"),
+        ("mlp --label=-x", "'-x' is not a label"),
         ("--resume last", "there are no runs"),
         ("--resume last mlp", "--resume goes on with the cases and settings of that run"),
         ("--resume last --watch", "--resume goes on with the cases and settings of that run"),
@@ -110,14 +121,14 @@ def test_wrong_input_is_one_line_with_the_cure_and_nothing_is_started(capsys, tm
 def test_a_time_is_read_as_people_write_it(capsys) -> None:
     for text in ("90", "90s", "1.5m", "1m30s", "90000ms", "0.025h"):
         assert cli.main(["run", CASES[0], "--budget", text, "--dry-run"]) == 0
-        assert "1 case, 3 processes each, at most 90.0 s each, 90.0 s in all" in capsys.readouterr().out
+        assert "1 case, at least 3 processes each, at most 90.0 s in all" in capsys.readouterr().out
 
 
 def test_a_dry_run_shows_the_cases_and_measures_nothing(capsys, tmp_path: Path) -> None:
     assert cli.main(["run", *CASES, "--budget", "3m", "--dry-run"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[:3] == CASES
-    assert "3 cases, 3 processes each" in out[-1]
+    assert "3 cases, at least 3 processes each" in out[-1]
     assert not (tmp_path / "home").exists()
 
 
@@ -128,6 +139,40 @@ def test_a_device_that_is_not_here_is_one_line_and_exit_4() -> None:
     assert done.stderr.startswith("torchmark: error: ")
     assert done.stderr.count("\n") == 1
     assert "xpu" in done.stderr
+
+
+def test_gpu_is_the_accelerator_that_is_here_or_a_usage_error(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def machine(*names: str) -> Callable[..., Surveyed]:
+        infos = [DeviceInfo(name, "") for name in names]
+        return lambda devices, _: Surveyed(
+            Machine(
+                "", 1, 1, 1, "", "", devices=tuple(each for each in infos if devices is None or each.name in devices)
+            )
+        )
+
+    monkeypatch.setattr(preflight, "survey", machine("cpu"))
+    fails(capsys, 2, "no accelerator was found here", "run", "mlp", "--device", "gpu")
+    monkeypatch.setattr(preflight, "survey", machine("xpu:0", "xpu:1", "cpu"))
+    assert cli.main(["run", "mlp", "--device", "cpu,gpu", "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["mlp/infer@xpu:0/float32", "mlp/infer@cpu/float32"]
+
+
+def test_a_home_that_cannot_be_made_is_answered_with_another_place(capsys, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").touch()
+    for place, cause in (("/proc/nowhere", "No such file"), (str(tmp_path / "file"), "A part of the path is a file")):
+        monkeypatch.setenv("TORCHMARK_HOME", place)
+        assert cli.main(["run", CASES[0]]) == 4
+        told = capsys.readouterr().err
+        assert cause in told
+        assert "or set TORCHMARK_HOME to a folder that you can write to" in told
+        assert "--resume" not in told
+
+
+def test_few_steps_that_were_asked_for_are_not_blamed_on_the_budget(capsys) -> None:
+    assert cli.main(["run", CASES[0], "--steps", "5"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "5 samples, as asked for with --steps: too few for a reliable ±" in told
+    assert "budget" not in told
 
 
 def test_an_output_place_that_cannot_be_used_is_exit_4_and_harms_no_file(capsys, tmp_path: Path) -> None:
@@ -154,7 +199,7 @@ def test_a_run_is_measured_kept_and_found_again_by_its_label(capsys, tmp_path: P
     assert "grade" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out + err
-    assert err.count("process 3/3") == 2  # where nobody watches, every process leaves one line
+    assert err.count("process 3 ") == 2  # where nobody watches, every process leaves one line
     (path,) = (tmp_path / "home").glob("*.jsonl")
     stored = load(path)
     assert stored.header.cases == tuple(CASES[:2])
@@ -224,6 +269,27 @@ def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "begun on another machine: its logical_cores was 9" in done.stderr
     assert out.read_text() == elsewhere
+
+
+def test_a_complete_run_is_complete(tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    assert run("run", CASES[0], "--budget", "10s", "--out", str(out)).returncode == 0
+    before = out.read_bytes()
+    done = run("run", "--resume", str(out))
+    assert done.returncode == 0
+    assert "This run is complete; nothing was measured." in done.stderr
+    assert out.read_bytes() == before
+    more = run("run", "--resume", str(out), "--budget", "5s")
+    assert more.returncode == 0, more.stderr
+    assert len(load(out).results[0].processes) > 3
+
+
+def test_no_figure_is_lost_when_the_budget_ends(tmp_path: Path) -> None:
+    """The first process takes most of the budget, the second one does not fit any more."""
+    out = tmp_path / "run.jsonl"
+    done = run("run", CASES[0], "--budget", "4s", "--out", str(out), fake="stream=iid2,step=0.5,sleep=on")
+    assert done.returncode == 0, done.stderr
+    assert load(out).results[0].status == "ok"
 
 
 def test_two_runs_do_not_measure_at_once_unless_they_want_to(tmp_path: Path) -> None:

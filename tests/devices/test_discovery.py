@@ -10,7 +10,7 @@ from torchmark import devices
 from torchmark.devices.cuda import Cuda
 from torchmark.devices.mps import Mps
 from torchmark.devices.xpu import Xpu
-from torchmark.errors import DeviceError, UnknownName
+from torchmark.errors import DeviceError, UnknownName, UsageError
 
 
 @pytest.mark.usefixtures("simulation")
@@ -23,6 +23,16 @@ def test_a_kind_alone_is_its_first_device():
     assert devices.check_device("cuda") == "cuda:0"
     assert devices.check_device("mps:0") == "mps"
     assert devices.check_device("xpu:1") == "xpu:1"
+
+
+@pytest.mark.usefixtures("simulation")
+def test_gpu_means_the_accelerator_that_is_here():
+    assert devices.check_device("gpu") == "cuda:0"
+
+
+def test_gpu_without_any_accelerator_says_so():
+    with pytest.raises(UsageError, match="no accelerator was found here"):
+        devices.first_accelerator(["cpu"])
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_once_it_saves_shows_what_there_is_and_can_be_gone_on_with(
     printed, heard = process.communicate(timeout=60)
     assert process.returncode == code
     assert "interrupted" in printed
-    assert f"Go on: torchmark run --resume {out}" in heard
+    assert f"Resume: torchmark run --resume {out}" in heard
     assert "Traceback" not in heard
     kept = load(out)
     assert [result.status for result in kept.results] == ["ok", "interrupted"]

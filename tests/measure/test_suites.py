@@ -15,9 +15,8 @@ def test_each_suite_contains_the_one_before_it_on_every_device() -> None:
     assert set(map(str, quick)) < set(map(str, standard)) < set(map(str, full))
     devices = [case.device for case in quick]
     assert devices == sorted(devices)
-    assert {"null/infer@cpu/float32", "mlp/infer@cpu/float32+per-step", "matmul/infer@cpu/bfloat16"} <= {
-        case.text for case in quick
-    }
+    published = {"mlp/infer:outputs=512@cpu/float32", "bert-classify/infer@cpu/float32", "matmul/infer@cpu/bfloat16"}
+    assert published <= {case.text for case in quick}
     with pytest.raises(UnknownName, match="Did you mean 'quick'"):
         suite("quik")
 
@@ -29,11 +28,21 @@ def test_a_tiny_suite_has_no_large_case(name: str) -> None:
         assert all(value == tiny[key] for key, value in case.params.items() if isinstance(value, int))
 
 
-def test_every_workload_is_in_the_quick_suite() -> None:
+def test_every_workload_is_in_the_standard_suite_and_diagnostics_are_not_on_the_first_screen() -> None:
+    standard = {case.workload for case in suite("standard", ["cpu", "cuda:0"])}
+    assert standard == set(names()) - {"all-reduce"}  # a part of every training that workers share
     quick = {case.workload for case in suite("quick", ["cpu", "cuda:0"])}
-    assert quick == set(names()) - {"all-reduce"}  # a part of every training that workers share
+    assert not quick & {"null", "launch", "bandwidth", "lstm", "dataloader", "copy"}
+
+
+def test_the_cases_that_lead_an_area_come_first() -> None:
+    leads = [case.text.partition("@")[0] for case in suite("quick")][:6]
+    assert leads == [
+        "mlp/infer:outputs=512", "resnet50/infer", "bert-encode/infer:batch=4", "llm-decode/infer",
+        "tensor-add/infer:variant=as-run", "mnist-cnn/train",
+    ]  # fmt: skip
 
 
 def test_what_only_one_kind_of_device_can_do_is_left_out_elsewhere() -> None:
-    assert not [case for case in suite("quick", ["cpu"]) if case.workload == "copy"]
-    assert not [case for case in suite("quick", ["cuda:0"]) if case.workload in ("dataloader", "mnist-ddp-mlp")]
+    assert not [case for case in suite("standard", ["cpu"]) if case.workload == "copy"]
+    assert not [case for case in suite("standard", ["cuda:0"]) if case.workload in ("dataloader", "mnist-ddp-mlp")]

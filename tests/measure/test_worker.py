@@ -59,7 +59,7 @@ def test_a_case_that_cannot_fit_says_how_long_it_would_take(script) -> None:
     script("step=60")
     found, _ = measured(replace(JOB, time_left_s=100.0))
     assert found.status == "skipped"
-    assert "it needs 1" in (found.reason or "")
+    assert "a process needs about 1" in (found.reason or "")
     assert "where 100 s are left" in (found.reason or "")
     assert "--budget" in (found.reason or "")
 

@@ -8,6 +8,7 @@ import re
 import msgspec
 import pytest
 
+from torchmark.analyze import published
 from torchmark.errors import UnknownName
 from torchmark.measure.cases import check_case, full_params
 from torchmark.publications import find_publication, names
@@ -225,3 +226,15 @@ def test_a_field_that_nobody_knows_is_refused() -> None:
 def test_a_name_that_is_almost_right_is_helped() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'm1-chips'"):
         find_publication("m1-chip")
+
+
+def test_every_kind_of_note_is_known_to_be_a_flaw_or_not() -> None:
+    kinds = {kind for publication in PUBLICATIONS for kind in publication.notes}
+    assert kinds == set(published._ADDED) | set(published._ADDED_ONCE)
+
+
+def test_hardware_that_is_not_named_or_not_sound_is_joined_with_nothing() -> None:
+    machines = [machine for publication in PUBLICATIONS for machine in publication.machines]
+    assert [machine.name for machine in machines if not machine.known_as] == [
+        "Server CPU", "Server GPU (Overheat)", "Tencent Cloud",
+    ]  # fmt: skip

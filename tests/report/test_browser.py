@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 from torchmark import cli
 from torchmark.analyze.entries import Entry
 from torchmark.analyze.leaderboard import order_boards, rank_boards
-from torchmark.records import Caution, Result, Run
+from torchmark.records import Caution, Metered, Peak, Result, Run, Work
 from torchmark.report.html import render_report
 from torchmark.report.leaderboard import Source, render_leaderboard
 
@@ -153,6 +153,62 @@ def test_marks_tell_their_figures_to_the_mouse_and_the_keyboard(visit: Callable[
 def test_the_page_never_scrolls_sideways(visit: Callable[..., Opened], width: int) -> None:
     root = "document.documentElement"
     assert visit(width=width).page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
+
+
+@pytest.fixture(scope="module")
+def crowded_pages(tmp_path_factory: pytest.TempPathFactory, wide_run: Run) -> list[Path]:
+    """Pages of 2, 4 and 8 runs whose tables have every column that there is, and long texts in them."""
+    folder = tmp_path_factory.mktemp("crowded")
+    run = replace(wide_run, results=tuple(crowded(each, place) for place, each in enumerate(wide_run.results)))
+    pages = []
+    for count in (2, 4, 8):
+        labels = [f"Intel Xeon Platinum 8370C workstation {place}" for place in range(count)]
+        runs = [replace(run, header=replace(run.header, id=label[-1] * 8, label=label)) for label in labels]
+        pages.append(folder / f"{count}.html")
+        pages[-1].write_text(render_report(runs, "0.1.0"), encoding="utf-8")
+    return pages
+
+
+def crowded(result: Result, place: int) -> Result:
+    if result.estimate is None:
+        return replace(result, reason="tried to allocate 37.3 GB with 14.1 GB free; use a smaller batch")
+    flops = 3e9 * result.estimate.center_s * (1 + place % 7) ** 2
+    work = Work(128, "sequence", flops, flops / 4 ** (place % 6))
+    peak = Peak(0.5, "bandwidth" if place % 2 else "compute", {}, 300e9, 60e9 if place % 3 else 25e9)
+    estimate = replace(result.estimate, metered=Metered(mean_w=133.0), flags=("oversubscribed",))
+    return replace(result, work=work, peak=peak, estimate=estimate)
+
+
+def test_the_last_column_of_the_results_is_visible_with_many_runs(
+    visit: Callable[..., Opened], crowded_pages: list[Path]
+) -> None:
+    for path, width in product(crowded_pages, (1200, 1280)):
+        page = visit(path, width=width).page
+        assert page.locator("#results thead th:visible").count() == 11
+        edges = page.locator("#results tr > :last-child").evaluate_all(
+            "cells => cells.map(cell => cell.getBoundingClientRect().right)"
+        )
+        frame = page.locator("#results .scroller").evaluate("frame => frame.getBoundingClientRect().right")
+        assert max(edges) <= frame <= width
+
+
+def test_the_last_column_of_the_results_can_be_reached_on_a_phone(
+    visit: Callable[..., Opened], crowded_pages: list[Path]
+) -> None:
+    page = visit(crowded_pages[-1], width=420).page
+    page.locator("#results .scroller").evaluate("frame => frame.scrollLeft = frame.scrollWidth")
+    assert page.locator("#results thead th").last.evaluate("cell => cell.getBoundingClientRect().right") <= 420
+
+
+def test_labels_of_a_roofline_cover_neither_points_nor_lines_nor_each_other(
+    visit: Callable[..., Opened], crowded_pages: list[Path]
+) -> None:
+    page = visit(crowded_pages[0]).page
+    labels = page.locator("#roofline .role-mark.mark-text").evaluate_all(
+        "groups => groups.map(e => e.childElementCount)"
+    )
+    assert min(labels) >= 3
+    assert page.evaluate(COVERED) == []
 
 
 def test_light_and_dark_follow_the_system_and_the_reader(visit: Callable[..., Opened]) -> None:
@@ -345,6 +401,25 @@ def test_a_hostile_file_runs_nothing_through_the_command_itself(
         assert opened.page.locator("img, iframe, object, embed, base, form, a[href^=javascript]").count() == 0
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
 
+
+COVERED = """() => {
+  const covered = [];
+  for (const chart of document.querySelectorAll("#roofline svg.chart")) {
+    const labels = [...chart.querySelectorAll(".mark-text text")];
+    const boxes = labels.map((label) => label.getBoundingClientRect());
+    const points = [...chart.querySelectorAll(".mark-symbol [aria-label]")].map((each) => each.getBoundingClientRect());
+    const places = [...chart.querySelectorAll(".mark-line path")].flatMap((line) => {
+      const all = Array.from({ length: 400 }, (_, place) => line.getPointAtLength(line.getTotalLength() * place / 399));
+      return all.map((place) => place.matrixTransform(line.getScreenCTM())).map(({ x, y }) => new DOMRect(x, y, 0, 0));
+    });
+    boxes.forEach((box, index) => {
+      const others = [...points, ...places, ...boxes.slice(index + 1)];
+      const hit = (o) => o.left < box.right && o.right > box.left && o.top < box.bottom && o.bottom > box.top;
+      if (others.some(hit)) covered.push(labels[index].textContent);
+    });
+  }
+  return covered;
+}"""
 
 CONTRAST = """() => {
   const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);

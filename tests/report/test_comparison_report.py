@@ -69,7 +69,7 @@ def test_two_runs_fit_and_say_what_matters(runs: list[Run], width: int) -> None:
     assert lines[0].startswith("A  run before0001 · before")
     assert any(line.startswith("B  run after0001 · after") for line in lines)
     (fast,) = [line for line in lines if line.startswith("mlp/infer")]
-    assert fast.split()[1:6] == ["2.00", "ms", "1.50", "ms", "1.33x"]
+    assert fast.split()[1:6] == ["2.00", "ms", "1.50", "ms", "1.33×"]
     assert fast.endswith("faster")
     assert lines[lines.index(fast) + 1].strip() == "threads 2 → 4"
     assert sum(line.endswith("slower") for line in lines) >= 1
@@ -81,16 +81,44 @@ def test_two_runs_fit_and_say_what_matters(runs: list[Run], width: int) -> None:
     assert "not in B" in flat
 
 
-def test_a_published_figure_has_no_interval_and_says_so(make_run, make_result, make_estimate) -> None:
+def test_a_published_figure_has_a_rough_ratio_with_its_flaws_as_footnotes(make_run, make_result, make_estimate) -> None:
     mine = make_run("mine", {"mlp/infer@cpu/float32": 2e-3})
     figure = make_estimate(1e-3, 0.0, verdict="as-published", estimand="mean", mean_s=1e-3)
-    published = make_result("mlp/infer@mps/float32+as-published", estimate=figure, settings={"printed": "10"})
+    cautions = (Caution("no-sync", "nobody waited", "wait"), Caution("other-shape", "the text is wrong", "read"))
+    published = make_result(
+        "mlp/infer@mps/float32+as-published", estimate=figure, settings={"printed": "10"}, cautions=cautions
+    )
     theirs = replace(mine, results=(published,), header=replace(mine.header, id="p/M1", label="p/M1"))
     text = rendered([mine, theirs])
     assert "device cpu → mps · protocol steady → as-published" in text
-    assert "no interval: a published figure" in " ".join(text.split())
     (row,) = [line for line in text.splitlines() if line.startswith("mlp/infer")]
-    assert row.split()[-3:] == ["2.02x", "-", "unsure"]
+    assert row.split()[-4:-2] == ["2.0×", "[a]"]
+    assert row.split()[-1] == "faster"
+    assert "[a]  nobody waited" in text
+    assert "unsure" not in text
+    assert "would not be visible" not in text
+    markdown = rendered([mine, theirs], "md")
+    assert r"2.0× \[a\]" in markdown
+    assert r"- \[a\] nobody waited" in markdown
+    (pair,) = json.loads(rendered([mine, theirs], "json"))["comparisons"][0]["pairs"]
+    assert [flaw["cause"] for flaw in pair["flaws"]] == ["nobody waited"]
+    assert pair["assumed"] >= 0.15
+    (cells,) = csv.DictReader(io.StringIO(rendered([mine, theirs], "csv")))
+    assert (cells["flaws"], float(cells["assumed"])) == ("nobody waited", pair["assumed"])
+    several = rendered([mine, theirs, mine])
+    assert "2.0× ▲ [a]" in several
+    assert "[a]  nobody waited" in several
+
+
+def test_a_comparison_says_what_it_could_have_seen(runs: list[Run]) -> None:
+    text = " ".join(rendered(runs).split())
+    assert "1 row is slower, 1 row is faster; differences under" in text
+    assert "would not be visible" in rendered(runs, "md")
+    (comparison,) = json.loads(rendered(runs, "json"))["comparisons"]
+    assert 0 < comparison["visible"] <= comparison["visible_worst"]
+    assert all(pair["visible"] for pair in comparison["pairs"])
+    same = " ".join(rendered([runs[0], runs[0]]).split())
+    assert "No row is slower; differences under" in same
 
 
 @pytest.mark.parametrize(("cases", "others"), [(1, 4), (6, 2), (6, 12)])
@@ -99,7 +127,7 @@ def test_several_runs_are_a_matrix_against_the_first(make_run, cases: int, other
     runs = [make_run(f"run number {n}", {text: t / (n + 1) for text, t in times.items()}) for n in range(others + 1)]
     text = rendered(runs)
     assert max(map(len, text.splitlines())) <= 80
-    assert text.count("2.00x ▲") >= cases
+    assert text.count("2.00× ▲") >= cases
     assert "▲ faster  ▼ slower  = same  ? unsure" in text
     assert all(f"run number {n}" in text for n in range(others + 1))
     assert ("mean of" in text) == (cases > 1)
@@ -112,7 +140,7 @@ def test_inside_a_run_the_columns_are_the_two_values(make_run) -> None:
     text = render_comparisons(compare_within([run], "device"), [run])
     head, row = (line for line in text.splitlines() if line.startswith(("case", "mlp/infer")))
     assert head.split()[:3] == ["case", "cpu", "mps"]
-    assert "2.00x" in row
+    assert "2.00×" in row
     assert "measured with one device only" in text
     more = make_run("mine", {f"mlp/infer@{device}/float32": 1e-3 for device in ("cpu", "mps", "cuda:0")})
     text = render_comparisons(compare_within([more], "device"), [more])
@@ -136,7 +164,7 @@ def test_every_format_has_every_case(runs: list[Run]) -> None:
     assert float(first["speed_low"]) < float(first["speed"]) < float(first["speed_high"])
     assert first["differences"] == "threads 2 → 4; torch 2.13.0+cpu → 2.14.0+cpu"
     markdown = rendered(runs, "md")
-    assert "| `mlp/infer` | 2.00 ms | 1.50 ms | 1.33x |" in markdown
+    assert "| `mlp/infer` | 2.00 ms | 1.50 ms | 1.33× |" in markdown
     assert "threads 2 → 4" in markdown
     assert all(name in markdown for name in ("venv-ppo/train", "lstm/infer", "resnet50/infer"))
     with pytest.raises(UnknownName):

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from torchmark.records import Result, Run, Work
+from torchmark.records import Caution, Result, Run, Work
+from torchmark.report import context
 from torchmark.report.card import draw_png, headline_results, render_card
 from torchmark.report.charts import bars, curves, ratios, strips, workers
 from torchmark.report.charts.scales import factor_ticks
@@ -86,7 +87,7 @@ def test_the_policy_allows_this_style_and_this_script_and_nothing_else(page: str
 )
 def test_only_a_command_that_is_safe_to_paste_is_offered(wide_run: Run, command: str, is_shown: bool) -> None:
     page = render_report([replace(wide_run, header=replace(wide_run.header, command=command))], "0.1.0")
-    assert ("Do it again" in page) is is_shown
+    assert ("Command to reproduce" in page) is is_shown
     assert (command in page) is is_shown
 
 
@@ -111,16 +112,70 @@ def test_every_link_and_label_leads_to_an_element_of_its_own(page: str) -> None:
 
 
 def test_sections_are_there_for_what_there_is_to_say(page: str, full_run: Run, slower_run: Run) -> None:
-    everything = ["Speed", "Against workstation", "Where more stops to pay", "Results", "Step times", "Read with care"]
+    everything = ["Speed", "Compared with workstation", "Diminishing returns", "Results", "Step times", "Caveats"]
     assert [title for title in titles(page) if title in everything] == everything
     plain = titles(render_report([full_run], "0.1.0"))
-    assert {"Speed", "Results", "Read with care", "Machine"} <= set(plain)
-    assert not {"Against workstation", "Where more stops to pay", "Step times"} & set(plain)
-    assert "Against after-upgrade" in titles(render_report([full_run, slower_run], "0.1.0", baseline=1))
+    assert {"Speed", "Results", "Caveats", "Machine"} <= set(plain)
+    assert not {"Compared with workstation", "Diminishing returns", "Step times"} & set(plain)
+    assert "Compared with after-upgrade" in titles(render_report([full_run, slower_run], "0.1.0", baseline=1))
 
 
 def test_a_run_without_results_is_a_page_too(full_run: Run) -> None:
-    assert titles(render_report([replace(full_run, results=())], "0.1.0")) == ["Results", "Machine"]
+    page = render_report([replace(full_run, results=())], "0.1.0")
+    assert titles(page) == ["Results", "Machine"]
+    assert "No case was finished." in page
+    assert "<table" not in page
+
+
+def test_a_run_of_failures_says_so_and_gives_the_reasons(full_run: Run, make_result: Callable[..., Result]) -> None:
+    failed = make_result(status="crashed", estimate=None, reason="killed by signal 9")
+    page = render_report([replace(full_run, results=(failed,))], "0.1.0")
+    assert titles(page) == ["Results", "Caveats", "Machine"]
+    assert "No case gave a figure." in page
+    assert "killed by signal 9" in page
+    assert "No case gave a figure." not in render_report([full_run], "0.1.0")
+
+
+def test_equal_cautions_of_several_machines_are_one_note() -> None:
+    from torchmark.store import load_runs
+
+    runs = load_runs("m1-chips")
+    page = render_report(runs, "0.1.0")
+    caveats = page[page.index('<section id="caveats"') :]
+    assert caveats.count("no step was run beforehand") == 1
+    assert "6 machines" in caveats
+    assert "M1 GPU, M1 Ultra GPU, RTX3090" in caveats
+    assert "<li>M1 GPU: all cases</li>" in caveats
+
+
+def test_cautions_that_differ_in_their_figures_are_one_note_with_every_figure(
+    full_run: Run, make_result: Callable[..., Result]
+) -> None:
+    cautions = [Caution("paging", f"the interval is ±{percent}%", "Give it more time") for percent in (3, 5)]
+    runs = [
+        replace(
+            full_run,
+            header=replace(full_run.header, id=name, label=name),
+            results=(make_result(cautions=(caution,)), make_result("mlp/train@cpu/float32")),
+        )
+        for name, caution in zip(("one", "two"), cautions, strict=True)
+    ]
+    (note,) = context.notes(runs, ["one", "two"])
+    assert (note.title, note.where, note.cure) == ("paging", "one, two", "Give it more time")
+    assert note.cause == "For example: the interval is ±3%"
+    assert note.cases == ("one: mlp/infer: the interval is ±3%", "two: mlp/infer: the interval is ±5%")
+
+
+def test_two_dozen_series_are_drawn_in_two_dozen_ways(full_run: Run) -> None:
+    runs = [replace(full_run, header=replace(full_run.header, id=f"{index:08x}", label=None)) for index in range(24)]
+    page = render_report(runs, "0.1.0")
+    fills = {each.color for each in find_series(runs)}
+    assert len(fills) == 24
+    for fill_ in fills:
+        name = re.findall(r"series-[\d-]+", fill_)[0]
+        assert (f"--{name}: " in page) or (f'<pattern id="{name}"' in page)
+        assert f'fill="{fill_}"' in page
+    assert "<pattern" not in render_report(runs[:8], "0.1.0")
 
 
 def test_what_fails_is_shown_with_its_reason(full_run: Run) -> None:
@@ -143,15 +198,15 @@ def test_thousands_of_results_are_still_a_page_to_send_around(
     page = render_report([replace(full_run, results=results)], "0.1.0")
     assert len(page.encode()) <= LARGEST
     assert page.count('<svg class="chart"') <= 4 * MOST_CARDS
-    assert "The first 1000 of 2000" in page
-    assert "more were left out" in page
+    assert "Showing the first 1000 of 2000" in page
+    assert "more not shown" in page
 
 
 def test_many_runs_are_still_a_page_to_send_around(full_run: Run) -> None:
     runs = [replace(full_run, header=replace(full_run.header, id=f"{index:08x}", label=None)) for index in range(150)]
     page = render_report(runs, "0.1.0")
     assert len(page.encode()) <= LARGEST
-    assert "102 more were left out" in page
+    assert "102 more not shown" in page
 
 
 @pytest.mark.filterwarnings("error")
@@ -222,7 +277,7 @@ def test_factors_are_of_speed_and_stand_by_workload_or_by_run(wide_run: Run, slo
     assert resnet.value == pytest.approx(1 / 0.7)
     assert resnet.low < resnet.value < resnet.high
     assert "faster" in resnet.figure
-    assert "On average 0.926x the speed" in panels["bert-encode"].mean
+    assert "On average 0.926× as fast" in panels["bert-encode"].mean
     third = replace(slower_run, header=replace(slower_run.header, id="ff", label="third"))
     by_run = ratios.find_panels([wide_run, slower_run, third], baseline=2)
     assert [panel.title for panel in by_run] == ["workstation", "after-upgrade"]
@@ -316,7 +371,7 @@ def test_the_card_shows_one_figure_for_each_workload_with_its_grade(wide_run: Ru
         "2026-11-15",
     ):
         assert text in card
-    assert "1.43x" in render_card(slower_run, "0.1.0", wide_run)
+    assert "1.43×" in render_card(slower_run, "0.1.0", wide_run)
     assert is_own_page(card.encode())
 
 

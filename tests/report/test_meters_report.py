@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from torchmark.analyze.money import Prices
-from torchmark.records import JobEstimate, Metered, Result, Run, StageEstimate, Sustained
+from torchmark.records import JobEstimate, Metered, Result, Run, StageEstimate, Sustained, Work
 from torchmark.report import render, render_all
 from torchmark.report.charts import strips
 from torchmark.report.details import render_details
@@ -115,6 +115,11 @@ def test_a_fast_start_that_was_cut_is_still_in_the_picture(bright: Run) -> None:
     assert strip.low < 10.0
 
 
+def test_a_million_of_any_unit_is_a_plural(bright: Run) -> None:
+    passing = replace(bright, results=(replace(bright.results[0], work=Work(items=128, unit="pass")),))
+    assert "for a million passes," in flat(render(passing, "md", prices=PRICES))
+
+
 def test_costs_are_labelled_as_the_users_numbers_in_every_format(bright: Run) -> None:
     heading = "Cost at your prices: 2.50 an hour of this machine, 0.300 a kilowatt-hour"
     for text in (render(bright, "table", 80, prices=PRICES), render(bright, "md", prices=PRICES)):
@@ -144,7 +149,7 @@ def test_power_that_nobody_saw_is_not_priced_and_that_is_said(dark: Run) -> None
 
 def test_the_page_has_energy_costs_and_the_reasons_for_what_is_missing(bright: Run, dark: Run) -> None:
     page = render_report([bright], "0.1.0", prices=PRICES)
-    for words in ("6.09 mJ/sample", "Cost at your prices", "20% slower", "measured by RAPL", "a million items"):
+    for words in ("6.09 mJ/sample", "Cost at your prices", "20% slower", "measured by RAPL", "per million items"):
         assert words in page
     page = render_report([dark], "0.1.0")
     assert f"energy {DARK}" in page

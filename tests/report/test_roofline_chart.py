@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import altair
 import pytest
+from msgspec.structs import replace
 
 from torchmark.records import Peak, Run, Work
 from torchmark.report import render
@@ -43,7 +45,10 @@ def test_every_result_with_ceilings_is_a_point_below_a_roof(run: Run) -> None:
     for roof in panel.roofs:
         assert panel.low[0] <= roof.start < roof.end <= panel.high[0]
         assert panel.low[1] <= roof.start_rate <= roof.end_rate <= panel.high[1]
-    assert panel.about == "3 results, 2 of them at half of the roof or more."
+    assert panel.about == (
+        "2 of 3 results reach at least half of their limit. "
+        "Limits: float32 300 GFLOP/s, bfloat16 150 GFLOP/s, memory 25.0 GB/s, cache 60.0 GB/s."
+    )
 
 
 def test_the_chart_is_drawn_with_its_figures_for_those_who_do_not_see_it(run: Run) -> None:
@@ -56,9 +61,31 @@ def test_the_chart_is_drawn_with_its_figures_for_those_who_do_not_see_it(run: Ru
     assert any(text.startswith("mlp · train: 62% of peak, bound by compute; ") for text in said)
 
 
+def test_roofs_and_points_with_room_are_named(run: Run) -> None:
+    (panel,) = roofline.find_panels(find_series([run]))
+    texts = [label["text"] for label in roofline.draw_panel(panel).data["labels"]]
+    assert texts[:4] == [roof.name for roof in panel.roofs]
+    assert {"mlp", "cifar-cnn"} <= {*texts[4:]} <= {"mlp", "cifar-cnn", "llm-decode"}
+
+
+def test_a_label_without_room_is_left_out(run: Run) -> None:
+    dice = random.Random(0)
+    results = tuple(
+        replace(
+            each,
+            case=replace(each.case, params={"batch": index}),
+            work=replace(each.work, flops=1e9 * dice.random()),
+        )
+        for index, each in enumerate(run.results[:3] * 40)
+        if each.work
+    )
+    (panel,) = roofline.find_panels(find_series([replace(run, results=results)]))
+    assert len(roofline.draw_panel(panel).data["labels"]) < len(results) / 2
+
+
 def test_a_page_has_a_roofline_only_where_there_is_one(run: Run, full_run: Run) -> None:
     page = render_report([run], "0.1.0")
-    assert "How close to the machine&#39;s best" in page
+    assert ">Roofline</h2>" in page
     assert "of peak" in page
     assert "Roofline" not in render_report([full_run], "0.1.0")
 

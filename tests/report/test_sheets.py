@@ -68,7 +68,7 @@ def test_every_row_has_a_figure_or_its_reason(full_run: Run) -> None:
     lines = rendered(full_run, by_machine()).splitlines()
     rows = {tuple(line.split()[:2]): line for line in lines if line[:2] in ("M1", "Xe", "Ul")}
     assert "~25.2" in rows["M1", "CPU"]
-    assert rows["M1", "CPU"].rstrip().endswith("0.500x")
+    assert rows["M1", "CPU"].rstrip().endswith("0.500×")
     assert "±4.8%" in rows["M1", "CPU"]
     assert "no accelerator here" in rows["M1", "GPU"]
     assert rows["Xeon", "CPU"].split()[-1] == "-"
@@ -95,7 +95,7 @@ def test_cpu_against_accelerator_with_the_speedup(full_run: Run) -> None:
         has_speedup=True,
     )
     (row,) = [line for line in rendered(full_run, sheet).splitlines() if line.startswith("1 ")]
-    assert row.split() == ["1", "128", "59", "ms/it", "199.6%", "80.0", "ms/it", "20.0", "ms/it", "4.00x"]
+    assert row.split() == ["1", "128", "59", "ms/it", "199.6%", "80.0", "ms/it", "20.0", "ms/it", "4.00×"]
 
 
 def test_the_bias_and_what_it_is_made_of(full_run: Run) -> None:

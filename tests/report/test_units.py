@@ -57,13 +57,21 @@ def test_relative(share: float, text: str) -> None:
     assert units.relative(share) == text
 
 
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(2 << 30, "2 GiB"), (3 << 29, "1.5 GiB"), (700 << 20, "700 MiB"), (2e9, "2.00 GB"), (5, "5 B")],
+)
+def test_a_limit_is_printed_as_people_write_it(count: float, text: str) -> None:
+    assert units.memory_limit(count) == text
+
+
 def test_sizes_and_work() -> None:
     assert units.size(1.81e9) == "1.81 GB"
     assert units.size(512) == "512 B"
     assert units.bandwidth(12.4e9) == "12.4 GB/s"
     assert units.arithmetic(1.81e12) == "1.81 TFLOP/s"
-    assert units.factor(1.0234) == "1.023x"
-    assert units.factor(26.04) == "26.0x"
+    assert units.factor(1.0234) == "1.023×"
+    assert units.factor(26.04) == "26.0×"
 
 
 @given(st.floats(1e-12, 1e15))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_header) -> Path:
         ("cd", ["cd34"]),
         ("m1-chips/xeon gold", ["m1-chips/Xeon Gold"]),
         ("intel-vs-m2", ["intel-vs-m2/M2 Max CPU", "intel-vs-m2/Intel i9 CPU"]),
+        ("3090", ["RTX 3090 (m1-chips, simple-add)"]),
+        ("rtx3090", ["RTX 3090 (m1-chips, simple-add)"]),
+        ("M1 CPU", ["M1 CPU (m1-chips, simple-add)"]),
+        ("apple m1 cpu", ["M1 CPU (m1-chips, simple-add)"]),
+        ("m1 ultra cpu", ["m1-chips/M1 Ultra CPU"]),
+        ("v100", ["V100 (apple-silicon-bert, simple-add)"]),
+        ("1080Ti", ["simple-add/Server GPU GTX1080Ti"]),
+        ("overheat", ["simple-add/Server GPU (Overheat)"]),
+        ("server cpu", ["simple-add/Server CPU"]),
+        ("5218R", ["m1-chips/Xeon Gold"]),
     ],
 )
 def test_what_a_person_means_comes_as_runs(text: str, ids: list[str]) -> None:
@@ -51,12 +62,45 @@ def test_what_is_published_has_no_file() -> None:
         find_run("m1-chips")
     with pytest.raises(UsageError, match="no run file"):
         find_run("m1-chips/M1 GPU")
+    with pytest.raises(UsageError, match="no run file"):
+        find_run("3090")
+
+
+@pytest.mark.usefixtures("home")
+def test_a_label_comes_before_a_published_machine(make_header) -> None:
+    header = make_header(id="ef56", label="3090")
+    RunWriter.create(new_path(header), header).close()
+    assert [run.header.id for run in load_runs("3090")] == ["ef56"]
+
+
+@pytest.mark.usefixtures("home")
+def test_every_candidate_of_an_ambiguous_name_can_be_typed() -> None:
+    with pytest.raises(UsageError, match="'M1' could be 8 published machines") as caught:
+        load_runs("M1")
+    listed = re.findall(r"'([^']+)'", caught.value.cause)[1:]
+    assert len(listed) == 8
+    for name in listed:
+        (run,) = load_runs(name)
+        assert run.results
+
+
+@pytest.mark.usefixtures("home")
+def test_machines_of_several_publications_have_all_their_figures() -> None:
+    (joined,) = load_runs("3090")
+    parts = [run for name in ("m1-chips/RTX3090", "simple-add/Nvidia 3090 GPU") for run in load_runs(name)]
+    assert list(joined.results) == [result for run in parts for result in run.results]
+    assert joined.header.cases == tuple(result.case.text for result in joined.results)
 
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("m1-chip", "Did you mean 'm1-chips'"), ("simple-add/nothing", "Valid: AMD Ryzen"), ("zz", "Valid: .*simple-add")],
+    [
+        ("m1-chip", "Did you mean 'm1-chips'"),
+        ("simple-add/nothing", "Valid: AMD Ryzen"),
+        ("zz", "Valid: .*simple-add"),
+        ("M1 Utra GPU", "Did you mean 'M1 Ultra GPU'"),
+    ],
 )
 def test_publications_are_among_the_candidates(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):

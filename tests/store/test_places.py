@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchmark.errors import UsageError
+from torchmark.errors import UnknownName, UsageError
 from torchmark.store import RunWriter, find_run, home, list_runs, new_path
 
 
@@ -103,3 +103,7 @@ def test_a_user_without_a_home_still_has_a_place() -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd="/"
     )
     assert done.stdout.strip().endswith("torchmark")
+
+
+def test_each_valid_name_is_listed_once() -> None:
+    assert str(UnknownName("run", "zzz", ["nightly", "last", "nightly"])) == "unknown run 'zzz'. Valid: last, nightly"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from torchmark.analyze.fitting import CONTENDING, RATE_TRIES, TRIES
-from torchmark.records import Memory, Result, Work, parse_case
+from torchmark.records import Contention, Memory, Result, Work, parse_case
 from torchmark.studies.fit import Request, Study
 
 CASE = parse_case("mlp/infer@cpu/float32")
@@ -160,3 +160,22 @@ def test_one_stray_crash_undoes_nothing_that_is_known(make_estimate) -> None:
     study.run()
     assert study.outcome().largest is not None
     assert study.outcome().largest > 600
+
+
+@pytest.mark.parametrize(("busy", "efficient", "tries"), [(0, 8, 2), (1, 8, 3), (9, None, 3)])
+def test_no_size_is_called_efficient_by_processes_that_others_slowed(
+    make_estimate, busy: int, efficient: int | None, tries: int
+) -> None:
+    class Busy(Machine):
+        """Size 8 has the best rate, and other programs are busy while its first processes run."""
+
+        def _measure(self, size: int) -> Result:
+            share = 0.3 if size == 8 and len(self.needed.get(8, [])) < busy else 0.0
+            made = make_estimate(1e-3 * max(size, 8) * (1 + share), contention=Contention(other_cpu_share=share))
+            return replace(super()._measure(size), estimate=made, processes=(made,), work=Work(size, "item"))
+
+    study = Busy(0, 0.0, 1 << 20, most=16)
+    study.run()
+    found = study.outcome()
+    assert found.efficient == efficient
+    assert len(study.needed[8]) == tries

@@ -13,7 +13,7 @@ from torchmark.analyze.configurations import USUAL, setting
 from torchmark.errors import TorchmarkError, UnknownName
 from torchmark.measure.elsewhere import ProcessFailed
 from torchmark.measure.messages import Measured, Opened, Prepared, Stepped, SumUp, TakeTurn, Turned
-from torchmark.records import Case, Estimate, Machine, Result, Trend, Work, parse_case
+from torchmark.records import Case, Contention, Estimate, Machine, Result, Trend, Work, parse_case
 from torchmark.studies.axes import axes_of
 from torchmark.studies.tune import PAIRS, News, Request, Search
 
@@ -26,6 +26,7 @@ class Scripted:
     """A side that answers as a real one does, at once: its steps take what is said, give or take the noise."""
 
     opened: list[str] = []  # noqa: RUF012 -- emptied by every test
+    busy: list[float] = []  # noqa: RUF012 -- what other programs take while each of the next processes works
     alive = 0
 
     def __init__(self, case: Case, speed: Speed, noise: random.Random, spread: float, luck: float = 0.0) -> None:
@@ -58,6 +59,7 @@ class Scripted:
                 self._step_s, self._step_s, self._step_s, "median", "stable",
                 first_step_s=self._step_s if self._case.compile == "off" else 10.0,
                 effective_samples=9.0, warmup_cut=0, trend=Trend(0.0, 0.0), samples_s=(self._step_s,) * 9,
+                contention=Contention(other_cpu_share=Scripted.busy.pop(0) if Scripted.busy else 0.0),
             )  # fmt: skip
             result = Result(self._case, "ok", estimate=seen, processes=(seen,), work=Work(32, "image"))
             return Measured(result)
@@ -293,7 +295,8 @@ def test_an_interrupt_leaves_what_is_known(interrupted: int) -> None:
         found.run()
     tuned = found.outcome()
     assert tuned.stopped == "interrupted"
-    assert tuned.winner == leads[-1]
+    assert tuned.unconfirmed == leads[-1]
+    assert tuned.winner == CASE  # nothing is recommended that was not confirmed
 
 
 def test_what_was_found_is_told_as_soon_as_a_process_has_ended() -> None:
@@ -308,3 +311,74 @@ def test_what_was_found_is_told_as_soon_as_a_process_has_ended() -> None:
     found.run()
     assert {text for text, _ in kept} == {result.case.text for result in found.outcome().results}
     assert max(count for text, count in kept if text == CASE.text) == 1 + PAIRS
+
+
+def search_with(pace: Callable[[], float] = lambda: 1.0, busy_pairs: int = 0, **settings: Any) -> Search:
+    """A search for one setting that halves the time, in which the fresh pairs of the end are disturbed."""
+
+    class Disturbed(Scripted):
+        def ask(self, order: object, kind: type[Any]) -> Any:
+            answer = super().ask(order, kind)
+            return Turned(answer.step_s * pace()) if isinstance(order, TakeTurn) and confirming else answer
+
+    confirming: list[News] = []
+
+    def tell(news: News) -> None:
+        if news.event == "confirms" and not confirming:
+            Scripted.busy[:] = [0.3] * 2 * busy_pairs
+            confirming.append(news)
+
+    Scripted.opened.clear()
+    noise, speed = random.Random(0), factors(layout_is_channels_last=0.5)
+    request = Request(CASE, axes_of(CASE, MACHINE, keep=["dtype", "compile", "threads", "gradients"]), **settings)
+    found = Search(request, tell, opening=lambda _, case, *__: Disturbed(case, speed, noise, 0.01))  # type: ignore[arg-type]
+    found.run()
+    Scripted.busy.clear()
+    return found
+
+
+def test_pairs_during_which_other_programs_were_busy_are_taken_again() -> None:
+    tuned = search_with(busy_pairs=2).outcome()
+    assert (tuned.pairs, tuned.disturbed) == (PAIRS, 2)
+    assert tuned.winner.text == f"{CASE.text}+layout=channels-last"
+
+
+def test_a_machine_that_is_always_busy_crowns_nobody() -> None:
+    tuned = search_with(busy_pairs=50).outcome()
+    assert (tuned.pairs, tuned.disturbed, tuned.gain) == (0, PAIRS, None)
+    assert tuned.winner == CASE
+    assert tuned.unconfirmed
+    assert tuned.unconfirmed.text == f"{CASE.text}+layout=channels-last"
+
+
+def test_an_absurdly_wide_interval_crowns_nobody() -> None:
+    paces = random.Random(3)
+    tuned = search_with(lambda: math.exp(paces.gauss(0, 2.0))).outcome()
+    assert tuned.low
+    assert tuned.high
+    assert tuned.high > 2 * tuned.low
+    assert tuned.winner == CASE
+
+
+def test_the_budget_holds_even_if_nothing_is_confirmed_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preparing takes 4 s and a turn 1 s, by a clock that only they move."""
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    class Slow(Scripted):
+        def hear(self, kind: type[Any], patience_s: float | None = None) -> Any:
+            clock[0] += 4.0 if kind is Prepared else 0.0
+            return super().hear(kind, patience_s)
+
+        def ask(self, order: object, kind: type[Any]) -> Any:
+            clock[0] += 1.0 if isinstance(order, TakeTurn) else 0.0
+            return super().ask(order, kind)
+
+    for budget_s in (20.0, 60.0, 90.0):
+        clock[0] = 0.0
+        noise, speed = random.Random(0), factors(dtype_is_bfloat16=0.5, layout_is_channels_last=0.7)
+        request = Request(CASE, axes_of(CASE, MACHINE), budget_s)
+        found = Search(request, opening=lambda _, case, *__: Slow(case, speed, noise, 0.01))  # type: ignore[arg-type] # noqa: B023
+        found.run()
+        assert clock[0] <= budget_s + 5.0  # one process that is being prepared, or one turn
+        assert found.outcome().stopped == "budget"

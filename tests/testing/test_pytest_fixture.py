@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,15 +81,55 @@ def test_tests_of_the_same_name_are_not_mixed_up(folder: Path) -> None:
 
 def test_a_regression_fails_the_test_and_chance_does_not(folder: Path) -> None:
     assert run(folder, "-n0", "--torchmark-out", "before.jsonl").returncode == 0
-    keep_with_spread(folder, 0.02)
+    keep_with_spread(folder, 0.01)
     against = ("-n0", "--torchmark-against", "before.jsonl")
-    assert run(folder, *against, step="0.0101").returncode == 0
+    done = run(folder, *against, step="0.0101")
+    assert done.returncode == 0, done.stdout
+    assert ", PASS" in done.stdout
     done = run(folder, *against, step="0.02")
     assert done.returncode == 1
-    assert "is slower than in before.jsonl: 2.00 times as long" in done.stdout
+    assert "FAIL: slower by more than 5.0%" in done.stdout
+    assert "as fast (0.4" in done.stdout
     wrong = run(folder, "--torchmark-fail-if-slower", "much")
     assert wrong.returncode == 4
     assert "is not a share" in wrong.stderr
+
+
+def test_a_difference_that_cannot_be_seen_fails_the_test_unless_allowed(folder: Path) -> None:
+    assert run(folder, "-n0", "--torchmark-out", "before.jsonl").returncode == 0
+    keep_with_spread(folder, 0.05)
+    against = ("-n0", "--torchmark-against", "before.jsonl")
+    done = run(folder, *against)
+    assert done.returncode == 1
+    assert "INCONCLUSIVE: a slowdown of 5.0% would not be visible" in done.stdout
+    assert re.search(r"--torchmark-fail-if-slower \d+% can be decided by this data", done.stdout)
+    assert run(folder, *against, "--torchmark-allow-inconclusive").returncode == 0
+
+
+def test_the_first_run_becomes_the_baseline(folder: Path) -> None:
+    for against in ((), ("--torchmark-against", "last"), ("--torchmark-against", "pytest")):
+        done = run(folder, "-n0", *against)
+        assert done.returncode == 0, done.stdout
+        assert "No baseline yet; this run becomes it: pytest --torchmark-against" in done.stdout
+        (path,) = (folder / "home").glob("*.jsonl")
+        path.unlink()
+
+
+def test_a_new_test_has_no_baseline_yet(folder: Path) -> None:
+    assert run(folder, "-n0", "-k", "8", "--torchmark-out", "before.jsonl").returncode == 0
+    keep_with_spread(folder, 0.01)
+    done = run(folder, "-n0", "--torchmark-against", "before.jsonl")
+    assert done.returncode == 0, done.stdout
+    assert "test_a_step-16/infer@fake/float32: no baseline yet; this run becomes it" in done.stdout
+
+
+@pytest.mark.parametrize("against", ["nosuch.jsonl", "nosuch", "3090"])
+def test_a_baseline_that_is_not_there_is_a_usage_error(folder: Path, against: str) -> None:
+    done = run(folder, "-n0", "--torchmark-against", against)
+    assert done.returncode == 4
+    assert "ERROR: --torchmark-against: " in done.stderr
+    assert against in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_processes_of_xdist_end_up_in_one_run(folder: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from torchmark.records import Result
+from torchmark.records import START_UP, Result
 
 # How the metrics of a replayed case begin that tell what its procedure's faults cost.
 BESIDE = "seconds of "  # in the whole time, without being work
@@ -54,7 +54,8 @@ def find_bias(published: Result, steady: Result) -> Bias | None:
     made = published.metrics.get(MADE, 0.0)
     whole_job = published.job is not None and steady.job is not None and not made
     if published.job and steady.job and whole_job:
-        published_s, right_s = published.job.seconds, steady.job.seconds
+        start_up_s = sum(stage.center_s for stage in steady.job.stages if stage.name == START_UP)
+        published_s, right_s = published.job.seconds, steady.job.seconds - start_up_s
         beside_s, precision = right_s, (steady.job.high_s - steady.job.low_s) / 2 / right_s
     else:
         published_s, right_s = ours.center_s, right.center_s

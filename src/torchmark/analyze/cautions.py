@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchmark.analyze.summary import process_spread
-from torchmark.records import Caution, Estimate, Result
+from torchmark.analyze.wording import counted
+from torchmark.records import Case, Caution, Estimate, Result
 
 FEW_SAMPLES = 8
 SPREAD = 0.05
@@ -19,11 +20,11 @@ def cautions_of(result: Result) -> tuple[Caution, ...]:
         return ()  # one figure alone warns about nothing
     if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
         return (_OF_RESULTS["implausible"](result, estimate),) if "implausible" in estimate.flags else ()
-    found = [_verdict_caution(estimate)]
+    found = [_verdict_caution(result, estimate), _failed(result)]
     found += [rule(estimate) for flag, rule in _FLAGS.items() if flag in estimate.flags]
     found += [rule(result, estimate) for flag, rule in _OF_RESULTS.items() if flag in estimate.flags]
     if estimate.sample_count < FEW_SAMPLES:
-        found.append(_few_samples(estimate))
+        found.append(_few_samples(result, estimate))
     spread = process_spread(result.processes)
     if spread is not None and spread > SPREAD:
         found.append(_spread(spread, len(result.processes)))
@@ -32,25 +33,28 @@ def cautions_of(result: Result) -> tuple[Caution, ...]:
 
 def contended(seen: str) -> Caution:
     """Others took time from it."""
-    return Caution("contended", seen, "Stop what else is running and measure again; this figure is too slow")
+    return Caution("contended", seen, _QUIET)
 
 
-def _verdict_caution(estimate: Estimate) -> Caution | None:
-    make = _VERDICTS.get(estimate.verdict)
-    return make(estimate, "; ".join(estimate.evidence)) if make else None
+def _verdict_caution(result: Result, estimate: Estimate) -> Caution | None:
+    cure = _CURES.get(estimate.verdict)
+    seen = "; ".join(estimate.evidence)
+    return Caution(estimate.verdict, seen, cure.format(more=_more(result))) if cure else None
 
 
-_VERDICTS: dict[str, Callable[[Estimate, str], Caution]] = {
-    "contended": lambda _, seen: contended(seen),
-    "throttled": lambda _, seen: Caution(
-        "throttled", seen, "Let it cool, improve the cooling or power supply, and compare sustained figures only"
-    ),
-    "slowing": lambda _, seen: Caution(
-        "slowing", seen, "Heat, power or memory may be behind it: measure longer with --budget and watch"
-    ),
-    "drifting": lambda _, seen: Caution("drifting", seen, "Measure longer with --budget until it settles"),
-    "warming": lambda _, seen: Caution("warming", seen, "Give it more time with --budget"),
-    "noisy": lambda _, seen: Caution("noisy", seen, "Give it more time with --budget"),
+def _more(result: Result) -> str:
+    """Where the number of steps was fixed, no budget changes it."""
+    return "Use more --steps" if result.settings.get("steps") else "Give it more time with --budget"
+
+
+_QUIET = "Stop other programs and measure again: the true speed is higher"
+_CURES = {
+    "contended": _QUIET,
+    "throttled": "Let it cool, improve the cooling or power supply, and compare sustained figures only",
+    "slowing": "Check heat, power and memory. {more} and watch",
+    "drifting": "{more} until it settles",
+    "warming": "{more}",
+    "noisy": "{more}",
 }
 
 
@@ -81,14 +85,12 @@ _FLAGS: dict[str, Callable[[Estimate], Caution]] = {
 
 
 def _taken_again(count: int) -> str:
-    return (
-        f"; {count} sample{'s' * (count > 1)} across it {'were' if count > 1 else 'was'} taken again" if count else ""
-    )
+    return f"; {counted(count, 'sample')} across it {'were' if count > 1 else 'was'} taken again" if count else ""
 
 
 _OF_RESULTS: dict[str, Callable[[Result, Estimate], Caution]] = {
     "launch-bound": lambda result, estimate: Caution(
-        "launch-bound", _launching(result, estimate), "Larger batches, --compile on, or the CPU"
+        "launch-bound", _launching(result, estimate), _fewer_launches(result.case)
     ),
     "implausible": lambda result, _: Caution(
         "implausible",
@@ -110,7 +112,13 @@ def _launching(result: Result, estimate: Estimate) -> str:
     if estimate.device_step_s is not None:
         return f"the device worked only {_busy_share(estimate):.0%} of the time and waited for work to be launched"
     share = result.peak.shares.get("launch", 0.0) if result.peak else 0.0
-    return f"calling its {result.metrics.get('operators', 0.0):.0f} operators takes at least {share:.0%} of a step"
+    operators = counted(result.metrics.get("operators", 0.0), "operator")
+    return f"calling its {operators} takes at least {share:.0%} of a step"
+
+
+def _fewer_launches(case: Case) -> str:
+    ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
+    return f"Try {' or '.join(filter(None, (', '.join(ways[:-1]), ways[-1])))}"
 
 
 def _beyond(result: Result) -> str:
@@ -126,12 +134,18 @@ def _busy_share(estimate: Estimate) -> float:
     return min((estimate.device_step_s or 0.0) / estimate.wall_step_s, 1.0) if estimate.wall_step_s else 0.0
 
 
-def _few_samples(estimate: Estimate) -> Caution:
-    return Caution(
-        "few-samples",
-        f"only {estimate.sample_count} samples fitted into the budget, so the interval promises little",
-        "Give it more time with --budget",
-    )
+def _failed(result: Result) -> Caution | None:
+    """A process that failed after others had succeeded."""
+    if result.status != "ok" or not result.reason:
+        return None
+    return Caution("process-failed", result.reason, "The figure is that of the other processes; run the case again")
+
+
+def _few_samples(result: Result, estimate: Estimate) -> Caution:
+    count = counted(estimate.sample_count, "sample")
+    asked = result.settings.get("steps")
+    seen = f"{count}, as asked for with --steps" if asked else f"only {count} fitted into the budget"
+    return Caution("few-samples", f"{seen}: too few for a reliable ±", _more(result))
 
 
 def _spread(spread: float, count: int) -> Caution:

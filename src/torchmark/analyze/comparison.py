@@ -3,12 +3,16 @@
 Step times are compared as logarithms, so that swapping the runs only turns every ratio over. Fresh processes of the
 same case differ by more than the interval inside one of them tells, so the interval of a ratio rests on the spread
 between processes: the case's own where it was measured in two or more, moderated by what the other cases of its run
-tell, else the one that its run measured on a reference case. Where neither is known, no answer is given.
+tell, else the one that its run measured on a reference case. Two runs differ as wholes, too (RUN_SPREAD). Where no
+spread is known, no answer is given.
+
+A published figure has no interval. A pair with such a side is judged by an assumed uncertainty instead.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeVar
 
@@ -23,25 +27,21 @@ from torchmark.analyze.evidence import (
     chance_beyond,
     explained,
     holm,
-    moderated,
     sides_of,
-    total_variance,
     variance_of_rounds,
 )
 from torchmark.analyze.pairing import PLACES, Match, Pairing, Places, Unpaired, pair_runs, pair_within
+from torchmark.analyze.published import answer_within, band_of, flaws_of, is_published
+from torchmark.analyze.repeat import MOST_FREEDOM, RUN_SPREAD, total_variance, with_known
 from torchmark.analyze.student import critical
-from torchmark.records import Result, Run
+from torchmark.records import Caution, Result, Run
 
-Answer = Literal["faster", "slower", "same", "unsure"]
+Answer = Literal["faster", "slower", "same", "similar", "unsure"]  # similar: as far as a published figure can say
 
 # A difference counts only where the whole interval lies beyond this: nobody acts on less than 1%.
 DIFFERENT = 0.01
 # Two times count as the same only where the whole interval lies within this: a larger difference is ruled out.
 SAME = 0.03
-# Two runs on one machine may differ as wholes, and neither of them can know. A mean over many cases would claim to be
-# surer than that, so each run is allowed this much.
-RUN_SPREAD = 0.01
-MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
 
 
 class Pair(Struct, frozen=True):
@@ -64,6 +64,9 @@ class Pair(Struct, frozen=True):
     freedom: float | None = None  # degrees of freedom of that error
     explained: float = 0.0  # how much of that logarithm others may be to blame for, who kept the slower side busy
     no_interval: str | None = None  # why there is none
+    assumed: float | None = None  # where a side was published: how far the ratio may be off, as a share
+    flaws: tuple[Caution, ...] = ()  # what is known to be wrong with the published sides
+    visible: float | None = None  # the smallest difference that would have been called one, as a share
 
 
 class Family(Struct, frozen=True):
@@ -88,6 +91,8 @@ class Comparison(Struct, frozen=True):
     unpaired: tuple[Unpaired, ...]
     families: tuple[Family, ...] = ()
     axis: str | None = None  # what partners differ in on purpose
+    visible: float | None = None  # of the measured pairs: the median of the smallest visible differences
+    visible_worst: float | None = None  # and the largest
 
 
 def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
@@ -119,7 +124,9 @@ def find_slower(comparisons: Sequence[Comparison], share: float) -> tuple[Pair |
     found += [family for comparison in comparisons for family in comparison.families if family.count > 1]
     known = [each for each in found if each.error is not None]
     chances = [_chance(each, share) if each.ratio > 1 else 1.0 for each in known]
-    return tuple(each for each, chance in zip(known, holm(chances), strict=True) if chance < CHANCE)
+    slower = [each for each, chance in zip(known, holm(chances), strict=True) if chance < CHANCE]
+    assumed = [each for each in found if isinstance(each, Pair) and each.assumed is not None]
+    return (*slower, *(pair for pair in assumed if pair.ratio > (1 + share) * (1 + (pair.assumed or 0.0))))
 
 
 def find_lost(comparisons: Sequence[Comparison]) -> tuple[Unpaired, ...]:
@@ -131,7 +138,7 @@ def find_lost(comparisons: Sequence[Comparison]) -> tuple[Unpaired, ...]:
 def overall(families: Sequence[Family]) -> Family | None:
     """The geometric mean in which every workload counts once, however many cases of it there are.
 
-    Its interval holds however much the errors of the workloads depend on one another.
+    The errors of workloads are independent of one another, except that two runs may differ as wholes.
     """
     if not families:
         return None
@@ -139,11 +146,12 @@ def overall(families: Sequence[Family]) -> Family | None:
     center = math.fsum(math.log(family.ratio) for family in families) / count
     blame = math.fsum(family.explained for family in families) / count
     mean = Family("all workloads", sum(family.count for family in families), math.exp(center), explained=blame)
-    errors = [family.error for family in families if family.error is not None]
-    if len(errors) < count:
+    known = [(family.error, family.freedom or 1.0) for family in families if family.error is not None]
+    if len(known) < count:
         return mean
-    freedom = min(family.freedom or 1.0 for family in families)
-    return _judge([_with_interval(mean, math.fsum(errors) / count, freedom)])[0]
+    parts = [((error / count) ** 2, freedom) for error, freedom in known]
+    variance, freedom = with_known(*total_variance(parts), 2 * RUN_SPREAD**2)
+    return _judge([_with_interval(mean, math.sqrt(variance), freedom)])[0]
 
 
 def _compare(a: Run, b: Run, pairing: Pairing, axis: str | None) -> Comparison:
@@ -156,12 +164,12 @@ def _compare(a: Run, b: Run, pairing: Pairing, axis: str | None) -> Comparison:
             continue
         matches.append(match)
         known.append(both)
-    sides = list(zip(*(moderated([both[side] for both in known]) for side in (0, 1)), strict=True))
+    apart = 0.0 if a is b else 2 * RUN_SPREAD**2
     pairs = [
-        _pair(match, both, differences_of(match.a, match.b, a.header, b.header))
-        for match, both in zip(matches, sides, strict=True)
+        _pair(match, both, differences_of(match.a, match.b, a.header, b.header), apart)
+        for match, both in zip(matches, known, strict=True)
     ]
-    families = _families(pairs, sides, 0.0 if a is b else 2 * RUN_SPREAD**2)
+    families = [_with_published(family, pairs) for family in _families(pairs, known, apart)]
     return Comparison(tuple(pairs), (*unpaired, *pairing.unpaired), tuple(families), axis)
 
 
@@ -173,7 +181,8 @@ def _spreads(a: Run, b: Run) -> tuple[float | None, float | None]:
     return first, second
 
 
-def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference, ...]) -> Pair:
+def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference, ...], apart: float) -> Pair:
+    """`apart` is the variance that two runs add as wholes."""
     first, second = sides
     difference = min(max(second.center - first.center, -EVERYTHING), EVERYTHING)
     pair = Pair(
@@ -187,10 +196,35 @@ def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference,
         explained=explained(match.b if difference > 0 else match.a),
         no_interval=first.doubt or second.doubt,
     )
+    if is_published(match.a) or is_published(match.b):
+        return _published(pair)
     if first.variance is None or second.variance is None:
         return pair
-    variance, freedom = total_variance([(first.variance, first.freedom), (second.variance, second.freedom)])
+    between = total_variance([(first.variance, first.freedom), (second.variance, second.freedom)])
+    variance, freedom = with_known(*between, apart)
     return _with_interval(pair, math.sqrt(variance), freedom)
+
+
+def _published(pair: Pair) -> Pair:
+    """A pair with a side that was published: judged by what such figures are assumed to be off."""
+    band = band_of(pair.a, pair.b)
+    flaws = dict.fromkeys((*flaws_of(pair.a), *flaws_of(pair.b)))
+    return replace(
+        pair,
+        verdict=answer_within(pair.ratio, band),
+        basis="the assumed uncertainty of published figures",
+        no_interval=None,
+        assumed=band,
+        flaws=tuple(flaws),
+        visible=band,
+    )
+
+
+def _with_published(family: Family, pairs: Sequence[Pair]) -> Family:
+    """The verdict on a mean that rests on published figures: their errors may all point the same way."""
+    own = [pair.assumed for pair in pairs if pair.a.case.workload == family.name]
+    known = [band for band in own if band is not None]
+    return replace(family, verdict=answer_within(family.ratio, statistics.fmean(known))) if known else family
 
 
 Row = TypeVar("Row", Pair, Family)
@@ -251,16 +285,39 @@ def _family(name: str, pairs: Sequence[Pair], sides: Sequence[tuple[Side, Side]]
 def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
     """All pairs are one table and all families another: with more rows, each needs more evidence."""
     comparisons = tuple(comparisons)
-    pairs = iter(_judge([pair for comparison in comparisons for pair in comparison.pairs]))
+    pairs = iter(_with_visible(_judge([pair for comparison in comparisons for pair in comparison.pairs])))
     families = iter(_judge([family for comparison in comparisons for family in comparison.families]))
     return tuple(
-        replace(
-            comparison,
-            pairs=tuple(next(pairs) for _ in comparison.pairs),
-            families=tuple(next(families) for _ in comparison.families),
+        _with_resolution(
+            replace(
+                comparison,
+                pairs=tuple(next(pairs) for _ in comparison.pairs),
+                families=tuple(next(families) for _ in comparison.families),
+            )
         )
         for comparison in comparisons
     )
+
+
+def _with_visible(pairs: Sequence[Pair]) -> list[Pair]:
+    """Each with the smallest difference that the test, corrected for the number of pairs, would have called one."""
+    chance = CHANCE / max(1, sum(pair.error is not None for pair in pairs))
+    return [
+        replace(pair, visible=_visible(pair.error, pair.freedom, pair.explained, chance))
+        if pair.error is not None and pair.freedom is not None
+        else pair
+        for pair in pairs
+    ]
+
+
+def _visible(error: float, freedom: float, blame: float, chance: float) -> float:
+    reach = error * critical(freedom, chance) if error > 0 else 0.0
+    return math.expm1(min(math.log1p(DIFFERENT) + blame + reach, EVERYTHING))
+
+
+def _with_resolution(comparison: Comparison) -> Comparison:
+    known = [pair.visible for pair in comparison.pairs if pair.visible is not None and pair.assumed is None]
+    return replace(comparison, visible=statistics.median(known), visible_worst=max(known)) if known else comparison
 
 
 def _judge(rows: Sequence[Row]) -> list[Row]:

@@ -15,6 +15,7 @@ from torchmark.analyze.statistics import CONFIDENCE, Interval
 from torchmark.analyze.tuning import Round, lead
 from torchmark.records import Case
 
+WIDEST = 2.0  # times its low end: an interval whose high end is above this says nothing that is of use
 WORTH_CONFIDENCE = 0.8  # that settings which brought little are worth keeping
 
 Bout = Sequence[Round]
@@ -37,8 +38,9 @@ class Settled(Struct, frozen=True):
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether it is faster than the default beyond chance, by what counts."""
-        return self.gain is not None and self.gain.low > 1 + DIFFERENT
+        """Whether it is faster than the default beyond chance, by what counts, and it is known by how much."""
+        gain = self.gain
+        return gain is not None and gain.low > 1 + DIFFERENT and gain.high <= WIDEST * gain.low
 
     def placed(self, found: Mapping[str, float]) -> dict[str, float]:
         """The scores of a search, with those that were measured anew where that puts them: in the search each of them

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.extrapolation import extrapolate, later_step
 from torchmark.analyze.laps import Laps
+from torchmark.analyze.repeat import Spread, with_interval
 from torchmark.analyze.statistics import (
     Series,
     autocorrelation_time,
@@ -135,6 +136,9 @@ def _check_combined(estimate: Estimate, processes: Sequence[Estimate], same_meth
         yield "$.result.processes", "a figure without the processes that it comes from"
         return
     expected, size = combine(processes), _size(processes)
+    if estimate.spread is not None and estimate.freedom:  # which all cases of the run have a part in
+        spread = Spread(estimate.spread**2, estimate.freedom)
+        expected = with_interval(expected, spread, len(processes))
     for name in (*_SUMMED_UP, *(_BY_METHOD if same_method else ())):
         told, found = getattr(estimate, name), getattr(expected, name)
         if not _close(told, found, EXACT, size if name in ("center_s", "low_s", "high_s") else 0.0):
@@ -164,7 +168,9 @@ def _check_job(result: Result) -> Iterator[Oddity]:
     if job.stages and (replayed or not job.whole) and not _close(job.seconds, total, EXACT):
         yield "$.result.job.seconds", f"{job.seconds:.6g}, but its stages add up to {total:.6g}"
     main = next((stage for stage in job.stages if stage.name == "step"), None)
-    if main and result.processes and not any(_close(main.center_s, each.mean_s, EXACT) for each in result.processes):
+    means = [each.mean_s for each in result.processes]
+    together = math.exp(sum(map(math.log, means)) / len(means)) if means and min(means) > 0 else 0.0
+    if main and means and not any(_close(main.center_s, each, EXACT) for each in (together, *means)):
         yield "$.result.job.stages", f"a step of {main.center_s:.6g} s, which is the mean of no process"
 
 

@@ -100,8 +100,9 @@ def _device_pairs(a_name: str, a: Machine, b_name: str, b: Machine) -> Pairs:
 
 
 def _hardware(machine: Machine) -> str:
-    size = f"{machine.physical_cores} cores, {machine.memory_gib} GiB"
-    return f"{machine.cpu} ({size})" if machine.cpu and machine.physical_cores else machine.cpu
+    sizes = ((machine.physical_cores, "cores"), (machine.memory_gib, "GiB"))
+    known = ", ".join(f"{count} {unit}" for count, unit in sizes if count)  # a publication may not say
+    return f"{machine.cpu} ({known})" if machine.cpu and known else machine.cpu
 
 
 def _supply(machine: Machine) -> str | None:

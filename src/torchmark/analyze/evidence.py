@@ -6,20 +6,14 @@ import math
 from collections.abc import Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from torchmark.analyze.moderation import Common, find_common
-from torchmark.analyze.student import critical, two_sided
+from torchmark.analyze.repeat import BORROWED_FREEDOM, variance, within_variance
+from torchmark.analyze.student import two_sided
 from torchmark.records import Estimand, Estimate, Result
 
 CONFIDENCE = 0.95
 CHANCE = 1 - CONFIDENCE
-# A spread borrowed from the reference case stems from a handful of processes, and of another case: about as much
-# evidence as five processes give.
-BORROWED_FREEDOM = 4.0
 EVERYTHING = 700.0  # logarithm of about the largest ratio that a computer can hold
-
-_NORMAL_REACH = critical(math.inf, CHANCE)  # standard errors from the centre to the end of an interval
 
 
 class Side(Struct, frozen=True):
@@ -30,7 +24,6 @@ class Side(Struct, frozen=True):
     freedom: float
     basis: str
     doubt: str | None = None
-    least: float = 0.0  # the variance that the intervals inside the processes alone would leave
 
     @property
     def center(self) -> float:
@@ -67,31 +60,13 @@ def sides_of(a: Result, b: Result, spreads: tuple[float | None, float | None]) -
     return first, second
 
 
-def moderated(sides: Sequence[Side]) -> list[Side]:
-    """The same sides of one run, after its cases with several processes have told each other how far those differ."""
-    several = [side for side in sides if side.variance is not None and len(side.logs) > 1]
-    common = find_common([((side.variance or 0.0) * len(side.logs), side.freedom) for side in several])
-    return [_moderate(side, common) if common else side for side in sides]
-
-
 def variance_of_rounds(cases: Sequence[Sequence[float]]) -> tuple[float, float] | None:
     """Variance of the mean over all cases and rounds of processes, and its degrees of freedom."""
     rounds = min(map(len, cases))
     if rounds < 2:
         return None
     means = [math.fsum(logs[index] for logs in cases) / len(cases) for index in range(rounds)]
-    return _variance(means) / rounds, rounds - 1.0
-
-
-def total_variance(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The sum of independent variances, and the degrees of freedom that it may claim, after Welch and Satterthwaite."""
-    largest = max(variance for variance, _ in parts)
-    if largest == 0:
-        return 0.0, math.inf
-    shares = [(variance / largest, freedom) for variance, freedom in parts]  # squares of tiny ones would underflow
-    total = math.fsum(share for share, _ in shares)
-    doubt = math.fsum(share**2 / freedom for share, freedom in shares)
-    return total * largest, total**2 / doubt if doubt > 0 else math.inf
+    return variance(means) / rounds, rounds - 1.0
 
 
 def chance_beyond(distance: float, error: float, freedom: float, beyond: float) -> float:
@@ -112,11 +87,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _variance(values: Sequence[float]) -> float:
-    center = math.fsum(values) / len(values)
-    return math.fsum((value - center) ** 2 for value in values) / (len(values) - 1)
-
-
 def _shared_estimand(*results: Result) -> Estimand:
     """What all estimates estimate; where they differ, the mean, which every one of them has."""
     kinds = {estimate.estimand for result in results for estimate in _estimates(result)}
@@ -124,7 +94,7 @@ def _shared_estimand(*results: Result) -> Estimand:
 
 
 def _estimates(result: Result) -> tuple[Estimate, ...]:
-    return result.processes if len(result.processes) > 1 or not result.estimate else (result.estimate,)
+    return result.processes or ((result.estimate,) if result.estimate else ())
 
 
 def _times(result: Result, estimand: Estimand) -> list[float]:
@@ -132,35 +102,25 @@ def _times(result: Result, estimand: Estimand) -> list[float]:
 
 
 def _side(result: Result, estimand: Estimand, spread: float | None, items: float) -> Side:
-    estimates = _estimates(result)
+    """By the spread that the result's own run found for it, else by that of its processes, else by a borrowed one."""
+    estimates, known = _estimates(result), result.estimate
     logs = tuple(math.log(time / items) for time in _times(result, estimand))
-    within = math.fsum(_within_variance(estimate, estimand) for estimate in estimates) / len(logs)
-    if len(logs) == 1 and estimates[0].verdict == "as-published":
+    count = len(logs)
+    if count == 1 and estimates[0].verdict == "as-published":
         doubt = "a published figure" if "printed" in result.settings else "timed as published"
         return Side(logs, None, 1.0, doubt, doubt)
-    if len(logs) == 1 and spread is None:
+    if known is not None and known.spread is not None and known.freedom:
+        basis = f"{count} processes" if count > 1 else "a borrowed spread"
+        return Side(logs, known.spread**2 / count, known.freedom, basis)
+    if count > 1:
+        return Side(logs, variance(logs) / count, count - 1.0, f"{count} processes")
+    if spread is None:
         return Side(logs, None, 1.0, "one process", "one process, and no spread between processes is known")
-    if len(logs) == 1:
-        assert spread is not None
-        return Side(logs, math.log1p(spread) ** 2 + within, BORROWED_FREEDOM, "a borrowed spread")
-    # Few processes may agree by chance more closely than each of them is known: the spread is never below that.
-    between = max(_variance(logs), within)
-    count = len(logs)
-    return Side(logs, between / count, count - 1.0, f"{count} processes", least=within / count)
-
-
-def _moderate(side: Side, common: Common) -> Side:
-    count = len(side.logs)
-    if side.variance is None or count == 1:
-        return side
-    variance, freedom = common.moderate(side.variance * count, side.freedom)
-    return replace(side, variance=max(variance / count, side.least), freedom=freedom)
+    within = _within_variance(estimates[0], estimand)
+    return Side(logs, math.log1p(spread) ** 2 + within, BORROWED_FREEDOM, "a borrowed spread")
 
 
 def _within_variance(estimate: Estimate, estimand: Estimand) -> float:
-    """The variance of the log time that the interval inside one process stands for."""
-    own = estimate.estimand == estimand
-    low, high = (estimate.low_s, estimate.high_s) if own else (estimate.mean_low_s, estimate.mean_high_s)
-    if not 0 < low <= high < math.inf:
-        return 0.0
-    return (math.log(high / low) / (2 * _NORMAL_REACH)) ** 2
+    if estimate.estimand == estimand:
+        return within_variance(estimate)
+    return within_variance(estimate, estimate.mean_low_s, estimate.mean_high_s)

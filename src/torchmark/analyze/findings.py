@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.claims import CLAIMS, PUBLISHED_FACTOR, Claim, device_name, is_published, times
+from torchmark.analyze.claims import CLAIMS, PUBLISHED_FACTOR, Claim, device_name, times
 from torchmark.analyze.comparison import Comparison, compare_all, compare_within, overall
-from torchmark.analyze.configurations import name_of
 from torchmark.analyze.outliers import find_outliers
 from torchmark.analyze.pairing import join_machines
+from torchmark.analyze.published import is_published
 from torchmark.analyze.roofline import LOADING
 from torchmark.records import NO_ROOM, Result, Run, parse_case
 
@@ -21,7 +21,7 @@ FIRST_STEP_TIMES = 10.0
 LOADING_SHARE = 0.2  # of a step, from which waiting for data is worth a word
 MANY_RUNS = 3  # of more than these only the fastest and the slowest are told
 ORDER = (
-    "tuning", "fitting", "runs", "outlier", "device", "disturbed", "dtype", "compile", "batch", "threads", "workers",
+    "runs", "outlier", "device", "disturbed", "dtype", "compile", "batch", "threads", "workers",
     "transfer", "loader", "memory", "first-step",
 )  # fmt: skip
 
@@ -44,8 +44,8 @@ def find_all(runs: Sequence[Run]) -> tuple[Finding, ...]:
     found = _about_runs(runs) if len(runs) > 1 else []
     found += [Finding("outlier", each.text, ()) for each in find_outliers(runs)]
     for run in machines:
-        own = [*_tuning(run), *_fitting(run), *_claims(run), *_observations(run)]
-        own = [finding for finding in own if finding.kind != "memory" or not run.fitting]  # which has said it already
+        own = [*_claims(run), *_observations(run)]
+        own = [finding for finding in own if finding.kind != "memory" or not run.fitting]  # its conclusion says it
         name = f"{run.header.label or run.header.id}: " if len(machines) > 1 else ""
         found += [replace(finding, text=name + finding.text) for finding in own]
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.kind)))
@@ -115,41 +115,6 @@ def _about_two(first: Run, second: Run, comparison: Comparison) -> Finding | Non
         return None
     text += "; as published, without an interval" if published else ""
     return Finding("runs", text, tuple(pair.case for pair in comparison.pairs))
-
-
-def _tuning(run: Run) -> Iterator[Finding]:
-    """What a search came to."""
-    if run.tuning is None:
-        return
-    task, winner = f"{run.tuning.case.workload}/{run.tuning.case.mode}", run.tuning.winner
-    cases, gain, low, high = (run.tuning.case.text, winner.text), run.tuning.gain, run.tuning.low, run.tuning.high
-    if winner == run.tuning.case:
-        yield Finding("tuning", f"Nothing that was tried makes {task} faster than the default beyond chance", cases[:1])
-        return
-    name = name_of(winner, run.tuning.case)
-    if gain and low and high:
-        text = f"{name}: {task} is {times(gain)} as fast ({times(low)} to {times(high)})"
-    else:
-        text = f"{name} was the fastest way to do {task} in a search, which was not confirmed"
-    yield Finding("tuning", text, cases)
-
-
-def _fitting(run: Run) -> Iterator[Finding]:
-    """The largest size that fits into what it was given, and the most efficient one."""
-    if run.fitting is None or run.fitting.largest is None:
-        return
-    found, name, largest = run.fitting, run.fitting.parameter, run.fitting.largest
-    tried = [(result.params.get(name, result.case.params.get(name)), result) for result in run.results]
-    lost = (*NO_ROOM, "crashed") if found.bound == "memory" else NO_ROOM
-    failed = [size for size, result in tried if isinstance(size, int) and result.status in lost and size > largest]
-    beyond = min(failed, default=None)
-    limit = f"{found.limit_bytes / 1e9:.3g} GB"
-    text = f"{found.case.workload}/{found.case.mode} fits into {limit} with {name} {largest}"
-    text += f", and not with {beyond}" if beyond is not None else ""
-    text += "" if found.bound == "memory" else "; larger ones may, too"
-    text += f"; {name} {found.efficient} is the most efficient" if found.efficient is not None else ""
-    told = {size for size in (largest, beyond, found.efficient) if size is not None}
-    yield Finding("fitting", text, tuple(result.case.text for size, result in tried if size in told))
 
 
 def _observations(run: Run) -> Iterator[Finding]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import stdev
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from torchmark.records import Case, Fitting, Result
+from torchmark.analyze.grades import grade_of, is_contended
+from torchmark.records import Case, Fitting, Result, Run, Tried
 
 TRIES = 3  # processes in which the largest size has to fit
 EFFICIENT = 0.97  # of the highest rate: the smallest size that reaches it is the most efficient
 CONTENDING = 0.85  # of the highest rate: what reaches it could be the most efficient in another process
 RATE_TRIES = 2  # processes behind the rates of those
+CONTENDED = "contended"  # as grades call it
 RISING = 1.05  # times the least memory: below, the largest thing in memory is not yet what grows
 _FINENESS = 32  # parts of the largest size that fits, one of which is a step
 _FEWEST = 2
@@ -28,6 +32,7 @@ class Probe(Struct, frozen=True):
     peaks: tuple[float, ...] = ()  # bytes, of each try that has one
     rate: float | None = None  # items a second
     tries: int = 1
+    doubt: str = ""  # why no conclusion may rest on its rate
 
     @property
     def bytes(self) -> float | None:
@@ -78,7 +83,57 @@ class Fitted(Struct, frozen=True):
             efficient=self.efficient,
             fixed_bytes=self.model.fixed if self.model else None,
             item_bytes=self.model.per_item if self.model else None,
+            line_error=self.model.error if self.model else 0.0,
+            unit=self.unit,
+            step=self.step,
+            tried=tuple(_tried(probe) for probe in self.probes),
+            duration_s=self.duration_s,
         )
+
+
+def _tried(probe: Probe) -> Tried:
+    return Tried(probe.result.case.text, probe.size, probe.rate, probe.tries, probe.peaks, probe.doubt)
+
+
+def recall_fitted(run: Run) -> Fitted:
+    """What a stored search has found, from what is kept of it."""
+    found, results = run.fitting, {result.case.text: result for result in run.results}
+    assert found is not None
+    known = [(each, results[each.case]) for each in found.tried if each.case in results]
+    line = found.fixed_bytes, found.item_bytes
+    return Fitted(
+        parameter=found.parameter,
+        unit=found.unit,
+        probes=tuple(
+            Probe(each.size, result.status == "ok", result, each.peaks, each.rate, each.tries, each.doubt)
+            for each, result in known
+        ),
+        limit_bytes=found.limit_bytes,
+        bound=found.bound,
+        step=found.step,
+        largest=found.largest,
+        efficient=found.efficient,
+        model=None if line[0] is None or line[1] is None else MemoryModel(line[0], line[1], found.line_error),
+        duration_s=found.duration_s,
+    )
+
+
+def rate_center_s(result: Result) -> tuple[float, str]:
+    """The step time that the rate of a size rests on, and why no conclusion may rest on it, if so. Processes during
+    which other programs were busy do not count where there are others."""
+    calm = [each for each in result.processes if not is_contended(each)] or list(result.processes)
+    centers = [each.center_s for each in calm]
+    center_s = sum(centers) / len(centers)
+    spread = stdev(centers) / center_s if len(centers) > 1 and center_s > 0 else None
+    whole = replace(
+        calm[0],
+        center_s=center_s,
+        low_s=min(each.low_s for each in calm),
+        high_s=max(each.high_s for each in calm),
+        spread=spread,
+    )
+    grade = grade_of(replace(result, estimate=whole))
+    return center_s, grade.cause if grade and grade.word == "poor" else ""
 
 
 def usual_step(size: int) -> int:
@@ -137,6 +192,13 @@ def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
     return MemoryModel(fixed, per_item, error)
 
 
+def doubtful(probes: Sequence[Probe]) -> list[Probe]:
+    """Sizes that keep the most efficient one from being named: those that decide on it, and those that were slowed by
+    other programs and could be it."""
+    decisive = {each.size for each in _deciding(probes)}
+    return [each for each in probes if each.fits and each.doubt and (each.size in decisive or each.doubt == CONTENDED)]
+
+
 def most_efficient(probes: Sequence[Probe]) -> int | None:
     """The smallest size whose rate is as good as the highest."""
     return min((each.size for each in _reaching(EFFICIENT, probes)), default=None)
@@ -146,10 +208,15 @@ def next_contender(probes: Sequence[Probe]) -> int | None:
     """A size on which the most efficient one depends, and that was seen in too few processes: they differ in pace, and
     the machine has another pace from one minute to the next. That is the one with the highest rate, and what is not
     larger than the most efficient one and comes near that rate."""
+    due = [each for each in _deciding(probes) if each.tries < RATE_TRIES]
+    due += [each for each in doubtful(probes) if each.tries < TRIES]
+    return min((each.size for each in due), default=None)
+
+
+def _deciding(probes: Sequence[Probe]) -> list[Probe]:
     near, efficient = _reaching(CONTENDING, probes), most_efficient(probes)
     highest = max(near, key=lambda each: each.rate or 0.0, default=None)
-    due = [each for each in near if each is highest or (efficient is not None and each.size <= efficient)]
-    return min((each.size for each in due if each.tries < RATE_TRIES), default=None)
+    return [each for each in near if each is highest or (efficient is not None and each.size <= efficient)]
 
 
 def _reaching(share: float, probes: Sequence[Probe]) -> list[Probe]:

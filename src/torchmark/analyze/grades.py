@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from statistics import mean, stdev
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from torchmark.records import Contention, Estimate, Result
 
@@ -12,6 +15,7 @@ Word = Literal["good", "fair", "poor"]
 
 # The half-width of ± and the share of the processor that others took, up to which a grade is given.
 _LIMITS: tuple[tuple[Word, float, float], ...] = (("good", 0.05, 0.02), ("fair", 0.15, 0.10))
+_REACH = 1.96  # standard errors on each side of a 95% interval
 _FIXES = {
     "contended": "stop other programs and run again",
     "throttled": "improve cooling or power, or take this as the sustained speed",
@@ -57,6 +61,36 @@ def taken_share(contention: Contention) -> float:
     """The share of the processor that others took while the steps were timed."""
     shares = (contention.other_cpu_share, contention.steal_share, contention.throttled_share)
     return max((share for share in shares if share is not None), default=0.0)
+
+
+def is_disturbed(result: Result) -> bool:
+    """Whether no conclusion may rest on it: no figure, a poor grade, or others took over 10% of the processor."""
+    grade = grade_of(result)
+    if grade is None:  # failed, or published: a published figure has no grade
+        return result.status != "ok" or result.estimate is None
+    return grade.word == "poor"
+
+
+def is_contended(estimate: Estimate) -> bool:
+    """Whether others took more of the processor than any grade but `poor` allows; it can be judged by one process."""
+    return taken_share(estimate.contention) > _LIMITS[-1][2]
+
+
+def with_spread(result: Result, borrowed: float | None = None) -> Result:
+    """The result with the spread between its processes, where its estimate does not say it: in files of older versions
+    and in studies of few processes. A single process borrows one, and its interval widens by it."""
+    estimate = result.estimate
+    if estimate is None or estimate.spread is not None or estimate.verdict == "as-published":
+        return result
+    centers = [process.center_s for process in result.processes]
+    if len(centers) > 1 and mean(centers) > 0:
+        return replace(result, estimate=replace(estimate, spread=stdev(centers) / mean(centers)))
+    if borrowed is None:
+        return result
+    center, reach = estimate.center_s, _REACH * borrowed * estimate.center_s
+    low = center - math.hypot(center - estimate.low_s, reach)
+    high = center + math.hypot(estimate.high_s - center, reach)
+    return replace(result, estimate=replace(estimate, low_s=max(low, 0.0), high_s=high, spread=borrowed))
 
 
 def worst(grades: list[Word]) -> Word:

@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 
 from torchmark.analyze.comparison import DIFFERENT, SAME, Answer
 from torchmark.analyze.statistics import MAD_TO_DEVIATION, Interval
-from torchmark.records import Machine, Result
+from torchmark.records import Live, Machine, Result
 
 LOOKS = (5, 7, 10, 14, 20, 28, 40)  # counts of pairs at which it may stop; after the last it does
 LOOK_CONFIDENCE = 0.99  # of 200,000 simulated series, 95.4% hold the truth at all seven looks
@@ -50,9 +50,21 @@ class LiveComparison(Struct, frozen=True):
     ratios: tuple[float, ...] = ()  # one for each pair of processes
     duration_s: float = 0.0
 
+    def conclusion(self, side: str) -> Live:
+        """What is kept of it in the run of one side, A or B."""
+        known = {name: getattr(self, name) for name in ("verdict", "stopped", "ratio", "low", "high", "ratios")}
+        return Live(self.a.result.case, self.b.result.case, side, **known)
+
     @property
     def failed(self) -> bool:
         return any(side.result.status != "ok" for side in (self.a, self.b))
+
+
+def recall_live(found: Live) -> LiveComparison:
+    """What a stored comparison came to. Only one that has figures of both sides is stored."""
+    a, b = (LiveSide(Result(case, "ok"), python="") for case in (found.a, found.b))
+    known = {name: getattr(found, name) for name in ("verdict", "stopped", "ratio", "low", "high", "ratios")}
+    return LiveComparison(a, b, **known)
 
 
 class Difference(Struct, frozen=True):

@@ -25,6 +25,11 @@ _BASELINES = {
     "protocol": "steady",
     "mode": "infer",
 } | dict.fromkeys(WAYS, "usual")
+# Kinds of notes on published figures that keep a figure without them from being its partner, and why.
+_OTHER_WORK = {
+    "not-comparable": "not comparable: {cause}",
+    "whole-process": "image loading is not the published work yet",
+}
 _SHOWN = 3  # candidates that a reason lists
 _NEAR = 2  # things in which another case may differ and still be worth a mention
 
@@ -224,9 +229,10 @@ def _obstacle(a: Result, b: Result, places: Places, axis: str | None) -> str | N
         return f"{first} {places[0]}, {second} {places[1]}"
 
     for first, second in ((a, b), (b, a)):
-        causes = [caution.cause for caution in first.cautions if caution.kind == "not-comparable"]
-        if causes and not any(caution.kind == "not-comparable" for caution in second.cautions):
-            return f"not comparable: {causes[0]}"
+        there = {caution.kind for caution in second.cautions}
+        for caution in first.cautions:
+            if caution.kind in _OTHER_WORK and caution.kind not in there:
+                return _OTHER_WORK[caution.kind].format(cause=caution.cause)
     if a.version != b.version:
         return f"the work changed: version {sides(a.version, b.version)}"
     for name in a.params:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from torchmark.analyze.grades import is_disturbed
 from torchmark.records import Bound, Case, Estimate, Peak, Result, Value, parse_case
 
 IMPLAUSIBLE = 1.05  # of the ceiling: more than noise makes of a result that reaches it
@@ -58,6 +59,27 @@ def ceilings_of(results: Iterable[Result], run: str | None = None) -> Ceilings:
         if result.status == "ok" and result.case.protocol == "steady" and "implausible" not in _flags(result):
             found = merge(found, Ceilings({result.case.device: _ceilings(result)}))
     return replace(found, run=run)
+
+
+def is_ceiling(result: Result) -> bool:
+    """Whether at least one of its processes was undisturbed. The best of them counts, so their spread does not."""
+    alone = (replace(result, estimate=replace(process, spread=0.0)) for process in result.processes)
+    return any(not is_disturbed(each) for each in alone)
+
+
+def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
+    """The results whose ceilings can be kept, and the names of those that cannot. One disturbed case takes all others
+    of its kind along: the best of the rest would pass for the machine's best."""
+    lost = {_kind(each): None for each in results if each.status == "ok" and not is_ceiling(each)}
+    kept = [each for each in results if _kind(each) not in lost]
+    return kept, [" ".join(name) for name in lost]
+
+
+def _kind(result: Result) -> tuple[str, str]:
+    """The device and which of its ceilings a result is about."""
+    workload = result.case.workload
+    name = {"matmul": arithmetic(result.case), "launch": "launch"}.get(workload) or path_of(result).replace("-", " ")
+    return result.case.device, name
 
 
 def merge(one: Ceilings, other: Ceilings) -> Ceilings:

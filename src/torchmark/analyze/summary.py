@@ -12,10 +12,22 @@ from msgspec.structs import replace
 from scipy.special import stdtrit
 
 from torchmark.analyze.metering import metered_of
+from torchmark.analyze.repeat import own_spread, with_interval
 from torchmark.analyze.series import Reading
 from torchmark.analyze.statistics import CONFIDENCE, MAD_TO_DEVIATION, WINSOR_MADS, Series, mean_interval, tail_bound
 from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, worst
-from torchmark.records import Conditions, Contention, Estimand, Estimate, JobEstimate, Memory, Metered, Result
+from torchmark.records import (
+    STEP,
+    Conditions,
+    Contention,
+    Estimand,
+    Estimate,
+    JobEstimate,
+    Memory,
+    Metered,
+    Result,
+    StageEstimate,
+)
 
 
 class Observations(Struct, frozen=True):
@@ -97,25 +109,19 @@ def describe(kept: Series) -> dict[str, Any]:
 
 
 def combine(processes: Sequence[Estimate]) -> Estimate:
-    """One estimate over fresh processes: the mean of their centres, with an interval that rests on their spread.
+    """One estimate over fresh processes: the geometric mean of their centres, and where a repeat would land.
 
-    Two processes of one case differ by more than the interval inside each of them says, so that interval
-    is only printed where there is a single process, and flagged.
+    Two processes of one case differ by more than the interval inside each of them says. With a single process that
+    spread is unknown, so `spread` is None until it is borrowed from others.
     """
     if len(processes) == 1:
         only = processes[0]
         return replace(only, flags=_union([only.flags, ("single-process",)]))
     if len({estimate.estimand for estimate in processes}) > 1:
         processes = [_as_mean(estimate) for estimate in processes]
-    centers = np.array([estimate.center_s for estimate in processes])
     middle = sorted(processes, key=lambda estimate: estimate.center_s)[len(processes) // 2]
-    center = float(centers.mean())
-    reach = between_reach(processes)
     return replace(
-        middle,
-        center_s=center,
-        low_s=max(center - reach, min(center, 0.0)),  # processes may disagree by more than there is time
-        high_s=center + reach,
+        _with_spread(middle, processes),
         verdict=worst([estimate.verdict for estimate in processes]),
         first_step_s=processes[0].first_step_s,
         effective_samples=sum(estimate.effective_samples for estimate in processes),
@@ -127,7 +133,7 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         p99_s=max(estimate.p99_s for estimate in processes),
         flags=_union([estimate.flags for estimate in processes]),
         evidence=_evidence(processes),
-        contention=_worst_contention([estimate.contention for estimate in processes]),
+        contention=_mean_contention(processes),
         metered=_join_metered([estimate.metered for estimate in processes]),
     )
 
@@ -151,13 +157,34 @@ def _as_mean(estimate: Estimate) -> Estimate:
     )
 
 
-def _worst_contention(seen: Sequence[Contention]) -> Contention:
-    """Of every share the largest, as the verdict is that of the worst process."""
+def _with_spread(estimate: Estimate, processes: Sequence[Estimate]) -> Estimate:
+    """The estimate with the centre and the interval of all processes; of empty steps, which have no logarithm, the
+    mean of the centres with Student's t."""
+    centers = np.array([process.center_s for process in processes])
+    spread = own_spread(processes)
+    if spread:
+        return with_interval(replace(estimate, center_s=float(np.exp(np.log(centers).mean()))), spread, len(centers))
+    center, reach = float(centers.mean()), between_reach(processes)
+    return replace(
+        estimate,
+        center_s=center,
+        low_s=max(center - reach, min(center, 0.0)),  # processes may disagree by more than there is time
+        high_s=center + reach,
+    )
 
-    def largest(name: str) -> Any:
-        return max((value for each in seen if (value := getattr(each, name)) is not None), default=None)
 
-    return Contention(**{name: largest(name) for name in Contention.__struct_fields__})
+def _mean_contention(processes: Sequence[Estimate]) -> Contention:
+    """Each share over the whole measuring time; a count is a sum."""
+    durations = [max(process.duration_s, 1e-9) for process in processes]
+
+    def mean(name: str) -> float | None:
+        seen = [getattr(process.contention, name) for process in processes]
+        known = [(share, seconds) for share, seconds in zip(seen, durations, strict=True) if share is not None]
+        return sum(share * seconds for share, seconds in known) / sum(each for _, each in known) if known else None
+
+    switches = [count for process in processes if (count := process.contention.switches) is not None]
+    shares = {name: mean(name) for name in Contention.__struct_fields__ if name != "switches"}
+    return Contention(**shares, switches=sum(switches) if switches else None)
 
 
 def _join_metered(seen: Sequence[Metered]) -> Metered:
@@ -182,15 +209,17 @@ def _telling(processes: Sequence[Estimate]) -> Estimate:
 
 
 def combine_results(results: Sequence[Result]) -> Result:
-    """One result of a case from those of its processes; one that failed decides the status."""
+    """One result of a case from those of its processes. A process that failed takes nothing away from the others."""
+    good = [result for result in results if result.status == "ok"]
     failed = next((result for result in results if result.status != "ok"), None)
-    estimates = tuple(estimate for result in results for estimate in result.processes)
-    latest = failed or results[-1]
+    estimates = tuple(estimate for result in good or results for estimate in result.processes)
+    latest = good[-1] if good else results[0]
     phases = {name for result in results for name in result.phases_s}
+    estimate = combine(estimates) if estimates else None
     return replace(
         latest,
-        reason=_which_process(results, failed) if failed else None,
-        estimate=combine(estimates) if estimates else None,
+        reason=_which_process(results, failed) if failed else latest.reason,
+        estimate=estimate,
         processes=estimates,
         work=latest.work or results[0].work,
         settings=latest.settings or results[0].settings,
@@ -200,21 +229,37 @@ def combine_results(results: Sequence[Result]) -> Result:
             key=lambda check: check.error / check.tolerance,
             default=None,
         ),
-        job=_combine_jobs([result.job for result in results if result.job]),
-        metrics=latest.metrics or results[0].metrics,
+        job=_combine_jobs([result.job for result in good if result.job], estimates),
+        metrics=good[0].metrics | latest.metrics if good else latest.metrics,
         budget_s=sum(result.budget_s or 0.0 for result in results) or None,
         phases_s={name: sum(result.phases_s.get(name, 0.0) for result in results) for name in sorted(phases)},
     )
 
 
-def _combine_jobs(jobs: Sequence[JobEstimate]) -> JobEstimate | None:
-    """The one that was run whole; else the middle one, with an interval that spans them all."""
-    whole = [job for job in jobs if job.whole]
-    if whole or not jobs:
-        return whole[0] if whole else None
-    middle = sorted(jobs, key=lambda job: job.seconds)[len(jobs) // 2]
-    note = next((job.note for job in jobs if job.note), "")
-    return replace(middle, low_s=min(job.low_s for job in jobs), high_s=max(job.high_s for job in jobs), note=note)
+def _combine_jobs(jobs: Sequence[JobEstimate], processes: Sequence[Estimate]) -> JobEstimate | None:
+    """The one that was run whole; else the first one, its steps as long as they were in all processes."""
+    job = next((job for job in jobs if job.whole), jobs[0] if jobs else None)
+    if job is None or job.whole or len(processes) < 2:
+        return job
+    return project([_over_all(stage, processes) if stage.name == STEP else stage for stage in job.stages], job)
+
+
+def project(stages: Sequence[StageEstimate], job: JobEstimate) -> JobEstimate:
+    """The job with these stages: its time is theirs."""
+    return replace(
+        job,
+        stages=tuple(stages),
+        seconds=sum(stage.steps * stage.center_s for stage in stages),
+        low_s=sum(stage.steps * stage.low_s for stage in stages),
+        high_s=sum(stage.steps * stage.high_s for stage in stages),
+    )
+
+
+def _over_all(stage: StageEstimate, processes: Sequence[Estimate]) -> StageEstimate:
+    """A sum of many steps follows their mean, not their median."""
+    means = [replace(process, center_s=process.mean_s) for process in processes]
+    found = _with_spread(means[0], means)
+    return replace(stage, center_s=found.center_s, low_s=max(found.low_s, 0.0), high_s=found.high_s)
 
 
 def _which_process(results: Sequence[Result], failed: Result) -> str | None:

@@ -12,12 +12,13 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict
 from scipy.special import stdtrit
 
 from torchmark.analyze.comparison import DIFFERENT
 from torchmark.analyze.configurations import changed, differing, same_precision, setting, told
 from torchmark.analyze.live import LOOK_CONFIDENCE
-from torchmark.records import Case, Result, Tuning
+from torchmark.records import BreakEven, Case, Contribution, Result, Run, Tuning
 
 HOPELESS = 1.5  # times as slow as the leader: out at once, however large the field
 BEATEN = 1.25  # times as slow as the leader: not kept for having led before, nor compiled for being another format
@@ -31,34 +32,20 @@ LAST_CONFIDENCE = 0.9  # after the last round: who wins here is measured again, 
 Round = Mapping[str, float]  # the logarithm of the seconds that one item took, by contestant
 
 
-class Contribution(Struct, frozen=True):
-    """What one setting, or several that were only tried together, brought: how many times as fast with it."""
-
-    setting: str
-    gain: float
-
-
-class BreakEven(Struct, frozen=True):
-    """When compiling has paid for itself."""
-
-    compiling_s: float
-    saved_s: float  # in every step
-    steps: float
-
-
 class Tuned(Struct, frozen=True):
     """What a search has found. Gains are over the default, in times as fast; the interval is 95%."""
 
     default: Case
-    winner: Case  # the default itself, where nothing is faster beyond chance
+    winner: Case  # the default itself, where nothing was confirmed to be faster
     same_precision: Case  # the best of those that compute in the default's own numbers
     results: tuple[Result, ...]  # of all that was tried, in order
-    stopped: Literal["done", "budget", "interrupted"]
+    stopped: str  # done, budget, interrupted
     gain: float | None = None
     low: float | None = None
     high: float | None = None
     pairs: int = 0  # of fresh processes behind the interval
-    unconfirmed: Case | None = None  # what looked fastest in the search, and was not when it was measured again
+    unconfirmed: Case | None = None  # what looked fastest in the search, and was not confirmed to be faster
+    disturbed: int = 0  # pairs that do not count, because other programs took too much of the processor
     same_precision_gain: float | None = None  # as the search saw it beside the winner
     contributions: tuple[Contribution, ...] = ()
     break_even: BreakEven | None = None
@@ -68,9 +55,19 @@ class Tuned(Struct, frozen=True):
     @property
     def conclusion(self) -> Tuning:
         """What is kept of it in the run, beside the results."""
-        if self.winner == self.default:
-            return Tuning(self.default, self.winner, pairs=self.pairs)
-        return Tuning(self.default, self.winner, self.gain, self.low, self.high, self.pairs)
+        kept = {name: getattr(self, name) for name in Tuning.__struct_fields__ if name != "case"}
+        return Tuning(self.default, **kept)
+
+
+def recall_tuned(run: Run) -> Tuned:
+    """What a stored search has found, from what is kept of it."""
+    assert run.tuning is not None
+    kept = asdict(run.tuning)
+    default = kept.pop("case")
+    kept["same_precision"] = run.tuning.same_precision or default
+    if run.tuning.gain is None and run.tuning.winner != default:  # as older versions stored it
+        kept |= {"winner": default, "unconfirmed": run.tuning.winner}
+    return Tuned(default, results=run.results, **kept)
 
 
 class Noise(Struct, frozen=True):

@@ -8,18 +8,23 @@ from typing import Any
 
 import click
 
+from torchmark.analyze.gates import gate_live
 from torchmark.analyze.live import LiveComparison, LiveSide
 from torchmark.cli.beginning import hold_machine
+from torchmark.cli.gates import allow_option, gate_code
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
+from torchmark.cli.run_options import label_option
 from torchmark.cli.sides import find_sides
 from torchmark.cli.values import Duration, Share
-from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED
+from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
 from torchmark.measure.awake import keep_awake
 from torchmark.measure.messages import Phase
 from torchmark.records import Result, RunHeader
+from torchmark.report.gates import gate_lines
 from torchmark.report.live import render_live, side_line, so_far
+from torchmark.report.units import percent
 from torchmark.store import RunWriter, check_writable, home, new_header, new_path
 from torchmark.studies.ab import Plan, Study
 
@@ -48,12 +53,13 @@ Examples:
 @click.option("--budget", "budget_s", type=Duration(), default="5m", show_default=True, help="Time for all, at most.")
 @click.option("--target", type=Share(), help="Go on until the ratio is this precise; default: until it is clear.")
 @click.option("--fail-if-slower", "limit", type=Share(), help="Exit with 1 where B is slower by more, or fails.")
+@allow_option
 @click.option("--timeout", "timeout_s", type=Duration(), default="10m", show_default=True, help="For one answer.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For weights and order.")
 @click.option(
     "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
 )
-@click.option("--label", default="ab", show_default=True, help="Both sides are kept as runs: LABEL-a and LABEL-b.")
+@label_option(default="ab", show_default=True, help="Both sides are kept as runs: LABEL-a and LABEL-b.")
 @click.option("--dry-run", is_flag=True, help="Show the two sides; measure nothing.")
 @click.option("--wait", is_flag=True, help="Wait while another run measures on this machine.")
 @click.option("--share", is_flag=True, help="Measure although another run does, too.")
@@ -105,14 +111,18 @@ def _conclude(study: Study, code: int, plan: Plan, options: dict[str, Any]) -> i
     kept = _keep(study, found, plan, options["label"]) if found.ratios else []
     if kept and options["format"] == "table":
         click.echo(f"Kept as {kept[0]} (A) and {kept[1]} (B): torchmark show {kept[1]}", err=True)
-    return code or _exit_code(found, plan.limit)
+    return code or _exit_code(found, plan.limit, options["allow"])
 
 
-def _exit_code(found: LiveComparison, limit: float | None) -> int:
-    if limit is not None:
-        slower = found.low is not None and found.low > 1 + limit
-        if slower or found.b.result.status not in ("ok", "interrupted"):
-            return EXIT_CHECK_FAILED
+def _exit_code(found: LiveComparison, limit: float | None, allow: bool) -> int:
+    """Without ratios there is nothing to judge, unless it is B that failed."""
+    failed = found.b.result.status not in ("ok", "interrupted")
+    if limit is not None and (failed or (found.ratios and not found.failed)):
+        gate = gate_live(found, limit)
+        complaint = "B failed" if failed else f"B is slower than A by more than {percent(limit)}"
+        for line in gate_lines(gate, [complaint]):
+            click.echo(f"torchmark: {line}", err=True)
+        return gate_code(gate.word, allow)
     return EXIT_NOTHING_MEASURED if found.failed or not found.ratios else EXIT_FINE
 
 
@@ -123,6 +133,7 @@ def _keep(study: Study, found: LiveComparison, plan: Plan, label: str) -> list[s
         header = _header(plan, live, len(found.ratios), f"{label}-{side.name.lower()}")
         with RunWriter.create(new_path(header), header) as writer:
             _write(writer, study.processes[side.name], live.result)
+            writer.concluded(found.conclusion(side.name))
         ids.append(header.id)
     return ids
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-import click
-
-from torchmark.analyze.roofline import NONE, Ceilings, ceilings_of, merge
+from torchmark.analyze.roofline import NONE, Ceilings, ceilings_of, merge, split_disturbed
+from torchmark.cli.output import hint
 from torchmark.errors import StoreError
 from torchmark.records import Machine, Run
 from torchmark.store import find_limits, load
@@ -19,7 +18,8 @@ def stored_ceilings(machine: Machine) -> Ceilings:
         for path in find_limits(machine, device):
             with contextlib.suppress(StoreError):  # a file that went or was spoilt says nothing, and harms nobody
                 run = load(path)
-                results = [result for result in run.results if result.case.device == device.name]
+                own = [result for result in run.results if result.case.device == device.name]
+                results, _ = split_disturbed(own)  # a run of an older version may hold some
                 found = merge(found, ceilings_of(results, run.header.id))
     return found
 
@@ -29,4 +29,4 @@ def tell_of_limits(run: Run) -> None:
     counted = [result for result in run.results if result.status == "ok" and result.work and result.work.flops]
     real = [result for result in counted if not result.case.device.startswith("fake")]
     if real and not any(result.peak for result in run.results):
-        click.echo("How close this comes to the machine's best: measure that once with torchmark limits", err=True)
+        hint("To see what share of this machine's peak this is, measure the peak once: torchmark limits")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from torchmark.cli.output import emit, format_option
-from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE
+from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, UsageError
 
 _EPILOG = """\b
 Examples:
   torchmark check last
   torchmark check result-from-somebody.jsonl
+  torchmark check lab                              every run file in a folder
   torchmark check lab/*.jsonl --format json
 """
 
@@ -23,18 +26,30 @@ def command(files: tuple[str, ...], format: str) -> int:  # noqa: A002
 
     A file is well-formed where every line can be read and the checksum is right; consistent where its figures follow
     from its raw samples and everything in it fits; corroborated where at least three files of the same device and
-    software agree. No level proves that a figure is true. FILE may be anything that names a run.
+    software agree. No level proves that a figure is true. FILE may be anything that names a run, or a folder of runs.
     """
     from torchmark.cli.progress import ProgressLine
     from torchmark.cli.soundness import FileCheck, check_files
     from torchmark.report.soundness import render_soundness
-    from torchmark.store import find_run
 
     progress, checks = ProgressLine(), []
-    for number, file in enumerate(dict.fromkeys(files), 1):
-        progress.note(f"checking {file} ({number} of {len(files)})")
-        checks.append(FileCheck(file, find_run(file)).run())
+    found = dict(each for file in files for each in _files(file))
+    for number, (name, path) in enumerate(found.items(), 1):
+        progress.note(f"checking {name} ({number} of {len(found)})")
+        checks.append(FileCheck(name, path).run())
     progress.clear()
     reports = check_files(checks)
-    emit(render_soundness(reports, format))
+    emit(render_soundness(reports, format, brief=any(Path(file).is_dir() for file in files)))
     return EXIT_CHECK_FAILED if any(report.flaws for report in reports) else EXIT_FINE
+
+
+def _files(text: str) -> list[tuple[str, Path]]:
+    """The run file that is meant, or all those in a folder, with the name of each."""
+    from torchmark.store import find_run
+
+    if not Path(text).is_dir():
+        return [(text, find_run(text))]
+    found = sorted(Path(text).glob("*.jsonl"))
+    if not found:
+        raise UsageError(f"there are no run files in {text}", "Run files end with .jsonl")
+    return [(str(path), path) for path in found]

@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from torchmark.cli.gates import allow_option, gate_code
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.values import Share
-from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
+from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 
 if TYPE_CHECKING:
     from torchmark.analyze.comparison import Comparison
 
-_SHOWN = 5  # cases that a message names
-
 _EPILOG = """\b
 Examples:
   torchmark compare last~1 last                     before against after
-  torchmark compare last m1-chips                   beside published machines
-  torchmark compare last 'm1-chips/M1 Ultra GPU'    beside one of them
+  torchmark compare last 3090 'M1 CPU'              with published machines
+  torchmark compare last m1-chips                   with all of a publication
   torchmark compare last --by device                the GPU against the CPU
   torchmark compare last --by transfer              what per-step copies cost
   torchmark compare last~1 last --fail-if-slower 5%   exit 1 where it is
@@ -31,13 +30,14 @@ Examples:
 @click.argument("names", nargs=-1, required=True, metavar="RUN...")
 @click.option("--by", metavar="WHAT", help="Compare what differs in this: device, dtype, compile, transfer, batch, …")
 @click.option("--fail-if-slower", "share", type=Share(), help="Exit 1 where it is slower by more than this, or gone.")
+@allow_option
 @format_option
-def command(names: tuple[str, ...], by: str | None, share: float | None, format: str) -> int:  # noqa: A002
+def command(names: tuple[str, ...], by: str | None, share: float | None, allow: bool, format: str) -> int:  # noqa: A002
     """Compare RUNs case by case: each later one with the first.
 
     Only equal work is compared, and what else differs is named. With one RUN, --by compares inside it: each device with
     the CPU, each dtype with float32, each count of workers with one. A RUN is a file, `last`, `last~1`, a publication
-    such as `m1-chips`, one machine of it, a label, or the beginning of an id.
+    such as `m1-chips`, a label, the beginning of an id, or a published machine such as `3090` or `M1 CPU`.
     """
     from torchmark.analyze.comparison import compare_all, compare_within
     from torchmark.analyze.pairing import join_machines
@@ -57,44 +57,24 @@ def command(names: tuple[str, ...], by: str | None, share: float | None, format:
     else:
         comparisons = compare_all(runs, by, [place(index) for index in range(len(runs))])
     emit(render_comparisons(comparisons, runs, format, terminal_width(), use_color()))
-    return _conclude(comparisons, share, inside=len(comparisons) == len(runs))
+    return _conclude(comparisons, share, len(comparisons) == len(runs), allow)
 
 
-def _conclude(comparisons: Sequence[Comparison], share: float | None, inside: bool) -> int:
-    """The exit code, and where it is not 0 the reason on stderr."""
+def _conclude(comparisons: Sequence[Comparison], share: float | None, inside: bool, allow: bool) -> int:
+    """The exit code, with what a gate says on stderr."""
     paired = any(comparison.pairs for comparison in comparisons)
-    complaints = _complaints(comparisons, share, inside) if share is not None else []
-    for text in (*complaints, *(_unjudged(comparisons) if share is not None else ())):
-        click.echo(f"torchmark: {text}", err=True)
-    if not paired and not any(each.kind == "failed" for comparison in comparisons for each in comparison.unpaired):
+    failed = any(each.kind == "failed" for comparison in comparisons for each in comparison.unpaired)
+    code = _pass_gate(comparisons, share, inside, allow) if share is not None and (paired or failed) else EXIT_FINE
+    if not paired and not failed:
         click.echo("torchmark: nothing could be compared: no case has a partner", err=True)
-        return EXIT_NOTHING_MEASURED
-    if share is not None and complaints:
-        return EXIT_CHECK_FAILED
-    return EXIT_FINE if paired else EXIT_NOTHING_MEASURED
+    return code if code or paired else EXIT_NOTHING_MEASURED
 
 
-def _complaints(comparisons: Sequence[Comparison], share: float, inside: bool) -> list[str]:
-    """What --fail-if-slower fails for. Inside one run nothing can have gone missing."""
-    from torchmark.analyze.comparison import Family, find_lost, find_slower
-    from torchmark.report.ratios import speed
-    from torchmark.report.units import percent
+def _pass_gate(comparisons: Sequence[Comparison], share: float, inside: bool, allow: bool) -> int:
+    from torchmark.analyze.gates import gate_runs
+    from torchmark.report.gates import complaints_of, gate_lines
 
-    slower = [
-        f"{row.name if isinstance(row, Family) else row.b.case.text} ({speed(row)})"
-        for row in find_slower(comparisons, share)
-    ]
-    lost = [f"{each.case} ({each.reason})" for each in find_lost(comparisons) if each.kind == "failed" or not inside]
-    found = {f"slower by more than {percent(share)}": slower, "failed or missing now": lost}
-    return [f"{title}: {_some(names)}" for title, names in found.items() if names]
-
-
-def _unjudged(comparisons: Sequence[Comparison]) -> list[str]:
-    """A check that passes because it could not look must not do so in silence."""
-    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
-    blind = sum(pair.error is None for pair in pairs)
-    return [f"{blind} of {len(pairs)} pairs have no interval, so that they could not be checked"] if blind else []
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    gate = gate_runs(comparisons, share, inside)
+    for line in gate_lines(gate, complaints_of(gate)):
+        click.echo(f"torchmark: {line}", err=True)
+    return gate_code(gate.word, allow)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from torchmark.analyze.fitting import Probe
+from torchmark.analyze.fitting import Probe, recall_fitted
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings
 from torchmark.cli.interrupts import Interrupted, orderly_end
@@ -22,7 +22,7 @@ from torchmark.measure.awake import keep_awake
 from torchmark.measure.messages import Message, Phase
 from torchmark.records import Case, Machine, Result, Run, RunHeader
 from torchmark.report.fitting import render_fitted
-from torchmark.report.units import rate, size
+from torchmark.report.units import memory_limit, rate, size
 from torchmark.store import RunWriter, check_writable, load, new_header, new_path
 from torchmark.studies.fit import Request, Study, free_bytes, size_range
 
@@ -80,10 +80,9 @@ def command(workload: str, **options: Any) -> int:
         check_writable(path)
         with RunWriter.create(path, header) as writer:
             study, code = _probe(request, writer)
-            if code == EXIT_FINE:
-                writer.concluded(study.outcome().conclusion(case))
+            writer.concluded(study.outcome().conclusion(case))
         run = load(path)
-        code = _conclude(study, request, run, options["format"], code)
+        code = _conclude(run, options["format"], code)
         tell_of_log(run, path)
         return code
 
@@ -93,7 +92,7 @@ def _limit(case: Case, machine: Machine, wanted: int | None) -> int | None:
     there = free_bytes() if case.device == "cpu" else machine.devices[0].memory_bytes
     if wanted and there and wanted > there:
         raise UsageError(
-            f"{size(wanted)} is more than the {size(there)} that are here",
+            f"{memory_limit(wanted)} is more than the {size(there)} that are here",
             "Leave --limit out, or choose a smaller one: what fits into more can only be found where there is more",
         )
     return wanted or (None if case.device == "cpu" else machine.devices[0].memory_bytes)
@@ -125,9 +124,10 @@ def _probe(request: Request, writer: RunWriter) -> tuple[Study, int]:
     return study, code
 
 
-def _conclude(study: Study, request: Request, run: Run, format: str, code: int) -> int:  # noqa: A002
-    fitted = study.outcome()
-    emit(render_fitted(run, request.case, fitted, format, terminal_width(), use_color()))
+def _conclude(run: Run, format: str, code: int) -> int:  # noqa: A002
+    assert run.fitting is not None
+    fitted = recall_fitted(run)
+    emit(render_fitted(run, run.fitting.case, fitted, format, terminal_width(), use_color()))
     if format == "table":
         click.echo(f"Kept as {run.header.id}: torchmark report {run.header.id} draws the curve", err=True)
     return code or (EXIT_FINE if fitted.largest is not None else EXIT_NOTHING_MEASURED)
@@ -142,7 +142,8 @@ def _write(writer: RunWriter, probe: Probe, newest: Result) -> None:
 
 
 def _header(request: Request, machine: Machine, label: str | None) -> RunHeader:
-    given = {"limit": request.limit_bytes, "step": request.step, "most": request.most, "seed": request.seed}
+    limit = request.limit_bytes and f"{request.limit_bytes}B"
+    given = {"limit": limit, "step": request.step, "most": request.most, "seed": request.seed}
     chosen = "".join(f" --{name} {value}" for name, value in given.items() if value)
     return new_header(
         f"torchmark fit {request.case.text} --vary {request.parameter}{chosen} --budget {request.budget_s:g}s",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from torchmark.analyze.roofline import ceilings_of
+from torchmark.analyze.roofline import ceilings_of, split_disturbed
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.measuring import carry_out, log_path
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
@@ -16,14 +17,12 @@ from torchmark.cli.run_options import run_options
 from torchmark.cli.values import Duration
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
 from torchmark.measure.cases import check_device
-from torchmark.records import DTYPES, DeviceInfo, Machine, Run, RunHeader
+from torchmark.records import DTYPES, DeviceInfo, Limiting, Machine, Result, Run, RunHeader
 from torchmark.report import render
-from torchmark.report.limits import render_limits
 from torchmark.store import RunWriter, check_writable, keep_limits, load, new_header, new_path
 from torchmark.studies.limits import Limits, Request, plan_cases
 
 DEVICE_BUDGET_S = 50.0  # beside the seconds in which torch is loaded
-DOUBTED = "not held against anything, because twice the work did not take twice the time"
 EXAMPLES = """\b
 Examples:
   torchmark limits                          every device, within a minute each
@@ -64,6 +63,8 @@ def command(**options: Any) -> int:
         check_writable(path)
         with RunWriter.create(path, header) as writer:
             code = _measure(request, writer)
+            found = load(path).results
+            writer.concluded(_judge(request, found, code))
         return _conclude(request, load(path), path, options["format"], code)
 
 
@@ -106,29 +107,30 @@ def _measure(request: Request, writer: RunWriter) -> int:
     return carry_out(limits.events(), limits.interrupted, writer, progress, request.budget_s)
 
 
+def _judge(request: Request, results: Sequence[Result], code: int) -> Limiting:
+    """Limits are kept unless the search was broken off or does not add up; those that were disturbed never are."""
+    if request.tiny:
+        return Limiting(False, "tiny")
+    if code or not any(device.flops for device in ceilings_of(results).devices.values()):
+        return Limiting(False, "incomplete")
+    if any("implausible" in result.estimate.flags for result in results if result.estimate):
+        return Limiting(False, "doubted")
+    sound, missing = split_disturbed(results)
+    known = any(device.flops for device in ceilings_of(sound).devices.values())
+    return Limiting(known, "" if known else "disturbed", tuple(missing))
+
+
 def _conclude(request: Request, run: Run, path: Path, format: str, code: int) -> int:  # noqa: A002
-    """Limits that were found are this machine's from now on, unless the search for them was broken off or they do not
-    add up."""
-    width, color = terminal_width(), use_color()
-    emit(render_limits(run, width, color) if format == "table" else render(run, format, width, color))
-    why_not = _why_not(request, run, code)
-    if not why_not:
+    """Limits that are kept are this machine's from now on."""
+    found = run.limiting
+    assert found is not None
+    if found.kept:
+        beside = bool(found.missing) or len(request.dtypes) < len(DTYPES)
         for device in request.machine.devices:
-            keep_limits(request.machine, device, path, beside=len(request.dtypes) < len(DTYPES))
+            keep_limits(request.machine, device, path, beside)
+    emit(render(run, format, terminal_width(), use_color()))
     if format == "table":
-        click.echo(f"Kept as {run.header.id}: {why_not or 'later results are held against it'}", err=True)
-        if any("contended" in result.estimate.flags for result in run.results if result.estimate):
-            click.echo("Something else was busy meanwhile: repeat it when the machine is quiet", err=True)
+        click.echo(f"Stored as {run.header.id}: torchmark show {run.header.id}", err=True)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
-    return code or (EXIT_CHECK_FAILED if why_not == DOUBTED else EXIT_FINE)
-
-
-def _why_not(request: Request, run: Run, code: int) -> str:
-    """Why later results are not held against these limits; empty where they are."""
-    if request.tiny:
-        return "sizes as tiny as these show no limits"
-    if code or not any(device.flops for device in ceilings_of(run.results).devices.values()):
-        return "not held against anything, because it is not complete"
-    doubted = any("implausible" in result.estimate.flags for result in run.results if result.estimate)
-    return DOUBTED if doubted else ""
+    return code or (EXIT_CHECK_FAILED if found.why == "doubted" else EXIT_FINE)

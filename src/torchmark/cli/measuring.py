@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,11 @@ from torchmark.measure.session import Event, Finished, Plan, Revised, Session, S
 from torchmark.records import Machine, Result, Run
 from torchmark.report import render
 from torchmark.report.figures import time_by_phase
-from torchmark.report.units import duration
-from torchmark.store import RunWriter, home, load
+from torchmark.report.units import duration, relative
+from torchmark.store import RunWriter, home, list_runs, load
+
+RECENT = 10  # earlier runs that are looked at for how far processes differ here
+WIDER = 1.2
 
 
 def measure_plan(
@@ -33,18 +36,24 @@ def measure_plan(
     done: dict[str, Any],
     format: str,  # noqa: A002
     prices: Prices | None = None,
+    before: Run | None = None,
 ) -> int:
-    """Measure, show and keep; a disk that fails says how to go on."""
-    progress = ProgressLine([case.text for case in plan.cases], plan.processes)
-    session = Session(plan, machine, progress.heard, log_path(writer.path), stored_ceilings(machine))
+    """Measure, show and keep; a disk that fails says how to go on. `before` is the run that is resumed."""
+    progress = ProgressLine([case.text for case in plan.cases])
+    history = known_spread(machine, writer.path)
+    session = Session(plan, machine, progress.heard, log_path(writer.path), stored_ceilings(machine), history)
     try:
         code = carry_out(session.events(done), session.interrupted, writer, progress, plan.budget_s)
     except StoreError as error:  # a disk that is full or broken: what is on it already is shown all the same
         with contextlib.suppress(StoreError):
             _conclude(load(writer.path), writer, format, error.exit_code, prices)
         go_on = command_to_resume(plan.cases, writer.path, writer.path)
-        raise StoreError(error.cause, f"Mend that, then go on: {go_on}") from error
+        raise StoreError(error.cause, f"Fix that, then resume: {go_on}") from error
+    if code == EXIT_FINE:
+        writer.ended()
     run = load(writer.path)
+    for text in widened(before, run) if before else ():
+        click.echo(text, err=True)
     # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
     with contextlib.suppress(StoreError, OSError) if code else contextlib.nullcontext():
         return _conclude(run, writer, format, code, prices)
@@ -67,7 +76,7 @@ def carry_out(
                     progress.started(event.case, event.process)
                 _keep(event, writer)
                 if isinstance(event, Finished):
-                    progress.finished(event.result)
+                    progress.finished(event.result, event.process)
     except Interrupted as interrupt:
         for result in interrupted():
             writer.finished(result)
@@ -98,7 +107,7 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Price
     name = run.header.id if at_home else writer.path
     if code:
         go_on = command_to_resume([result.case for result in run.results], writer.path, name)
-        click.echo(f"Not all was measured. Go on: {go_on}", err=True)
+        click.echo(f"Not all was measured. Resume: {go_on}", err=True)
     if format == "table":
         spent = time_by_phase(run)
         if spent and not headline:
@@ -110,6 +119,38 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Price
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
     return code
+
+
+def show_complete(run: Run, name: str, format: str, prices: Prices | None) -> int:  # noqa: A002
+    """A run that ended in order is shown as it is."""
+    emit(render(run, format, terminal_width(), use_color(), prices))
+    more = f"torchmark run --resume {name} --budget 2m"
+    click.echo(f"This run is complete; nothing was measured.\nAdd processes to it: {more}", err=True)
+    return EXIT_FINE
+
+
+def widened(before: Run, after: Run) -> Iterator[str]:
+    """Rows whose interval more processes have made wider: nothing gets worse in silence."""
+    known = {result.case.text: result.estimate for result in before.results if result.estimate}
+    for result in after.results:
+        old, new = known.get(result.case.text), result.estimate
+        if old and new and old.spread is not None and new.spread is not None and new.precision > WIDER * old.precision:
+            change = new.center_s / old.center_s - 1
+            yield (
+                f"{result.case.text}: ± widened from {relative(old.precision)} to {relative(new.precision)}, "
+                f"because later processes disagree; the figure moved by {change:+.1%}"
+            )
+
+
+def known_spread(machine: Machine, path: Path) -> float | None:
+    """How far fresh processes differed in the last run on this machine."""
+    for stored in list_runs()[:RECENT]:
+        if stored.path != path and stored.header and stored.header.machine == machine:
+            with contextlib.suppress(StoreError):  # a file that is damaged says nothing
+                spread = load(stored.path).process_spread
+                if spread is not None:
+                    return spread
+    return None
 
 
 def log_path(path: Path) -> Path:

@@ -60,4 +60,4 @@ def _write(path: Path, text: str) -> None:
     except FileExistsError as error:
         raise UsageError(f"{path} is there already", "Choose another name") from error
     except OSError as error:
-        raise explained(path, error) from error
+        raise explained(path, error, "Choose another place with -o") from error

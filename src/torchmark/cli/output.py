@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from textwrap import fill
 from typing import Any, TypeVar
 
 import click
@@ -27,6 +28,11 @@ def format_option(function: Function) -> Function:
 def terminal_width() -> int:
     """Columns to draw into; 80 where there is no terminal."""
     return max(40, shutil.get_terminal_size(fallback=(80, 24)).columns)
+
+
+def hint(text: str) -> None:
+    """A sentence on stderr, within the width of the terminal; commands in it stay as they are typed."""
+    click.echo(fill(text, terminal_width(), break_long_words=False, break_on_hyphens=False), err=True)
 
 
 def use_color() -> bool:

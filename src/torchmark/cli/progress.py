@@ -11,8 +11,12 @@ from typing import TextIO
 
 from torchmark.measure.messages import Message, Phase, Sampled
 from torchmark.records import Case, Result
-from torchmark.report.figures import margin, step_time
-from torchmark.report.units import duration, relative
+from torchmark.report.figures import margin, step_rate, step_time
+from torchmark.report.units import duration
+from torchmark.report.units import rate as units_rate
+
+NAME_WIDTH = 46  # of a case in a row
+BAR_WIDTH = 16
 
 PHASES = {
     "import": "opening the device",
@@ -26,73 +30,97 @@ PHASES = {
 
 
 class ProgressLine:
-    """Writes to stderr only when something happens: a spinning display would disturb what it shows."""
+    """Writes to stderr only when something happens: a spinning display would disturb what it shows.
 
-    def __init__(self, cases: Sequence[str] = (), processes: int = 1, stream: TextIO | None = None) -> None:
+    On a terminal finished rows scroll by above one line that changes; elsewhere each process leaves a line.
+    """
+
+    def __init__(self, cases: Sequence[str] = (), stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
         self._positions = {text: number for number, text in enumerate(cases, 1)}
-        self._processes, self._count = processes, 0
-        self._case, self._label, self._deadline = "", "", 0.0
+        self._name_width = min(max(map(len, cases), default=0), NAME_WIDTH)
+        self._count = 0
+        self._case, self._label, self._began, self._deadline = "", "", 0.0, 0.0
+
+    @property
+    def live(self) -> bool:
+        """Whether a person watches."""
+        return self._live
 
     def note(self, text: str) -> None:
         """Something that concerns the whole run, for whoever watches."""
-        self._show(text, self._left())
+        self._show(text)
 
     def mark(self, text: str) -> None:
         """A part that is done; where nobody watches a changing line, it leaves one."""
         if self._live:
-            self._show(text, self._left())
+            self._show(text)
         else:
             self._print(text)
 
     def expect(self, seconds: float) -> None:
         """From now on, this much time is left at most."""
-        self._deadline = time.monotonic() + seconds
+        self._began = time.monotonic()
+        self._deadline = self._began + seconds
 
     def started(self, case: Case, process: int = 0) -> None:
         self._count += 1
-        turn = f" process {process + 1}/{self._processes}" if self._processes > 1 else ""
+        turn = f" process {process + 1}" if process else ""
         position = self._positions.get(case.text)
         place = f"[{position}/{len(self._positions)}]" if position else f"[{self._count}]"  # a search has no total
         self._case, self._label = case.text, f"{place}{turn} {case.text}"
-        self._show(self._label, f" · starting{self._left()}")
+        self._show(self._label, " · starting")
 
     def heard(self, message: Message) -> None:
         """A worker said something."""
         if isinstance(message, Phase):
-            self._show(self._label, f" · {PHASES.get(message.name, message.name)}{self._left()}")
+            self._show(self._label, f" · {PHASES.get(message.name, message.name)}")
         elif isinstance(message, Sampled):
-            found = message.progress
-            precision = (found.high_s - found.low_s) / 2 / found.center_s if found.center_s > 0 else None
-            figure = f"{duration(found.center_s)} {relative(precision)}"
-            self._show(self._label, f" · {figure}{self._left()}")
+            self._show(self._label, f" · {duration(message.progress.center_s)}")
 
-    def finished(self, result: Result) -> None:
-        """Where nobody watches a changing line, each finished case leaves one."""
+    def finished(self, result: Result, process: int = 0) -> None:
+        """On a terminal, a row for each case as soon as it has a figure; elsewhere a line for each process."""
+        if not self._live:
+            estimate = result.estimate
+            known = estimate and (estimate.spread is not None or estimate.center_s <= 0)
+            figure = f"{step_time(estimate)} {margin(estimate) if known else ''}".rstrip() if estimate else ""
+            label = self._label if result.case.text == self._case else result.case.text  # one that never started
+            self._print(f"{label}: {figure if result.status == 'ok' else result.status}")
+        elif process == 0:
+            self.scroll(self._row(result))
+
+    def scroll(self, text: str) -> None:
+        """Text that stays, above the line that changes; only for those who watch one."""
         if self._live:
-            return
-        estimate = result.estimate
-        figure = f"{step_time(estimate)} {margin(estimate)} {estimate.verdict}" if estimate else ""
-        label = self._label if result.case.text == self._case else result.case.text  # one that never started
-        self._print(f"{label}: {figure if result.status == 'ok' else result.status}")
+            self._write(f"\r\033[K{text}\n")
 
     def clear(self) -> None:
         if self._live:
             self._write("\r\033[K")
 
-    def _left(self) -> str:
+    def _row(self, result: Result) -> str:
+        name = _cut(result.case.text, self._name_width or NAME_WIDTH).ljust(self._name_width)
+        if result.status != "ok" or result.estimate is None:
+            return f"{name}  {result.status}"
+        rate = units_rate(step_rate(result), result.work.unit if result.work else "")
+        return f"{name}  {step_time(result.estimate):>8}  {rate:>18}"
+
+    def _bar(self) -> str:
+        """How much of the time is spent, and how much is left."""
         if not self._deadline:
             return ""
-        seconds = max(round(self._deadline - time.monotonic()), 0)
-        return f" · at most {seconds // 60}:{seconds % 60:02} left"
+        now = time.monotonic()
+        seconds = max(round(self._deadline - now), 0)
+        share = min((now - self._began) / max(self._deadline - self._began, 1e-9), 1.0)
+        filled = round(share * BAR_WIDTH)
+        return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {seconds // 60}:{seconds % 60:02} left  "
 
     def _show(self, text: str, news: str = "") -> None:
         """The line, cut to the terminal's width; what is new is shown whole as long as it fits."""
         if self._live:
-            width = shutil.get_terminal_size((80, 24)).columns - 1
-            room = width - len(news)
-            line = (text if len(text) <= room else text[: max(room - 1, 0)] + "…") + news
+            width, bar = shutil.get_terminal_size((80, 24)).columns - 1, self._bar()
+            line = bar + _cut(text, max(width - len(bar) - len(news), 0)) + news
             self._write(f"\r\033[K{line[:width]}")
 
     def _print(self, text: str) -> None:
@@ -102,3 +130,7 @@ class ProgressLine:
         with contextlib.suppress(OSError):  # a terminal that was closed is no reason to stop measuring
             self._stream.write(text)
             self._stream.flush()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"

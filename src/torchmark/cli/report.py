@@ -1,4 +1,4 @@
-"""`torchmark report`: runs as one page that can be sent around, as a picture, or as text."""
+"""`torchmark report`: runs as a self-contained page, a picture or text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EPILOG = """\b
 Examples:
   torchmark report                                the latest run, as a page
   torchmark report last~1 last -o upgrade.html    two runs, before and after
-  torchmark report last m1-chips                  beside published machines
+  torchmark report last m1-chips                  next to published machines
   torchmark report last --baseline 'm1-chips/M1 GPU'
   torchmark report -o card.png                    a score card to post
   torchmark report last --format csv              for a spreadsheet, to stdout
@@ -36,9 +36,9 @@ Examples:
 
 @click.command("report", epilog=_EPILOG)
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Where it goes; - is stdout.")
-@click.option("--baseline", metavar="RUN", help="What the others are held against; default: the first.")
-@click.option("--format", "format", type=click.Choice(FORMATS), help="Default: after the name of FILE, else html.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Output file; - is stdout.")
+@click.option("--baseline", metavar="RUN", help="Run to compare the others with. [default: the first]")
+@click.option("--format", "format", type=click.Choice(FORMATS), help="Default: by the ending of FILE, else html.")
 @click.option(
     "--leaderboard",
     "folder",
@@ -46,7 +46,7 @@ Examples:
     help="Rank all run files of this folder instead.",
 )
 @click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Places of a leaderboard.")
-@click.option("--force", is_flag=True, help="Overwrite FILE whatever it is.")
+@click.option("--force", is_flag=True, help="Overwrite FILE even if it is not a report.")
 @price_options
 def command(
     names: tuple[str, ...],
@@ -59,7 +59,7 @@ def command(
     price_per_hour: float | None,
     watt_price: float | None,
 ) -> None:
-    """Make one page of RUNs, with nothing to load and nothing to install for those who read it.
+    """Write a self-contained page about one or more RUNs.
 
     Without a RUN: the latest. A RUN is a file, `last`, `last~1`, a publication such as `m1-chips`, one machine of it, a
     label, or the beginning of an id.
@@ -74,7 +74,10 @@ def command(
 
 def _format_of(out: Path | None) -> str:
     suffix = out.suffix.lower().lstrip(".") if out else ""
-    return suffix if suffix in FORMATS else "html"
+    if suffix and suffix not in FORMATS:
+        endings = ", ".join(f".{each}" for each in FORMATS)
+        raise UsageError(f"{out}: .{suffix} is not a report format", f"Use one of {endings}, or name one with --format")
+    return suffix or PAGE
 
 
 def _usual_place(format: str, folder: Path | None) -> Path:  # noqa: A002

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from torchmark.analyze.money import Prices
 from torchmark.cli.beginning import hold_machine
 from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import measure_plan
+from torchmark.cli.measuring import measure_plan, show_complete
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option
 from torchmark.cli.planning import (
@@ -70,12 +70,21 @@ Examples:
 @click.option("--budget", "budget_s", type=Duration(), help="Time for the whole run, at most.")
 @click.option("--steps", type=click.IntRange(1, 1_000_000), help="Exactly this many steps, however precise.")
 @click.option("--sustain", "sustain_s", type=Duration(), help="Keep each case going for so long: burst or lasting?")
-@click.option("--target", type=Share(), help="Precision at which a case is done: 1%, in the quick suite 3%.")
+@click.option("--target", type=Share(), help="The ± at which a case is done; default: 3%.")
 @click.option(
-    "--rigor", type=click.Choice(RIGORS), default="default", show_default=True, help="1, 3 or 5 processes each."
+    "--rigor",
+    type=click.Choice(RIGORS),
+    default="default",
+    show_default=True,
+    help="At least 1, 3 or 5 processes each.",
 )
 @click.option("--timeout", "timeout_s", type=Duration(), default="10m", show_default=True, help="For one process.")
-@click.option("--resume", "resumed", metavar="RUN", help="Go on with a run that was stopped.")
+@click.option(
+    "--resume",
+    "resumed",
+    metavar="RUN",
+    help="Continue a run that was stopped; with --budget, add processes to a complete one.",
+)
 @click.option("--watch", is_flag=True, help="Show the live rate of one case until stopped; keeps nothing.")
 @click.option("--tiny", is_flag=True, help="The smallest sizes: tries that everything works.")
 @data_option
@@ -86,8 +95,8 @@ def command(**options: Any) -> int:
     """Measure how fast this machine is at PyTorch.
 
     Without a WORKLOAD: the quick suite, within five minutes. A WORKLOAD may be a file of your own: a Python file with a
-    model, FILE.py:FUNCTION, or a model's config.json. Each case runs in several fresh processes until its
-    share of the budget is spent; every result says where a repeat would land and how far it can be relied on.
+    model, FILE.py:FUNCTION, or a model's config.json. Every case is measured once, then in more fresh processes until
+    its ± reaches the target or the budget is spent. ± is where a repeat of the same command would land (95%).
     """
     options = take_model_options(options)
     lock = nullcontext() if options["dry_run"] else hold_machine(options["wait"], options["share"])
@@ -115,12 +124,15 @@ def _resume(options: dict[str, Any]) -> int:
     check_resumable(options)
     path = find_run(options["resumed"])
     run = load(path)
-    plan, done = plan_rest(run, path, options)
+    rest = plan_rest(run, path, options)
+    if rest is None:
+        return show_complete(run, options["resumed"], options["format"], _prices(options))
+    plan, done = rest
     if options["dry_run"]:
         emit(describe_plan(plan))
         return EXIT_FINE
     with RunWriter.resume(path) as writer:
-        return measure_plan(plan, run.header.machine, writer, done, options["format"], _prices(options))
+        return measure_plan(plan, run.header.machine, writer, done, options["format"], _prices(options), run)
 
 
 def _prices(options: dict[str, Any]) -> Prices | None:

@@ -8,11 +8,25 @@ from typing import Any, TypeVar
 
 import click
 
+from torchmark.store import check_label
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 data_option = click.option(
     "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
 )
+
+
+def label_option(**settings: Any) -> Callable[[Function], Function]:
+    """--label, refused where no run could be found by it."""
+    return click.option("--label", callback=_checked_label, **settings)
+
+
+def _checked_label(context: click.Context, parameter: click.Parameter, label: str | None) -> str | None:
+    del context, parameter
+    if label is not None:
+        check_label(label)
+    return label
 
 
 def run_options(function: Function) -> Function:
@@ -24,7 +38,7 @@ def run_options(function: Function) -> Function:
         click.option(
             "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep it; default: with the others."
         ),
-        click.option("--label", help="A name for this run."),
+        label_option(help="A name for this run."),
         click.option(
             "--seed",
             type=click.IntRange(0, 2**31 - 1),

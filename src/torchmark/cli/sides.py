@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from torchmark.devices import ACCELERATOR, first_accelerator
 from torchmark.errors import UsageError
 from torchmark.measure.cases import Sweep, check_case, expand
 from torchmark.measure.elsewhere import find_interpreter
@@ -49,15 +50,18 @@ def find_sides(options: dict[str, Any]) -> tuple[Side, Side]:
     pythons = _for_both("--python", [find_interpreter(text) for text in options["pythons"]] or [sys.executable])
     files = _for_both("--settings", [read_settings(path) for path in options["settings"]] or [SettingsFile()])
     own = [dict(map(_assignment, options[f"env_{name.lower()}"])) for name in NAMES]
+    named = options["device"] if options["device"] != ACCELERATOR else None
     sides = []
     for index, name in enumerate(NAMES):
         environment = {key: str(value) for key, value in files[index].environment.items()} | own[index]
         # A device that nobody named is asked for below, where the interpreter is known.
-        case = _case(texts[index], options["device"] or files[index].case.device or "cpu")
+        case = _case(texts[index], named or files[index].case.device or "cpu")
         sides.append(Side(name, _changed(case, files[index].case), pythons[index], environment))
-    unnamed = not options["device"] and all("@" not in text for text in texts)
+    unnamed = not named and all("@" not in text for text in texts)
     if unnamed and all(file.case.device is None for file in files):
         device = first_device(sides[0], options["timeout_s"])
+        if options["device"]:
+            first_accelerator([device])
         sides = [replace(side, case=check_case(replace(side.case, device=device))) for side in sides]
     _check_work(sides[0].case, sides[1].case)
     return sides[0], sides[1]

@@ -144,7 +144,7 @@ def _flaws(line: int, oddities: Iterator[Oddity]) -> Iterator[Flaw]:
 def _told_by_others(file: str, found: Corroboration) -> Iterator[Flaw]:
     for each, ratio, count in found.apart:
         if each.file == file:
-            text = f"{each.case} takes {ratio:.2f} times as long as in {count} other files of this device and software"
+            text = f"{each.case} is {1 / ratio:.3g}× as fast as in {count} other files of this device and software"
             yield Flaw("corroborated", each.line, "$.result.estimate.center_s", text)
     for first, copy in found.copies:
         if copy.file == file and copy.run != first.run:

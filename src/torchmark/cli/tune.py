@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
 
 from torchmark.analyze.configurations import name_of
+from torchmark.analyze.tuning import recall_tuned
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.interrupts import Interrupted, orderly_end
@@ -58,6 +60,7 @@ def command(workload: str, **options: Any) -> int:
     Number formats, layout, torch.compile, threads and more are tried against each other in rounds that all share; only
     what computes the right numbers takes part. The winner is confirmed against the default in fresh processes.
     """
+    began = time.monotonic()
     options = take_model_options(options | {"workload": workload})
     keep = [name for text in options["keep"] for name in text.split(",") if name]
     also = split_settings(options["also"])
@@ -80,10 +83,10 @@ def command(workload: str, **options: Any) -> int:
         path = options["out"] or new_path(header)
         check_writable(path)
         with RunWriter.create(path, header) as writer:
-            search, code = _search(request, writer)
-            if code == EXIT_FINE:
+            search, code = _search(request, writer, began)
+            if case.text in search.processes:
                 writer.concluded(search.outcome().conclusion)
-        return _conclude(search, load(path), options["format"], code)
+        return _conclude(load(path), options["format"], code)
 
 
 def find_case(workload: str, options: dict[str, Any], device: str) -> Case:
@@ -117,7 +120,7 @@ def _describe(case: Case, axes: dict[str, tuple[Any, ...]]) -> str:
     return "\n".join([*lines, "", f"{len(lines)} configurations to begin with; what helps is then combined"])
 
 
-def _search(request: Request, writer: RunWriter) -> tuple[Search, int]:
+def _search(request: Request, writer: RunWriter, began: float) -> tuple[Search, int]:
     """What a process has shown is on the disk at once; an interrupt ends it in order, with what is known by then."""
     progress = ProgressLine()
     known = {"best": "default"}
@@ -136,7 +139,8 @@ def _search(request: Request, writer: RunWriter) -> tuple[Search, int]:
         progress.note(f"{trying} · {PHASES.get(phase.name, phase.name)} · best so far: {known['best']}")
 
     progress.expect(request.budget_s)
-    search, code = Search(request, tell, listen, kept=lambda text: _write(writer, search, text)), EXIT_FINE
+    search = Search(request, tell, listen, kept=lambda text: _write(writer, search, text), began=began)
+    code = EXIT_FINE
     try:
         with orderly_end(), keep_awake():
             search.run()
@@ -147,13 +151,14 @@ def _search(request: Request, writer: RunWriter) -> tuple[Search, int]:
     return search, code
 
 
-def _conclude(search: Search, run: Run, format: str, code: int) -> int:  # noqa: A002
-    tuned = search.outcome()
-    emit(render_tuned(run, tuned, format, terminal_width(), use_color()))
+def _conclude(run: Run, format: str, code: int) -> int:  # noqa: A002
+    if run.tuning is None:  # it was stopped before the default was measured
+        return code
+    emit(render_tuned(run, recall_tuned(run), format, terminal_width(), use_color()))
     if format == "table":
         click.echo(f"Kept as {run.header.id}: torchmark show {run.header.id}", err=True)
         tell_of_limits(run)
-    return code or (EXIT_FINE if any(result.status == "ok" for result in tuned.results) else EXIT_NOTHING_MEASURED)
+    return code or (EXIT_FINE if any(result.status == "ok" for result in run.results) else EXIT_NOTHING_MEASURED)
 
 
 def _write(writer: RunWriter, search: Search, text: str) -> None:

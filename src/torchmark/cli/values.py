@@ -42,6 +42,8 @@ class Bytes(click.ParamType[int]):
             return value
         found = re.fullmatch(rf"({_NUMBER})\s*([kmgt]?)(i?)b?", str(value).strip().lower())
         size = float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " ") if found else 0.0
+        if found and found[0] == found[1]:
+            self.fail(f"'{value}' has no unit. Write {value}GiB, {value}MB or {value}B", param, ctx)
         if not 1 <= size <= _MOST_BYTES:
             self.fail(f"'{value}' is not an amount of memory. Write 8GiB or 500MB", param, ctx)
         return int(size)

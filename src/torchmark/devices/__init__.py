@@ -7,10 +7,11 @@ import os
 import pkgutil
 import re
 import sys
+from collections.abc import Iterable
 from functools import cache
 
 from torchmark.devices.contract import Device
-from torchmark.errors import DeviceError, UnknownName
+from torchmark.errors import DeviceError, UnknownName, UsageError
 from torchmark.records import Caution
 
 _NOT_KINDS = ("contract", "queued", "streams")
@@ -24,6 +25,7 @@ def _list_kinds() -> tuple[str, ...]:
 
 
 KINDS: tuple[str, ...] = _list_kinds()
+ACCELERATOR = "gpu"  # stands for the first accelerator that is here
 
 
 def find_devices() -> tuple[str, ...]:
@@ -33,7 +35,9 @@ def find_devices() -> tuple[str, ...]:
 
 
 def check_device(name: str) -> str:
-    """The full name of a device that is here, without opening it: `cuda` is `cuda:0`."""
+    """The full name of a device that is here, without opening it: `cuda` is `cuda:0`, `gpu` the first accelerator."""
+    if name == ACCELERATOR:
+        return first_accelerator(find_devices())
     kind, index = _split(name)
     found = _load(kind)
     if isinstance(found, str):
@@ -44,6 +48,14 @@ def check_device(name: str) -> str:
         if candidate == name or (candidate.partition(":")[2] or "0") == index:
             return candidate
     raise _absent(name, found, present)
+
+
+def first_accelerator(present: Iterable[str]) -> str:
+    """The one that `gpu` means, among the devices that are here."""
+    found = [name for name in present if name != "cpu"]
+    if not found:
+        raise UsageError("no accelerator was found here", "Use --device cpu; `torchmark devices` shows what is missing")
+    return found[0]
 
 
 def open_device(name: str) -> Device:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from torchmark.devices import KINDS
+from torchmark.devices import ACCELERATOR, KINDS
 from torchmark.errors import UnknownName, UsageError
 from torchmark.measure.parameters import RANGE_HELP, list_parameters, read_params, split_values, whole_range
 from torchmark.measure.ways import check_ways
@@ -51,8 +51,11 @@ def expand(sweep: Sweep) -> tuple[Case, ...]:
     _check_use(sweep)
     cases: dict[str, Case] = {}
     for name in sweep.workloads:
-        found = [_parse_steady(name)] if "@" in name else _combine(find_workload(name), sweep)
-        cases.update((case.text, case) for case in map(check_case, found))
+        if "@" in name:
+            found = [check_case(_parse_steady(name))]
+        else:
+            found = [*map(_check_swept, _combine(find_workload(name), sweep))]
+        cases.update((case.text, case) for case in found)
         if len(cases) > MOST_CASES:
             raise UsageError(f"the sweep has more than {MOST_CASES} cases", "Ask for fewer values at once")
     return tuple(cases.values())
@@ -70,11 +73,22 @@ def _parse_steady(text: str) -> Case:
     return case
 
 
+def _check_swept(case: Case) -> Case:
+    """The accelerator of a sweep gets its name only when the machine is looked at."""
+    if case.device != ACCELERATOR:
+        return check_case(case)
+    return msgspec.structs.replace(check_case(msgspec.structs.replace(case, device="cpu")), device=ACCELERATOR)
+
+
 def check_case(case: Case) -> Case:
     """The case itself, without what says no more than the defaults; raises where it names what does not exist."""
     workload = find_workload(case.workload)
     _check_name(f"mode of {case.workload}", case.mode, workload.modes)
     check_device(case.device)
+    if case.device == ACCELERATOR:
+        raise UsageError(
+            f"a case cannot be on '{ACCELERATOR}'", "Name the device: `torchmark devices` lists those here"
+        )
     _check_name("dtype", case.dtype, DTYPES)
     _check_name(f"dtype of {case.workload}", case.dtype, workload.dtypes)
     _check_name("compile mode", case.compile, COMPILE_MODES)
@@ -168,6 +182,8 @@ def _equal_threads(sweep: Sweep) -> str | None:
 
 def check_device(name: str) -> None:
     """Only the name: whether such a device is here is asked where it is opened."""
+    if name == ACCELERATOR:
+        return
     kind, colon, index = name.partition(":")
     if kind not in KINDS:
         raise UnknownName("device", name, [kind for kind in KINDS if kind != "fake"])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from torchmark.devices.contract import Device
 from torchmark.measure.sampling import Settings
 from torchmark.measure.timing import time_on
-from torchmark.records import Estimate, JobEstimate, StageEstimate
+from torchmark.records import STEP, Estimate, JobEstimate, StageEstimate
 from torchmark.workloads.contract import Stage, Step
 
 STAGE_SHARE = 0.15  # of the case's budget, for each stage beside the main one
@@ -60,7 +60,7 @@ def run_whole(
 
 def _stage_of(main: Estimate, steps: int) -> StageEstimate:
     """A sum of many steps follows their mean, not their median."""
-    return StageEstimate("step", steps, main.mean_s, max(main.mean_low_s, 0.0), main.mean_high_s)
+    return StageEstimate(STEP, steps, main.mean_s, max(main.mean_low_s, 0.0), main.mean_high_s)
 
 
 def _time_stage(stage: Stage, device: Device, settings: Settings) -> StageEstimate:

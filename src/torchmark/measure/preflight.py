@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from torchmark.devices import ACCELERATOR, first_accelerator
 from torchmark.measure.cases import full_params
 from torchmark.measure.inventory import judge_load, judge_power
+from torchmark.measure.messages import Surveyed
 from torchmark.measure.session import survey
 from torchmark.meters import open_conditions
 from torchmark.meters.contract import ROOT
@@ -24,7 +26,7 @@ def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[M
     Opening a device runs a kernel on it. One that is named and does not is an error; `cases` says what will be run.
     """
     cases = tuple(cases)
-    found = survey(devices, {case.workload for case in cases})
+    found = _survey(devices, {case.workload for case in cases})
     if devices is not None and all(name.startswith("fake") for name in devices):
         return found.machine, found.cautions
     read = open_conditions()
@@ -32,6 +34,14 @@ def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[M
     time.sleep(LISTEN_S)
     seen = (*judge_load(before, read()), *judge_power(), *judge_shared_memory(cases))
     return found.machine, (*found.cautions, *seen)
+
+
+def _survey(devices: Sequence[str] | None, workloads: set[str]) -> Surveyed:
+    """Which accelerator there is, only a look at all devices shows."""
+    if devices is None or ACCELERATOR not in devices:
+        return survey(devices, workloads)
+    first = first_accelerator(info.name for info in survey(None, workloads).machine.devices)
+    return survey([*dict.fromkeys(first if name == ACCELERATOR else name for name in devices)], workloads)
 
 
 def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> tuple[Caution, ...]:

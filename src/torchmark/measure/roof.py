@@ -42,15 +42,11 @@ class Roof:
         return self._told(judged)
 
     def revised(self) -> Iterator[Result]:
-        """Results that are to be seen in another light now that all ceilings are known. Use it at the end."""
-        told = dict(self._results)
-        for result in told.values():  # a ceiling that is found to be higher changes others, so all are judged first
+        """All results now that all ceilings are known. Use it at the end."""
+        for result in tuple(self._results.values()):  # a ceiling that is found to be higher changes the others
             self.judge(result)
-        for text, result in told.items():
-            judged = self._told(self._with_peak(result))
-            if (judged.peak, judged.estimate) != (result.peak, result.estimate):
-                self._results[text] = judged
-                yield judged
+        for result in tuple(self._results.values()):
+            yield self._told(self._with_peak(result))
 
     @property
     def _ceilings(self) -> Ceilings:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.analyze.grades import margin_of
+from torchmark.analyze.repeat import LEAST_MARGIN, typical_spread, with_intervals
 from torchmark.analyze.roofline import NONE, Ceilings
 from torchmark.analyze.summary import combine_results, process_spread
 from torchmark.errors import DeviceError, TorchmarkError
 from torchmark.measure.cases import memory_needed
-from torchmark.measure.foresight import least_s, preparing_s
+from torchmark.measure.foresight import least_s, process_s
 from torchmark.measure.launch import Ended, Launcher
 from torchmark.measure.messages import Measured, MeasureJob, Message, Refused, Rendezvous, Surveyed, SurveyJob
 from torchmark.measure.roof import Roof
@@ -23,19 +27,22 @@ from torchmark.records import Case, Machine, Result, Rigor, Run
 from torchmark.workloads import find_workload
 
 PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
+MOST_PROCESSES = 30
+# Processes differ by more than the steps inside one of them, so the time goes to more processes, not to more steps.
+STEPS_S: dict[Rigor, float] = {"quick": 60.0, "default": 1.0, "rigorous": 3.0}
+SETTLED = 3.0  # the error inside a process need not be smaller than this fraction of the spread between them
 SURVEY_TIMEOUT_S = 120.0
 GIB = 1024**3
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
-FIRST_LOOK = 0.7  # of an even share, where many cases are due: building and slow steps take more than theirs
+LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
+UNSEEN = 2.0  # how far the time of a workload that was not seen yet may be underestimated
 TIMEOUT_SHARE = 0.5  # preparing, slow steps and whole jobs come on top
-MOST_NEED_S = 60.0  # no case may starve the others, however noisy it is
 MOST_SUSTAINED = 20_000  # samples: enough for any slope, and a file that can be sent around
-MOST_MISSED = 5.0  # a target that is missed by more than this is out of reach
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
 BESIDE_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 REFERENCE_PROCESSES = 3
-REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run has no time to measure anything beside what was asked for
+REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run has no time to measure anything beyond what was asked for
 
 
 class Plan(Struct, frozen=True):
@@ -52,10 +59,11 @@ class Plan(Struct, frozen=True):
     data: str | None = None  # folder with the real data sets
     guarded: bool = False  # leave out what would not fit into memory: nobody asked for it by name
     rendezvous: Rendezvous | None = None  # where the nodes of the run meet, if there are several
+    more: bool = False  # use the whole budget, however precise the results are by then
 
     @property
     def processes(self) -> int:
-        """Fresh processes for each case; a fixed number of steps, or a fixed time, is one procedure in one process."""
+        """The fewest fresh processes of a case; a fixed number of steps or a fixed time is one procedure in one."""
         return 1 if self.steps is not None or self.sustain_s is not None else PROCESSES[self.rigor]
 
     @property
@@ -80,6 +88,12 @@ class Finished(Struct, frozen=True):
     samples_s: tuple[float, ...] = ()
 
 
+class Covered(Struct, frozen=True):
+    """Every case has had its first process: there is an answer, which the rest of the time makes more precise."""
+
+    results: tuple[Result, ...]
+
+
 class SpreadFound(Struct, frozen=True):
     """How far fresh processes of this machine differ."""
 
@@ -92,7 +106,7 @@ class Revised(Struct, frozen=True):
     result: Result
 
 
-Event = Started | Finished | SpreadFound | Revised
+Event = Started | Finished | Covered | SpreadFound | Revised
 Listen = Callable[[Message], None]
 
 
@@ -106,37 +120,34 @@ class Session:
         listen: Listen,
         log: Path | None = None,
         ceilings: Ceilings = NONE,
+        history: float | None = None,
     ) -> None:
+        """`history` is the spread between processes that an earlier run on this machine found."""
         self._plan, self._machine, self._listen = plan, machine, listen
         self._roof = Roof(ceilings, self._measure_beside)
         self._launcher = Launcher(log, imports_torch=plan.needs_torch, fresh=plan.rigor == "rigorous")
-        self._log = log
+        self._log, self._borrowed = log, history
         self._results: dict[str, list[Result]] = {}
-        self._wanted = {case.text: plan.processes for case in plan.cases}
+        self._told: dict[str, Result] = {}
         self._warm: set[str] = set()
+        self._exhausted: set[str] = set()  # cases for whose next process the time was too short
         self._under_way: Case | None = None
         self._deadline = 0.0
 
     def events(self, done: Mapping[str, Sequence[Result]] | None = None) -> Iterator[Event]:
-        """Measure everything that is not done yet, one process after another, each round over all cases."""
+        """Measure what is not done yet: each case once and briefly, then fresh processes where they help most."""
         for text, results in (done or {}).items():
             self._results[text] = list(results)
-            self._roof.remember(self._combined(results))
-            if len(results) == 1 and text in self._wanted and _is_costly(results[0]):
-                self._wanted[text] = 1
+            self._told[text] = self._combined(text)
+            self._roof.remember(self._told[text])
         self._deadline = time.monotonic() + self._plan.budget_s
-        references: list[Result] = []
-        for process in range(self._plan.processes):
-            for case in self._plan.cases:
-                if self._is_due(case, process):
-                    yield from self._measure(case, process)
-            if process < REFERENCE_PROCESSES and self._wants_reference():
-                references += self._reference(1 if self._plan.processes > 1 else REFERENCE_PROCESSES)
-        estimates = [estimate for result in references for estimate in result.processes]
-        spread = process_spread(estimates) if len(estimates) >= REFERENCE_PROCESSES else None
-        if spread is not None:
-            yield SpreadFound(spread)
-        yield from map(Revised, self._roof.revised())
+        for case in self._plan.cases:
+            if not self._results.get(case.text):
+                yield from self._measure_first(case)
+        yield Covered(tuple(self._told.values()))
+        while following := self._next():
+            yield from self._measure(following, self._share())
+        yield from self._conclude()
 
     def interrupted(self) -> tuple[Result, ...]:
         """The first case without any result, which an interrupt has dropped or left out."""
@@ -153,78 +164,124 @@ class Session:
         result = result_of(case, self._launcher_of(case).run(job, self._plan.timeout_s, self._listen))
         raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}")
 
-    def _is_due(self, case: Case, process: int) -> bool:
-        return len(self._results.get(case.text, [])) <= process and self._due(case) > 0
+    def _measure_first(self, case: Case) -> Iterator[Event]:
+        """The first process of a case, unless there is no room or no time for it."""
+        left_out = (self._plan.guarded and self._too_large(case)) or self._too_slow(case)
+        if left_out:
+            yield self._add(case, left_out)
+        else:
+            yield from self._measure(case, self._share())
 
-    def _measure(self, case: Case, process: int) -> Iterator[Event]:
-        share = self._share(case)
-        if share < LEAST_SHARE_S:
-            if process == 0:
-                yield self._add(case, self._skipped(case))
-            return
-        too_large = self._plan.guarded and self._too_large(case)
-        if too_large:
-            yield self._add(case, too_large)
-            return
+    def _measure(self, case: Case, share: float) -> Iterator[Event]:
+        process = len(self._results.get(case.text, []))
         self._under_way = case
         yield Started(case, process)
         launcher = self._launcher_of(case)
         ended = launcher.run(self._job(case, process, share), self._plan.timeout_s, self._listen)
         result = result_of(case, ended)
+        if process and result.status == "skipped":  # there was less time left than it took before: no failure
+            self._exhausted.add(case.text)
+            yield Finished(self._told[case.text], process)
+            return
         samples = result.processes[0].samples_s if result.processes else ()
-        if process == 0 and _is_costly(result):
-            self._wanted[case.text] = 1
         yield replace(self._add(case, result), process=process, samples_s=samples)
+
+    def _next(self) -> Case | None:
+        """The case whose next process helps most: in rounds until each has had the fewest, then by what it gains."""
+        due = [case for case in self._plan.cases if self._wants_more(case)]
+        behind = [case for case in due if len(self._results[case.text]) < self._plan.processes]
+        if behind:
+            return min(behind, key=lambda case: len(self._results[case.text]))
+        return max(due, key=self._gain, default=None)
+
+    def _wants_more(self, case: Case) -> bool:
+        """Whether there is something to gain from another process, and time for it."""
+        so_far = self._results.get(case.text, [])
+        if not so_far or case.text in self._exhausted or any(result.status != "ok" for result in so_far):
+            return False
+        fixed = self._plan.processes == 1 or self._plan.rendezvous is not None
+        if len(so_far) < self._plan.processes:
+            return fixed or self._cost_s(case) <= self._left_s
+        margin = margin_of(estimate) if (estimate := self._told[case.text].estimate) else None
+        if fixed or margin is None or len(so_far) >= MOST_PROCESSES:
+            return False
+        imprecise = self._plan.more or margin > max(self._plan.target, LEAST_MARGIN)
+        return imprecise and self._cost_s(case) <= self._left_s
+
+    def _gain(self, case: Case) -> float:
+        """By how much a process narrows the interval, for each second that it takes."""
+        count = len(self._results[case.text])
+        estimate = self._told[case.text].estimate
+        margin = (margin_of(estimate) if estimate else None) or 0.0
+        return margin * (1 - math.sqrt(count / (count + 1))) / self._cost_s(case)
+
+    def _cost_s(self, case: Case) -> float:
+        """Seconds that another process of this case takes, judged by those that it had."""
+        return fmean(process_s(result) for result in self._results[case.text])
+
+    @property
+    def _left_s(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def _too_slow(self, case: Case) -> Result | None:
+        """A suite leaves out what would take more than its share, and everybody what comes after the budget."""
+        if self._is_fixed():
+            return None
+        room_s = self._room_s()
+        needed_s = self._needed_s(case) if self._plan.guarded else None
+        if room_s >= LEAST_SHARE_S and (needed_s is None or needed_s <= room_s):
+            return None
+        needed_s = self._needed_s(case)
+        needs = "" if needed_s is None else f"it needs about {max(needed_s, 1):.0f} s, and "
+        reason = (
+            f"{needs}{max(room_s, 0.0):.0f} s of the budget of {self._plan.budget_s:g} s are left for it. "
+            "Give it more time with --budget, or run it by itself"
+        )
+        return Result(case=case, status="skipped", reason=reason, version=find_workload(case.workload).version)
+
+    def _room_s(self) -> float:
+        """What is left for a case that has not begun; in a suite, those that have begun get their processes first."""
+        if not self._plan.guarded:
+            return self._left_s
+        due = [(case, self._plan.processes - len(self._results[case.text])) for case in self._begun()]
+        reserved = sum(self._cost_s(case) * max(count, 0) for case, count in due)
+        return min(self._left_s - reserved, LARGEST_SHARE * self._plan.budget_s)
+
+    def _begun(self) -> list[Case]:
+        good = [case for case in self._plan.cases if self._results.get(case.text)]
+        return [case for case in good if all(result.status == "ok" for result in self._results[case.text])]
+
+    def _needed_s(self, case: Case) -> float | None:
+        """Seconds for all processes of a case that was not measured, judged by those that were."""
+        needed_s = least_s(case, self._told.values())
+        seen = any(result.estimate and result.case.workload == case.workload for result in self._told.values())
+        return None if needed_s is None else needed_s * self._plan.processes * (1.0 if seen else UNSEEN)
 
     def _launcher_of(self, case: Case) -> Launcher:
         """What must stand in the environment before torch is loaded asks for a process that has not loaded it."""
         environment = environment_of(case.ways)
         return Launcher(self._log, fresh=True, environment=environment) if environment else self._launcher
 
-    def _share(self, case: Case) -> float:
-        """Time for the next process: in the first round alike for all, then by what each case was found to need."""
+    def _share(self) -> float:
+        """Seconds for the steps of the next process."""
         if self._plan.sustain_s is not None:
             return self._plan.sustain_s
+        even = self._plan.budget_s / (len(self._plan.cases) * self._plan.processes)
         if self._plan.rendezvous:  # every node must come to the same decisions, whatever its clock says
-            return self._plan.budget_s / (len(self._plan.cases) * self._plan.processes)
-        left = self._deadline - time.monotonic()
-        unknown = sum(1 for other in self._plan.cases if not self._results.get(other.text))
-        if not self._results.get(case.text):
-            share = left / (unknown * self._plan.processes) * (FIRST_LOOK if unknown > self._plan.processes else 1.0)
-        else:
-            needs = sum(self._need(other) * self._due(other) for other in self._plan.cases)
-            share = left * self._need(case) / max(needs, self._need(case))
-        # Never so little that nothing comes of it: rather the first cases, which tell most, than none or the last.
-        # Never so much that a noisy one, which takes all of it, would be ended for being late.
-        return min(max(min(share, TIMEOUT_SHARE * self._plan.timeout_s), LEAST_SHARE_S), left)
-
-    def _due(self, case: Case) -> int:
-        """How many processes a case still lacks; none where one has failed."""
-        so_far = self._results.get(case.text, [])
-        good = all(result.status == "ok" for result in so_far)
-        return max(self._wanted[case.text] - len(so_far), 0) if good else 0
-
-    def _need(self, case: Case) -> float:
-        """Seconds that another process of this case takes to reach the target, judged by the last one."""
-        so_far = [result for result in self._results.get(case.text, []) if result.estimate]
-        if not so_far:
-            return 0.0
-        last = so_far[-1]
-        assert last.estimate is not None
-        missed = max(last.estimate.precision / self._plan.target, 1.0) if last.estimate.center_s > 0 else 1.0
-        steps_s: float = min(last.phases_s.get("steps", 0.0) * min(missed, MOST_MISSED) ** 2, MOST_NEED_S)
-        return preparing_s(last) + max(steps_s, 1.0)
+            return even
+        share = min(even, STEPS_S[self._plan.rigor], TIMEOUT_SHARE * self._plan.timeout_s)
+        return min(max(share, LEAST_SHARE_S), max(self._left_s, LEAST_SHARE_S))
 
     def _job(self, case: Case, process: int, share: float) -> MeasureJob:
         first_on_device = case.device not in self._warm
         self._warm.add(case.device)
         return MeasureJob(
             case=case,
-            settings=self._settings(share),
+            settings=self._settings(case, share),
             seed=self._plan.seed,
             process=process,
             preheat_s=min(PREHEAT_S, share / 4) if first_on_device else 0.0,
-            time_left_s=None if self._is_fixed() else self._deadline - time.monotonic(),
+            time_left_s=None if self._is_fixed() else self._time_left_s(case),
             deadline_s=time.monotonic() + self._plan.timeout_s,
             whole=self._plan.rigor == "rigorous" and process == 0,
             data=self._plan.data,
@@ -235,31 +292,50 @@ class Session:
         """Whether each case has its time, whatever the others take."""
         return self._plan.rendezvous is not None or self._plan.sustain_s is not None
 
-    def _settings(self, share: float) -> Settings:
+    def _time_left_s(self, case: Case) -> float:
+        """What one process may take: in a suite, the first one of a case is not to use up what the others need."""
+        first = self._plan.guarded and not self._results.get(case.text)
+        return self._room_s() / self._plan.processes if first else self._left_s
+
+    def _settings(self, case: Case, share: float) -> Settings:
         settings = replace(DEFAULTS, target=self._plan.target, budget_s=share, steps=self._plan.steps)
-        return settings if self._plan.sustain_s is None else replace(settings, sustain=True, max_samples=MOST_SUSTAINED)
+        if self._plan.sustain_s is not None:
+            return replace(settings, sustain=True, max_samples=MOST_SUSTAINED)
+        if self._plan.rigor == "quick":
+            return settings
+        told = self._told.get(case.text)
+        spread = told.estimate.spread or 0.0 if told and told.estimate else 0.0
+        target = max(min(self._plan.target, DEFAULTS.target), spread / SETTLED)
+        return replace(settings, target=target, min_time_s=share / 2)
 
     def _add(self, case: Case, result: Result) -> Finished:
         self._under_way = None
         results = self._results.setdefault(case.text, [])
         results.append(result)
-        return Finished(self._roof.judge(self._combined(results)), len(results) - 1)
+        self._told[case.text] = self._combined(case.text)
+        self._told = {each.case.text: each for each in with_intervals([*self._told.values()], self._borrowed)}
+        judged = self._roof.judge(self._told[case.text])
+        self._told[case.text] = judged
+        return Finished(judged, len(results) - 1)
 
-    def _combined(self, results: Sequence[Result]) -> Result:
-        combined = replace(combine_results(results), rigor=self._plan.rigor)
+    def _combined(self, text: str) -> Result:
+        combined = replace(combine_results(self._results[text]), rigor=self._plan.rigor)
         if combined.estimate and self._machine and self._machine.on_battery:
             flags = (*combined.estimate.flags, "on-battery")
             combined = replace(combined, estimate=replace(combined.estimate, flags=flags))
         return combined
 
-    def _skipped(self, case: Case) -> Result:
-        known = [self._combined(results) for results in self._results.values()]
-        needed_s = least_s(case, known)
-        needs = "" if needed_s is None else f"; judged by the others, it needs about {needed_s:.3g} s"
-        reason = (
-            f"the budget of {self._plan.budget_s:g} s was spent before its turn{needs}. Give it more time with --budget"
-        )
-        return Result(case=case, status="skipped", reason=reason, version=find_workload(case.workload).version)
+    def _conclude(self) -> Iterator[Event]:
+        """The results in the light of all others, and how far processes differ here."""
+        before = dict(self._told)
+        if self._wants_reference():
+            self._borrowed = _spread_of(self._reference(REFERENCE_PROCESSES)) or self._borrowed
+        for result in with_intervals([*self._told.values()], self._borrowed):
+            self._roof.remember(result)
+        spread = typical_spread([*before.values()]) or self._borrowed
+        if spread is not None:
+            yield SpreadFound(spread)
+        yield from (Revised(result) for result in self._roof.revised() if result != before[result.case.text])
 
     def _too_large(self, case: Case) -> Result | None:
         """A suite leaves out what cannot fit; named by itself, the case is tried and ends as `oom`."""
@@ -275,8 +351,11 @@ class Session:
         return found[0] if found else None
 
     def _wants_reference(self) -> bool:
+        """Whether a case has a single process, and nothing in this run says how far processes differ."""
         roomy = self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None
-        return roomy and any(not case.device.startswith("fake") for case in self._plan.cases)
+        real = [result for result in self._told.values() if not result.case.device.startswith("fake")]
+        unknown = any(result.estimate and len(result.processes) == 1 for result in real)
+        return roomy and unknown and typical_spread(real) is None
 
     def _reference(self, count: int) -> list[Result]:
         """A small case in fresh processes, for the spread between processes; not a result of the run."""
@@ -293,7 +372,10 @@ class Session:
 
 def measure_spread(timeout_s: float = SURVEY_TIMEOUT_S) -> float | None:
     """How far fresh processes of this machine differ, by itself; None where they could not be started."""
-    results = _repeat(Launcher(), MeasureJob(REFERENCE, BESIDE_SETTINGS), REFERENCE_PROCESSES, timeout_s)
+    return _spread_of(_repeat(Launcher(), MeasureJob(REFERENCE, BESIDE_SETTINGS), REFERENCE_PROCESSES, timeout_s))
+
+
+def _spread_of(results: Sequence[Result]) -> float | None:
     estimates = [estimate for result in results for estimate in result.processes]
     return process_spread(estimates) if len(estimates) >= REFERENCE_PROCESSES else None
 
@@ -342,8 +424,3 @@ def result_of(case: Case, ended: Ended) -> Result:
     if isinstance(ended.answer, Measured):
         return ended.answer.result
     return Result(case=case, status=ended.status, reason=ended.reason, version=find_workload(case.workload).version)
-
-
-def _is_costly(result: Result) -> bool:
-    """Preparing took more than its share of the budget: to do that three times would leave no time for steps."""
-    return result.budget_s is not None and preparing_s(result) > result.budget_s

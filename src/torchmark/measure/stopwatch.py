@@ -97,10 +97,11 @@ class Stopwatch:
 
 def would_take(seconds: float) -> str:
     """Why a row has no figure, in the words that every such row uses."""
-    return f"would take {_length(seconds)}"
+    return f"would take {length(seconds)}"
 
 
-def _length(seconds: float) -> str:
+def length(seconds: float) -> str:
+    """45 s, 12 min, 2.5 h: as an estimate is best read."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"

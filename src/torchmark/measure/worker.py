@@ -45,16 +45,24 @@ from torchmark.measure.timing import PAUSED, quiet_interpreter, time_on
 from torchmark.measure.trust import check_device
 from torchmark.meters.memory import HostMemoryMeter
 from torchmark.meters.pauses import count_stops, read_moment
-from torchmark.records import Caution, Estimate, JobEstimate, Memory, NumericCheck, Result
+from torchmark.records import (
+    START_UP,
+    Caution,
+    Estimate,
+    JobEstimate,
+    Memory,
+    NumericCheck,
+    Result,
+    StageEstimate,
+    Value,
+)
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Step, Workload
 
 WATCH_WINDOW_S = 1.0
 CPU_FALLBACK = "cpu-fallback"
-LEAST_STEPS_SHARE = 0.3
-ENOUGH_SAMPLES = 8.5  # steps that a slow case gets at least
-SLOW_SHARES = 3.0  # budgets of its own that a slow case may take for that
-SURELY_FITS = 0.2  # of what is left of the run
+PREPARED_SHARE = 0.3  # of the time that preparing took: steps get at least that, or preparing would not be worth it
+SLOW_STEP_S, SLOW_SAMPLES = 1.0, 1.9  # two steps of a slow case are enough: what matters is the next process
 DEAR_STEP_S = 2.0
 ENDING_S = 2.0  # for a worker to sum up and say what it has found
 
@@ -127,6 +135,11 @@ class Phases:
     def spent_s(self) -> float:
         return sum(self.seconds.values())
 
+    @property
+    def elapsed_s(self) -> float:
+        """With the current phase, as far as it is."""
+        return self.spent_s + time.monotonic() - self._since
+
 
 def measure(job: MeasureJob, say: Say, team: Team = ALONE) -> Result:
     """The result of a case in this process: every failure that can be caught becomes a status."""
@@ -160,7 +173,7 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, s
     phases.enter("import")
     device = team.open(case.device)
     uses_torch = device.needs_torch or workload.needs_torch
-    settings = (prepare_torch(case) if uses_torch else {}) | note_plugin(case) | team.settings()
+    settings = (prepare_torch(case) if uses_torch else {}) | note_plugin(case) | team.settings() | _fixed_steps(job)
     _limit_memory(device, team, job.memory_bytes)
     if job.preheat_s > 0 and device.needs_torch:
         phases.enter("preheat")
@@ -171,7 +184,7 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, s
     team.take(step)
     phases.enter("first step" if case.compile == "off" else "compile")
     first_s, fallen_back = _first_step(device, step)
-    step_s = _check_fits(job, device, step, first_s)
+    step_s = _check_fits(job, device, step, first_s, phases)
     before_check = team.memory(read_memory(device, host))
     _limit_memory(device, team, None)  # what follows is not the case's own need
     phases.enter("check")
@@ -185,7 +198,7 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, s
     estimate, provenance = complete_power(estimate, device, step.run, team.is_seen_by(device))
     memory = _peak(job, before_check, team.memory(read_memory(device, host)))
     phases.enter("job")
-    whole_job = _measure_job(job, step, estimate, device, say)
+    whole_job = _with_start_up(_measure_job(job, step, estimate, device, say), phases)
     estimate = _flagged(estimate, {PAUSED: was_paused(began, read_moment()), CPU_FALLBACK: bool(fallen_back)})
     return {
         "estimate": combine([estimate]),
@@ -199,6 +212,11 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, s
         "sustained": sustained_of(estimate) if job.settings.sustain else None,
         "provenance": provenance,
     }
+
+
+def _fixed_steps(job: MeasureJob) -> dict[str, Value | None]:
+    """Few samples are no fault where so many were asked for."""
+    return {} if job.settings.steps is None else {"steps": job.settings.steps}
 
 
 def _peak(job: MeasureJob, before_check: Memory, after: Memory) -> Memory | None:
@@ -226,13 +244,26 @@ def _time(job: MeasureJob, device: Device, step: Step, first_s: float, settings:
 
 
 def _measure_job(job: MeasureJob, step: Step, estimate: Estimate, device: Device, say: Say) -> JobEstimate | None:
-    """Run whole where that was asked for and fits; to be ended in the middle would cost the steps, too."""
+    """Run whole where that was asked for and fits; to be ended in the middle would cost the steps, too. Later processes
+    time the main step only: the other stages are the same."""
+    if job.process > 0:
+        return None
     expected = measure_job(step, estimate, device, job.settings)
     if not expected or not job.whole:
         return expected
     left_s = math.inf if job.deadline_s is None else job.deadline_s - time.monotonic() - ENDING_S
     whole = run_whole(step, device, expected, left_s, lambda share: say(Phase(f"the whole job, {share:.0%}")))
     return whole or replace(expected, note="not run whole, for which --timeout left too little time")
+
+
+def _with_start_up(job: JobEstimate | None, phases: Phases) -> JobEstimate | None:
+    """A job begins with building its model and data, and with a first step."""
+    if job is None or not any(stage.steps for stage in job.stages):
+        return job
+    seconds = sum(phases.seconds.get(name, 0.0) for name in ("ranks", "build", "first step", "compile"))
+    start = StageEstimate(START_UP, 1, seconds, seconds, seconds)
+    whole = replace(job, seconds=job.seconds + seconds, low_s=job.low_s + seconds, high_s=job.high_s + seconds)
+    return replace(whole, stages=(*job.stages, start))
 
 
 def setting_of(job: MeasureJob, place: str, rank: int, world_size: int) -> Setting:
@@ -272,13 +303,13 @@ def _operators(job: MeasureJob, device: Device, step: Step, step_s: float) -> di
 
 
 def _steps_settings(job: MeasureJob, spent_s: float, step_s: float) -> Settings:
-    """The budget is for the whole process, but steps get a fair part of it however long preparing took, and slow ones
-    enough for an interval that means something, where the run has the time."""
-    share_s = job.settings.budget_s
+    """The budget is for the steps; slow ones get enough for a figure, and an expensive start is made use of."""
     if job.settings.sustain:
         return replace(job.settings, warm=True)
-    enough_s = max(FEWEST_SAMPLES * step_s, min(ENOUGH_SAMPLES * step_s, SLOW_SHARES * share_s))
-    return replace(job.settings, warm=True, budget_s=max(share_s - spent_s, LEAST_STEPS_SHARE * share_s, enough_s))
+    enough_s = _enough(step_s) * step_s
+    left_s = math.inf if job.time_left_s is None else job.time_left_s - spent_s
+    seconds = min(max(job.settings.budget_s, PREPARED_SHARE * spent_s), left_s)
+    return replace(job.settings, warm=True, budget_s=max(seconds, enough_s))
 
 
 def _first_step(device: Device, step: Step) -> tuple[float, list[str]]:
@@ -288,25 +319,31 @@ def _first_step(device: Device, step: Step) -> tuple[float, list[str]]:
     return first_s, fallen_back
 
 
-def _check_fits(job: MeasureJob, device: Device, step: Step, first_s: float) -> float:
-    """About how long a step takes. A case that cannot give even three says how long it would need."""
+def _check_fits(job: MeasureJob, device: Device, step: Step, first_s: float, phases: Phases) -> float:
+    """About how long a step takes. A case that cannot give a figure in its time says how long it would need."""
     left_s = job.time_left_s
     if job.settings.steps is not None:
         return 0.0
-    if (
-        left_s is not None
-        and job.case.compile == "off"
-        and DEAR_STEP_S < first_s < SURELY_FITS * left_s / FEWEST_SAMPLES
-    ):
+    if job.case.compile == "off" and first_s > DEAR_STEP_S and (left_s is None or _needed_s(first_s, phases) < left_s):
         return first_s  # a second one could only be faster, and would cost as much again
     step_s = device.timer(step.run)(1).total_s
-    if left_s is not None and FEWEST_SAMPLES * step_s > left_s:
+    if left_s is not None and _needed_s(step_s, phases) > left_s:
         raise DoesNotFitError(
-            f"one step takes {step_s:.3g} s, so that it needs {FEWEST_SAMPLES * step_s:.3g} s "
+            f"a process needs about {_needed_s(step_s, phases):.3g} s (a step takes {step_s:.3g} s) "
             f"where {max(left_s, 0.0):.3g} s are left",
             "Give it more time with --budget",
         )
     return step_s
+
+
+def _needed_s(step_s: float, phases: Phases) -> float:
+    """Seconds for a whole process with steps of this length, from its beginning."""
+    return phases.elapsed_s + _enough(step_s) * step_s
+
+
+def _enough(step_s: float) -> float:
+    """Steps that give a figure."""
+    return SLOW_SAMPLES if step_s >= SLOW_STEP_S else FEWEST_SAMPLES
 
 
 def read_memory(device: Device, host: HostMemoryMeter) -> Memory:

@@ -27,7 +27,14 @@ class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):
     device: DeviceKind
     memory_gib: int = 0  # 0: the publication does not say
     cores: int = 0  # of the device
+    # 'RTX 3090': what every publication's figures of this hardware are found under; empty where it is not known, or
+    # where the figures are not those of sound hardware.
+    known_as: str = ""
     notes: tuple[str, ...] = ()  # what is doubtful about the machine itself: kinds of Publication.notes
+
+    @property
+    def title(self) -> str:
+        return self.known_as or self.name
 
 
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):

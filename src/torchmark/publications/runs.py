@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from functools import cache
+
+from msgspec.structs import replace
 
 from torchmark.errors import UnknownName, UsageError
 from torchmark.publications.contract import Figure, Publication, PublishedMachine, PublishedTable
@@ -22,10 +25,17 @@ from torchmark.records import (
     parse_case,
 )
 
+_SHORTEST_PART = 3  # letters; fewer are part of too many names
+
+Place = tuple[Publication, PublishedMachine]
+
 
 def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
-    """The runs that a person means by `m1-chips` or `m1-chips/M1 Ultra GPU`."""
+    """The runs that a person means by `m1-chips`, `m1-chips/M1 Ultra GPU`, or `M1 Ultra GPU` in any publication."""
     name, slash, machine = text.partition("/")
+    places = find_hardware(text) if name not in names() else ()
+    if places:
+        return (_joined([as_runs(publication, each.name, repeats)[0] for publication, each in places], places),)
     publication = find_publication(name)
     return as_runs(publication, _find_machine(publication, machine).name if slash else None, repeats)
 
@@ -34,6 +44,63 @@ def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
 def all_runs() -> tuple[Run, ...]:
     """Every machine of every publication."""
     return tuple(run for name in names() for run in as_runs(find_publication(name)))
+
+
+def find_hardware(text: str) -> tuple[Place, ...]:
+    """The machines of all publications that are the hardware a person means; none where there is no such."""
+    everywhere = [(find_publication(name), machine) for name in names() for machine in find_publication(name).machines]
+    found = next((hits for fits in (_is_name, _has_words, _has_part) if (hits := _titles(everywhere, text, fits))), [])
+    if len(found) > 1:
+        listed = ", ".join(f"'{title}'" for title in found)
+        raise UsageError(f"'{text}' could be {len(found)} published machines: {listed}", "Name one of them")
+    return tuple(place for place in everywhere if place[1].title in found)
+
+
+def hardware_titles() -> tuple[str, ...]:
+    """All names that `find_hardware` knows machines by."""
+    return tuple(dict.fromkeys(machine.title for name in names() for machine in find_publication(name).machines))
+
+
+def _titles(places: Sequence[Place], text: str, fits: Callable[[PublishedMachine, str], bool]) -> list[str]:
+    return list(dict.fromkeys(machine.title for _, machine in places if fits(machine, text)))
+
+
+def _is_name(machine: PublishedMachine, text: str) -> bool:
+    return _plain(text) in (_plain(machine.name), _plain(machine.known_as)) and bool(_plain(text))
+
+
+def _has_words(machine: PublishedMachine, text: str) -> bool:
+    words = set(_words(text))
+    return bool(words) and any(words <= set(_words(said)) for said in _said_of(machine))
+
+
+def _has_part(machine: PublishedMachine, text: str) -> bool:
+    return len(_plain(text)) >= _SHORTEST_PART and any(_plain(text) in _plain(said) for said in _said_of(machine))
+
+
+def _said_of(machine: PublishedMachine) -> tuple[str, ...]:
+    """What a machine is searched by; one that is not known for sure is found by its name alone."""
+    own = machine.hardware.partition("(with ")[0]  # what else is in the machine is not the hardware that was timed
+    return (machine.name, machine.known_as, own) if machine.known_as else (machine.name,)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.casefold())
+
+
+def _joined(runs: Sequence[Run], places: Sequence[Place]) -> Run:
+    """All figures of one kind of hardware, which several publications may have, as one run."""
+    first, *others = runs
+    if not others:
+        return first
+    kept: list[Result] = []
+    for run in runs:
+        known = {result.case.text for result in kept}
+        kept += [result for result in run.results if result.case.text not in known]
+    label = f"{places[0][1].title} ({', '.join(publication.name for publication, _ in places)})"
+    years = " and ".join(dict.fromkeys(run.header.created for run in runs if run.header.created))
+    cases = tuple(result.case.text for result in kept)
+    return Run(replace(first.header, id=label, label=label, created=years, cases=cases), tuple(kept))
 
 
 def as_runs(publication: Publication, machine: str | None = None, repeats: bool = False) -> tuple[Run, ...]:

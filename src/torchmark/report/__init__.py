@@ -21,9 +21,12 @@ def render(
     headline: Headline | None = None,
 ) -> str:
     """The run in one of FORMATS, with costs where prices are named; strings from a file are made safe first."""
-    from torchmark.report import csv, json, markdown, terminal, text
+    from torchmark.report import conclusions, csv, json, markdown, terminal, text
 
     run, headline = text.clean_run(run), headline and text.clean_record(headline)
+    study = conclusions.render_study(run, format, width, color) if prices is None else None
+    if study is not None:
+        return study
     match format:
         case "table":
             return terminal.render_table(run, width, color, prices, headline)

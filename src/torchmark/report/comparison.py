@@ -17,7 +17,8 @@ from torchmark.report.text import clean_run, clean_values
 
 CSV_COLUMNS = (
     "a", "a_label", "b", "b_label", "case", "partner", "verdict", "speed", "speed_low", "speed_high", "ratio", "low",
-    "high", "p_value", "a_step_s", "b_step_s", "basis", "differences", "not_compared", "reason",
+    "high", "p_value", "a_step_s", "b_step_s", "basis", "differences", "not_compared", "reason", "visible", "assumed",
+    "flaws",
 )  # fmt: skip
 
 
@@ -82,6 +83,9 @@ def _pair_cells(pair: Pair) -> dict[str, csv.Cell]:
         "b_step_s": _step_s(pair.b),
         "basis": pair.basis,
         "differences": "; ".join(each.text for each in pair.differences),
+        "visible": pair.visible,
+        "assumed": pair.assumed,
+        "flaws": "; ".join(each.cause for each in pair.flaws),
     }
 
 
@@ -113,7 +117,10 @@ def _markdown(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> str:
         if sheet.comparison.pairs:
             parts.append(_markdown_table(sheet))
         parts += ["\n".join(notes) for notes in (_mean_lines(sheet), _left_out_lines(sheet)) if notes]
-    return "\n\n".join(parts) + "\n"
+    letters = ratios.flaw_letters(comparisons)
+    parts.append("\n".join(escape(f"- [{letter}] {cause}") for cause, letter in letters.items()))
+    parts.append(ratios.resolution(comparisons))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _run_line(name: str, run: Run) -> str:
@@ -122,13 +129,14 @@ def _run_line(name: str, run: Run) -> str:
 
 
 def _markdown_table(sheet: ratios.Sheet) -> str:
-    columns = ("case", sheet.a.title, sheet.b.title, "speed", "95% interval", "verdict", "differs in")
+    columns = ("case", sheet.a.title, sheet.b.title, "speed", ratios.interval_title(sheet), "verdict", "differs in")
     rows = []
     for pair in sheet.comparison.pairs:
         own = ratios.own_remarks(pair, sheet)
         if sheet.shown_axis:
             own.insert(0, f"{sheet.shown_axis} {ratios.axis_values(pair, sheet.shown_axis)}")
-        figures = (*ratios.both_figures(pair), ratios.speed(pair), ratios.interval(pair))
+        speed = ratios.speed(pair) + ratios.flaw_marks(pair, sheet.letters)
+        figures = (*ratios.both_figures(pair), speed, ratios.interval(pair))
         words = (pair.verdict, ", ".join(own) or units.NOTHING)
         rows.append([code(ratios.case_name(pair.a, sheet)), *map(escape, (*figures, *words))])
     return table([*map(escape, columns)], rows, right=range(1, 5))

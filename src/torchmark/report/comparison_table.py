@@ -28,7 +28,14 @@ def render_comparison_table(comparisons: Sequence[Comparison], runs: Sequence[Ru
         parts = [*names, *_body(sheets[0], width, "how many times as fast B is as A"), *_left_out(sheets[0])]
     else:
         parts = matrix_parts(sheets, runs, width)
-    return draw(parts, width, color)
+    return draw([*parts, *_ending(comparisons, sheets)], width, color)
+
+
+def _ending(comparisons: Sequence[Comparison], sheets: Sequence[ratios.Sheet]) -> list[RenderableType]:
+    """The footnotes, and what could have been seen at all."""
+    flaws = [(f"[{letter}]", cause) for cause, letter in sheets[0].letters.items()] if sheets else []
+    said = ratios.resolution(comparisons)
+    return [*section("Known flaws of the published figures", flaws), *([Text(f"\n{said}")] if said else [])]
 
 
 def _inside(sheet: ratios.Sheet, run: Run, width: int) -> list[RenderableType]:
@@ -87,13 +94,14 @@ def _room(cells: Sequence[Sequence[str]], width: int) -> int:
 
 def _cells(sheet: ratios.Sheet, axis: str | None) -> list[list[str]]:
     """A heading row, then one for each pair."""
-    head = ["case", *([axis] if axis else []), sheet.a.title, sheet.b.title, "speed", "95% interval", "verdict"]
+    titles = (sheet.a.title, sheet.b.title, "speed", ratios.interval_title(sheet), "verdict")
+    head = ["case", *([axis] if axis else []), *titles]
     rows = [
         [
             ratios.case_name(pair.a, sheet),
             *([ratios.axis_values(pair, axis)] if axis else []),
             *ratios.both_figures(pair),
-            ratios.speed(pair),
+            ratios.speed(pair) + ratios.flaw_marks(pair, sheet.letters),
             ratios.interval(pair),
             pair.verdict,
         ]

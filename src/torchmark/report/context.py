@@ -1,4 +1,4 @@
-"""What stands beside the figures on a page: what to read with care, and who measured."""
+"""The parts of a page around the figures: caveats and machines."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from torchmark.report.names import Names, shared_place
 from torchmark.report.notes import Note, find_notes
 from torchmark.report.text import shorten
 
-_SHOWN = 30  # cases that a note names
+_SHOWN = 30  # lines of a note, and cases of a line
+_NAMED = 3  # machines that are named before they are counted
+_CASE = 80
 _LONGEST_COMMAND = 10_000
 _MEASURING = ("run", "limits", "tune", "fit", "ab", "replicate")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*")  # no shell takes it for more, and it leads to no folder
 
 
 class PageNote(Struct, frozen=True):
-    """One thing to know, with the first cause as its example, what to do about it, and all cases that it is about."""
+    """One caveat: its cause (the first one as an example), its fix, and the machines and cases it applies to."""
 
     title: str
     kind: str
     cause: str
     cure: str = ""
     where: str = ""
-    cases: tuple[str, ...] = ()  # each with its own cause, where there are several
+    cases: tuple[str, ...] = ()  # one line per machine; one per case where their causes differ
 
 
 class MachineCard(Struct, frozen=True):
@@ -41,33 +43,66 @@ class MachineCard(Struct, frozen=True):
     command: str
 
 
-def notes(run: Run, name: str) -> list[PageNote]:
-    """Failures, then cautions, then what was odd about the file; those of one kind stand together."""
-    names = Names(shared_place(run.results))
-    found: dict[tuple[str, str], list[Note]] = {}
-    for result, reason in figures.failures(run):
-        note = Note(result.status, reason, "", (names.of(result),))
-        found.setdefault((result.status, "bad"), []).append(note)
-    for note in find_notes(run, names):
-        found.setdefault((note.kind, "mixed"), []).append(note)
-    about_file = [PageNote("file", "quiet", shorten(problem), where=name) for problem in run.problems]
-    return [_page_note(title, kind, alike, name) for (title, kind), alike in found.items()] + about_file
+def notes(runs: Sequence[Run], names: Sequence[str]) -> list[PageNote]:
+    """Failures, then cautions, then file problems. Equal ones of several machines are one note."""
+    found: dict[tuple[str, str, str], list[tuple[str, Note]]] = {}
+    named = list(zip(runs, names, strict=True))
+    for kind, find in (("bad", _failures), ("mixed", find_notes)):
+        for run, name in named:
+            for note in find(run, Names(shared_place(run.results))):
+                found.setdefault((note.kind, kind, note.cure), []).append((name, note))
+    about_files = [PageNote("file", "quiet", shorten(each), where=name) for run, name in named for each in run.problems]
+    return [_page_note(title, kind, alike) for (title, kind, _), alike in found.items()] + about_files
 
 
-def _page_note(title: str, kind: str, alike: Sequence[Note], name: str) -> PageNote:
-    first = alike[0]
-    cases = [(case, note.cause) for note in alike for case in note.cases]
-    where = "all cases" if not cases else shorten(cases[0][0], 80) if len(cases) == 1 else f"{len(cases)} cases"
+def _failures(run: Run, names: Names) -> list[Note]:
+    return [Note(result.status, reason, "", (names.of(result),)) for result, reason in figures.failures(run)]
+
+
+def _page_note(title: str, kind: str, alike: Sequence[tuple[str, Note]]) -> PageNote:
+    first = alike[0][1]
+    varied = len({note.cause for _, note in alike}) > 1
     return PageNote(
         title=shorten(title, 40),
         kind=kind,
-        cause=shorten(first.cause) + (", for example" if len({note.cause for note in alike}) > 1 else ""),
+        cause="For example: " * varied + shorten(first.cause),
         cure=shorten(first.cure),
-        where=f"{name}: {where}" if name else where,
-        cases=tuple(f"{shorten(case, 80)}: {shorten(cause, 160)}" for case, cause in cases[:_SHOWN])
-        if len(cases) > 1
-        else (),
+        where=_where(alike),
+        cases=tuple(_cut([*(_by_case(alike) if varied else _by_machine(alike))])),
     )
+
+
+def _where(alike: Sequence[tuple[str, Note]]) -> str:
+    """all cases; mlp/infer; 3 cases; M1 GPU: 3 cases; M1 GPU, M1 CPU; 6 machines"""
+    machines = list(dict.fromkeys(name for name, _ in alike))
+    if len(machines) > 1:
+        return ", ".join(machines) if len(machines) <= _NAMED else f"{len(machines)} machines"
+    cases = [case for _, note in alike for case in note.cases]
+    counted = "all cases" if not cases else shorten(cases[0], _CASE) if len(cases) == 1 else f"{len(cases)} cases"
+    return f"{machines[0]}: {counted}" if machines[0] else counted
+
+
+def _by_case(alike: Sequence[tuple[str, Note]]) -> Iterator[str]:
+    for name, note in alike:
+        for case in note.cases or ("all cases",):
+            parts = (name, shorten(case, _CASE), shorten(note.cause, 160))
+            yield ": ".join(filter(None, parts))
+
+
+def _by_machine(alike: Sequence[tuple[str, Note]]) -> Iterator[str]:
+    """Nothing where `_where` names the cases already."""
+    if len(alike) == 1 and len(alike[0][1].cases) < 2:
+        return
+    cases: dict[str, list[str]] = {}
+    for name, note in alike:
+        cases.setdefault(name, []).extend(shorten(case, _CASE) for case in note.cases or ("all cases",))
+    for name, called in cases.items():
+        yield f"{name}: " * bool(name) + ", ".join(_cut(called))
+
+
+def _cut(texts: Sequence[str]) -> list[str]:
+    more = len(texts) - _SHOWN
+    return [*texts[:_SHOWN], *([f"{more} more"] if more > 0 else [])]
 
 
 def machine_card(run: Run, name: str) -> MachineCard:

@@ -16,9 +16,9 @@ def columns(series: Sequence[Series]) -> list[Column]:
     return [
         Column("case"),
         *([Column("machine")] if len(series) > 1 else []),
-        Column("a million items", number=True),
-        Column("an epoch", number=True),
-        Column("the whole job", number=True),
+        Column("per million items", number=True),
+        Column("per epoch", number=True),
+        Column("whole job", number=True),
     ]
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 TEXT, QUIET, LINE, SURFACE = "var(--text)", "var(--quiet)", "var(--line)", "var(--surface)"
-WIDTH = 320  # of a panel: a phone shows one beside another on nothing larger than a tablet
+WIDTH = 320  # of a panel: the width of a phone
 
 _SPACE = "{http://www.w3.org/2000/svg}"
 _ELEMENTS = {"svg", "g", "path", "line", "rect", "circle", "text"}

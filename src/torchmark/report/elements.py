@@ -19,7 +19,12 @@ class Column(Struct, frozen=True):
     title: str
     number: bool = False
     minor: bool = False  # left out where the screen is narrow
+    wraps: bool = False  # a long unit may go to a second line
     about: str = ""  # what the figure is, for those who wonder
+
+    @property
+    def classes(self) -> str:
+        return " ".join(name for name in ("number", "minor", "wraps") if getattr(self, name))
 
 
 class Cell(Struct, frozen=True):
@@ -48,5 +53,5 @@ def data_table(anchor: str, caption: str, columns: Sequence[Column], rows: Seque
 
 
 def card_grid(anchor: str, cards: Sequence[Card], filtered: bool = False) -> Markup:
-    """Charts beside each other, as many as the screen has room for; with a filter where there are many."""
+    """A grid of charts, with a filter where there are many."""
     return fill("cards.html.jinja", anchor=anchor, cards=cards, filtered=filtered)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import get_args
 
+from torchmark.analyze.published import is_published as is_published  # for those who ask about figures
 from torchmark.records import Bound, Estimate, JobEstimate, Result, Run
 from torchmark.report.units import NOTHING, duration, percent, relative
 
+UNKNOWN = "±?"  # of one process, where it is not known how far others would differ
 _STAGES = 2  # of a job, that a line names
-
-
-def is_published(result: Result) -> bool:
-    """Whether it was timed the way that a publication did: there is one figure and nothing about how sure it is."""
-    return result.case.protocol == "as-published"
 
 
 def step_time(estimate: Estimate) -> str:
@@ -21,12 +18,12 @@ def step_time(estimate: Estimate) -> str:
 
 
 def margin(estimate: Estimate) -> str:
-    """Half the interval, relative to the step; in seconds where the step is no longer than the call of one."""
+    """Where a repeat would land, relative to the step; in seconds where the step is no longer than the call of one."""
     if estimate.verdict == "as-published":
         return NOTHING
     if estimate.center_s <= estimate.call_cost_s:
         return f"±{duration((estimate.high_s - estimate.low_s) / 2)}"
-    return relative(estimate.precision)
+    return UNKNOWN if estimate.spread is None else relative(estimate.precision)
 
 
 def step_rate(result: Result) -> float | None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 
 import msgspec
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
-from torchmark.analyze.fitting import TRIES, Fitted, Probe
+from torchmark.analyze.fitting import TRIES, Fitted, Probe, doubtful, recall_fitted
 from torchmark.errors import UnknownName
 from torchmark.records import NO_ROOM, Case, Run
 from torchmark.report import FORMATS, csv, json, markdown, units
 from torchmark.report.console import draw, quiet_table, section
-from torchmark.report.headings import machine_line
+from torchmark.report.headings import longer, machine_line
 from torchmark.report.text import clean_run, clean_values, shorten
 
 VARYING = 1.02  # times the least peak of a size: what differs by more is worth a word
 _BAR = 24
+_MOST_DOUBTS = 4
 _CSV = ("case", "size", "fits", "status", "reason", "peak_bytes", "items_per_s", "step_s", "largest", "efficient")
 _BOUNDS = {
     "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
@@ -48,6 +50,7 @@ def render_fitted(
 ) -> str:
     """The outcome in one of the formats that every command knows."""
     run, fitted = clean_run(run), msgspec.convert(clean_values(msgspec.to_builtins(fitted)), Fitted)
+    run = replace(run, fitting=fitted.conclusion(case), results=tuple(probe.result for probe in fitted.probes))
     match format:
         case "table":
             return draw(_parts(run, case, fitted), width, color)
@@ -64,17 +67,21 @@ def render_fitted(
 
 def answer(fitted: Fitted) -> str:
     """The answer in one sentence."""
-    name, limit = fitted.parameter, units.size(fitted.limit_bytes)
+    name, limit = fitted.parameter, units.memory_limit(fitted.limit_bytes)
     if fitted.largest is None and fitted.bound in _FAILED:
-        return f"{name.capitalize()} {fitted.probes[0].size} {_FAILED[fitted.bound]}, so nothing is known."
+        return f"{name.capitalize()} {_smallest(fitted)} {_FAILED[fitted.bound]}, so nothing is known."
     if fitted.largest is None and fitted.bound != "memory":
         return "Nothing is known: it ended before any size had fitted."
     if fitted.largest is None:
-        return f"Not even {name} {min((probe.size for probe in fitted.probes), default=1)} fits into {limit}."
+        return f"Not even {name} {_smallest(fitted)} fits into {limit}."
     beyond = f"; {too_large} does not" if (too_large := _too_large(fitted)) else ""
     if fitted.bound != "memory":
         return f"{name.capitalize()} {fitted.largest} fits into {limit}{_larger(fitted)}{beyond}."
     return f"{name.capitalize()} {fitted.largest} is the largest that fits into {limit}{beyond}."
+
+
+def _smallest(fitted: Fitted) -> int:
+    return min((probe.size for probe in fitted.probes), default=1)
 
 
 def _too_large(fitted: Fitted) -> int | None:
@@ -95,9 +102,15 @@ def _larger(fitted: Fitted) -> str:
     return ", and larger ones may"
 
 
-def notes(fitted: Fitted) -> list[str]:
-    """What else is worth knowing, a sentence each."""
-    found = []
+def conclusion(run: Run) -> list[str]:
+    """The answer and what belongs to it, as the command, `show` and the page all say it."""
+    fitted = recall_fitted(run)
+    return [answer(fitted), *notes(fitted, run.header.command)]
+
+
+def notes(fitted: Fitted, command: str) -> list[str]:
+    """What is missing, and what else is worth knowing, a sentence each."""
+    found = _doubts(fitted, command)
     best = next((probe for probe in fitted.probes if probe.size == fitted.efficient), None)
     if best and best.rate:
         share = best.rate / max(probe.rate or 0.0 for probe in fitted.probes if probe.size <= (fitted.largest or 0))
@@ -114,6 +127,20 @@ def notes(fitted: Fitted) -> list[str]:
         )
     found += _reliability(fitted)
     return found + ([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])
+
+
+def _doubts(fitted: Fitted, command: str) -> list[str]:
+    """Why no size is called the most efficient, and how to find it."""
+    doubted = doubtful([probe for probe in fitted.probes if probe.size <= (fitted.largest or 0)])
+    if not doubted:
+        return []
+    sizes = ", ".join(str(probe.size) for probe in doubted[:_MOST_DOUBTS])
+    sizes += f" and {len(doubted) - _MOST_DOUBTS} more" if len(doubted) > _MOST_DOUBTS else ""
+    causes = ", ".join(dict.fromkeys(probe.doubt for probe in doubted))
+    return [
+        f"Most efficient: unknown, as the rate at {fitted.parameter} {sizes} is not reliable ({causes}).",
+        f"To find it, close other programs and run: {longer(command)}",
+    ]
 
 
 def _reliability(fitted: Fitted) -> list[str]:
@@ -140,11 +167,12 @@ def _parts(run: Run, case: Case, fitted: Fitted) -> list[RenderableType]:
     for probe in fitted.probes:
         bar = "█" * max(1, round(_BAR * probe.rate / highest)) if probe.rate else ""
         table.add_row(*_cells(fitted, probe), bar, _mark(fitted, probe))
+    said, *more = conclusion(run)
     return [
         Text(f"fit {case.text}", style="bold"),
         Text(machine_line(run.header.machine), style="dim"),
-        Text(f"\n{answer(fitted)}", style="green" if fitted.largest is not None else "red"),
-        *(Text(note, style="dim") for note in notes(fitted)),
+        Text(f"\n{said}", style="green" if fitted.largest is not None else "red"),
+        *(Text(note, style="dim") for note in more),
         Text(""),
         table,
         *section("Without a figure", _failures(fitted)),
@@ -163,6 +191,8 @@ def _mark(fitted: Fitted, probe: Probe) -> str:
         marks.append("largest" if fitted.bound == "memory" else "largest that fitted")
     if probe.size == fitted.efficient:
         marks.append("most efficient")
+    if probe.doubt:
+        marks.append(probe.doubt)
     return ", ".join(marks)
 
 
@@ -178,10 +208,11 @@ def _failures(fitted: Fitted) -> list[tuple[str, str]]:
 
 def _markdown(run: Run, case: Case, fitted: Fitted) -> str:
     escape = markdown.escape
+    said, *more = conclusion(run)
     rows = [[*map(escape, (*_cells(fitted, probe), _mark(fitted, probe)))] for probe in fitted.probes]
     parts = [
         f"**fit {escape(case.text)}** · {escape(machine_line(run.header.machine))}",
-        f"**{escape(answer(fitted))}** {escape(' '.join(notes(fitted)))}",
+        f"**{escape(said)}** {escape(' '.join(more))}",
         markdown.table((fitted.parameter, "memory", "rate", "note"), rows, right=(0, 1, 2)),
     ]
     return "\n\n".join(parts) + "\n"

@@ -20,6 +20,11 @@ def moment(created: str) -> str:
     return re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:Z|\+00:00)$", r"\1 \2 UTC", created)
 
 
+def longer(command: str) -> str:
+    """The command of a run with twice its budget."""
+    return re.sub(r"--budget ([\d.]+)s", lambda found: f"--budget {2 * float(found[1]):g}s", command)
+
+
 def machine_line(machine: Machine, device: str | None = None) -> str:
     """Who measured: processor, or the one device that all cases used, with cores, memory and torch."""
     models = {info.name: info.model for info in machine.devices}

@@ -1,4 +1,4 @@
-"""The report as one page: what the runs say, how fast everything is, and how far each figure can be believed."""
+"""The report as one HTML page: findings, speeds, comparisons, all results, caveats and machines."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torchmark.report import context, costs, money, results, scaling
 from torchmark.report import headline as areas
 from torchmark.report.charts import bars, curves, ratios, roofline, strips, workers
 from torchmark.report.charts.series import Series, find_series, full_name, machine_name, run_names
+from torchmark.report.conclusions import conclusion
 from torchmark.report.draw import Chart, draw
 from torchmark.report.elements import Card, Cell, card_grid, data_table
 from torchmark.report.headings import moment
@@ -36,7 +37,7 @@ MOST_RATIOS = 60  # in a card
 MOST_ROWS = 1000  # in the table
 FILTERED = 24  # cards from which a section has a filter
 TITLE = 80
-INTERVALS = "The line through a point is its 95% interval; a hollow point is unsure."
+INTERVALS = "Lines are 95% intervals; a hollow point is inconclusive."
 
 Draw = Callable[[Chart, str], "Markup"]
 CardMaker = Callable[[], Card | None]
@@ -50,8 +51,8 @@ def render_report(
     prices: Prices | None = None,
     headlines: Sequence[Headline | None] = (),
 ) -> str:
-    """The page about all runs; `baseline` is the one that the others are held against, by its place among them.
-    Where prices are named, it tells what everything costs. A headline opens the page where only one run has one."""
+    """The page about all runs. `baseline` is the index of the run that the others are compared with.
+    With prices it has a table of costs. A headline opens the page where only one run has one."""
     runs = [clean_run(run) for run in runs]
     series = find_series(runs)
 
@@ -79,7 +80,7 @@ def render_report(
         version=version,
         kicker=_kicker(runs),
         facts=_facts(runs, baseline),
-        footer=[f"Made by torchmark {version}. This page is one file: it loads nothing and sends nothing."],
+        footer=[f"Made by torchmark {version}. This page is self-contained: it loads nothing and sends nothing."],
     )
 
 
@@ -87,7 +88,7 @@ def _title(runs: Sequence[Run]) -> str:
     names = list(dict.fromkeys(machine_name(run) for run in runs))
     if len(names) <= 2:
         return " and ".join(names)
-    return f"{names[0]} beside {len(runs) - 1} others"
+    return f"{names[0]} and {len(runs) - 1} others"
 
 
 def _kicker(runs: Sequence[Run]) -> str:
@@ -136,14 +137,16 @@ def _findings(runs: Sequence[Run]) -> list[Section]:
         run if run.header.label else replace(run, header=replace(run.header, label=name))
         for run, name in zip(runs, run_names(runs), strict=True)
     ]
-    texts = [shorten(found.text) for found in find_all(named)]
+    several = len(runs) > 1
+    texts = [f"{run.header.label}: " * several + line for run in named for line in conclusion(run)]
+    texts = [shorten(text) for text in (*texts, *(found.text for found in find_all(named)))]
     body = fill("findings.html.jinja", findings=texts, most=MOST_FINDINGS)
     return [Section("findings", "Findings", body)] if texts else []
 
 
 def _speed(series: Sequence[Series], drawn: Draw) -> list[Section]:
     cards = [partial(_speed_card, panel, drawn) for panel in bars.find_panels(series)]
-    lead = "Longer is faster. The thin line is the 95% interval; a pale bar is graded poor."
+    lead = "Longer bars are faster. Thin lines are 95% intervals. Pale bars are graded poor."
     legend = fill("legend.html.jinja", series=series) if len(series) > 1 else ""
     return _cards("speed", "Speed", lead, cards, legend)
 
@@ -165,15 +168,15 @@ def _against(runs: Sequence[Run], baseline: int, drawn: Draw) -> list[Section]:
         return []
     domain = ratios.shared_domain([ratio for panel in panels for ratio in panel.ratios])
     cards = [partial(_ratio_card, panel, domain, drawn) for panel in panels]
-    who = f"{names[1 - baseline]} is" if len(runs) == 2 else "each run is"
-    lead = f"How many times as fast {who} as {names[baseline]}: right of 1× is faster. {INTERVALS}"
-    return _cards("against", f"Against {names[baseline]}", lead, cards)
+    who = names[1 - baseline] if len(runs) == 2 else "each run"
+    lead = f"Speed of {who} relative to {names[baseline]}: right of 1× is faster. {INTERVALS}"
+    return _cards("against", f"Compared with {names[baseline]}", lead, cards)
 
 
 def _ratio_card(panel: ratios.Panel, domain: Sequence[float], drawn: Draw) -> Card:
     title = shorten(panel.title, TITLE)
     chart = ratios.draw_ratios(panel.ratios[:MOST_RATIOS], domain)
-    return Card(title, drawn(chart, f"Speed of {title}, as factors"), note=panel.mean)
+    return Card(title, drawn(chart, f"Relative speed: {title}"), note=panel.mean)
 
 
 def _growth(series: Sequence[Series], drawn: Draw) -> list[Section]:
@@ -182,8 +185,10 @@ def _growth(series: Sequence[Series], drawn: Draw) -> list[Section]:
     for each in series:
         found = find_scaling(tuple(each.results))
         cards += [partial(_scaling_card, each, scaled, len(series) > 1, drawn) for scaled in found]
-    lead = "Speed over what was swept. The dashed line is what workers would reach who lose nothing to each other."
-    return _cards("growth", "Where more stops to pay", lead, cards)
+    lead = "Speed at each value that was measured."
+    if any(find_scaling(tuple(each.results)) for each in series):
+        lead += " The dashed line is the speed of workers that lose nothing to each other."
+    return _cards("growth", "Diminishing returns", lead, cards)
 
 
 def _sweep_card(panel: curves.Panel, drawn: Draw) -> Card:
@@ -199,13 +204,14 @@ def _scaling_card(series: Series, found: Scaling, named: bool, drawn: Draw) -> C
 
 
 def _roofs(series: Sequence[Series], drawn: Draw) -> list[Section]:
-    """How close results come to the best that their device was seen to do."""
+    """How close results come to the highest rates measured on their device."""
     cards = [partial(_roof_card, panel, len(series) > 1, drawn) for panel in roofline.find_panels(series)]
     lead = (
-        "The lines are the most that was measured here: a point on one of them could not be faster. Work to the left "
-        "lacks bandwidth, work to the right arithmetic; far below the roof something else holds it up."
+        "Lines are the highest rates measured on the device; a point on a line has reached that limit. Work on the "
+        "left is limited by memory bandwidth, work on the right by arithmetic. Points far below the lines are limited "
+        "by something else, such as launch overhead or data loading. Unlabelled points show their names on hover."
     )
-    return _cards("roofline", "How close to the machine's best", lead, cards)
+    return _cards("roofline", "Roofline", lead, cards)
 
 
 def _roof_card(panel: roofline.Panel, named: bool, drawn: Draw) -> Card:
@@ -215,17 +221,24 @@ def _roof_card(panel: roofline.Panel, named: bool, drawn: Draw) -> Card:
 
 def _results(series: Sequence[Series]) -> Section:
     rows = results.rows(series)
-    left = f" The first {MOST_ROWS} of {len(rows)}." if len(rows) > MOST_ROWS else ""
-    caption = f"Every result, with its 95% interval.{left}"
+    if not rows:
+        return Section("results", "Results", fill("problems.html.jinja", problems=["No case was finished."]))
+    left = f" Showing the first {MOST_ROWS} of {len(rows)}." if len(rows) > MOST_ROWS else ""
+    caption = f"All results with their 95% intervals.{left}"
     body = data_table("results-table", caption, results.columns(series), rows[:MOST_ROWS])
-    return Section("results", "Results", fill("chips.html.jinja", chips=results.grade_counts(series)) + body)
+    lead = "" if any(map(_has_figure, series)) else "No case gave a figure. The last column says why."
+    return Section("results", "Results", fill("chips.html.jinja", chips=results.grade_counts(series)) + body, lead)
+
+
+def _has_figure(series: Series) -> bool:
+    return any(result.status == "ok" and result.estimate for result in series.results)
 
 
 def _costs(series: Sequence[Series], prices: Prices) -> list[Section]:
     rows = costs.rows(series, prices)
     notes = [money.note(each.run, prices) for each in series]
     lead = f"{money.heading(prices)}. {' '.join(dict.fromkeys(filter(None, notes)))}"
-    body = data_table("costs-table", "What results cost.", costs.columns(series), rows[:MOST_ROWS])
+    body = data_table("costs-table", "Cost of each result.", costs.columns(series), rows[:MOST_ROWS])
     return [Section("cost", "Cost", body, lead)] if rows else []
 
 
@@ -233,8 +246,8 @@ def _course(series: Sequence[Series], drawn: Draw) -> list[Section]:
     sampled = [(each, result) for each in series for result in each.results if strips.has_samples(result)]
     cards = [partial(_strip_card, each, result, len(series) > 1, drawn) for each, result in sampled]
     lead = (
-        "Every sample in the order in which it was taken: what was cut as warm-up is shaded, a slope is drift or heat. "
-        "Where a case was kept going, two bars mark its first seconds and its last."
+        "Samples in the order they were taken. Shaded samples were discarded as warm-up; a slope indicates drift or "
+        "heating. In sustained runs, two bars mark the first and the last seconds."
     )
     return _cards("steps", "Step times", lead, cards)
 
@@ -249,21 +262,17 @@ def _strip_card(series: Series, result: Result, named: bool, drawn: Draw) -> Car
 
 
 def _care(runs: Sequence[Run]) -> list[Section]:
-    notes = [
-        note
-        for run, name in zip(runs, run_names(runs), strict=True)
-        for note in context.notes(run, name if len(runs) > 1 else "")
-    ]
+    notes = context.notes(runs, run_names(runs) if len(runs) > 1 else [""])
     if not notes:
         return []
-    left = f"{len(notes) - MOST_NOTES} more were left out." if len(notes) > MOST_NOTES else ""
-    return [Section("care", "Read with care", fill("notes.html.jinja", notes=notes[:MOST_NOTES]), left)]
+    left = f"{len(notes) - MOST_NOTES} more not shown." if len(notes) > MOST_NOTES else ""
+    return [Section("caveats", "Caveats", fill("notes.html.jinja", notes=notes[:MOST_NOTES]), left)]
 
 
 def _machines(runs: Sequence[Run]) -> Section:
     machines = [context.machine_card(run, name) for run, name in zip(runs, run_names(runs), strict=True)]
     body = fill("machines.html.jinja", machines=machines[:MOST_CARDS])
-    left = f"{len(runs) - MOST_CARDS} more were left out." if len(runs) > MOST_CARDS else ""
+    left = f"{len(runs) - MOST_CARDS} more not shown." if len(runs) > MOST_CARDS else ""
     return Section("machines", "Machines" if len(runs) > 1 else "Machine", body, left)
 
 
@@ -281,5 +290,5 @@ def _cards(anchor: str, title: str, lead: str, makers: Sequence[CardMaker], befo
             room += len(card.drawing or "")
     if not cards:
         return []
-    left = f" {len(makers) - tried} more were left out." if len(makers) > tried else ""
+    left = f" {len(makers) - tried} more not shown." if len(makers) > tried else ""
     return [Section(anchor, title, before + card_grid(anchor, cards, filtered=len(cards) >= FILTERED), lead + left)]

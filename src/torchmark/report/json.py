@@ -34,8 +34,8 @@ def _object(run: Run, prices: Prices | None) -> dict[str, Any]:
     about = msgspec.to_builtins(run.header)
     cases = dict.fromkeys((*run.header.cases, *(result.case.text for result in run.results)))  # a search adds some
     about |= {"cases": [*cases], "process_spread": run.process_spread, "problems": run.problems}
-    about |= {"tuning": run.tuning} if run.tuning else {}
-    about |= {"fitting": run.fitting} if run.fitting else {}
+    studies = {name: getattr(run, name) for name in ("tuning", "fitting", "limiting", "live")}
+    about |= {name: study for name, study in studies.items() if study}
     priced = {"prices": prices} if prices else {}
     return {"run": about, **priced, "results": [_priced(result, prices) for result in run.results]}
 

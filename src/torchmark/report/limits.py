@@ -25,6 +25,12 @@ from torchmark.report.console import draw
 from torchmark.report.headings import machine_line, title
 from torchmark.report.text import clean_run, shorten
 
+_WHY = {
+    "tiny": "sizes as tiny as these show no limits",
+    "incomplete": "the search is not complete",
+    "doubted": "twice the work did not take twice the time",
+    "disturbed": "the machine was busy",
+}
 Row = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it
 
 
@@ -41,8 +47,22 @@ def render_limits(run: Run, width: int = 80, color: bool = False) -> str:
         own = [result for result in run.results if result.case.device == device]
         parts.append(Text(f"\n{device}", style="bold"))
         parts.append(Padding(_grid([*_rows(own, known.devices.get(device, DeviceCeilings()))]), (0, 0, 0, 2)))
+    parts += [Text("")] * bool(run.limiting) + [Text(line) for line in conclusion(run)]
     parts.append(Text(f"\n{_note(run)}", style="dim"))
     return draw(parts, width, color)
+
+
+def conclusion(run: Run) -> list[str]:
+    """Whether later results are held against these limits, what is missing, and how to get it."""
+    found = run.limiting
+    if found is None:
+        return []
+    said = ["Kept: later results are compared with these limits." if found.kept else f"Not kept: {_WHY[found.why]}."]
+    if found.missing:
+        busy = "other programs were busy, or the times varied too much"
+        said.append(f"Not known, because {busy}: {', '.join(found.missing)}.")
+        said.append("To find them, close other programs and run: torchmark limits")
+    return said
 
 
 def _grid(rows: Sequence[Row]) -> Table:

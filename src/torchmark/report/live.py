@@ -10,9 +10,9 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from torchmark.analyze.live import LiveComparison, LiveSide, differences
+from torchmark.analyze.live import LiveComparison, LiveSide, differences, recall_live
 from torchmark.analyze.statistics import Interval
-from torchmark.records import Case, Result
+from torchmark.records import Case, Result, Run
 from torchmark.report import csv, figures, markdown, units
 from torchmark.report.console import draw, quiet_table
 from torchmark.report.headings import machine_line
@@ -24,7 +24,7 @@ _COLUMNS = (
     "step_a_s", "step_b_s", "first_step_a_s", "first_step_b_s", "memory_a_bytes", "memory_b_bytes",
     "torch_a", "torch_b",
 )  # fmt: skip
-_STYLES = {"faster": "green", "slower": "red", "same": "green", "unsure": "yellow"}
+_STYLES = {"faster": "green", "slower": "red", "same": "green", "similar": "dim", "unsure": "yellow"}
 _STOPPED = {
     "clear": "It stopped when the answer was clear.",
     "precise": "It stopped at the precision that was asked for.",
@@ -61,7 +61,7 @@ def so_far(interval: Interval | None) -> str:
     if interval is None:
         return "no interval yet"
     reach = (interval.high - interval.low) / 2 / interval.center
-    return f"B takes {units.factor(interval.center)} {units.relative(reach)}"
+    return f"B is {units.factor(1 / interval.center)} as fast {units.relative(reach)}"
 
 
 def side_line(name: str, case: Case, python: str, environment: Mapping[str, str]) -> str:
@@ -75,10 +75,10 @@ def answer(found: LiveComparison) -> str:
     if not found.ratios or found.ratio is None:
         return f"No answer: {' and '.join(broken) or 'nothing'} {'failed' if broken else 'was measured'}."
     verdict = {"same": "the same within 3%"}.get(found.verdict, found.verdict)
-    takes = f"B takes {units.factor(found.ratio)} the time of A"
+    speed = f"B is {units.factor(1 / found.ratio)} as fast as A"
     if found.low is None or found.high is None:
-        return f"{takes}, by one pair of processes: {verdict}."
-    return f"{takes} ({_bound(found.low)} to {_bound(found.high)}): {verdict}."
+        return f"{speed}, by one pair of processes: {verdict}."
+    return f"{speed} ({_bound(1 / found.high)} to {_bound(1 / found.low)}): {verdict}."
 
 
 def basis(found: LiveComparison) -> str:
@@ -92,8 +92,18 @@ def basis(found: LiveComparison) -> str:
     return " ".join(part for part in (known, _STOPPED[found.stopped], more) if part)
 
 
+def conclusion(run: Run) -> list[str]:
+    """The answer as the command gave it, and which side this run is."""
+    if run.live is None:
+        return []
+    found = recall_live(run.live)
+    other = run.live.a if run.live.side == "B" else run.live.b
+    against = "" if found.a.result.case == found.b.result.case else f", measured against {other.text}"
+    return [answer(found), basis(found), f"This run is side {run.live.side}{against}."]
+
+
 def _bound(value: float) -> str:
-    return units.factor(value).removesuffix("x")
+    return units.factor(value).removesuffix("×")
 
 
 def _named(found: LiveComparison) -> tuple[tuple[str, LiveSide], tuple[str, LiveSide]]:

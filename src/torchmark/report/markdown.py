@@ -10,6 +10,7 @@ from torchmark.analyze.money import Prices
 from torchmark.records import Result, Run
 from torchmark.report import figures, meters, money, scaling, units
 from torchmark.report import headline as areas
+from torchmark.report.conclusions import conclusion
 from torchmark.report.headings import machine_line, title
 from torchmark.report.looks import grade_cell
 from torchmark.report.names import Names, names_of
@@ -25,6 +26,8 @@ def render_markdown(run: Run, prices: Prices | None = None, headline: Headline |
     about = [line for line in (machine_line(run.header.machine, names.device), names.note) if line]
     parts = _headline(headline, run) if headline else []
     parts.append("  \n".join([f"**{escape(' · '.join(title(run)))}**", *map(escape, about)]))
+    said = conclusion(run)
+    parts += [f"**{escape(said[0])}** {escape(' '.join(said[1:]))}".rstrip()] if said else []
     if run.results:
         parts.append(_results(run, names))
     parts += [escape(note) for note in (figures.interval_note(run),) if note]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 
 from rich.console import RenderableType
@@ -39,7 +39,8 @@ def matrix_parts(sheets: Sequence[ratios.Sheet], runs: Sequence[Run], width: int
     if len(cells) == 1:
         return [*parts, Text("\nNothing could be compared."), *_left_out(sheets)]
     note = ratios.footnote([sheet.comparison for sheet in sheets], "how many times as fast as A", shown=False)
-    marks = "  ".join(f"{mark} {verdict}" for verdict, mark in ratios.MARKS.items())
+    published = any(pair.assumed is not None for sheet in sheets for pair in sheet.comparison.pairs)
+    marks = "  ".join(f"{mark} {word}" for word, mark in ratios.MARKS.items() if published or word != "similar")
     parts += [*_blocks(cells, width), Text(f"\n{note}\n{marks}", style="dim")]
     return [*parts, *_differences(sheets), *_left_out(sheets)]
 
@@ -52,7 +53,9 @@ def _matrix(sheets: Sequence[ratios.Sheet], runs: Sequence[Run]) -> Cells:
     rows = [[Text("case"), *(Text(ratios.letter(index)) for index in range(len(runs)))]]
     for result in known:
         time = figures.step_time(result.estimate) if result.estimate else units.NOTHING
-        speeds = [_cell(found.get(result.case.text)) for found in by_case]
+        speeds = [
+            _cell(found.get(result.case.text), sheet.letters) for found, sheet in zip(by_case, sheets, strict=True)
+        ]
         rows.append([Text(names.of(result)), Text(time), *speeds])
     return rows + _means(sheets)
 
@@ -64,20 +67,22 @@ def _means(sheets: Sequence[ratios.Sheet]) -> Cells:
     return [[Text(f"mean of {name}"), Text(""), *(_cell(means.get(name)) for means in found)] for name in names]
 
 
-def _cell(row: Pair | Family | None) -> Text:
+def _cell(row: Pair | Family | None, letters: Mapping[str, str] | None = None) -> Text:
     if row is None:
         return Text(units.NOTHING)
     mark = ratios.MARKS[row.verdict] if isinstance(row, Pair) or row.low is not None else " "
-    return Text(f"{ratios.speed(row)} {mark}", style=VERDICT_STYLES[row.verdict])
+    marks = ratios.flaw_marks(row, letters or {})
+    return Text(f"{ratios.speed(row)} {mark}{marks}", style=VERDICT_STYLES[row.verdict])
 
 
 def _blocks(cells: Cells, width: int) -> list[RenderableType]:
     """As many columns at a time as there is room for; the first one stands before every block."""
     columns = len(cells[0]) - 1
-    name_width = min(max(len(row[0]) for row in cells), max(_NAME, width - columns * (_CELL + GAP)))
-    count = min(max(1, (width - name_width) // (_CELL + GAP)), columns)
+    least = max(_CELL, *(len(cell) for row in cells[1:] for cell in row[1:]))
+    name_width = min(max(len(row[0]) for row in cells), max(_NAME, width - columns * (least + GAP)))
+    count = min(max(1, (width - name_width) // (least + GAP)), columns)
     longest = max(len(title) for title in cells[0][1:])
-    cell_width = max(_CELL, min(longest, _WIDEST_CELL, (width - name_width) // count - GAP))
+    cell_width = max(least, min(longest, _WIDEST_CELL, (width - name_width) // count - GAP))
     parts: list[RenderableType] = []
     for start in range(1, len(cells[0]), count):
         titles, *rows = [[row[0], *row[start : start + count]] for row in cells]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchmark.analyze.money import Cost, Prices, cost_of
+from torchmark.analyze.wording import plural
 from torchmark.records import Result, Run
 from torchmark.report import units
 
@@ -28,7 +29,7 @@ def text(result: Result, cost: Cost) -> str:
     """0.0123 for a million samples, 0.45 an epoch, 4.5 the whole job"""
     unit = result.work.unit if result.work else "item"
     parts = [
-        f"{units.digits(cost.million_items)} for a million {unit}s" if cost.million_items is not None else "",
+        f"{units.digits(cost.million_items)} for a million {plural(unit)}" if cost.million_items is not None else "",
         f"{units.digits(cost.epoch)} an epoch" if cost.epoch is not None else "",
         f"{units.digits(cost.job)} the whole job" if cost.job is not None else "",
     ]

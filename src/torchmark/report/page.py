@@ -36,7 +36,7 @@ def render_page(
     facts: Sequence[str] = (),
     footer: Sequence[str] = (),
 ) -> str:
-    """A whole page. `kicker` stands small above the title, `facts` beside each other below it."""
+    """A whole page. `kicker` is a small line above the title, `facts` a row below it."""
     style, script = _asset("page.css"), _asset("page.js")
     return fill(
         "page.html.jinja",
@@ -48,6 +48,7 @@ def render_page(
         style=style,
         script=script,
         policy=_policy(style, script),
+        patterned=any("url(#series-" in section.body for section in sections),
         generator=f"{GENERATOR} {version}",
     )
 

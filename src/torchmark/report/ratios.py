@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from string import ascii_letters
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from torchmark.analyze.comparison import Comparison, Family, Pair, overall
 from torchmark.analyze.differences import written
 from torchmark.analyze.evidence import per_item
 from torchmark.analyze.pairing import axis_value
+from torchmark.analyze.published import ASSUMED
 from torchmark.records import Result, Run
 from torchmark.report import figures, units
 from torchmark.report.names import Names, shared_place
 
-MARKS = {"faster": "▲", "slower": "▼", "same": "=", "unsure": "?"}
+MARKS = {"faster": "▲", "slower": "▼", "same": "=", "similar": "≈", "unsure": "?"}
 BASELINE = "baseline"
 _SHOWN = 6
 _DISTURBED = ("contended", "throttled")
@@ -36,6 +40,7 @@ class Sheet(Struct, frozen=True):
     shared: tuple[str, ...]  # remarks that hold for every pair
     names: Names  # as the rows call the cases
     axis: str | None = None  # what is compared inside a run
+    letters: Mapping[str, str] = {}  # of known flaws, by their causes; of all sheets that are shown together
 
     @property
     def shown_axis(self) -> str | None:
@@ -56,11 +61,13 @@ def place(index: int) -> str:
 def sheets(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> list[Sheet]:
     """A comparison inside each run, where there are as many as runs; else one of each later run with the first."""
     if len(comparisons) == len(runs):
-        return [_inner_sheet(comparison) for comparison in comparisons]
-    return [
-        _sheet(comparison, Side("A", "in A"), Side(letter(index), place(index)))
-        for index, comparison in enumerate(comparisons, 1)
-    ]
+        found = [_inner_sheet(comparison) for comparison in comparisons]
+    else:
+        found = [
+            _sheet(comparison, Side("A", "in A"), Side(letter(index), place(index)))
+            for index, comparison in enumerate(comparisons, 1)
+        ]
+    return [replace(sheet, letters=flaw_letters(comparisons)) for sheet in found]
 
 
 def _inner_sheet(comparison: Comparison) -> Sheet:
@@ -113,22 +120,56 @@ def both_figures(pair: Pair) -> tuple[str, str]:
 
 
 def speed(row: Pair | Family) -> str:
-    """How many times as fast the second side is as the first."""
-    return units.factor(1 / row.ratio)
+    """How many times as fast the second side is as the first; a published figure deserves two digits."""
+    return units.factor(1 / row.ratio, rough=isinstance(row, Pair) and row.assumed is not None)
 
 
 def interval(row: Pair | Family) -> str:
-    """The 95% interval of the speed."""
+    """The 95% interval of the speed, or what is assumed instead."""
+    if isinstance(row, Pair) and row.assumed is not None:
+        return units.relative(row.assumed)
     if row.low is None or row.high is None:
         return units.NOTHING
     return f"{_bound(1 / row.high)} – {_bound(1 / row.low)}"
 
 
+def interval_title(sheet: Sheet) -> str:
+    """The heading over the intervals."""
+    return "assumed ±" if all(pair.assumed is not None for pair in sheet.comparison.pairs) else "95% interval"
+
+
+def flaw_letters(comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """A letter for each known flaw of a published figure, by its cause: publications share some of them."""
+    flaws = (flaw for comparison in comparisons for pair in comparison.pairs for flaw in pair.flaws)
+    return dict(zip(dict.fromkeys(flaw.cause for flaw in flaws), ascii_letters, strict=False))
+
+
+def flaw_marks(pair: Pair | Family | None, letters: Mapping[str, str]) -> str:
+    """[ab]"""
+    found = sorted(letters.get(flaw.cause, "") for flaw in pair.flaws) if isinstance(pair, Pair) else []
+    return f" [{''.join(found)}]" if found else ""
+
+
+def resolution(comparisons: Sequence[Comparison]) -> str:
+    """What measured runs were found to differ in, and what would not have been seen."""
+    pairs = [pair for each in comparisons for pair in each.pairs if pair.assumed is None and pair.visible is not None]
+    if not pairs:
+        return ""
+    counts = {word: sum(pair.verdict == word for pair in pairs) for word in ("slower", "faster")}
+    said = [f"{count or 'no'} {'row is' if count < 2 else 'rows are'} {word}" for word, count in counts.items()]
+    shares = sorted(pair.visible or 0.0 for pair in pairs)
+    middle, worst = units.percent(statistics.median(shares)), units.percent(shares[-1])
+    more = f" (in the worst row, under {worst})" if worst != middle else ""
+    found = said[0] if not counts["faster"] else ", ".join(said)
+    return f"{found.capitalize()}; differences under {middle} would not be visible{more}."
+
+
 def means(comparison: Comparison) -> list[tuple[str, Family]]:
-    """The workloads with several cases, and all of them together where there are several."""
+    """The workloads with several cases, and all of them together where there are several and all were measured."""
     found = [(f"{each.name}, {each.count} cases", each) for each in comparison.families if each.count > 1]
     total = overall(comparison.families)
-    if total is not None and len(comparison.families) > 1:
+    measured = all(pair.assumed is None for pair in comparison.pairs)
+    if total is not None and len(comparison.families) > 1 and measured:
         found.append((f"all {len(comparison.families)} workloads, each counted once", total))
     return found
 
@@ -151,11 +192,11 @@ def some(names: Sequence[str]) -> str:
 def footnote(comparisons: Sequence[Comparison], what: str, shown: bool = True) -> str:
     """On what footing the answers stand; `shown`: the intervals stand beside them."""
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
-    if all(pair.low is None for pair in pairs):
-        return f"Speed: {what}."
-    beside = ", with its 95% interval over fresh processes" if shown else ""
-    rows = "" if len(pairs) == 1 else f"; the verdicts hold for all {len(pairs)} of them together"
-    return f"Speed: {what}{beside}{rows}."
+    known = [pair for pair in pairs if pair.low is not None]
+    beside = ", with its 95% interval over fresh processes" if shown and known else ""
+    rows = f"; the verdicts hold for all {len(known)} of them together" if len(known) > 1 else ""
+    assumed = f" Published figures have no interval: {units.relative(ASSUMED)} or more is assumed for each."
+    return f"Speed: {what}{beside}{rows}." + assumed * any(pair.assumed is not None for pair in pairs)
 
 
 def _bound(value: float) -> str:

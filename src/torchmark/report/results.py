@@ -15,7 +15,7 @@ from torchmark.report.looks import grade_text, look_of
 from torchmark.report.text import shorten
 
 REASON = 160
-_PEAK = "share of the best that this machine was seen to do, and what bounds it"
+_PEAK = "share of the highest rate measured on this machine, and the limiting resource"
 
 
 def columns(series: Sequence[Series]) -> list[Column]:
@@ -23,14 +23,14 @@ def columns(series: Sequence[Series]) -> list[Column]:
     return [
         Column("case"),
         *([Column("machine")] if len(series) > 1 else []),
-        Column("rate", number=True, about="items per second"),
+        Column("rate", number=True, wraps=True, about="items per second"),
         Column("per step", number=True),
         Column("±", number=True, about="where a repeat would land, 95%"),
         *([Column("of peak", number=True, about=_PEAK)] if _has_peaks(series) else []),
         Column("first step", number=True, minor=True),
-        Column("p99", number=True, minor=True, about="99 of 100 steps are no longer than this"),
-        Column("memory", number=True, minor=True, about="peak, of the device where it has its own"),
-        *([Column("energy", number=True, minor=True, about="of one item")] if _energy_known(series) else []),
+        Column("p99", number=True, minor=True, about="99% of steps take no longer than this"),
+        Column("memory", number=True, minor=True, about="peak; device memory where the device has its own"),
+        *([Column("energy", number=True, minor=True, wraps=True, about="per item")] if _energy_known(series) else []),
         Column("grade"),
     ]
 

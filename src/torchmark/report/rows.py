@@ -13,7 +13,7 @@ from torchmark.report.console import GAP
 from torchmark.report.headings import machine_line, title
 from torchmark.report.names import shared_place
 
-VERDICT_STYLES = {"faster": "green", "slower": "red", "same": "dim", "unsure": "yellow"}
+VERDICT_STYLES = {"faster": "green", "slower": "red", "same": "dim", "similar": "dim", "unsure": "yellow"}
 
 
 def lines(rows: Sequence[Sequence[Text]], widths: Sequence[int | None], left: Sequence[int] = (0,)) -> Table:

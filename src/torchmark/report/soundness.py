@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from torchmark.analyze.wording import counted
 from torchmark.records import Flaw, Level
 from torchmark.report import csv, markdown
 from torchmark.report.text import clean, clean_values, shorten
 
 _COLUMNS = ("file", "line", "place", "level", "finding")
+CHECKSUM = "$.sha256"
 _CAVEAT = """\
-All this tells accidents, not liars. That several files are independent of each
+This detects damage, not forgery. That several files are independent of each
 other is claimed, not known."""
 
 
@@ -33,8 +35,8 @@ class FileReport(Struct, frozen=True):
     flaws: tuple[Flaw, ...] = ()
 
 
-def render_soundness(reports: Sequence[FileReport], format: str = "table") -> str:  # noqa: A002
-    """All files in the order in which they were named."""
+def render_soundness(reports: Sequence[FileReport], format: str = "table", brief: bool = False) -> str:  # noqa: A002
+    """All files in the order in which they were named; `brief` gives each file one line after the findings."""
     reports = msgspec.convert(clean_values(msgspec.to_builtins(reports)), tuple[FileReport, ...])
     rows = [_row(report, flaw) for report in reports for flaw in report.flaws]
     match format:
@@ -47,12 +49,18 @@ def render_soundness(reports: Sequence[FileReport], format: str = "table") -> st
         case "jsonl":
             return "".join(msgspec.json.encode(report).decode() + "\n" for report in reports)
     findings = [_finding(report, flaw) for report in reports for flaw in report.flaws]
-    return "\n".join([*findings, *([""] if findings else []), *map(summary, reports), "", _CAVEAT]) + "\n"
+    files = map(_brief if brief else summary, reports)
+    return "\n".join([*findings, *([""] if findings else []), *files, "", _CAVEAT]) + "\n"
 
 
 def summary(report: FileReport) -> str:
     """The level that a file reaches, and what that rests on."""
     return f"{clean(report.file)}: {_level(report)}\n  {', '.join(_grounds(report))}"
+
+
+def _brief(report: FileReport) -> str:
+    found = f", {counted(len(report.flaws), 'finding')}" if report.flaws else ""
+    return f"{clean(report.file)}: {_level(report)}{found}"
 
 
 def _level(report: FileReport) -> str:
@@ -67,9 +75,9 @@ def _level(report: FileReport) -> str:
 
 def _grounds(report: FileReport) -> list[str]:
     count = len(report.flaws)
-    grounds = [f"{count} finding{'s' if count != 1 else ''}"] if count else []
+    grounds = [counted(count, "finding")] if count else []
     some = f"{report.cases} of " if report.cases < report.planned else ""
-    grounds += [f"{some}{report.planned} case{'s' if report.planned != 1 else ''}"]
+    grounds += [some + counted(report.planned, "case")]
     if report.processes:
         grounds.append(
             f"{report.recounted} of {report.processes} processes recomputed from samples"
@@ -78,7 +86,13 @@ def _grounds(report: FileReport) -> list[str]:
         )
     if report.supported:
         grounds.append(f"{report.supported} of {report.figures} figures agree with other files")
-    return [*grounds, "checksum right" if report.sealed else "no checksum"]
+    return [*grounds, _checksum(report)]
+
+
+def _checksum(report: FileReport) -> str:
+    if report.sealed:
+        return "checksum right"
+    return "wrong checksum" if any(flaw.place == CHECKSUM for flaw in report.flaws) else "no checksum"
 
 
 def _row(report: FileReport, flaw: Flaw) -> list[csv.Cell]:

@@ -13,6 +13,7 @@ from torchmark.analyze.headline import Headline
 from torchmark.analyze.money import Prices
 from torchmark.records import Case, Result, Run
 from torchmark.report import figures, meters, money, scaling, units
+from torchmark.report.conclusions import conclusion
 from torchmark.report.console import FAINT, GAP, draw, fold_case, quiet_table, section
 from torchmark.report.headings import machine_line, title
 from torchmark.report.headline import render_headline
@@ -37,7 +38,9 @@ def render_table(
 ) -> str:
     """The whole report, the headline first. It fits into `width` columns."""
     parts = render_headline(headline, run.header.machine, width) if headline else []
-    parts += [_heading(run, bool(headline)), _results(run, width) if run.results else "No results"]
+    said = [Text(line) for line in conclusion(run)]
+    parts += [_heading(run, bool(headline)), *said, *[Text("")] * bool(said)]
+    parts.append(_results(run, width) if run.results else "No results")
     interval = figures.interval_note(run)
     if interval:
         parts.append(Text(f"\n{interval}", style=FAINT))

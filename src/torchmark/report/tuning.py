@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from torchmark.analyze.configurations import name_of, same_precision
-from torchmark.analyze.tuning import Tuned, step_beside
+from torchmark.analyze.confirmation import WIDEST
+from torchmark.analyze.tuning import Tuned, recall_tuned, step_beside
 from torchmark.errors import UnknownName
 from torchmark.records import Result, Run
 from torchmark.report import FORMATS, csv, figures, json, markdown, units
 from torchmark.report.console import draw, fold_case, section
-from torchmark.report.headings import machine_line
+from torchmark.report.headings import longer, machine_line
 from torchmark.report.snippet import snippet
 from torchmark.report.terminal import pasting
 from torchmark.report.text import clean_run, clean_values, shorten
@@ -55,6 +56,7 @@ def render_tuned(
 ) -> str:
     """The outcome in one of the formats that every command knows."""
     run, tuned = clean_run(run), msgspec.convert(clean_values(msgspec.to_builtins(tuned)), Tuned)
+    run = replace(run, tuning=tuned.conclusion, results=tuned.results)
     match format:
         case "table":
             again = f"torchmark run {tuned.winner.text}\n"  # in one piece, however long: it is to be pasted
@@ -77,23 +79,32 @@ def answer(tuned: Tuned) -> str:
         return "Nothing that was tried is faster than the default beyond chance."
     name = name_of(leader, tuned.default)
     if tuned.gain is None or tuned.low is None or tuned.high is None:
-        return f"{name} was fastest in the search; that was not confirmed."
+        return f"Inconclusive: {name} led the search, but that is not confirmed: {_why_unconfirmed(tuned)}."
+    if tuned.unconfirmed and tuned.high > WIDEST * tuned.low:
+        return f"Inconclusive: {name} led the search, but pairs of fresh processes differ too much to confirm it."
     known = f"{units.factor(tuned.gain)} as fast as the default ({_bound(tuned.low)} to {_bound(tuned.high)})"
     if tuned.unconfirmed and tuned.high > UNDECIDED:
-        return (
-            f"It could not be told: {name} led the search, but measured anew it may be from {_bound(tuned.low)} to "
-            f"{_bound(tuned.high)} times as fast as the default. Try it again where nothing else runs."
-        )
+        return f"Inconclusive: {name} led the search, but measured again it is {known}."
     if tuned.unconfirmed:
-        return f"Stay with the default: {name} led the search, but measured anew it is {known}."
+        return f"Stay with the default: {name} led the search, but measured again it is {known}."
     return f"{name} is {known}."
 
 
-def notes(tuned: Tuned) -> list[str]:
-    """What the answer rests on and what else is worth knowing, a sentence each."""
+def _why_unconfirmed(tuned: Tuned) -> str:
+    if tuned.disturbed:
+        return f"other programs disturbed {tuned.disturbed} of {tuned.disturbed + tuned.pairs} pairs of processes"
+    return {"interrupted": "it was interrupted", "budget": "the budget was spent"}.get(
+        tuned.stopped, "its processes failed when they were started again"
+    )
+
+
+def notes(tuned: Tuned, command: str) -> list[str]:
+    """What the answer rests on, what is missing, and what else is worth knowing, a sentence each."""
     found = []
     if tuned.gain is not None:
         found.append(f"95% interval over {tuned.pairs} pairs of fresh processes that took turns, after the search.")
+    if tuned.unconfirmed and (tuned.gain is None or (tuned.high or 0.0) > UNDECIDED):
+        found.append(f"To find out, close other programs and run: {longer(command)}")
     same, gain = tuned.same_precision, tuned.same_precision_gain
     if same.text != tuned.winner.text:
         best = "the default itself" if same.text == tuned.default.text else name_of(same, tuned.default)
@@ -124,17 +135,24 @@ def _peak_note(tuned: Tuned) -> list[str]:
     ]
 
 
+def conclusion(run: Run) -> list[str]:
+    """The answer and what belongs to it, as the command, `show` and the page all say it."""
+    tuned = recall_tuned(run)
+    return [answer(tuned), *notes(tuned, run.header.command)]
+
+
 def _bound(value: float) -> str:
-    return units.factor(value).removesuffix("x")
+    return units.factor(value).removesuffix("×")
 
 
 def _parts(run: Run, tuned: Tuned, width: int) -> list[RenderableType]:
     better = tuned.winner.text != tuned.default.text
+    said, *more = conclusion(run)
     parts: list[RenderableType] = [
         Text(f"tuned {tuned.default.text}", style="bold"),
         Text(machine_line(run.header.machine), style="dim"),
-        Text(f"\n{answer(tuned)}", style="green" if better else ""),
-        *(Text(note, style="dim") for note in notes(tuned)),
+        Text(f"\n{said}", style="green" if better else ""),
+        *(Text(note, style="dim") for note in more),
     ]
     if len(tuned.contributions) > 1:
         brought = [(each.setting, units.factor(each.gain)) for each in tuned.contributions]
@@ -217,9 +235,10 @@ def _failures(tuned: Tuned) -> list[tuple[str, str]]:
 
 def _markdown(run: Run, tuned: Tuned) -> str:
     escape = markdown.escape
+    said, *more = conclusion(run)
     parts = [
         f"**tuned {escape(tuned.default.text)}** · {escape(machine_line(run.header.machine))}",
-        f"**{escape(answer(tuned))}** {escape(' '.join(notes(tuned)))}",
+        f"**{escape(said)}** {escape(' '.join(more))}",
     ]
     if len(tuned.contributions) > 1:
         rows = [[escape(each.setting), units.factor(each.gain)] for each in tuned.contributions]

@@ -43,6 +43,14 @@ def size(count: float | None) -> str:
     return NOTHING if _absent(count) else _scaled(count or 0.0, " ") + "B"
 
 
+def memory_limit(count: float) -> str:
+    """2 GiB where it is a whole number of MiB, as people write limits; else as `size`"""
+    if count < 2**20 or count % 2**20:
+        return size(count)
+    scale, unit = next((power, unit) for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB")) if count >= 2**power)
+    return f"{count / 2**scale:g} {unit}"
+
+
 def bandwidth(bytes_per_second: float | None) -> str:
     """12.4 GB/s"""
     return NOTHING if _absent(bytes_per_second) else f"{size(bytes_per_second)}/s"
@@ -88,23 +96,26 @@ def percent(share: float) -> str:
     return f"{sign}{value:.{decimals}f}%"
 
 
-def factor(ratio: float | None) -> str:
-    """1.26x"""
+def factor(ratio: float | None, rough: bool = False) -> str:
+    """1.26×; `rough`: 1.3×, for what is known to a tenth at best"""
     if ratio is None or not math.isfinite(ratio) or ratio <= 0:
         return NOTHING
-    return f"{ratio:.3f}x" if 0.9 <= ratio <= 1.1 else f"{digits(ratio)}x"
+    if rough:
+        return f"{digits(ratio, 2)}×"
+    return f"{ratio:.3f}×" if 0.9 <= ratio <= 1.1 else f"{digits(ratio)}×"
 
 
-def digits(value: float) -> str:
+def digits(value: float, significant: int = 3) -> str:
     """Three significant digits as a plain number: 0.0123, 1.23, 12.3, 123, 12300."""
     if value == 0:
         return "0"
     if abs(value) >= LARGEST_PLAIN:
         return f"{value:.2e}"
     exponent = math.floor(math.log10(abs(value)))
-    rounded = round(value, 2 - exponent)
+    last = significant - 1
+    rounded = round(value, last - exponent)
     exponent = math.floor(math.log10(abs(rounded))) if rounded else exponent
-    return f"{rounded:.{min(max(0, 2 - exponent), 12)}f}"
+    return f"{rounded:.{min(max(0, last - exponent), 12)}f}"
 
 
 def _absent(value: float | None) -> bool:

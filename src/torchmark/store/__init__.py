@@ -5,7 +5,7 @@ from torchmark.store.export import shareable_lines, write_export
 from torchmark.store.limits import find_limits, keep_limits
 from torchmark.store.lock import Holder, machine_lock
 from torchmark.store.named import load_runs
-from torchmark.store.places import StoredRun, find_run, home, list_runs, new_header, new_path
+from torchmark.store.places import StoredRun, check_label, find_run, home, list_runs, new_header, new_path
 from torchmark.store.reader import completed, load, load_samples, read_header
 from torchmark.store.writer import RunWriter, check_writable
 
@@ -16,6 +16,7 @@ __all__ = [
     "RunWriter",
     "Sealed",
     "StoredRun",
+    "check_label",
     "check_writable",
     "completed",
     "examine",

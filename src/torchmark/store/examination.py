@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION, Fitting, Flaw, Result, RunHeader, Tuning
@@ -134,13 +135,13 @@ class _Reader:
                 self._count -= sum(map(len, samples.values()))
                 yield Account(number, line.result, samples)
             case Concluded():
-                if (line.tuning is None) == (line.fitting is None):
-                    yield Flaw("well-formed", number, "$", "a search concludes one thing")
+                if sum(each is not None for each in asdict(line).values()) != 1:
+                    yield Flaw("well-formed", number, "$", "a study concludes one thing")
                 yield from self._check_tuning(number, line.tuning) if line.tuning else ()
                 yield from self._check_fitting(number, line.fitting) if line.fitting else ()
             case Checksum():
                 if line.sha256 != self._digest.hexdigest():
-                    yield Flaw("well-formed", number, "$.sha256", "the lines before it are not those that were written")
+                    yield Flaw("well-formed", number, "$.sha256", "wrong checksum: the lines before it have changed")
         self.told_of_end = isinstance(line, Checksum)
         self.sealed = isinstance(line, Checksum) and line.sha256 == self._digest.hexdigest()
         self._digest.update(raw)
@@ -159,7 +160,7 @@ class _Reader:
         known = [value for value in (tuning.low, tuning.gain, tuning.high) if value is not None]
         if known and (len(known) < 3 or known != sorted(known)):
             yield Flaw("consistent", number, "$.tuning.gain", "it is outside of its own interval")
-        if known and tuning.winner == tuning.case:
+        if known and tuning.winner == tuning.case and tuning.unconfirmed is None:
             yield Flaw("consistent", number, "$.tuning.winner", "a gain of the default over itself")
 
     def _check_fitting(self, number: int, fitting: Fitting) -> Iterator[Flaw]:

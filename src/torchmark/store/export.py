@@ -47,7 +47,7 @@ def write_export(path: str | Path, target: str | Path) -> int:
     except FileExistsError as error:
         raise StoreError(f"{target} is there already", "Choose another name with -o") from error
     except OSError as error:
-        raise explained(target, error) from error
+        raise explained(target, error, "Choose another place with -o") from error
     try:
         with file:
             size = file.write(first) + sum(map(file.write, lines))
@@ -55,5 +55,5 @@ def write_export(path: str | Path, target: str | Path) -> int:
             os.fsync(file.fileno())
     except OSError as error:
         target.unlink(missing_ok=True)
-        raise explained(target, error) from error
+        raise explained(target, error, "Choose another place with -o") from error
     return size

@@ -11,7 +11,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Fitting, Name, Real, Result, RunHeader, Text, Tuning, Whole
+from torchmark.records import (
+    SCHEMA_VERSION,
+    Fitting,
+    Limiting,
+    Live,
+    Name,
+    Real,
+    Result,
+    RunHeader,
+    Text,
+    Tuning,
+    Whole,
+)
 from torchmark.store.shareable import shareable
 from torchmark.store.upgrade import upgrade_line
 
@@ -65,6 +77,12 @@ class Concluded(Struct, frozen=True, tag_field="kind", tag="concluded"):
 
     tuning: Tuning | None = None
     fitting: Fitting | None = None
+    limiting: Limiting | None = None
+    live: Live | None = None
+
+
+class Ended(Struct, frozen=True, tag_field="kind", tag="ended"):
+    """The run ended in order, so nothing is left to be measured unless more is asked for."""
 
 
 class Checksum(Struct, frozen=True, tag_field="kind", tag="checksum"):
@@ -73,7 +91,7 @@ class Checksum(Struct, frozen=True, tag_field="kind", tag="checksum"):
     sha256: Name
 
 
-Line = Header | Started | Samples | Finished | Spread | Concluded | Checksum
+Line = Header | Started | Samples | Finished | Spread | Concluded | Ended | Checksum
 
 
 class RunName(Struct, frozen=True):

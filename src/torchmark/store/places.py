@@ -21,6 +21,7 @@ from torchmark.records import Machine, RunHeader
 from torchmark.store.lines import RunName
 from torchmark.store.reader import read_header, read_name
 
+_LAST = r"last(?:~([0-9]{1,6}))?"
 _SHOWN = 10  # candidates that an error lists
 
 
@@ -69,14 +70,22 @@ def list_runs() -> tuple[StoredRun, ...]:
 def find_run(text: str) -> Path:
     """The file that a person means: a path, `last`, `last~1`, a label, or the beginning of an id.
 
-    A publication comes before labels and has no file: `load_runs` gives its runs.
+    What is published has no file: `load_runs` gives its runs.
     """
+    found = find_stored(text)
+    if found is None:
+        raise UsageError(f"'{text}' is published and has no run file", "`torchmark runs` lists the runs that are here")
+    return found
+
+
+def find_stored(text: str) -> Path | None:
+    """The file of a run, or None where a publication or one of its machines is meant."""
     if _is_file(text):
         return Path(text)
-    if is_publication(text):
-        raise UsageError(f"'{text}' is published and has no run file", "`torchmark runs` lists the runs that are here")
+    if text.partition("/")[0] in publications.names():
+        return None
     runs = _named_runs()
-    back = re.fullmatch(r"last(?:~([0-9]{1,6}))?", text)
+    back = re.fullmatch(_LAST, text)
     if back:
         return _from_last([path for path, _ in runs], int(back[1] or 0))
     labelled = [(path, name) for path, name in runs if name.label == text]
@@ -87,13 +96,29 @@ def find_run(text: str) -> Path:
         raise _ambiguous(text, [name for _, name in named])
     if os.sep in text or text.endswith(".jsonl"):
         raise UsageError(f"there is no file '{text}'", "`torchmark runs` lists the runs that are here")
-    names = [each for _, name in runs for each in (name.label, name.id) if each]
-    raise UnknownName("run", text, ["last", *names[: 2 * _SHOWN], *publications.names()])
+    if publications.find_hardware(text):
+        return None
+    raise _unknown(text, [each for _, name in runs for each in (name.label, name.id) if each])
 
 
-def is_publication(text: str) -> bool:
-    """Whether a publication or one of its machines is named; a file of that name comes first."""
-    return text.partition("/")[0] in publications.names() and not _is_file(text)
+def check_label(label: str) -> None:
+    """Refuse a label by which `find_run` could never find its run."""
+    if not label.strip() or label.startswith("-"):
+        raise UsageError(f"'{label}' is not a label", "Use a short name, such as after-upgrade")
+    if re.fullmatch(_LAST, label) or _letters(label) in _published_names():
+        raise UsageError(f"'{label}' already means another run, so it cannot be a label", "Choose another name")
+    if "/" in label or os.sep in label or label.endswith(".jsonl") or _is_file(label):
+        raise UsageError(f"'{label}' means a file, so it cannot be a label", "Choose a name without slash or .jsonl")
+
+
+def _published_names() -> set[str]:
+    found = [publications.find_publication(name) for name in publications.names()]
+    return {_letters(name) for each in found for name in (each.name, *(machine.name for machine in each.machines))}
+
+
+def _letters(name: str) -> str:
+    """A name however it is spaced and capitalised."""
+    return re.sub(r"[^a-z0-9]", "", name.casefold())
 
 
 def _data_folder() -> Path:
@@ -158,6 +183,14 @@ def _from_last(paths: list[Path], back: int) -> Path:
     if back >= len(paths):
         raise UsageError(f"'last~{back}' is further back than the first run", f"The oldest is last~{len(paths) - 1}")
     return paths[back]
+
+
+def _unknown(text: str, names: list[str]) -> UnknownName:
+    """Published machines are many: only the one that is nearly it is suggested."""
+    import difflib  # costs start-up time that only a mistake should pay
+
+    near = difflib.get_close_matches(text, publications.hardware_titles(), n=1)
+    return UnknownName("run", text, ["last", *names[: 2 * _SHOWN], *publications.names(), *near])
 
 
 def _ambiguous(text: str, names: list[RunName]) -> UsageError:

@@ -6,10 +6,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from torchmark.errors import StoreError, UsageError
-from torchmark.records import MOST_CASES, Estimate, Fitting, Result, Run, RunHeader, Tuning, parse_case
+from torchmark.records import MOST_CASES, Estimate, Result, Run, RunHeader, parse_case
 from torchmark.store.lines import (
     FILE_BYTES,
     HEADER_BYTES,
@@ -18,6 +18,7 @@ from torchmark.store.lines import (
     SAMPLES_BYTES,
     Checksum,
     Concluded,
+    Ended,
     Finished,
     Header,
     Line,
@@ -50,8 +51,8 @@ class _Story:
         self.samples: dict[str, ProcessSamples] = {}
         self.settled: dict[str, ProcessSamples] = {}  # the samples that the last `finished` line speaks of
         self.spread: float | None = None
-        self.tuning: Tuning | None = None
-        self.fitting: Fitting | None = None
+        self.concluded = Concluded()
+        self.ended = False
         self.problems: list[str] = []
         self._weights: dict[str, int] = {}  # of the results that count so far
         self._weight = self._sample_count = 0
@@ -63,7 +64,7 @@ class _Story:
                     raise damaged(path, number, "a second header")
                 self.header = line.header
             case Started():
-                self.running[line.case] = line.process
+                self.running[line.case], self.ended = line.process, False
                 self.began.setdefault(line.case, number)
             case Samples():
                 self.samples.setdefault(line.case, {})[line.process] = line.samples_s
@@ -72,7 +73,9 @@ class _Story:
             case Spread():
                 self.spread = line.process_spread
             case Concluded():
-                self.tuning, self.fitting = line.tuning or self.tuning, line.fitting or self.fitting
+                self.concluded = line
+            case Ended():
+                self.ended = True
             case Checksum():
                 pass  # `torchmark check` looks at it
 
@@ -115,8 +118,8 @@ def load(path: str | Path, samples: bool = False) -> Run:
         results=tuple(results),
         process_spread=story.spread,
         problems=(*story.problems, *_unfinished(story)),
-        tuning=story.tuning,
-        fitting=story.fitting,
+        **asdict(story.concluded),
+        ended=story.ended,
     )
 
 

@@ -15,23 +15,35 @@ from types import TracebackType
 from msgspec.structs import replace
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Fitting, Result, RunHeader, Tuning
-from torchmark.store.lines import Checksum, Concluded, Finished, Header, Line, Samples, Spread, Started, encode_line
+from torchmark.records import SCHEMA_VERSION, Conclusion, Result, RunHeader
+from torchmark.store.lines import (
+    Checksum,
+    Concluded,
+    Ended,
+    Finished,
+    Header,
+    Line,
+    Samples,
+    Spread,
+    Started,
+    encode_line,
+)
 from torchmark.store.reader import read_header, sound_bytes
 
 FREE_BYTES = 16 << 20  # a long run with all its samples
 
+_ELSEWHERE = "Choose another place with --out, or set TORCHMARK_HOME to a folder that you can write to"
 _CURES = {
     errno.ENOSPC: "Free some space, or choose another place with --out",
     errno.EDQUOT: "Free some of your quota, or choose another place with --out",
     errno.EFBIG: "Lift the limit on file sizes (ulimit -f), or choose another place with --out",
-    errno.EROFS: "Choose another place with --out, or set TORCHMARK_HOME to a folder that can be written",
-    errno.EACCES: "Choose another place with --out, or set TORCHMARK_HOME to a folder of yours",
-    errno.EPERM: "Choose another place with --out, or set TORCHMARK_HOME to a folder of yours",
-    errno.EEXIST: "Choose another name with --out, or go on with that run: --resume",
+    errno.EROFS: _ELSEWHERE,
+    errno.EACCES: _ELSEWHERE,
+    errno.EPERM: _ELSEWHERE,
+    errno.ENOENT: _ELSEWHERE,
+    errno.EEXIST: "Choose another name with --out, or continue that run with --resume",
     errno.EISDIR: "Name a file, not a folder",
-    errno.ENOTDIR: "A part of the path is a file: choose another place with --out",
-    errno.ENOENT: "Start a new run without --resume",
+    errno.ENOTDIR: f"A part of the path is a file. {_ELSEWHERE}",
 }
 
 
@@ -51,7 +63,7 @@ class RunWriter:
         path = Path(path)
         first = encode_line(Header(SCHEMA_VERSION, header))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(path.parent)
             writer = cls(path, os.open(path, _flags() | os.O_CREAT | os.O_EXCL, 0o644), 0)
         except OSError as error:
             raise explained(path, error) from error
@@ -79,7 +91,7 @@ class RunWriter:
             _check_space(path)
             descriptor = os.open(path, _flags())
         except OSError as error:
-            raise explained(path, error) from error
+            raise explained(path, error, "Make it writable, or start a new run without --resume") from error
         writer = cls(path, descriptor, length)
         try:
             os.ftruncate(descriptor, length)
@@ -107,12 +119,13 @@ class RunWriter:
         """How far fresh processes of this machine differ."""
         self._write(Spread(process_spread))
 
-    def concluded(self, conclusion: Tuning | Fitting) -> None:
-        """What a search came to."""
-        if isinstance(conclusion, Tuning):
-            self._write(Concluded(tuning=conclusion))
-        else:
-            self._write(Concluded(fitting=conclusion))
+    def concluded(self, conclusion: Conclusion) -> None:
+        """What a study came to."""
+        self._write(Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
+
+    def ended(self) -> None:
+        """All that the run was to measure is there."""
+        self._write(Ended())
 
     def seal(self) -> None:
         """A checksum of all that is there, so that an accident on the file's way to somebody can be told."""
@@ -173,7 +186,7 @@ def check_writable(path: str | Path) -> None:
     try:
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         with tempfile.TemporaryFile(dir=path.parent) as probe:
             probe.write(bytes(4096))
             probe.flush()
@@ -207,7 +220,14 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def explained(path: Path, error: OSError) -> StoreError:
+def explained(path: Path, error: OSError, cure: str | None = None) -> StoreError:
     """Why a file cannot be written, and what to do about it."""
-    cure = _CURES.get(error.errno or 0, "Check the disk, or choose another place with --out")
-    return StoreError(f"cannot write {path}: {error.strerror or error}", cure)
+    usual = _CURES.get(error.errno or 0, "Check the disk, or choose another place with --out")
+    return StoreError(f"cannot write {path}: {error.strerror or error}", cure or usual)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:  # the folder's name is that of a file
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error

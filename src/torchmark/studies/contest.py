@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.analyze.grades import is_contended
 from torchmark.analyze.tuning import Round
 from torchmark.measure.elsewhere import Elsewhere, ProcessFailed
 from torchmark.measure.forked import open_side
@@ -33,6 +35,7 @@ SURELY_TOO_SLOW = 9.0  # times the best: no disturbance makes so much of a long 
 QUICK_STEP_S = 0.2  # one step that is shorter says little, and to let it play costs little
 LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
 MOST_TURNS = 60
+LEAST_ANSWER_S = 1.0  # that is waited for an answer at the end of the budget
 
 Listen = Callable[[str, Phase], None]
 Opening = Callable[[str, Case, float, Listen], Elsewhere]
@@ -46,6 +49,7 @@ class Terms(Struct, frozen=True):
     seed: int = 0
     data: str | None = None
     compile_cache: str | None = None
+    deadline: float = math.inf  # of the monotonic clock: no answer is waited for any longer
 
 
 class Contestant:
@@ -85,6 +89,7 @@ class Arena:
         self._params: dict[str, Value] | None = None
         self.results: dict[str, list[Result]] = {}  # by case, one for each process
         self.cases: dict[str, Case] = {}
+        self.entry_s: dict[str, float] = {}  # how long it took to prepare a case, the last time
 
     def __enter__(self) -> Arena:
         return self
@@ -95,20 +100,23 @@ class Arena:
             contestant.side.close()
         self._inside.clear()
 
-    def enter(self, case: Case, spared: bool = False) -> bool:
+    def enter(self, case: Case, spared: bool = False, until: float = math.inf) -> bool:
         """Prepare it in a new process; says whether it may play. One that is much too slow is dropped at once, unless
-        it is known to be slow and wanted all the same."""
-        self.cases[case.text] = case
-        side = self._open(case.text, case, self._terms.timeout_s, self._listen)
+        it is known to be slow and wanted all the same; one that takes too long, when the time is up."""
+        self.cases[case.text], began = case, time.monotonic()
+        left_s = max(min(self._terms.deadline, until) - began, LEAST_ANSWER_S)
+        side = self._open(case.text, case, min(self._terms.timeout_s, left_s), self._listen)
         try:
             contestant = self._prepare(case, side, spared)
         except ProcessFailed as failure:
             side.close()
-            self._keep(case, failure.result)
+            self._keep(case, _late(failure.result) if left_s < self._terms.timeout_s else failure.result)
             return False
         except BaseException:
             side.close()
             raise
+        finally:
+            self.entry_s[case.text] = time.monotonic() - began
         if contestant is None:
             return False
         self._inside[case.text] = contestant
@@ -163,16 +171,19 @@ class Arena:
 
     def _drop(self, case: Case, side: Elsewhere, stepped: Stepped, times: float) -> None:
         reason = f"dropped: in its first warm step, of {stepped.step_s:.3g} s, "
-        reason += f"an item took {times:.3g} times as long as with the best"
+        reason += f"it was {1 / times:.2g}× as fast as the best"
         self._keep(case, Result(case, "skipped", reason=reason, phases_s={"first step": stepped.first_s}))
         side.close()
 
     def play(self, names: Sequence[str]) -> Round:
-        """One round: a turn for each of them, in random order. One that fails is out of it, and out of the arena."""
+        """One round: a turn for each of them, in random order, as long as there is time. One that fails is out of it,
+        and out of the arena."""
         field = [self._inside[name] for name in names if name in self._inside]
         block_size = max((each.prepared.block_size for each in field), default=1)
         taken = {}
         for each in self._random.sample(field, len(field)):
+            if time.monotonic() > self._terms.deadline:
+                break
             try:
                 taken[each.case.text] = each.turn(block_size)
             except ProcessFailed as failure:
@@ -187,6 +198,11 @@ class Arena:
     def step_s(self, name: str) -> float:
         """About how long a step of one that is inside takes."""
         return self._inside[name].prepared.step_s
+
+    def was_contended(self, name: str) -> bool:
+        """Whether other programs were busy while its last process had its turns."""
+        last = self.results[name][-1]
+        return last.estimate is not None and is_contended(last.estimate)
 
     def leave(self, name: str) -> None:
         """Let it sum up what its turns have shown, and end it."""
@@ -208,6 +224,13 @@ class Arena:
     def _keep(self, case: Case, result: Result) -> None:
         self.results.setdefault(case.text, []).append(result)
         self._kept(case.text)
+
+
+def _late(result: Result) -> Result:
+    """One whose answer the budget did not allow to wait for is no failure."""
+    if result.status != "timeout":
+        return result
+    return replace(result, status="skipped", reason="the budget was spent. Give it more time with --budget")
 
 
 def _dropped(result: Result, patience_s: float | None) -> Result:

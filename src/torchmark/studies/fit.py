@@ -20,10 +20,12 @@ from torchmark.analyze.fitting import (
     Fitted,
     Probe,
     bracket,
+    doubtful,
     fit_memory,
     most_efficient,
     next_contender,
     next_size,
+    rate_center_s,
     usual_step,
 )
 from torchmark.analyze.roofline import NONE, Ceilings, with_peak
@@ -139,10 +141,9 @@ class Study:
         whole = with_peak(combine_results(tried) if len(tried) > 1 else tried[0], self._request.ceilings)
         whole = replace(whole, cautions=cautions_of(whole))
         peaks = tuple(peak for peak in map(_peak, tried) if peak is not None)
-        rate = None
-        if whole.status == "ok" and whole.estimate and whole.work and whole.estimate.center_s > 0:
-            rate = self._amount(size, whole.work) / whole.estimate.center_s
-        return Probe(size, whole.status == "ok", whole, peaks, rate, len(tried))
+        center_s, doubt = rate_center_s(whole) if whole.status == "ok" and whole.processes else (0.0, "")
+        rate = self._amount(size, whole.work) / center_s if whole.work and center_s > 0 else None
+        return Probe(size, whole.status == "ok", whole, peaks, rate, len(tried), doubt if rate else "")
 
     def _amount(self, size: int, work: Work) -> float:
         """What a step is worth: items, or the things that a size of an item counts."""
@@ -162,7 +163,7 @@ class Study:
         result = result_of(case, self._launcher.run(job, self._request.timeout_s, self._listen))
         held = _peak(result)
         if result.status == "ok" and held is not None and held > self.limit_bytes:
-            reason = f"its peak of {held / 1e9:.3g} GB is above the limit of {self.limit_bytes / 1e9:.3g} GB"
+            reason = f"its peak of {held / 1e9:.3g} GB is above the limit"
             return replace(result, status="oom", reason=reason)
         return result
 
@@ -172,6 +173,7 @@ class Study:
         lowest, highest = self._range
         fits, _ = bracket(probes, lowest, highest)
         largest = fits if fits >= lowest else None
+        fitting = [probe for probe in probes if probe.size <= (largest or 0)]
         unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
         unit = COUNTED.get(self._request.parameter, unit)
         return Fitted(
@@ -182,7 +184,7 @@ class Study:
             bound=self._bound or "interrupted",
             step=self._request.step or usual_step(largest or 1),
             largest=largest,
-            efficient=most_efficient([probe for probe in probes if probe.size <= (largest or 0)]),
+            efficient=None if doubtful(fitting) else most_efficient(fitting),
             model=fit_memory(probes),
             duration_s=time.monotonic() - self._began,
         )

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.cautions import cautions_of
-from torchmark.analyze.roofline import NO_FAST_PATH, ceilings_of, with_peak
+from torchmark.analyze.roofline import NO_FAST_PATH, ceilings_of, is_ceiling, split_disturbed, with_peak
 from torchmark.analyze.summary import combine_results
 from torchmark.measure.cases import check_case
 from torchmark.measure.launch import Ended, Launcher
@@ -95,13 +95,13 @@ class Limits:
 
     def _multiply(self, device: DeviceInfo, probe: Case) -> Iterator[Event]:
         """Square products that double in size as long as that pays, then a skinny one."""
-        last = yield from self._measure(probe)
+        last = yield from self._measure_calmly(probe)
         rescued = without_missing_instructions(last)
         if rescued:
             probe, last = rescued, (yield from self._measure(rescued))
         size, best, best_rate = FIRST_SIZE, 0, 0.0
         while not self._request.tiny and self._is_worthwhile(last, device, size):
-            last = yield from self._measure(_resized(probe, size=size))
+            last = yield from self._measure_calmly(_resized(probe, size=size))
             rate, wanted_rate = flops_of(last), GAIN * best_rate
             if rate > best_rate:
                 best, best_rate = size, rate
@@ -153,17 +153,34 @@ class Limits:
     def _compared(self) -> Iterator[Event]:
         """In the end every case is held against the best of all, so that a report can draw the roof they make."""
         combined = [combine_results(results) for text, results in self._results.items() if text not in self._doubted]
-        ceilings = ceilings_of(combined)
+        ceilings = ceilings_of(split_disturbed(combined)[0])
         for result in combined:
             compared = with_peak(result, ceilings)
             if compared.peak:
                 yield Revised(replace(compared, cautions=cautions_of(compared)))
 
     def _repeat(self) -> Iterator[Event]:
-        """Fresh processes of one case differ, and the machine can do what the best of them does."""
+        """Disturbed cases first: without them there is no ceiling. Then more fresh processes of the best cases: they
+        differ, and the machine can do what the best of them does."""
+        for results in list(self._results.values()):
+            for _ in range(TRIES - len(results)):
+                if self._is_disturbed(results):
+                    yield from self._measure(results[0].case)
         for text, processes in self._best.items():
             while len(self._results[text]) < processes and self._left_s > ENDING_S:
                 yield from self._measure(self._results[text][0].case)
+
+    def _measure_calmly(self, case: Case) -> Found:
+        """Once more where it was disturbed: a product that looks slow would end the search for the best size."""
+        result = yield from self._measure(case)
+        if self._is_disturbed(self._results[case.text]):
+            result = yield from self._measure(case)
+        return result
+
+    def _is_disturbed(self, results: Sequence[Result]) -> bool:
+        """Whether there is a figure that was disturbed, and time to measure again."""
+        combined = combine_results(results)
+        return self._left_s > ENDING_S and combined.status == "ok" and not is_ceiling(combined)
 
     @property
     def _left_s(self) -> float:

@@ -46,7 +46,7 @@ from torchmark.studies.axes import NUMBERS, Axes, combinations, variations
 from torchmark.studies.contest import Arena, Kept, Listen, Opening, Terms
 
 ROUNDS = 2  # between two cuts of the field, and of a pair at least
-PAIRS, FEW_PAIRS, LEAST_PAIRS = 5, 4, 2  # of fresh processes that confirm the gain
+PAIRS, FEW_PAIRS = 5, 4  # of fresh processes that confirm the gain
 DEAR_PAIR_S = 10.0  # a pair that takes longer than this is repeated fewer times
 FEWER_ROUNDS = 2  # of a pair than in a live comparison: the gain is known to be large enough to be worth a look
 SEARCH_SHARE = 0.7  # of the budget: after that nobody new enters
@@ -88,15 +88,17 @@ class Search:
         listen: Listen = lambda *_: None,
         opening: Opening = open_side,
         kept: Kept = lambda _: None,
+        began: float | None = None,  # when the budget began to run
     ) -> None:
         self._request, self._tell, self._listen, self._open, self._kept = request, tell, listen, opening, kept
         self._rounds: list[Round] = []  # of the search
         self._settled: Settled | None = None  # once the winner was measured anew
-        self._began = time.monotonic()
+        self._disturbed = 0  # pairs that do not count
+        self._began = time.monotonic() if began is None else began
         self._leader = request.case
         self._remedies: dict[str, str] = {}  # instruction sets that a number format needs
         self._refused: set[str] = set()  # number formats that are of no use here
-        self._stopped: Literal["done", "budget", "interrupted"] = "interrupted"
+        self._stopped = "interrupted"  # or done, budget
         self._results: dict[str, list[Result]] = {}
         self._cases: dict[str, Case] = {}
 
@@ -120,7 +122,8 @@ class Search:
     def run(self) -> None:
         """Search, then confirm what was found."""
         with tempfile.TemporaryDirectory(prefix="torchmark-compiled-") as folder:
-            terms = Terms(self._request.timeout_s, self._request.seed, self._request.data, folder)
+            deadline = self._began + self._request.budget_s
+            terms = Terms(self._request.timeout_s, self._request.seed, self._request.data, folder, deadline)
             with Arena(terms, self._listen, self._open, self._kept) as arena:
                 self._results, self._cases = arena.results, arena.cases
                 self._stopped = "done"
@@ -136,8 +139,7 @@ class Search:
         default, settled = self._request.case, self._settled or Settled(self._request.case, self._leader)
         gain, found = settled.gain, settled.placed(scores(self._rounds))
         results = {text: self.result(text) for text in self._results}
-        refuted = gain is not None and not settled.is_confirmed
-        winner = default if refuted else settled.leader
+        winner = settled.leader if settled.is_confirmed else default
         same = winner if same_precision(winner, default) else best_at_precision(default, self._cases, found)
         return Tuned(
             default=default,
@@ -149,7 +151,8 @@ class Search:
             low=gain.low if gain else None,
             high=gain.high if gain else None,
             pairs=len(settled.pairs),
-            unconfirmed=settled.leader if refuted else None,
+            unconfirmed=settled.leader if settled.leader != winner else None,
+            disturbed=self._disturbed,
             same_precision_gain=seen_gain(default, same, found),
             contributions=contributions(default, winner, found) if {default.text, winner.text} <= found.keys() else (),
             break_even=find_break_even(default, winner, results, self._firsts(), found),
@@ -197,10 +200,10 @@ class Search:
         if not entered or (not arena.inside([incumbent.text]) and not self._enter(arena, incumbent)):
             return
         field, rounds = [incumbent.text, *entered], list[Round]()
-        while len(field) > 1:
+        while len(field) > 1 and not self._is_late():
             rounds += [arena.play(field) for _ in range(ROUNDS)]
             field = arena.inside(field)
-            if not field:
+            if not field or self._left_s <= 0:
                 break
             if len(field) == 2 and incumbent.text in field:
                 (challenger,) = (name for name in field if name != incumbent.text)
@@ -239,7 +242,7 @@ class Search:
             return True
         if case.dtype in self._refused or self._is_late():
             return False
-        if arena.enter(case):
+        if arena.enter(case, until=self._began + (1 + SEARCH_SHARE) / 2 * self._request.budget_s):
             return True
         failed = arena.results[case.text][-1]
         self._tell(News(case, "failed", reason=f"{failed.status}: {failed.reason}"))
@@ -267,23 +270,31 @@ class Search:
         return late
 
     def _confirm(self, arena: Arena) -> None:
-        """Pairs of fresh processes, as many as were decided on after the first, as far as the budget goes."""
+        """Pairs of fresh processes, as many as were decided on after the first, as far as the budget goes. One in which
+        other programs were busy does not count, and another takes its place."""
         default, winner = self._request.case, self._leader
         if winner.text == default.text:
             return
         found = scores(self._rounds)
         core = core_of(default, winner, found) if default.text in found else winner
         field = list({case.text: case for case in (default, core, winner)}.values())
-        bouts, due, longest_s = list[list[Round]](), PAIRS, 0.0
+        bouts, due, longest_s = list[list[Round]](), PAIRS, len(field) * arena.entry_s[default.text]
         try:
-            while len(bouts) < due and not (len(bouts) >= LEAST_PAIRS and self._left_s < longest_s):
+            while len(bouts) < due and self._disturbed < due:
+                if self._left_s < longest_s:
+                    self._stopped = "budget"
+                    break
                 began = time.monotonic()
                 self._tell(News(winner, "confirms", seen_gain(default, winner, scores(self._rounds))))
                 bout = self._bout(arena, field)
                 if not leads([bout], winner, default):
+                    self._stopped = "budget" if self._left_s <= 0 else self._stopped
                     break
-                bouts.append(bout)
-                longest_s = max(longest_s, time.monotonic() - began)
+                if any(map(arena.was_contended, (case.text for case in field))):
+                    self._disturbed += 1
+                else:
+                    bouts.append(bout)
+                longest_s = time.monotonic() - began
                 if len(bouts) == 1 and longest_s > DEAR_PAIR_S * len(field) / 2:
                     due = FEW_PAIRS
         finally:

@@ -28,9 +28,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0.05,
         help="How much slower a step may be, beyond what chance explains; default: 5%%.",
     )
+    group.addoption(
+        "--torchmark-allow-inconclusive",
+        action="store_true",
+        help="Pass where so small a difference would not be visible.",
+    )
     group.addoption("--torchmark-budget", metavar="SECONDS", type=float, default=5.0, help="For one step; default: 5.")
     group.addoption("--torchmark-label", metavar="NAME", default="pytest", help="Name of the run; default: pytest.")
     group.addoption("--torchmark-out", metavar="FILE", help="Where to keep the run; default: with the others.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A baseline that is not there is a mistake in the command, not in every test."""
+    against = config.getoption("--torchmark-against")
+    if against and not hasattr(config, "workerinput"):
+        from torchmark.errors import TorchmarkError
+        from torchmark.testing.baseline import find_baseline
+
+        try:
+            find_baseline(against, config.getoption("--torchmark-label"))
+        except TorchmarkError as error:
+            raise pytest.UsageError(f"--torchmark-against: {error}") from None
 
 
 @pytest.fixture
@@ -75,6 +93,7 @@ def _recorder(config: pytest.Config) -> Recorder:
         config.stash[_RECORDER] = Recorder(
             against=option("--torchmark-against"),
             limit=option("--torchmark-fail-if-slower"),
+            allow=option("--torchmark-allow-inconclusive"),
             budget_s=option("--torchmark-budget"),
             label=option("--torchmark-label"),
             out=option("--torchmark-out"),

@@ -8,43 +8,60 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from torchmark.analyze.comparison import Pair, compare_runs, find_slower
+from torchmark.analyze.comparison import Comparison, Pair, compare_runs
+from torchmark.analyze.gates import gate_runs
 from torchmark.devices import open_device
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.session import measure_spread
 from torchmark.records import Result, Run, RunHeader
 from torchmark.report import render
-from torchmark.store import RunWriter, find_run, home, load, new_header, new_path
+from torchmark.report.gates import complaints_of, gate_lines
+from torchmark.report.ratios import interval, speed
+from torchmark.store import RunWriter, home, load, new_header, new_path
+from torchmark.testing.baseline import find_baseline
 
 _WIDTH = 80
+_NO_BASELINE = "no baseline yet; this run becomes it"
 
 
 class Recorder:
     """All results so far; `run` is what was kept of them at the end."""
 
-    def __init__(self, against: str | None, limit: float, budget_s: float, label: str, out: str | None) -> None:
+    def __init__(
+        self, against: str | None, limit: float, allow: bool, budget_s: float, label: str, out: str | None
+    ) -> None:
         self.results: list[Result] = []
         self.run: Run | None = None
         self.budget_s = budget_s
-        self._against, self._limit, self._label, self._out = against, limit, label, out
+        self._against, self._limit, self._allow, self._label, self._out = against, limit, allow, label, out
+        path = find_baseline(against, label) if against is not None else None
+        self._stored = load(path) if path else None  # before this session's own run becomes the last one
         self._compared: list[str] = []
         self._owners: dict[tuple[str, str], str] = {}
         self._path: Path | None = None
 
     def add(self, result: Result) -> str:
-        """Take a result; says how much slower it is than the stored one, if it is by more than is allowed."""
+        """Take a result; says why its test fails, if it is too slow or that could not be seen."""
         self.results.append(result)
-        if self._against is None:
+        if self._stored is None:
             return ""
         now = Run(self._header([result]), (result,), self._spread)
-        comparison = compare_runs(self._stored, now)
-        for pair in comparison.pairs:
-            self._compared.append(f"{pair.case}: {_words(pair)}")
-        slower = [pair for pair in find_slower([comparison], self._limit) if isinstance(pair, Pair)]
+        return self._gate(result, compare_runs(self._stored, now))
+
+    def _gate(self, result: Result, comparison: Comparison) -> str:
+        """What was found goes into the summary; a new test has nothing that it could be slower than."""
+        case = result.case.text
         if not comparison.pairs:
-            reasons = [each.reason for each in comparison.unpaired if each.case == result.case.text]
-            self._compared.append(f"{result.case.text}: not compared, {reasons[0] if reasons else 'no partner'}")
-        return f"{slower[0].case} is slower than in {self._against}: {_words(slower[0])}" if slower else ""
+            reasons = [each.reason for each in comparison.unpaired if each.case == case and each.kind != "missing"]
+            self._compared.append(f"{case}: {f'not compared, {reasons[0]}' if reasons else _NO_BASELINE}")
+            return ""
+        gate = gate_runs([replace(comparison, unpaired=())], self._limit)
+        words = f"{case}: {_words(comparison.pairs[0])}"
+        self._compared.append(f"{words}, {gate.word}")
+        if gate.word == "PASS" or (gate.word == "INCONCLUSIVE" and self._allow):
+            return ""
+        why = gate_lines(gate, complaints_of(gate), "--torchmark-fail-if-slower")
+        return "\n".join([f"{words} against {self._against}", *why])
 
     def claim(self, case: str, device: str, node: str) -> bool:
         """Whether no other test has timed something under this name on this device."""
@@ -60,7 +77,7 @@ class Recorder:
                 for number, process in enumerate(result.processes):
                     writer.samples(result.case.text, number, process.samples_s)
                 writer.finished(result)
-            if self._against is not None and self._spread is not None:
+            if self._stored is not None and self._spread is not None:
                 writer.spread(self._spread)
         self.run = load(self._path)
 
@@ -70,6 +87,8 @@ class Recorder:
         assert self._path is not None
         name = self.run.header.id if self._path.parent == home() else self._path
         against = [f"Against {self._against}:", *(f"  {line}" for line in self._compared), ""] if self._compared else []
+        if self._stored is None:
+            against = [f"{_NO_BASELINE[0].upper()}{_NO_BASELINE[1:]}: pytest --torchmark-against {name}"]
         kept = f"Kept as {self.run.header.id}: torchmark show {name}"
         return "\n".join([render(self.run, "table", _WIDTH), *against, kept])
 
@@ -84,14 +103,10 @@ class Recorder:
         self._compared += compared
 
     @cached_property
-    def _stored(self) -> Run:
-        assert self._against is not None
-        return load(find_run(self._against))
-
-    @cached_property
     def _spread(self) -> float | None:
         """How far fresh processes differ here, which one process cannot know; a stored run of this machine may."""
         stored = self._stored
+        assert stored is not None
         if stored.process_spread is not None and replace(stored.header.machine, devices=()) == describe_machine():
             return stored.process_spread
         return measure_spread()
@@ -108,5 +123,4 @@ class Recorder:
 
 
 def _words(pair: Pair) -> str:
-    interval = f" ({pair.low:.2f} to {pair.high:.2f})" if pair.low is not None and pair.high is not None else ""
-    return f"{pair.ratio:.2f} times as long{interval}, {pair.verdict}"
+    return f"{speed(pair)} as fast ({interval(pair)}), {pair.verdict}"

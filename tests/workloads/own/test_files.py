@@ -96,6 +96,36 @@ def test_what_has_no_default_must_be_given(prepare: Prepare, models: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("body", "refused"),
+    [
+        ("return Net()", True),
+        ("return nn.Sequential(Net())", True),
+        ("net = Net()\n    return net.eval()", True),
+        ("return other()", True),
+        ("return Net(), torch.randn(2, 3)", False),
+        ("return both()", False),
+        ("pair = Net(), torch.randn(2, 3)\n    return pair", False),
+        ("net, rows = both()\n    return net, rows", False),
+        ("return library.build()", False),
+        ("def inner(): return Net()\n    return inner(), 1", False),
+        ("return make()", False),
+    ],
+)
+def test_a_function_without_an_example_input_is_refused_where_that_is_certain(
+    tmp_path: Path, body: str, refused: bool
+) -> None:
+    source = "class Net: pass\ndef other(): return Net()\ndef both(): return Net(), 1\n"
+    (tmp_path / "some.py").write_text(f"{source}def make():\n    {body}\n")
+    name = f"{tmp_path / 'some.py'}:make"
+    assert expand(Sweep([name], params={"input": ["float.3"]}))
+    if not refused:
+        assert expand(Sweep([name]))
+        return
+    with pytest.raises(UsageError, match="make needs --input"):
+        expand(Sweep([name]))
+
+
+@pytest.mark.parametrize(
     ("source", "member", "words"),
     [
         ("def make():\n  return (", "", "some.py, line 2: SyntaxError"),
@@ -121,7 +151,7 @@ def test_what_is_wrong_with_a_file_is_told_before_anything_is_measured(
     ("member", "params", "words"),
     [
         ("no_model", {}, "gives a int. It must return a torch.nn.Module"),
-        ("Dense", {}, "nobody says what goes into Dense"),
+        ("Dense", {}, "Dense needs --input, such as --input 'float32[8,3,224,224]'"),
         ("odd_input", {}, "the example input is a str"),
         ("uneven", {"batch": 5}, "the batch cannot be changed: the inputs are 3 and 4"),
     ],

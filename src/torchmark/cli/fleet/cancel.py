@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from torchmark.cli.fleet.engines import folder_argument, open_engine
-from torchmark.cli.output import emit
+from torchmark.cli.output import emit, hint
 
 PATIENCE_S, LOOK_S = 60.0, 0.5
 
@@ -33,4 +33,4 @@ def command(folder: Path) -> None:
         time.sleep(LOOK_S)  # so that their end is seen before the scheduler forgets it
     emit(f"cancelled {len(open_tasks)} of {len(fleet.tasks)} jobs")
     if open_tasks:
-        click.echo(f"Go on later: torchmark fleet run --resume {folder}", err=True)
+        hint(f"To continue later: torchmark fleet run --resume {folder}")

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from torchmark.cli.fleet.engines import ENGINES, USUAL_FOLDER, members, open_engine
 from torchmark.cli.fleet.following import follow
 from torchmark.cli.fleet.forwarding import FORWARDED, check_run, plain_arguments, team_arguments, team_sizes
-from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, hint, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
+from torchmark.cli.run_options import label_option
 from torchmark.cli.values import Duration
 from torchmark.errors import EXIT_COULD_NOT_RUN, EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 from torchmark.fleet.choice import choose
@@ -57,7 +58,7 @@ Examples:
 @click.option("--python", metavar="PATH", help="The interpreter on the nodes; default: the one that runs this.")
 @click.option("--setup", multiple=True, metavar="LINE", help="Shell to run on a node first: 'module load python'.")
 @click.option("--no-probe", "probing", flag_value=False, default=True, help="Do not try one node of each kind first.")
-@click.option("--label", help="A name for these runs; each adds its node.")
+@label_option(help="A name for these runs; each adds its node.")
 @click.option("--names", is_flag=True, help="Label runs with the names of nodes instead of kind and number.")
 @click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="FOLDER", help="Submit what is missing.")
 @click.option("--detach", is_flag=True, help="Submit and leave; `fleet status` tells how it goes.")
@@ -170,13 +171,13 @@ def _attend(engine: Engine, folder: FleetFolder, fleet: Fleet, options: dict[str
     """Show how it goes until it ends, and then everything that came of it."""
     observer = Observer(folder, engine)
     if options["detach"]:
-        click.echo(f"Submitted. See how it goes: torchmark fleet status {folder.path}", err=True)
+        hint(f"Submitted. Follow it: torchmark fleet status {folder.path}")
         return EXIT_FINE
     try:
         follow(lambda: observer.look(fleet.tasks), lambda standings: _give_up(engine, folder, fleet, standings))
     except KeyboardInterrupt:
-        hint = f"torchmark fleet status {folder.path}, or end them: torchmark fleet cancel {folder.path}"
-        click.echo(f"The jobs go on. See how: {hint}", err=True)
+        hint(f"The jobs continue. Follow them: torchmark fleet status {folder.path}")
+        hint(f"To end them: torchmark fleet cancel {folder.path}")
         raise
     standings = observer.look(fleet.tasks)
     emit(render_gathered(gather(members(standings)), options["format"], terminal_width(), use_color()))
@@ -200,7 +201,7 @@ def _give_up(engine: Engine, folder: FleetFolder, fleet: Fleet, standings: Seque
 def _conclude(standings: Sequence[Standing], folder: FleetFolder) -> int:
     if any(each.state != "done" for each in standings):
         longer = " with more --time" if any(each.state == "time-limit" for each in standings) else ""
-        click.echo(f"Not all was measured. Go on{longer}: torchmark fleet run --resume {folder.path}", err=True)
+        hint(f"Not everything was measured. Continue{longer}: torchmark fleet run --resume {folder.path}")
         return EXIT_COULD_NOT_RUN
     if not any(result.status == "ok" for each in standings if each.run for result in each.run.results):
         return EXIT_NOTHING_MEASURED

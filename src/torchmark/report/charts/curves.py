@@ -1,4 +1,4 @@
-"""Speed against a parameter that was swept: where more batch or more threads stop to pay."""
+"""Speed over a swept parameter, such as the batch or the number of threads."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _x(panel: Panel) -> altair.X:
 
 
 def _y_scale(panel: Panel) -> altair.Scale:
-    """From zero; in powers where the lowest curve would lie flat on the ground beside the highest."""
+    """From zero; logarithmic where the lowest curve would otherwise look flat next to the highest."""
     import altair as alt
 
     highest = [max(point.rate for point in curve.points) for curve in panel.curves]

@@ -17,7 +17,7 @@ from torchmark.report.charts.series import devices_of, full_name, run_names, var
 from torchmark.report.draw import QUIET, SURFACE, WIDTH, Chart
 
 Naming = Callable[[Case], str]
-SHADES = {"faster": "var(--good)", "slower": "var(--bad)", "same": QUIET, "unsure": QUIET}
+SHADES = {"faster": "var(--good)", "slower": "var(--bad)", "same": QUIET, "similar": QUIET, "unsure": QUIET}
 _NARROWEST = 1.25  # the scale reaches at least from 1/1.25 to 1.25
 
 
@@ -79,13 +79,13 @@ def _panel(title: str, pairs: Sequence[Pair], mean: Family | None, name: Naming)
 
 def _ratio(pair: Pair, name: str) -> Ratio:
     value, low, high = _speeds(pair)
-    known = pair.low is not None
+    known = pair.low is not None or pair.assumed is not None
     return Ratio(
         label=name,
         value=value,
         low=low,
         high=high,
-        figure=f"{units.factor(value)} {pair.verdict if known else ''}".strip(),
+        figure=f"{units.factor(value, rough=pair.assumed is not None)} {pair.verdict if known else ''}".strip(),
         about=f"{name}: {_factor(pair)}",
         color=SHADES[pair.verdict],
         sure=pair.verdict != "unsure",
@@ -93,10 +93,10 @@ def _ratio(pair: Pair, name: str) -> Ratio:
 
 
 def _factor(row: Pair | Family) -> str:
-    """1.43x the speed (1.40x to 1.46x), faster"""
+    """1.43× as fast (1.40× to 1.46×), faster"""
     value, low, high = _speeds(row)
     interval = f" ({units.factor(low)} to {units.factor(high)}), {row.verdict}" if row.low is not None else ""
-    return f"{units.factor(value)} the speed{interval}"
+    return f"{units.factor(value)} as fast{interval}"
 
 
 def _speeds(row: Pair | Family) -> tuple[float, float, float]:

@@ -1,23 +1,27 @@
-"""The roofline: what results get out of a device, below the roof that its bandwidth and its arithmetic make."""
+"""The roofline: the FLOP/s of results below the limits of their device's bandwidth and arithmetic."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from torchmark.records import Bound, Result
 from torchmark.report import figures, units
+from torchmark.report.charts.labels import Box, Plot, along, around
 from torchmark.report.charts.scales import factor_ticks
 from torchmark.report.charts.series import Series, color, full_name, is_measured
 from torchmark.report.draw import QUIET, TEXT, WIDTH, Chart
 
 BOUNDS: tuple[str, ...] = get_args(Bound)
-_HEIGHT = 250
-_LINE = 13  # pixels that a line of text takes
+_WIDTH, _HEIGHT = WIDTH - 40, 250
+_DOT = 10.0  # the width of a point, in pixels
+_LABEL = 30  # letters
+_STEP = 3.0  # pixels between the places that a line is seen at
 
 
 class Point(Struct, frozen=True):
@@ -27,6 +31,7 @@ class Point(Struct, frozen=True):
     rate: float
     share: float  # of the roof above it
     bound: str
+    name: str
     about: str
 
 
@@ -41,7 +46,7 @@ class Roof(Struct, frozen=True):
 
 
 class Panel(Struct, frozen=True):
-    """One device with its roofs and what was measured below them."""
+    """One device with its limits and the results below them."""
 
     title: str
     roofs: tuple[Roof, ...]
@@ -52,7 +57,21 @@ class Panel(Struct, frozen=True):
     @property
     def about(self) -> str:
         close = sum(point.share >= 0.5 for point in self.points)
-        return f"{len(self.points)} results, {close} of them at half of the roof or more."
+        limits = ", ".join(roof.name for roof in self.roofs)
+        return f"{close} of {len(self.points)} results reach at least half of their limit. Limits: {limits}."
+
+    def pixel(self, x: float, y: float) -> tuple[float, float]:
+        """Where a point is drawn, from the upper left corner."""
+        right = math.log(x / self.low[0]) / math.log(self.high[0] / self.low[0])
+        up = math.log(y / self.low[1]) / math.log(self.high[1] / self.low[1])
+        return _WIDTH * right, _HEIGHT * (1 - up)
+
+    def point_at(self, x: float, y: float) -> tuple[float, float]:
+        """The values at a pixel."""
+        return (
+            self.low[0] * math.pow(self.high[0] / self.low[0], x / _WIDTH),
+            self.low[1] * math.pow(self.high[1] / self.low[1], 1 - y / _HEIGHT),
+        )
 
 
 def find_panels(series: Sequence[Series]) -> tuple[Panel, ...]:
@@ -68,7 +87,8 @@ def _is_shown(result: Result) -> bool:
 
 
 def _panel(series: Series, results: Sequence[Result]) -> Panel:
-    points = tuple(map(_point, results))
+    often = Counter(result.case.workload for result in results)
+    points = tuple(_point(result, alone=often[result.case.workload] == 1) for result in results)
     flops = {each.case.dtype: each.peak.flops_per_s for each in results if each.peak and each.peak.flops_per_s}
     paths = [each.peak.bytes_per_s for each in results if each.peak and each.peak.bytes_per_s]
     slow, fast, most = min(paths), max(paths), max(flops.values())
@@ -89,59 +109,49 @@ def _slope(name: str, bandwidth: float, most: float, low: tuple[float, float]) -
     return Roof(f"{name} {units.bandwidth(bandwidth)}", start, most / bandwidth, start * bandwidth, most)
 
 
-def _point(result: Result) -> Point:
+def _point(result: Result, alone: bool) -> Point:
     work, peak, rate = result.work, result.peak, figures.step_flops(result)
     assert work is not None
     assert peak is not None
     assert rate is not None
     intensity = (work.flops or 0.0) / (work.bytes or 1.0)
     said = f"{units.arithmetic(rate)} at {units.digits(intensity)} FLOP/byte"
-    about = f"{full_name(result.case)}: {units.percent(peak.share)} of peak, bound by {peak.bound}; {said}"
-    return Point(intensity, rate, peak.share, peak.bound, about)
+    name = full_name(result.case)
+    about = f"{name}: {units.percent(peak.share)} of peak, bound by {peak.bound}; {said}"
+    return Point(intensity, rate, peak.share, peak.bound, result.case.workload if alone else name, about)
 
 
 def draw_panel(panel: Panel) -> Chart:
-    """Both axes in powers of ten: roofs as lines with their names, results as points by what bounds them."""
+    """Both axes are logarithmic: limits as lines, results as points coloured by what bounds them."""
     import altair as alt
 
     x_scale = alt.Scale(type="log", domain=[panel.low[0], panel.high[0]], nice=False)
     y_scale = alt.Scale(type="log", domain=[panel.low[1], panel.high[1]], nice=False)
     x_axis = alt.Axis(title="FLOP per byte", format="~g", values=_ticks(x_scale.domain), grid=False)
-    y_axis = alt.Axis(title="FLOP/s", format="~s", values=_ticks(y_scale.domain), domain=False, ticks=False)
+    y_axis = alt.Axis(title="FLOP/s", format="~s", values=_ticks(y_scale.domain), grid=False)
     x, y = alt.X("x:Q", scale=x_scale, axis=x_axis), alt.Y("y:Q", scale=y_scale, axis=y_axis)
     used = [bound for bound in BOUNDS if any(point.bound == bound for point in panel.points)]
     shades = [color(BOUNDS.index(bound)) for bound in used]
     legend = alt.Legend(orient="bottom", columns=4, title=None, symbolOpacity=1)
     lines = alt.Chart(alt.NamedData("roofs")).mark_line(color=QUIET, strokeWidth=1.5, aria=False)
-    # Beside their lines, not on them.
-    places: dict[str, tuple[Literal["left", "right"], int]] = {
-        "flat": ("right", 0),
-        "slope": ("left", 8),
-        "steeper": ("right", -6),
-    }
-    names = [
-        alt.Chart(alt.NamedData(name)).mark_text(align=align, dx=away, fontSize=11, color=TEXT, aria=False)
-        for name, (align, away) in places.items()
-    ]
+    names = alt.Chart(alt.NamedData("labels")).mark_text(fontSize=11, aria=False)
     dots = alt.Chart(alt.NamedData("points")).mark_point(filled=True, size=60, opacity=0.9)
     marks = alt.layer(
         lines.encode(x=x, y=y, detail=alt.Detail("roof:N")),
-        *(name.encode(x=x, y=y, text=alt.Text("roof:N")) for name in names),
+        names.encode(x=x, y=y, text=alt.Text("text:N"), color=alt.Color("shade:N", scale=None)),
         dots.encode(
             x=alt.X("intensity:Q", scale=x_scale, axis=x_axis),
             y=alt.Y("rate:Q", scale=y_scale, axis=y_axis),
             color=alt.Color("bound:N", scale=alt.Scale(domain=used, range=shades), legend=legend),
             description=alt.Description("about:N"),
         ),
-    )
+    ).resolve_scale(color="independent")
     data = {
         "roofs": [*_ends(panel)],
-        "flat": [*_flat_names(panel)],
-        "slope": [{"roof": roof.name, "x": roof.start, "y": roof.start_rate} for roof in _slopes(panel)[:1]],
-        "steeper": [{"roof": roof.name, "x": roof.end, "y": roof.end_rate} for roof in _slopes(panel)[1:]],
+        "labels": [*_labels(panel)],
         "points": [asdict(point) for point in panel.points],
     }
-    return Chart(marks.properties(width=WIDTH - 40, height=_HEIGHT), data)
+    return Chart(marks.properties(width=_WIDTH, height=_HEIGHT), data)
 
 
 def _ticks(domain: Sequence[float]) -> list[float]:
@@ -154,16 +164,30 @@ def _ends(panel: Panel) -> Iterator[dict[str, Any]]:
         yield {"roof": roof.name, "x": roof.end, "y": roof.end_rate}
 
 
-def _slopes(panel: Panel) -> list[Roof]:
-    return [roof for roof in panel.roofs if roof.start_rate != roof.end_rate]
+def _labels(panel: Panel) -> Iterator[dict[str, Any]]:
+    """Names of the roofs, then of as many points as there is room for, those closest to their limit first."""
+    lines = {roof.name: _pixels(panel, roof) for roof in panel.roofs}
+    dots = {point.about: Box(*panel.pixel(point.intensity, point.rate), _DOT, _DOT) for point in panel.points}
+    marks = {name: [Box(x, y, _STEP, _STEP) for x, y in line] for name, line in lines.items()}
+    plot = Plot(_WIDTH, _HEIGHT, marks | {about: [dot] for about, dot in dots.items()})
+    for name, line in lines.items():
+        yield from _label(panel, name, plot.place(name, lines, along(name, line)), TEXT)
+    for point in sorted(panel.points, key=lambda point: -point.share):
+        dot = dots[point.about]
+        if len(point.name) <= _LABEL:
+            box = plot.place(point.about, dots, around(point.name, dot.x, dot.y, _DOT))
+            yield from _label(panel, point.name, box, QUIET)
 
 
-def _flat_names(panel: Panel) -> Iterator[dict[str, Any]]:
-    """The highest stands above its line, the others below theirs, where the one above leaves room for them."""
-    line = math.pow(panel.high[1] / panel.low[1], _LINE / _HEIGHT)
-    flat = sorted((roof for roof in panel.roofs if roof.start_rate == roof.end_rate), key=lambda roof: -roof.end_rate)
-    lowest = math.inf
-    for roof in flat:
-        place = roof.end_rate * math.sqrt(line) if lowest == math.inf else min(roof.end_rate / line, lowest / line)
-        lowest = place
-        yield {"roof": roof.name, "x": roof.end, "y": place}
+def _label(panel: Panel, text: str, box: Box | None, shade: str) -> Iterator[dict[str, Any]]:
+    if box:
+        x, y = panel.point_at(box.x, box.y)
+        yield {"text": text, "x": x, "y": y, "shade": shade}
+
+
+def _pixels(panel: Panel, roof: Roof) -> list[tuple[float, float]]:
+    """Places along a roof, a few pixels apart."""
+    start, end = panel.pixel(roof.start, roof.start_rate), panel.pixel(roof.end, roof.end_rate)
+    count = max(1, round(math.dist(start, end) / _STEP))
+    parts = [index / count for index in range(count + 1)]
+    return [(start[0] + part * (end[0] - start[0]), start[1] + part * (end[1] - start[1])) for part in parts]

@@ -15,7 +15,8 @@ from torchmark.records import Case, Result, Run
 from torchmark.report.figures import is_published
 from torchmark.report.text import shorten
 
-COLORS = 8  # how many the style sheet has; after that they come again
+COLORS = 8  # in the style sheet; later series repeat them in patterns
+PATTERNS = 2  # in the page: stripes, then dots
 _NAME, _DEVICE = 60, 24
 
 
@@ -113,5 +114,6 @@ def variant_parts(case: Case) -> list[str]:
 
 
 def color(index: int) -> str:
-    """A variable of the style sheet, which knows light and dark."""
-    return f"var(--series-{index % COLORS + 1})"
+    """A fill or stroke: a variable of the style sheet, which knows light and dark, or a pattern in one of them."""
+    pattern, shade = divmod(index % (COLORS * (PATTERNS + 1)), COLORS)
+    return f"url(#series-{shade + 1}-{pattern})" if pattern else f"var(--series-{shade + 1})"

@@ -1,4 +1,4 @@
-"""What more workers bring: the rate with each count of them beside that of workers who lose nothing to each other."""
+"""Scaling over workers: the measured rate next to ideal linear scaling."""
 
 from __future__ import annotations
 

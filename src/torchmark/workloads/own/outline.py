@@ -17,6 +17,7 @@ USUAL = "build"  # the function that is taken where none is named
 REQUIRED = "required"  # stands where a default would
 # Libraries that all workers can share once they are imported: they take seconds, and run nothing while imported.
 _SLOW = ("transformers", "diffusers")
+_MODEL_METHODS = ("eval", "train", "to", "float", "half", "bfloat16", "double", "requires_grad_")  # return the model
 _KINDS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": Annotated[str, Meta(pattern=r"^[\w.-]+$")]}
 _ANY = int | float | bool | str
 
@@ -40,6 +41,7 @@ class Outline(Struct, frozen=True):
     about: str
     arguments: tuple[Argument, ...] = ()
     imports: tuple[str, ...] = ()
+    needs_input: bool = False  # it certainly makes a model without an example of its input
 
 
 def outline(file: OwnFile, member: str) -> Outline:
@@ -60,6 +62,7 @@ def outline(file: OwnFile, member: str) -> Outline:
         about=about,
         arguments=() if node is None or chosen in workloads else tuple(_arguments(node)),
         imports=_slow_imports(tree),
+        needs_input=node is not None and chosen not in workloads and not _may_give_pair(node, definitions),
     )
 
 
@@ -147,3 +150,31 @@ def _slow_imports(tree: ast.Module) -> tuple[str, ...]:
     found = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
     found += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level]
     return tuple(dict.fromkeys(name for name in found if name.partition(".")[0] in _SLOW))
+
+
+def _may_give_pair(node: Definition, definitions: dict[str, Definition]) -> bool:
+    """Whether calling it may give a model together with an example input; True where that cannot be known."""
+    if isinstance(node, ast.ClassDef):
+        return False
+    inner = [each for part in node.body for each in ast.walk(part)]
+    if any(isinstance(each, ast.FunctionDef | ast.Lambda | ast.Yield) for each in inner):
+        return True  # some of the returns are not its own
+    assigned: dict[str, list[ast.expr]] = {}
+    for each in inner:
+        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
+            assigned.setdefault(each.targets[0].id, []).append(each.value)
+    given = [each.value for each in inner if isinstance(each, ast.Return) and each.value]
+    others = {name: other for name, other in definitions.items() if other is not node}
+    return not given or any(_may_be_pair(value, assigned, others) for value in given)
+
+
+def _may_be_pair(value: ast.expr, assigned: dict[str, list[ast.expr]], definitions: dict[str, Definition]) -> bool:
+    if isinstance(value, ast.Name) and value.id in assigned:
+        return any(_may_be_pair(each, {}, definitions) for each in assigned[value.id])
+    if not isinstance(value, ast.Call):
+        return True
+    if isinstance(value.func, ast.Name) and value.func.id in definitions:
+        return _may_give_pair(definitions[value.func.id], definitions)
+    if isinstance(value.func, ast.Attribute) and value.func.attr in _MODEL_METHODS:
+        return _may_be_pair(value.func.value, assigned, definitions)
+    return not ast.unparse(value.func).rpartition(".")[2][:1].isupper()  # classes make one thing

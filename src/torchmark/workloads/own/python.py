@@ -40,8 +40,8 @@ class PythonModel(AnyModel):
         missing = [each.name for each in self.outline.arguments if getattr(params, each.name) == REQUIRED]
         if missing:
             raise UsageError(f"{self.outline.member} must be told its {missing[0]}", _REQUIRED_CURE.format(missing[0]))
-        if "input" not in self._own:
-            parse_tensors(params.input)
+        if "input" not in self._own and not parse_tensors(params.input) and self.outline.needs_input:
+            raise self._no_input()
         if params.loss and "loss" not in self._own:
             find_loss(params.loss)
 
@@ -70,8 +70,11 @@ class PythonModel(AnyModel):
             tensors = [make_tensor(shape, generator) for shape in join_batch(params.batch, shapes)]
             return Inputs(tuple(tensors), tuple(shape.name for shape in shapes))
         if example is None:
-            raise UsageError(f"nobody says what goes into {self.outline.member}", f"Say it with --input. {HELP}")
+            raise self._no_input()
         return _resized(inputs_of(example), 0 if "batch" in self._own else params.batch)
+
+    def _no_input(self) -> UsageError:
+        return UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
 
     @property
     def _own(self) -> tuple[str, ...]:

@@ -1,0 +1,17 @@
+"""Numbers and nouns in sentences."""
+
+from __future__ import annotations
+
+import re
+
+
+def counted(count: float, noun: str) -> str:
+    """1 process, 3 processes"""
+    return f"{count:.0f} {noun if round(count) == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """samples, passes, copies"""
+    if re.search(r"(s|x|z|ch|sh)$", noun):
+        return noun + "es"
+    return noun[:-1] + "ies" if re.search(r"[^aeiou]y$", noun) else noun + "s"

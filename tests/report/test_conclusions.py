@@ -1,0 +1,112 @@
+"""A stored study says what its command said: on the terminal, as Markdown and on the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import unescape
+
+import pytest
+from msgspec.structs import replace
+
+from torchmark.analyze.fitting import Fitted, MemoryModel, Probe
+from torchmark.analyze.live import LiveComparison, LiveSide
+from torchmark.analyze.tuning import Tuned
+from torchmark.records import Limiting, Result, Run, parse_case
+from torchmark.report import render
+from torchmark.report.conclusions import conclusion
+from torchmark.report.fitting import render_fitted
+from torchmark.report.html import render_report
+from torchmark.report.live import answer, basis
+from torchmark.report.tuning import render_tuned
+
+DEFAULT, WINNER = (parse_case(f"mlp/infer@cpu/{dtype}") for dtype in ("float32", "bfloat16"))
+SIZES = (1, 2, 4, 8)
+
+
+@pytest.fixture
+def fitted(make_result: Callable[..., Result]) -> Fitted:
+    probes = [
+        Probe(size, True, make_result(f"mlp/infer:batch={size}@cpu/float32", 1e-3), (1e8 * size,), 100.0 * size, 2)
+        for size in SIZES
+    ]
+    model = MemoryModel(1e7, 1e8, 0.01)
+    return Fitted("batch", "sample", tuple(probes), 2 << 30, "memory", 1, largest=8, efficient=8, model=model)
+
+
+@pytest.fixture
+def stored(make_header, make_result, fitted: Fitted) -> dict[str, Run]:
+    """A run of each study, as it is read back."""
+    results = (make_result(DEFAULT.text, 2e-3), make_result(WINNER.text, 1e-3))
+    relative = {DEFAULT.text: 1.0, WINNER.text: 2.0}
+    tuned = Tuned(DEFAULT, WINNER, DEFAULT, results, "done", 2.0, 1.9, 2.1, pairs=5, relative=relative)
+    a, b = (LiveSide(result, "python") for result in results)
+    found = LiveComparison(a, b, "faster", "clear", 0.5, 0.49, 0.51, (0.5,) * 5)
+    plain = Run(make_header((DEFAULT.text,)), results)
+    return {
+        "tune": replace(plain, tuning=tuned.conclusion),
+        "fit": replace(plain, results=tuple(each.result for each in fitted.probes), fitting=fitted.conclusion(DEFAULT)),
+        "limits": replace(plain, limiting=Limiting(True, missing=("cpu bfloat16",))),
+        "ab": replace(plain, live=found.conclusion("B")),
+    }
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("study", ["tune", "fit", "limits", "ab"])
+def test_show_and_the_page_repeat_the_conclusion(stored: dict[str, Run], study: str) -> None:
+    run = stored[study]
+    said = conclusion(run)
+    assert said
+    table, markdown = (words(render(run, form, 200).replace("\\", "")) for form in ("table", "md"))
+    page = words(unescape(re.sub(r"<[^>]*>", "", render_report([run], "1.0"))))
+    for line in said:
+        assert line in table
+        assert line in markdown
+        assert line in page
+
+
+def test_show_prints_what_tune_and_fit_printed(stored: dict[str, Run], fitted: Fitted) -> None:
+    run = stored["tune"]
+    tuned = Tuned(DEFAULT, WINNER, DEFAULT, run.results, "done", 2.0, 1.9, 2.1, pairs=5, relative=run.tuning.relative)
+    assert render(run) == render_tuned(run, tuned)
+    assert render(stored["fit"]) == render_fitted(stored["fit"], DEFAULT, fitted)
+    assert "2 GiB" in render(stored["fit"])
+
+
+def test_an_ab_run_says_which_side_it_is(stored: dict[str, Run]) -> None:
+    said = conclusion(stored["ab"])
+    assert said[2] == f"This run is side B, measured against {DEFAULT.text}."
+    results = stored["ab"].results
+    a, b = (LiveSide(result, "python") for result in results)
+    found = LiveComparison(a, b, "faster", "clear", 0.5, 0.49, 0.51, (0.5,) * 5)
+    assert said[:2] == [answer(found), basis(found)]
+
+
+def test_a_curve_of_sizes_has_no_caption_about_workers(stored: dict[str, Run]) -> None:
+    page = render_report([stored["fit"]], "1.0")
+    assert "Speed at each value that was measured." in page
+    assert "workers" not in page.partition('id="growth"')[2].partition("</section>")[0]
+
+
+def test_what_an_older_version_stored_unconfirmed_is_not_recommended(stored: dict[str, Run]) -> None:
+    old = replace(stored["tune"].tuning, gain=None, low=None, high=None)
+    text = render(replace(stored["tune"], tuning=old))
+    assert "Inconclusive: bfloat16" in text
+    assert "import torch" not in text
+
+
+@pytest.mark.parametrize(
+    ("doubt", "words"), [("contended", "batch 4 is not reliable (contended)"), ("noisy", "Most efficient: batch 8")]
+)
+def test_a_most_efficient_size_is_named_only_where_nothing_is_in_doubt(
+    stored: dict[str, Run], fitted: Fitted, doubt: str, words: str
+) -> None:
+    """Noise at a size that is far from the best changes nothing; one that was slowed might have been the best."""
+    probes = tuple(replace(each, doubt=doubt) if each.size == 4 else each for each in fitted.probes)
+    efficient = None if doubt == "contended" else 8
+    text = render_fitted(stored["fit"], DEFAULT, replace(fitted, probes=probes, efficient=efficient), width=200)
+    assert words in text
+    assert ("close other programs and run: torchmark" in text) == (doubt == "contended")
