@@ -64,6 +64,7 @@ def estimate(center_s: float = 2.53e-3, half: float = 0.004, **changes: Any) -> 
         "p99_s": center_s * 1.4,
         "mad_s": center_s * 0.01,
         "contention": Contention(wait_share=0.001, switches=3),
+        "spread": 0.003,
     }
     return Estimate(**(fields | changes))
 

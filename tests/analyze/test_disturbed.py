@@ -33,10 +33,10 @@ def test_no_figure_is_disturbed_and_a_published_one_is_not(make_result, make_est
 
 
 def test_results_of_older_files_get_the_spread_of_their_processes_or_borrow_one(make_result, make_estimate) -> None:
-    processes = tuple(make_estimate(center) for center in (1e-3, 1.02e-3, 0.99e-3))
-    several = make_result(estimate=make_estimate(1e-3, 0.04), processes=processes)
+    processes = tuple(make_estimate(center, spread=None) for center in (1e-3, 1.02e-3, 0.99e-3))
+    several = make_result(estimate=make_estimate(1e-3, 0.04, spread=None), processes=processes)
     assert not is_disturbed(with_spread(several))
-    single = make_result(estimate=make_estimate(1e-3), processes=processes[:1])
+    single = make_result(estimate=make_estimate(1e-3, spread=None), processes=processes[:1])
     assert is_disturbed(with_spread(single))
     assert not is_disturbed(with_spread(single, 0.05))
     assert is_disturbed(with_spread(single, 0.10))

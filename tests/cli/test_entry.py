@@ -144,11 +144,13 @@ def test_no_runs_yet_is_no_error(capsys, monkeypatch, tmp_path: Path) -> None:
 
 
 def test_a_run_is_shown_as_it_was_printed(capsys, full_run) -> None:
+    from torchmark.cli.headlines import headline_of
     from torchmark.report import render
 
     code, out, _ = answer(capsys, "show", "last")
     assert code == 0
-    shown = render(full_run, "table", 80).split("± is")[0]
+    shown = render(full_run, "table", 80, headline=headline_of(full_run, "last")).split("± is")[0]
+    assert "Details: torchmark show last" in shown
     assert out.startswith(shown)
 
 

@@ -119,7 +119,7 @@ def test_markdown_says_the_same(shown) -> None:
     )
     assert "- **folded**: all figures:" in whole
     one = shown("show", "simple-add/nvidia 3090", "--format", "md")
-    assert "| `tensor-add/infer:variant=as-run` | 1.49 ms | 670 it/s | 670 iteration/s | as-published |" in one
+    assert "| `tensor-add/infer:variant=as-run` | 1.49 ms | 670 it/s | 670 iteration/s |" in one
 
 
 def test_details_name_the_table_and_every_caution(shown) -> None:

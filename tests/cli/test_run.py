@@ -196,7 +196,7 @@ def test_a_run_is_measured_kept_and_found_again_by_its_label(capsys, tmp_path: P
     assert cli.main(["run", *CASES[:2], "--budget", "120s", "--label", "nightly"]) == 0
     out, err = capsys.readouterr()
     assert "null/infer" in out
-    assert "stable" in out
+    assert "grade" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out + err
     assert err.count("process 3 ") == 2  # where nobody watches, every process leaves one line

@@ -151,7 +151,7 @@ def test_equal_cautions_of_several_machines_are_one_note() -> None:
 def test_cautions_that_differ_in_their_figures_are_one_note_with_every_figure(
     full_run: Run, make_result: Callable[..., Result]
 ) -> None:
-    cautions = [Caution("noisy", f"the interval is ±{percent}%", "Give it more time") for percent in (3, 5)]
+    cautions = [Caution("paging", f"the interval is ±{percent}%", "Give it more time") for percent in (3, 5)]
     runs = [
         replace(
             full_run,
@@ -161,7 +161,7 @@ def test_cautions_that_differ_in_their_figures_are_one_note_with_every_figure(
         for name, caution in zip(("one", "two"), cautions, strict=True)
     ]
     (note,) = context.notes(runs, ["one", "two"])
-    assert (note.title, note.where, note.cure) == ("noisy", "one, two", "Give it more time")
+    assert (note.title, note.where, note.cure) == ("paging", "one, two", "Give it more time")
     assert note.cause == "For example: the interval is ±3%"
     assert note.cases == ("one: mlp/infer: the interval is ±3%", "two: mlp/infer: the interval is ±5%")
 
@@ -356,7 +356,7 @@ def test_templates_escape_whatever_they_are_given() -> None:
     assert not is_own_page(b"<!doctype html><title>torchmark</title>")
 
 
-def test_the_card_shows_one_figure_for_each_workload_with_its_verdict(wide_run: Run, slower_run: Run) -> None:
+def test_the_card_shows_one_figure_for_each_workload_with_its_grade(wide_run: Run, slower_run: Run) -> None:
     names = [result.case.workload for result in headline_results(wide_run)]
     assert names == ["resnet50", "mlp", "venv-ppo", "bert-encode", "mnist-ddp-mlp"]
     card = render_card(wide_run, "0.1.0")
@@ -366,7 +366,7 @@ def test_the_card_shows_one_figure_for_each_workload_with_its_verdict(wide_run: 
         "35.6",
         "image/s",
         "±0.4%",
-        "stable",
+        "good",
         "torchmark 0.1.0",
         "2026-11-15",
     ):

@@ -51,14 +51,14 @@ def test_the_table_says_what_matters(full_run: Run) -> None:
         "ms",
         "3.54",
         "ms",
-        "stable",
+        "good",
     ]
     (null,) = [line for line in rows.splitlines() if line.startswith("null/infer")]
     assert "step/s" not in null
     assert "tried to allocate 37.3 GB" in rows
     assert "other processes used 38% of the CPU" in rows
     assert "→ stop them and run again" in rows
-    assert "over 1 to 3 fresh processes" in rows
+    assert "1 to 3 processes per case" in rows
 
 
 def test_a_failed_case_has_a_status_and_no_figure(full_run: Run) -> None:
@@ -67,11 +67,58 @@ def test_a_failed_case_has_a_status_and_no_figure(full_run: Run) -> None:
     assert row.split()[1:] == ["-", "-", "-", "-", "-", "oom"]
 
 
+def test_people_see_grades_and_programs_the_verdict_as_well(full_run: Run) -> None:
+    for format_name in ("table", "md"):
+        text = render(full_run, format_name, 120)
+        assert "grade" in text
+        assert "verdict" not in text
+        assert "stable" not in text
+        assert "single-process" not in text
+        assert "fair: noisy" in text  # ±12%
+    rows = list(csv.DictReader(io.StringIO(render(full_run, "csv"))))
+    assert [row["grade"] for row in rows] == ["good", "good", "fair", "good", ""]
+    assert [row["verdict"] for row in rows] == ["stable", "stable", "contended", "noisy", ""]
+    assert "contended oversubscribed bimodal" in render_details(full_run)
+
+
+def test_what_a_good_grade_answers_is_no_caution(full_run: Run, make_result, make_estimate) -> None:
+    kinds = ("noisy", "warming", "drifting", "slowing", "contended", "few-samples", "process-spread", "oversubscribed")
+    cautions = tuple(Caution(kind, f"because of {kind}", "wait") for kind in kinds)
+    good = replace(full_run, results=(make_result(cautions=cautions),))
+    for format_name in ("table", "md"):
+        text = render(good, format_name)
+        assert "because of oversubscribed" in text
+        assert text.count("because of") == 1
+        poor = replace(good, results=(make_result(cautions=cautions, estimate=make_estimate(half=0.5)),))
+        assert render(poor, format_name).count("because of") == len(kinds)
+    assert render_details(good).count("because of") == len(kinds)
+
+
+def test_a_narrow_terminal_loses_columns_and_no_unit(full_run: Run) -> None:
+    for width in (40, 50, 60, 70):
+        text = render(full_run, "table", width)
+        table = text.partition("─\n")[2].partition("± is")[0]
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in table
+        assert "2.53 ms" in table
+        assert "±0.4%" in table
+        assert ("sample/s" in table) == (width > 50)
+
+
+def test_published_rows_have_no_grade(full_run: Run, make_result, make_estimate) -> None:
+    estimate = make_estimate(verdict="as-published")
+    shown = make_result("mlp/infer@cpu/float32+as-published", estimate=estimate, settings={"printed": "2.5 s"})
+    text = render(replace(full_run, results=(shown,)))
+    assert "grade" not in text
+    assert "as-published" not in text
+
+
 def test_the_interval_is_named(full_run: Run, make_result, make_estimate) -> None:
     one = replace(full_run, results=(make_result(),))
-    assert "within one process; fresh ones differ by 4.1%" in render(one)
+    meaning = "± is where a repeat of this command on this machine would land (95%)."
+    assert f"{meaning} 1 process per case." in render(one, width=120)
     three = replace(full_run, results=(make_result(processes=(make_estimate(),) * 3),))
-    assert "over 3 fresh processes" in render(three)
+    assert f"{meaning} 3 processes per case." in render(three, width=120)
 
 
 def test_cases_at_different_places_keep_their_place(full_run: Run, make_result) -> None:

@@ -11,6 +11,7 @@ import click
 
 from torchmark.analyze.money import Prices
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
+from torchmark.cli.headlines import headline_of
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.output import emit, terminal_width, use_color
 from torchmark.cli.planning import command_to_resume
@@ -100,14 +101,16 @@ def _keep(event: Event, writer: RunWriter) -> None:
 
 
 def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Prices | None) -> int:  # noqa: A002
-    emit(render(run, format, terminal_width(), use_color(), prices))
-    name = run.header.id if writer.path.parent == home() else writer.path  # ids are looked for among the others only
+    at_home = writer.path.parent == home()  # ids and `last` are looked for there only
+    headline = headline_of(run, "last" if at_home else str(writer.path))
+    emit(render(run, format, terminal_width(), use_color(), prices, headline))
+    name = run.header.id if at_home else writer.path
     if code:
         go_on = command_to_resume([result.case for result in run.results], writer.path, name)
         click.echo(f"Not all was measured. Resume: {go_on}", err=True)
     if format == "table":
         spent = time_by_phase(run)
-        if spent:
+        if spent and not headline:
             text = f"{spent} Storing took {duration(writer.seconds)}."
             click.echo(click.wrap_text(text, terminal_width()), err=True)
         click.echo(f"Kept as {run.header.id}: torchmark show {name}", err=True)

@@ -11,6 +11,7 @@ import click
 
 from torchmark import __version__
 from torchmark.cli.delivery import STANDARD_OUTPUT, ChartCount, deliver
+from torchmark.cli.headlines import headline_of
 from torchmark.cli.prices import price_options, prices_of
 from torchmark.errors import StoreError, UsageError
 
@@ -109,14 +110,15 @@ def _content(names: Sequence[str], baseline: str | None, format: str, prices: Pr
         return _page(runs, place, prices)
     from torchmark.report import render_all
 
-    return render_all(runs, format, prices)
+    return render_all(runs, format, prices, [headline_of(run) for run in runs])
 
 
 def _page(runs: Sequence[Run], baseline: int, prices: Prices | None) -> str:
     from torchmark.report.html import render_report
 
     with ChartCount(sys.stderr) as count:
-        return render_report(runs, __version__, baseline, count.add, prices)
+        headlines = [headline_of(run) for run in runs]
+        return render_report(runs, __version__, baseline, count.add, prices, headlines)
 
 
 def _card(runs: Sequence[Run], baseline: Run | None, format: str) -> str | bytes:  # noqa: A002
@@ -124,7 +126,7 @@ def _card(runs: Sequence[Run], baseline: Run | None, format: str) -> str | bytes
         raise UsageError(f"a card shows one run, not {len(runs)}", "Name one, and another with --baseline if wanted")
     from torchmark.report.card import draw_png, render_card
 
-    card = render_card(runs[0], __version__, baseline)
+    card = render_card(runs[0], __version__, baseline, headline_of(runs[0]))
     return draw_png(card) if format == "png" else card
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from torchmark.cli.headlines import headline_of
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.prices import price_options, prices_of
 from torchmark.errors import UsageError
@@ -66,7 +67,8 @@ def _render(runs: Sequence[Run], name: str, format: str, prices: Prices | None) 
     from torchmark.report.machines import render_machines
 
     if len(runs) == 1:
-        return render(runs[0], format, terminal_width(), use_color(), prices)
+        headline = headline_of(runs[0], name)
+        return render(runs[0], format, terminal_width(), use_color(), prices, headline)
     if prices:
         raise UsageError(f"{name} has several machines, and a price is that of one", "Name one of them")
     publication = find_publication(name)

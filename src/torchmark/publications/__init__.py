@@ -1,6 +1,6 @@
 """Published figures: one data file per publication, their reader, and the same figures as runs."""
 
 from torchmark.publications.files import find_publication, names
-from torchmark.publications.runs import as_runs, find_hardware, find_published, hardware_titles
+from torchmark.publications.runs import all_runs, as_runs, find_hardware, find_published, hardware_titles
 
-__all__ = ["as_runs", "find_hardware", "find_publication", "find_published", "hardware_titles", "names"]
+__all__ = ["all_runs", "as_runs", "find_hardware", "find_publication", "find_published", "hardware_titles", "names"]

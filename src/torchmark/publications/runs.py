@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -37,6 +38,12 @@ def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
         return (_joined([as_runs(publication, each.name, repeats)[0] for publication, each in places], places),)
     publication = find_publication(name)
     return as_runs(publication, _find_machine(publication, machine).name if slash else None, repeats)
+
+
+@cache
+def all_runs() -> tuple[Run, ...]:
+    """Every machine of every publication."""
+    return tuple(run for name in names() for run in as_runs(find_publication(name)))
 
 
 def find_hardware(text: str) -> tuple[Place, ...]:

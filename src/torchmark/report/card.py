@@ -7,44 +7,53 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from torchmark.analyze.comparison import compare_runs
+from torchmark.analyze.headline import Area, Headline
 from torchmark.records import Result, Run
 from torchmark.report import figures, units
-from torchmark.report.charts.series import is_measured, machine_name, run_names, variant_name
+from torchmark.report import headline as areas
+from torchmark.report.charts.series import is_measured, machine_name, plain_model, run_names, variant_name
 from torchmark.report.headings import moment
+from torchmark.report.looks import grade_text, look_of
 from torchmark.report.page import GENERATOR, fill
-from torchmark.report.text import clean_run, shorten
+from torchmark.report.text import clean_record, clean_run, shorten
 
 # What people ask about first; other workloads follow in the order in which they were measured.
 HEADLINES = ("resnet50", "bert-classify", "llm-decode", "stable-diffusion", "vit-train", "mlp", "lstm", "matmul")
-TILES = 8
-_COLORS = {"stable": "#1a6f3c", "contended": "#b3261e", "throttled": "#b3261e", "as-published": "#5a616b"}
-_MIXED = "#8a5a00"
+TILES = 6
+FAILURES = 6  # that a card without a figure names
+_INSIDE = 304  # pixels of a tile between its margins
+# How broad characters are, relative to the font size, in the broadest of the fonts that a viewer may take.
+_NARROW, _BROAD = frozenset(" ilj.,:;'|!·/()[]"), frozenset("MWmw@%—…")
 
 
 class Tile(Struct, frozen=True):
-    """One headline figure, with how sure it is."""
+    """One headline figure, with how sure it is and what is said below it."""
 
     name: str
-    variant: str
     number: str
     unit: str
     margin: str
-    verdict: str
+    grade: str
     color: str
     ratio: str  # against the baseline, where there is one and it could be compared
+    lines: tuple[str, ...] = ()
 
 
-def render_card(run: Run, version: str, baseline: Run | None = None) -> str:
-    """An SVG of 1200 by 630, the size that posts are shown in."""
-    run = clean_run(run)
+def render_card(run: Run, version: str, baseline: Run | None = None, headline: Headline | None = None) -> str:
+    """An SVG of 1200 by 630, the size that posts are shown in. Its tiles are the areas of the headline's first device;
+    without a headline they are the run's first results."""
+    run, headline = clean_run(run), headline and clean_record(headline)
     baseline = clean_run(baseline) if baseline else None
-    name = machine_name(run)
+    name = _machine(run, headline)
+    tiles = _tiles(run, baseline, headline)
     return fill(
         "card.svg.jinja",
         name=shorten(name, 44),
         size=54 if len(name) <= 30 else 40,
         facts=shorten(" · ".join(_facts(run)), 90),
-        tiles=_tiles(run, baseline),
+        tiles=tiles,
+        failures=[] if tiles else _failures(run),
+        notes="  ".join(f"{mark} {flaw}" for flaw, mark in areas.footnotes(headline).items()) if headline else "",
         baseline=shorten(run_names([baseline])[0], 60) if baseline else "",
         footer=f"torchmark {version} · {shorten(run.header.id, 40)} · {shorten(moment(run.header.created), 30)}",
         interval=figures.interval_note(run) or "",
@@ -69,27 +78,70 @@ def headline_results(run: Run) -> list[Result]:
     return sorted(first.values(), key=lambda result: order.get(result.case.workload, len(order)))
 
 
-def _tiles(run: Run, baseline: Run | None) -> list[Tile]:
+def _machine(run: Run, headline: Headline | None) -> str:
+    """The device that the tiles are about."""
+    if headline and headline.blocks[0].device == "cpu":
+        return plain_model(run.header.machine.cpu) or machine_name(run)
+    return machine_name(run)
+
+
+def _tiles(run: Run, baseline: Run | None, headline: Headline | None) -> list[Tile]:
     pairs = compare_runs(baseline, run).pairs if baseline else ()
     factors = {pair.b.case.text: units.factor(1 / pair.ratio) for pair in pairs}
-    return [_tile(result, factors.get(result.case.text, "")) for result in headline_results(run)[:TILES]]
+    if headline:
+        marks = areas.footnotes(headline)
+        return [_area_tile(area, factors.get(area.case, ""), marks) for area in headline.blocks[0].areas]
+    return [_result_tile(result, factors.get(result.case.text, "")) for result in headline_results(run)[:TILES]]
 
 
-def _tile(result: Result, ratio: str) -> Tile:
-    found = result.estimate
-    assert found is not None
+def _area_tile(area: Area, ratio: str, marks: dict[str, str]) -> Tile:
+    number, _, unit = areas.figure(area).partition(" ")
+    both = (("faster", area.faster), ("slower", area.slower))
+    lines = [f"{side}: {areas.neighbour(other, marks)}" for side, other in both if other]
+    return _fitted(area.name, number, unit, areas.margin(area), area.grade.text, ratio, lines)
+
+
+def _result_tile(result: Result, ratio: str) -> Tile:
+    assert result.estimate is not None
     rate = units.rate(figures.step_rate(result), result.work.unit if result.work else "step")
     number, _, unit = rate.partition(" ")
+    margin = "" if figures.is_published(result) else figures.margin(result.estimate)
+    file, _, name = result.case.workload.rpartition(":")  # of an own model
+    lines = [variant_name(result.case), *([file] if file else [])]
+    return _fitted(name, number, unit, margin, grade_text(result), ratio, lines)
+
+
+def _fitted(name: str, number: str, unit: str, margin: str, grade: str, ratio: str, lines: list[str]) -> Tile:
+    """Every text as long as its place on the tile."""
     return Tile(
-        name=shorten(result.case.workload, 26),
-        variant=shorten(variant_name(result.case), 34),
+        name=_fit(name, 20),
         number=number,
-        unit=shorten(unit, 18),
-        margin="" if figures.is_published(result) else figures.margin(found),
-        verdict=found.verdict,
-        color=_COLORS.get(found.verdict, _MIXED),
+        unit=_fit(unit, 20, _INSIDE - 34 * _breadth(number + " ")),
+        margin=margin,
+        grade=grade,
+        color=look_of(grade).color,
         ratio=ratio,
+        lines=tuple(_fit(line, 15) for line in lines),
     )
+
+
+def _fit(text: str, size: float, room: float = _INSIDE) -> str:
+    """As much of a text as there is room for, in pixels."""
+    fitted = text
+    while len(fitted) > 1 and _breadth(fitted) * size > room:
+        fitted = shorten(text, len(fitted) - 1)
+    return fitted
+
+
+def _breadth(text: str) -> float:
+    return sum(0.42 if each in _NARROW else 1.0 if each in _BROAD or ord(each) > 0x2FF else 0.7 for each in text)
+
+
+def _failures(run: Run) -> list[str]:
+    """What a card says that has no figure to show."""
+    found = [f"{result.case.task}: {result.status}, {reason}" for result, reason in figures.failures(run)]
+    more = [f"and {len(found) - FAILURES} more"] if len(found) > FAILURES else []
+    return ["Nothing was measured", *(shorten(text, 100) for text in found[:FAILURES]), *more]
 
 
 def _facts(run: Run) -> Iterator[str]:

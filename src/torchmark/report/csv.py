@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 
 from torchmark.analyze.energy import item_energy, step_energy
+from torchmark.analyze.grades import grade_of
 from torchmark.analyze.money import Prices
 from torchmark.records import Result, Run, RunHeader
 from torchmark.report import figures, money
@@ -15,7 +16,7 @@ Cell = str | float | None
 
 COLUMNS = (
     "run", "label", "created", "machine", "torch", "case", "workload", "version", "mode", "device", "dtype",
-    "status", "reason", "verdict", "flags", "estimand", "step_s", "low_s", "high_s", "precision",
+    "status", "reason", "verdict", "grade", "flags", "estimand", "step_s", "low_s", "high_s", "precision",
     "items_per_s", "unit", "flops_per_s", "bytes_per_s", "peak_share", "bound", "first_step_s", "min_s",
     "median_s", "mean_s", "p90_s", "p99_s", "processes", "sample_count", "effective_samples", "host_peak_bytes",
     "device_peak_bytes", "cautions", "mean_w", "peak_w", "step_j", "item_j", "energy", "clock_hz", "temperature_c",
@@ -125,7 +126,9 @@ def _estimate(result: Result) -> dict[str, Cell]:
         "mean_s",
     )
     names += ("p90_s", "p99_s", "sample_count", "effective_samples")
+    grade = grade_of(result)
     return {name: getattr(found, name) for name in names} | {
+        "grade": grade.word if grade else None,
         "step_s": found.center_s,
         "flags": " ".join(found.flags),
         "processes": figures.process_count(result),

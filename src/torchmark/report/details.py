@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from torchmark.analyze.grades import grade_of
 from torchmark.analyze.money import Prices, cost_of
 from torchmark.records import Contention, Estimate, Result, Run
 from torchmark.report import figures, meters, money, units
@@ -60,6 +61,9 @@ def _rows(result: Result) -> Iterator[Row]:
     yield "status", result.status + (f": {shorten(result.reason)}" if result.reason else "")
     if result.estimate:
         yield from _published_rows(result) if figures.is_published(result) else _estimate_rows(result.estimate)
+    grade = grade_of(result)
+    if grade:
+        yield "grade", grade.text + (f" → {grade.fix}" if grade.fix else "")
     yield from _rate_rows(result)
     yield from _process_rows(result)
     if result.sustained:
@@ -89,7 +93,7 @@ def _published_rows(result: Result) -> Iterator[Row]:
     for evidence in result.estimate.evidence:
         yield "", shorten(evidence)
     if result.job:
-        yield "all steps", units.duration(result.job.seconds) + ("" if result.job.whole else ", extrapolated")
+        yield "all steps", units.duration(result.job.seconds) + ("" if result.job.whole else ", projected")
     if figures.first_step(result):
         yield "first step", units.duration(figures.first_step(result))
 

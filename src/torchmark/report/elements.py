@@ -44,7 +44,7 @@ class Card(Struct, frozen=True):
     figure: str = ""  # number, space, unit
     margin: str = ""
     note: str = ""
-    verdict: Cell | None = None
+    grade: Cell | None = None
 
 
 def data_table(anchor: str, caption: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Markup:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import get_args
 
 from torchmark.analyze.published import is_published as is_published  # for those who ask about figures
-from torchmark.records import Bound, Estimate, Result, Run
+from torchmark.records import Bound, Estimate, JobEstimate, Result, Run
 from torchmark.report.units import NOTHING, duration, percent, relative
 
 UNKNOWN = "±?"  # of one process, where it is not known how far others would differ
-
-
-def common_flags(results: Sequence[Result]) -> frozenset[str]:
-    """Flags that the note below the table says of all rows at once."""
-    measured = [result.estimate for result in results if result.estimate]
-    alone = measured and all("single-process" in estimate.flags for estimate in measured)
-    return frozenset({"single-process"} if alone else ())
+_STAGES = 2  # of a job, that a line names
 
 
 def step_time(estimate: Estimate) -> str:
@@ -89,19 +82,13 @@ def process_count(result: Result) -> int:
 
 
 def interval_note(run: Run) -> str | None:
-    """Which interval the ± is."""
+    """What ± means, and how many processes are behind the figures."""
     counts = {process_count(result) for result in run.results if result.estimate and not is_published(result)}
     if not counts:
         return None
-    if counts == {1}:
-        between = f"; fresh ones differ by {percent(run.process_spread)}" if run.process_spread else ""
-        return f"± is a 95% interval within one process{between}."
-    if len(counts) == 1:
-        return f"± is a 95% interval over {counts.pop()} fresh processes."
     low, high = min(counts), max(counts)
-    return f"± is a 95% interval over {low} to {high} fresh processes." + (
-        " Where there was one, it holds within that process." if low == 1 else ""
-    )
+    each = f"{low} to {high} processes" if low < high else f"{low} process{'es' * (low > 1)}"
+    return f"± is where a repeat of this command on this machine would land (95%). {each} per case."
 
 
 def jobs(run: Run) -> list[tuple[Result, str]]:
@@ -110,12 +97,18 @@ def jobs(run: Run) -> list[tuple[Result, str]]:
     for result in run.results:
         if result.job is None or not any(stage.steps for stage in result.job.stages):
             continue
-        parts = ", ".join(f"{stage.steps} × {stage.name}" for stage in result.job.stages if stage.steps)
-        known = "run whole" if result.job.whole else f"{duration(result.job.low_s)} to {duration(result.job.high_s)}"
-        source = "" if result.job.whole else ", extrapolated from"
+        interval = f"projected ({duration(result.job.low_s)} to {duration(result.job.high_s)})"
+        known = "run whole" if result.job.whole else interval
         note = f"; {result.job.note}" if result.job.note else ""
-        found.append((result, f"{duration(result.job.seconds)} ({known}){source or ':'} {parts}{note}"))
+        found.append((result, f"{duration(result.job.seconds)} {known}: {_stages(result.job)}{note}"))
     return found
+
+
+def _stages(job: JobEstimate) -> str:
+    """The stages that take most of the time."""
+    stages = sorted((stage for stage in job.stages if stage.steps), key=lambda stage: -stage.steps * stage.center_s)
+    listed = ", ".join(f"{stage.steps} × {stage.name}" for stage in stages[:_STAGES])
+    return listed + (", …" if len(stages) > _STAGES else "")
 
 
 def time_by_phase(run: Run) -> str | None:

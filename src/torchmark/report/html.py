@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from torchmark.analyze.findings import find_all
+from torchmark.analyze.headline import Headline
 from torchmark.analyze.money import Prices
 from torchmark.analyze.scaling import Scaling, find_scaling
 from torchmark.records import Result, Run
 from torchmark.report import context, costs, money, results, scaling
+from torchmark.report import headline as areas
 from torchmark.report.charts import bars, curves, ratios, roofline, strips, workers
 from torchmark.report.charts.series import Series, find_series, full_name, machine_name, run_names
 from torchmark.report.conclusions import conclusion
 from torchmark.report.draw import Chart, draw
 from torchmark.report.elements import Card, Cell, card_grid, data_table
 from torchmark.report.headings import moment
+from torchmark.report.looks import look_of
 from torchmark.report.page import Section, fill, render_page
-from torchmark.report.text import clean_run, shorten
+from torchmark.report.text import clean_record, clean_run, shorten
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -46,9 +49,10 @@ def render_report(
     baseline: int = 0,
     on_chart: Callable[[], object] = lambda: None,
     prices: Prices | None = None,
+    headlines: Sequence[Headline | None] = (),
 ) -> str:
     """The page about all runs. `baseline` is the index of the run that the others are compared with.
-    With prices it has a table of costs."""
+    With prices it has a table of costs. A headline opens the page where only one run has one."""
     runs = [clean_run(run) for run in runs]
     series = find_series(runs)
 
@@ -58,6 +62,7 @@ def render_report(
         return drawing
 
     sections = [
+        *_headline(runs, headlines),
         *_findings(runs),
         *_speed(series, drawn),
         *_against(runs, baseline, drawn),
@@ -107,6 +112,26 @@ def _facts(runs: Sequence[Run], baseline: int) -> list[str]:
     return [shorten(fact, TITLE) for fact in facts if fact]
 
 
+def _headline(runs: Sequence[Run], headlines: Sequence[Headline | None]) -> list[Section]:
+    known = [(clean_record(found), run) for found, run in zip(headlines, runs, strict=False) if found]
+    if len(known) != 1:
+        return []
+    [(headline, run)] = known
+    several = len(headline.blocks) > 1
+    blocks = [
+        {
+            "device": block.device,
+            "about": areas.about(run.header.machine, block) if several else "",
+            "rows": [(row.cells, look_of(row.area.grade.word).kind) for row in areas.rows(headline, block)],
+            "sentences": areas.sentences(headline, block),
+        }
+        for block in headline.blocks
+    ]
+    columns = ("area", "this machine", *areas.COLUMNS[3:])
+    body = fill("headline.html.jinja", blocks=blocks, columns=columns, footnotes=areas.footnotes(headline))
+    return [Section("headline", "Headline", body)]
+
+
 def _findings(runs: Sequence[Run]) -> list[Section]:
     named = [
         run if run.header.label else replace(run, header=replace(run.header, label=name))
@@ -121,9 +146,7 @@ def _findings(runs: Sequence[Run]) -> list[Section]:
 
 def _speed(series: Sequence[Series], drawn: Draw) -> list[Section]:
     cards = [partial(_speed_card, panel, drawn) for panel in bars.find_panels(series)]
-    lead = (
-        "Longer bars are faster. Thin lines are 95% intervals. Pale bars were disturbed or not yet in a steady state."
-    )
+    lead = "Longer bars are faster. Thin lines are 95% intervals. Pale bars are graded poor."
     legend = fill("legend.html.jinja", series=series) if len(series) > 1 else ""
     return _cards("speed", "Speed", lead, cards, legend)
 
@@ -134,8 +157,8 @@ def _speed_card(panel: bars.Panel, drawn: Draw) -> Card:
     if len(panel.bars) == 1:
         bar = panel.bars[0]
         note = f"{panel.who} · {bar.label}" if panel.who else bar.label
-        verdict = Cell(bar.verdict, kind=results.verdict_kind(bar.verdict))
-        return Card(title, figure=bar.figure, margin=bar.margin, note=shorten(note, TITLE), verdict=verdict)
+        grade = Cell(bar.grade, kind=look_of(bar.grade).kind) if bar.grade else None
+        return Card(title, figure=bar.figure, margin=bar.margin, note=shorten(note, TITLE), grade=grade)
     return Card(title, drawn(bars.draw_panel(panel), f"Speed of {title}"), note=panel.who)
 
 
@@ -204,7 +227,7 @@ def _results(series: Sequence[Series]) -> Section:
     caption = f"All results with their 95% intervals.{left}"
     body = data_table("results-table", caption, results.columns(series), rows[:MOST_ROWS])
     lead = "" if any(map(_has_figure, series)) else "No case gave a figure. The last column says why."
-    return Section("results", "Results", fill("chips.html.jinja", chips=results.verdict_counts(series)) + body, lead)
+    return Section("results", "Results", fill("chips.html.jinja", chips=results.grade_counts(series)) + body, lead)
 
 
 def _has_figure(series: Series) -> bool:
@@ -235,7 +258,7 @@ def _strip_card(series: Series, result: Result, named: bool, drawn: Draw) -> Car
         return None
     title = full_name(result.case)
     drawing = drawn(strips.draw_strip(strip, series.color), f"Step times of {title}")
-    return Card(title, drawing, note=f"{series.name}. " * named + strip.about, verdict=results.verdict(result))
+    return Card(title, drawing, note=f"{series.name}. " * named + strip.about, grade=results.grade(result))
 
 
 def _care(runs: Sequence[Run]) -> list[Section]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from torchmark.analyze.headline import Headline
 from torchmark.analyze.money import Prices, cost_of
 from torchmark.records import Result, Run
 
@@ -16,9 +17,17 @@ def render_json(run: Run, more: dict[str, Any] | None = None, prices: Prices | N
     return _written(_object(run, prices) | (more or {}))
 
 
-def render_runs(runs: Sequence[Run], prices: Prices | None = None, more: dict[str, Any] | None = None) -> str:
+def render_runs(
+    runs: Sequence[Run],
+    prices: Prices | None = None,
+    more: dict[str, Any] | None = None,
+    headlines: Sequence[Headline | None] = (),
+) -> str:
     """One object: `runs` has for each of them what `render_json` writes."""
-    return _written((more or {}) | {"runs": [_object(run, prices) for run in runs]})
+    objects = [_object(run, prices) for run in runs]
+    for each, headline in zip(objects, headlines, strict=False):
+        each |= {"headline": headline} if headline else {}
+    return _written((more or {}) | {"runs": objects})
 
 
 def _object(run: Run, prices: Prices | None) -> dict[str, Any]:

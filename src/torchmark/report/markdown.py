@@ -5,23 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from torchmark.analyze.headline import Block, Headline
 from torchmark.analyze.money import Prices
 from torchmark.records import Result, Run
 from torchmark.report import figures, meters, money, scaling, units
+from torchmark.report import headline as areas
 from torchmark.report.conclusions import conclusion
 from torchmark.report.headings import machine_line, title
+from torchmark.report.looks import grade_cell
 from torchmark.report.names import Names, names_of
 from torchmark.report.notes import find_notes
 
-_COLUMNS = ("case", "per step", "±", "rate", "of peak", "p99", "first step", "verdict")
-_PUBLISHED = ("case", "per step", "published", "rate", "verdict")
+_COLUMNS = ("case", "per step", "±", "rate", "of peak", "p99", "first step", "grade")
+_PUBLISHED = ("case", "per step", "published", "rate")
 
 
-def render_markdown(run: Run, prices: Prices | None = None) -> str:
+def render_markdown(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> str:
     """The whole report; it renders the same wherever tables are understood."""
     names = names_of(run.results)
     about = [line for line in (machine_line(run.header.machine, names.device), names.note) if line]
-    parts = ["  \n".join([f"**{escape(' · '.join(title(run)))}**", *map(escape, about)])]
+    parts = _headline(headline, run) if headline else []
+    parts.append("  \n".join([f"**{escape(' · '.join(title(run)))}**", *map(escape, about)]))
     said = conclusion(run)
     parts += [f"**{escape(said[0])}** {escape(' '.join(said[1:]))}".rstrip()] if said else []
     if run.results:
@@ -39,13 +43,26 @@ def render_markdown(run: Run, prices: Prices | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _headline(headline: Headline, run: Run) -> list[str]:
+    parts = [part for block in headline.blocks for part in _block(headline, block, run)]
+    notes = [f"{mark} {flaw}" for flaw, mark in areas.footnotes(headline).items()]
+    return [*parts, *(["  \n".join(map(escape, notes))] if notes else [])]
+
+
+def _block(headline: Headline, block: Block, run: Run) -> list[str]:
+    rows = [list(map(escape, row.cells)) for row in areas.rows(headline, block)]
+    said = [f"**{name}:** {escape(text)}" for name, text in areas.sentences(headline, block)]
+    about = f"**{escape(areas.about(run.header.machine, block))}**"
+    return [about, table(areas.COLUMNS, rows), "  \n".join(said)]
+
+
 def _results(run: Run, names: Names) -> str:
     rows = [_row(result, names) for result in run.results]
     if not all(map(figures.is_printed, run.results)):
         return table(_COLUMNS, rows, right=range(1, 7))
     rows = [
-        [name, time, escape(figures.printed(result)), rate, verdict]
-        for result, (name, time, _, rate, *_, verdict) in zip(run.results, rows, strict=True)
+        [name, time, escape(figures.printed(result)), rate]
+        for result, (name, time, _, rate, *_) in zip(run.results, rows, strict=True)
     ]
     return table(_PUBLISHED, rows, right=range(1, 4))
 
@@ -78,7 +95,7 @@ def _row(result: Result, names: Names) -> list[str]:
         figures.peak(result),
         units.duration(figures.tail(result)),
         units.duration(figures.first_step(result)),
-        escape(", ".join((estimate.verdict, *estimate.flags))),
+        escape(grade_cell(result)),
     ]
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from torchmark.records import Caution, Run
+from torchmark.analyze.grades import grade_of
+from torchmark.records import Caution, Result, Run
 from torchmark.report.names import Names
+
+# What a good grade answers already: `show --details` has them all the same.
+_ANSWERED = frozenset(("noisy", "warming", "drifting", "slowing", "contended", "few-samples", "process-spread"))
 
 
 class Note(Struct, frozen=True):
@@ -21,7 +25,7 @@ def find_notes(run: Run, names: Names) -> list[Note]:
     """The cautions of all results: alike ones together, the kinds in the order in which they came up."""
     cases: dict[Caution, list[str]] = {}
     for result in run.results:
-        for caution in dict.fromkeys(result.cautions):
+        for caution in dict.fromkeys(_relevant(result)):
             cases.setdefault(caution, []).append(names.of(result))
     kinds = list(dict.fromkeys(caution.kind for caution in cases))
     ordered = sorted(cases, key=lambda caution: kinds.index(caution.kind))
@@ -32,3 +36,9 @@ def find_notes(run: Run, names: Names) -> list[Note]:
         for caution in ordered
         for called in (cases[caution],)
     ]
+
+
+def _relevant(result: Result) -> list[Caution]:
+    grade = grade_of(result)
+    hidden = _ANSWERED if grade and grade.word == "good" else frozenset()
+    return [caution for caution in result.cautions if caution.kind not in hidden]

@@ -1,21 +1,21 @@
-"""The table of all results on a page: its columns, its rows, and how a verdict looks."""
+"""The table of all results on a page: its columns and its rows."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from torchmark.analyze.energy import item_energy
-from torchmark.records import VERDICTS, Result
+from torchmark.records import Result
 from torchmark.report import figures, meters, units
 from torchmark.report.charts.series import Series, variant_name
 from torchmark.report.elements import Cell, Column
+from torchmark.report.looks import grade_text, look_of
 from torchmark.report.text import shorten
 
 REASON = 160
 _PEAK = "share of the highest rate measured on this machine, and the limiting resource"
-_KINDS = {"stable": "good", "contended": "bad", "throttled": "bad", "as-published": "quiet"}
 
 
 def columns(series: Sequence[Series]) -> list[Column]:
@@ -25,13 +25,13 @@ def columns(series: Sequence[Series]) -> list[Column]:
         *([Column("machine")] if len(series) > 1 else []),
         Column("rate", number=True, wraps=True, about="items per second"),
         Column("per step", number=True),
-        Column("±", number=True, about="half the 95% interval"),
+        Column("±", number=True, about="where a repeat would land, 95%"),
         *([Column("of peak", number=True, about=_PEAK)] if _has_peaks(series) else []),
         Column("first step", number=True, minor=True),
         Column("p99", number=True, minor=True, about="99% of steps take no longer than this"),
         Column("memory", number=True, minor=True, about="peak; device memory where the device has its own"),
         *([Column("energy", number=True, minor=True, wraps=True, about="per item")] if _energy_known(series) else []),
-        Column("verdict"),
+        Column("grade"),
     ]
 
 
@@ -39,35 +39,30 @@ def rows(series: Sequence[Series]) -> list[list[Cell]]:
     """All results of all series; a failed one has its status and reason instead of figures."""
     found, peaks = [], _has_peaks(series)
     for each in series:
-        hidden = figures.common_flags(each.run.results)
         who = [Cell(each.name)] if len(series) > 1 else []
         found += [
-            [_name(result), *who, *_figures(result, peaks), *_energy(result, series), verdict(result, hidden)]
+            [_name(result), *who, *_figures(result, peaks), *_energy(result, series), grade(result)]
             for result in each.results
         ]
     return found
 
 
-def verdict(result: Result, hidden: Set[str] = frozenset()) -> Cell:
-    """How far a figure can be believed, or why there is none; `hidden` flags are said elsewhere."""
-    if result.status != "ok" or result.estimate is None:
-        return Cell(result.status, kind="bad", note=shorten(result.reason or "", REASON))
-    found = result.estimate
-    return Cell(found.verdict, kind=verdict_kind(found.verdict), note=", ".join(sorted({*found.flags} - hidden)))
+def grade(result: Result) -> Cell:
+    """How far a figure can be relied on, or why there is none."""
+    text = grade_text(result)
+    if not text:
+        return Cell(units.NOTHING)
+    failed = result.status != "ok" or result.estimate is None
+    word, _, cause = text.partition(": ")
+    look = look_of(text)
+    return Cell(word, look.rank, look.kind, shorten(result.reason or "", REASON) if failed else cause)
 
 
-def verdict_kind(text: str) -> str:
-    """How a verdict looks."""
-    return _KINDS.get(text, "mixed")
-
-
-def verdict_counts(series: Sequence[Series]) -> list[Cell]:
-    """How many results have which verdict, the best first."""
-    cells = [verdict(result) for each in series for result in each.results]
-    counts = Counter((cell.text, cell.kind) for cell in cells)
-    order = [*reversed(VERDICTS)]
-    ranked = sorted(counts, key=lambda key: order.index(key[0]) if key[0] in order else len(order))
-    return [Cell(f"{counts[text, kind]} {text}", kind=kind) for text, kind in ranked]
+def grade_counts(series: Sequence[Series]) -> list[Cell]:
+    """How many results have which grade or failed, the best first."""
+    cells = [grade(result) for each in series for result in each.results]
+    counts = Counter((cell.sort, cell.text, cell.kind) for cell in cells if cell.kind)
+    return [Cell(f"{count} {text}", kind=kind) for (_, text, kind), count in sorted(counts.items())]
 
 
 def _name(result: Result) -> Cell:

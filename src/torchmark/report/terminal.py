@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from torchmark.analyze.findings import find_all
+from torchmark.analyze.headline import Headline
 from torchmark.analyze.money import Prices
 from torchmark.records import Case, Result, Run
 from torchmark.report import figures, meters, money, scaling, units
 from torchmark.report.conclusions import conclusion
-from torchmark.report.console import FAINT, GAP, MIXED, draw, fold_case, quiet_table, section
+from torchmark.report.console import FAINT, GAP, draw, fold_case, quiet_table, section
 from torchmark.report.headings import machine_line, title
+from torchmark.report.headline import render_headline
+from torchmark.report.looks import grade_text, look_of
 from torchmark.report.names import names_of
 from torchmark.report.notes import Note, find_notes
 from torchmark.report.snippet import snippet
@@ -24,15 +27,20 @@ WIDE = 120  # columns from which the first step and the tail are shown
 WIDEST = 150  # columns from which the work per second is shown too
 NARROWEST_CASE = 16
 MOST_FINDINGS = 5
+# What goes first where the terminal is narrow: no figure is ever cut.
+_DROPPED = ("bandwidth", "arithmetic", "energy", "p99", "first step", "of peak", "rate", "published", "±")
 
-_GOOD, _BAD = "green", "red"
-_STYLES = {"stable": _GOOD, "contended": _BAD, "throttled": _BAD}
+Columns = list[tuple[str, list[str]]]
 
 
-def render_table(run: Run, width: int = 80, color: bool = False, prices: Prices | None = None) -> str:
-    """The whole report. It fits into `width` columns."""
-    parts: list[RenderableType] = [_heading(run), *(Text(line) for line in conclusion(run))]
-    parts += [Text("")] * (len(parts) > 1) + [_results(run, width) if run.results else "No results"]
+def render_table(
+    run: Run, width: int = 80, color: bool = False, prices: Prices | None = None, headline: Headline | None = None
+) -> str:
+    """The whole report, the headline first. It fits into `width` columns."""
+    parts = render_headline(headline, run.header.machine, width) if headline else []
+    said = [Text(line) for line in conclusion(run)]
+    parts += [_heading(run, bool(headline)), *said, *[Text("")] * bool(said)]
+    parts.append(_results(run, width) if run.results else "No results")
     interval = figures.interval_note(run)
     if interval:
         parts.append(Text(f"\n{interval}", style=FAINT))
@@ -50,42 +58,58 @@ def render_table(run: Run, width: int = 80, color: bool = False, prices: Prices 
     return draw(parts, width, color)
 
 
-def _heading(run: Run) -> RenderableType:
+def _heading(run: Run, machine_is_known: bool) -> RenderableType:
     name, *rest = title(run)
     first = Text(" · ").join([Text(name, style="bold"), *map(Text, rest)])
     names = names_of(run.results)
-    about = [Text(line, style=FAINT) for line in (machine_line(run.header.machine, names.device), names.note) if line]
+    machine = "" if machine_is_known else machine_line(run.header.machine, names.device)
+    about = [Text(line, style=FAINT) for line in (machine, names.note) if line]
     return Padding(Text("\n").join([first, *about]), (0, 0, 1, 0))
 
 
 def _results(run: Run, width: int) -> RenderableType:
     shown = names_of(run.results)
     names = [shown.of(result) for result in run.results]
-    hidden = figures.common_flags(run.results)
-    verdicts = [_verdict(result, hidden) for result in run.results]
-    columns = _columns(run.results, width)
+    grades = [grade_text(result) for result in run.results]
+    columns = _fitting(_columns(run.results, width), grades, width)
     widths = [max(map(len, (head, *cells))) for head, cells in columns]
     room = width - sum(widths) - GAP * (len(widths) + 1)
-    case_width, verdict_width = _outer_widths(names, [text.plain for text in verdicts], room)
+    case_width, grade_width = _outer_widths(names, grades, room)
     table = quiet_table()
     table.add_column("case", no_wrap=True, width=case_width)
     for (head, _), figure_width in zip(columns, widths, strict=True):
         table.add_column(head, justify="right", no_wrap=True, width=figure_width)
-    table.add_column("verdict", width=verdict_width)
+    if any(grades):
+        table.add_column("grade", width=grade_width)
     for index, name in enumerate(names):
-        table.add_row(fold_case(name, case_width), *(cells[index] for _, cells in columns), verdicts[index])
+        cells = [cells[index] for _, cells in columns]
+        grade = [Text(grades[index], style=look_of(grades[index]).style)] if any(grades) else []
+        table.add_row(fold_case(name, case_width), *cells, *grade)
     return table
 
 
-def _outer_widths(names: Sequence[str], verdicts: Sequence[str], room: int) -> tuple[int, int]:
-    """How the columns of figures leave the rest to the case and the verdict: both are broken before a figure is."""
-    words = max(len(word) for text in (*verdicts, "verdict") for word in text.split())
+def _fitting(columns: Columns, grades: Sequence[str], width: int) -> Columns:
+    """The columns that leave room for the case and the grade."""
+    least = NARROWEST_CASE + _longest_word(grades)
+    for name in _DROPPED:
+        if least + sum(GAP + max(map(len, (head, *cells))) for head, cells in columns) + GAP > width:
+            columns = [column for column in columns if column[0] != name]
+    return columns
+
+
+def _outer_widths(names: Sequence[str], grades: Sequence[str], room: int) -> tuple[int, int]:
+    """How the columns of figures leave the rest to the case and the grade: both are broken before a figure is."""
+    words = _longest_word(grades)
     longest = max(map(len, (*names, "case")))
     case_width = min(longest, max(NARROWEST_CASE, room - words))
-    return case_width, max(words, min(max(map(len, (*verdicts, "verdict"))), room - case_width))
+    return case_width, max(words, min(max(map(len, (*grades, "grade"))), room - case_width))
 
 
-def _columns(results: Sequence[Result], width: int) -> list[tuple[str, list[str]]]:
+def _longest_word(texts: Sequence[str]) -> int:
+    return max(len(word) for text in (*texts, "grade") for word in text.split())
+
+
+def _columns(results: Sequence[Result], width: int) -> Columns:
     """The columns of figures that fit, each with its cells; a failed case has none."""
     shown = [result if result.status == "ok" else None for result in results]
 
@@ -117,17 +141,6 @@ def _columns(results: Sequence[Result], width: int) -> list[tuple[str, list[str]
             cells("bandwidth", lambda result: units.bandwidth(figures.step_bandwidth(result))),
         ]
     return columns
-
-
-def _verdict(result: Result, hidden: Set[str] = frozenset()) -> Text:
-    if result.status != "ok" or result.estimate is None:
-        return Text(result.status, style=_BAD)
-    verdict = result.estimate.verdict
-    text = Text().append(verdict, style=_STYLES.get(verdict, MIXED))
-    for flag in result.estimate.flags:
-        if flag not in hidden:
-            text.append(f" {flag}", style=FAINT)
-    return text
 
 
 def _peaks(run: Run) -> list[RenderableType]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from torchmark.records import Run
+
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 # Control, format (bidi marks and zero-width characters among them), surrogates, line and paragraph separators.
 _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
@@ -29,10 +31,15 @@ def _is_safe(character: str) -> bool:
 
 def clean_run(run: Run) -> Run:
     """The run with every string in it cleaned, so that no report has to remember it."""
-    written = msgspec.json.encode(run)
+    return clean_record(run)
+
+
+def clean_record(record: Record) -> Record:
+    """Any record with every string in it cleaned."""
+    written = msgspec.json.encode(record)
     if written.isascii() and b"\\" not in written and b"\x7f" not in written:
-        return run  # what is unsafe would be escaped, but for the last character of ASCII
-    return msgspec.convert(clean_values(msgspec.to_builtins(run)), Run)
+        return record  # what is unsafe would be escaped, but for the last character of ASCII
+    return msgspec.convert(clean_values(msgspec.to_builtins(record)), type(record))
 
 
 def clean_values(value: Any) -> Any:

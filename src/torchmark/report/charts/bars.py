@@ -13,9 +13,9 @@ from torchmark.report import figures, units
 from torchmark.report.charts.rows import BELOW, HEIGHT, row_texts
 from torchmark.report.charts.series import Series, full_name, is_measured, same_work, variant_parts
 from torchmark.report.draw import TEXT, WIDTH, Chart
+from torchmark.report.looks import grade_text
 from torchmark.report.text import shorten
 
-DISTURBED = ("contended", "throttled", "slowing", "drifting", "warming")  # the figure itself is off, not only unsure
 Member = tuple[Series, Result]
 STEPS = Work(items=1, unit="step")
 _UNIT = 24
@@ -34,7 +34,7 @@ class Bar(Struct, frozen=True):
     about: str
     color: str
     unit: str
-    verdict: str
+    grade: str
 
 
 class Panel(Struct, frozen=True):
@@ -97,6 +97,7 @@ def _bar(label: str, color: str, result: Result, work: Work) -> Bar:
     value = work.items / found.center_s
     figure = units.rate(value, shorten(work.unit, _UNIT))
     margin = "" if figures.is_published(result) else figures.margin(found)
+    step, grade = figures.step_time(found), grade_text(result)
     return Bar(
         label=label,
         value=value,
@@ -104,20 +105,20 @@ def _bar(label: str, color: str, result: Result, work: Work) -> Bar:
         high=min(max(work.items / found.low_s, value), value * _WIDEST) if found.low_s > 0 else value * _WIDEST,
         figure=figure,
         margin=margin,
-        about=f"{label}: {f'{figure} {margin}'.rstrip()}, {figures.step_time(found)} a step, {found.verdict}",
+        about=", ".join(filter(None, (f"{label}: {figure} {margin}".rstrip(), f"{step} a step", grade))),
         color=color,
         unit=work.unit,
-        verdict=found.verdict,
+        grade=grade,
     )
 
 
 def draw_panel(panel: Panel) -> Chart:
-    """Bars from zero with their intervals; what is pale was disturbed."""
+    """Bars from zero with their intervals; a pale one is poor."""
     import altair as alt
 
     said = [f"{bar.figure} {bar.margin}".rstrip() for bar in panel.bars]
     rows = [
-        {**asdict(bar), "row": row, "figure": figure, "strength": 0.45 if bar.verdict in DISTURBED else 0.9}
+        {**asdict(bar), "row": row, "figure": figure, "strength": 0.45 if bar.grade.startswith("poor") else 0.9}
         for row, (bar, figure) in enumerate(zip(panel.bars, said, strict=True))
     ]
     scale = alt.Scale(domain=[0, max(bar.high for bar in panel.bars)])
