@@ -87,3 +87,10 @@ def test_fewer_launches_are_advised_only_where_they_can_be_had(make_result, make
 )
 def test_nouns_agree_with_their_number(count: float, noun: str, text: str) -> None:
     assert counted(count, noun) == text
+
+
+def test_processes_that_fall_into_two_groups_are_counted(make_result, make_estimate) -> None:
+    times = (1.0, 1.001, 0.999, 1.002, 1.28, 1.281)
+    found = cautions_of(make_result(processes=tuple(make_estimate(seconds) for seconds in times)))
+    (spread,) = [caution for caution in found if caution.kind == "process-spread"]
+    assert spread.cause == "2 of 6 processes took 28% more time than the others"

@@ -59,7 +59,7 @@ def test_results_are_kept_as_a_run_under_the_names_of_the_tests(folder: Path) ->
     assert stored.header.label == "pytest"
     assert str(folder) not in path.read_text()
     assert cli.main(["check", str(path)]) == 0
-    assert f"Kept as {stored.header.id}" in done.stdout
+    assert f"Saved as {stored.header.id}" in done.stdout
     assert "test_speed.py:test_a_step-8/infer" in done.stdout
 
 

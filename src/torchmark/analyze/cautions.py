@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import fmean
 
 from torchmark.analyze.summary import process_spread
 from torchmark.analyze.wording import counted
@@ -10,6 +13,7 @@ from torchmark.records import Case, Caution, Estimate, Result
 
 FEW_SAMPLES = 8
 SPREAD = 0.05
+MODES_APART = 0.04  # relative, between two groups of processes
 COARSE = 0.05
 
 
@@ -27,7 +31,7 @@ def cautions_of(result: Result) -> tuple[Caution, ...]:
         found.append(_few_samples(result, estimate))
     spread = process_spread(result.processes)
     if spread is not None and spread > SPREAD:
-        found.append(_spread(spread, len(result.processes)))
+        found.append(_spread(spread, result.processes))
     return tuple(caution for caution in found if caution)
 
 
@@ -148,9 +152,22 @@ def _few_samples(result: Result, estimate: Estimate) -> Caution:
     return Caution("few-samples", f"{seen}: too few for a reliable ±", _more(result))
 
 
-def _spread(spread: float, count: int) -> Caution:
-    return Caution(
-        "process-spread",
-        f"{count} fresh processes differ by {spread:.0%}, more than the interval of any of them",
-        "Compare only with runs of several processes; --rigor rigorous measures in more of them",
-    )
+def _spread(spread: float, processes: Sequence[Estimate]) -> Caution:
+    seen = _modes(processes) or f"{len(processes)} fresh processes differ by {spread:.0%}"
+    return Caution("process-spread", seen, "± includes that; more processes narrow it: measure longer with --budget")
+
+
+def _modes(processes: Sequence[Estimate]) -> str | None:
+    """Whether the processes fall into two groups that lie far apart, such as with and without huge pages."""
+    logs = sorted(math.log(process.center_s) for process in processes if process.center_s > 0)
+    gaps = [after - before for before, after in pairwise(logs)]
+    if len(gaps) < 2:
+        return None
+    split = gaps.index(max(gaps)) + 1
+    fast, slow = logs[:split], logs[split:]
+    apart = fmean(slow) - fmean(fast)
+    if apart < MODES_APART or max(fast[-1] - fast[0], slow[-1] - slow[0]) * 3 > apart:
+        return None
+    if len(fast) < len(slow):
+        return f"{len(fast)} of {len(logs)} processes took {1 - math.exp(-apart):.0%} less time than the others"
+    return f"{len(slow)} of {len(logs)} processes took {math.expm1(apart):.0%} more time than the others"

@@ -110,7 +110,7 @@ def _conclude(study: Study, code: int, plan: Plan, options: dict[str, Any]) -> i
     emit(render_live(found, options["format"], terminal_width(), use_color()))
     kept = _keep(study, found, plan, options["label"]) if found.ratios else []
     if kept and options["format"] == "table":
-        click.echo(f"Kept as {kept[0]} (A) and {kept[1]} (B): torchmark show {kept[1]}", err=True)
+        click.echo(f"Saved as {kept[0]} (A) and {kept[1]} (B): torchmark show {kept[1]}", err=True)
     return code or _exit_code(found, plan.limit, options["allow"])
 
 

@@ -129,7 +129,7 @@ def _conclude(run: Run, format: str, code: int) -> int:  # noqa: A002
     fitted = recall_fitted(run)
     emit(render_fitted(run, run.fitting.case, fitted, format, terminal_width(), use_color()))
     if format == "table":
-        click.echo(f"Kept as {run.header.id}: torchmark report {run.header.id} draws the curve", err=True)
+        click.echo(f"Saved as {run.header.id}: torchmark report {run.header.id} draws the curve", err=True)
     return code or (EXIT_FINE if fitted.largest is not None else EXIT_NOTHING_MEASURED)
 
 

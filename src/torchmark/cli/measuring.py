@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from torchmark.analyze.money import Prices
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.headlines import headline_of
 from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.output import emit, terminal_width, use_color
+from torchmark.cli.output import emit, hint, terminal_width, use_color
 from torchmark.cli.planning import command_to_resume
 from torchmark.cli.progress import ProgressLine
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.measure.awake import keep_awake
-from torchmark.measure.session import Event, Finished, Plan, Revised, Session, SpreadFound, Started
+from torchmark.measure.session import Covered, Event, Finished, Plan, Revised, Session, SpreadFound, Started
 from torchmark.records import Machine, Result, Run
 from torchmark.report import render
+from torchmark.report.console import draw
 from torchmark.report.figures import time_by_phase
+from torchmark.report.headline import render_headline
 from torchmark.report.units import duration, relative
 from torchmark.store import RunWriter, home, list_runs, load
 
@@ -43,7 +47,8 @@ def measure_plan(
     history = known_spread(machine, writer.path)
     session = Session(plan, machine, progress.heard, log_path(writer.path), stored_ceilings(machine), history)
     try:
-        code = carry_out(session.events(done), session.interrupted, writer, progress, plan.budget_s)
+        covered = partial(_first_answer, writer, progress) if plan.processes > 1 and format == "table" else None
+        code = carry_out(session.events(done), session.interrupted, writer, progress, plan.budget_s, covered)
     except StoreError as error:  # a disk that is full or broken: what is on it already is shown all the same
         with contextlib.suppress(StoreError):
             _conclude(load(writer.path), writer, format, error.exit_code, prices)
@@ -66,8 +71,10 @@ def carry_out(
     writer: RunWriter,
     progress: ProgressLine,
     budget_s: float,
+    covered: Callable[[], None] | None = None,
 ) -> int:
-    """Every result is on the disk before the next process starts; an interrupt ends the run in order."""
+    """Every result is on the disk before the next process starts; an interrupt ends the run in order. `covered` is
+    called once every case has had its first process."""
     progress.expect(budget_s)
     try:
         with orderly_end(), keep_awake():
@@ -77,6 +84,8 @@ def carry_out(
                 _keep(event, writer)
                 if isinstance(event, Finished):
                     progress.finished(event.result, event.process)
+                elif isinstance(event, Covered) and covered:
+                    covered()
     except Interrupted as interrupt:
         for result in interrupted():
             writer.finished(result)
@@ -100,6 +109,16 @@ def _keep(event: Event, writer: RunWriter) -> None:
         writer.spread(event.value)
 
 
+def _first_answer(writer: RunWriter, progress: ProgressLine) -> None:
+    """What round 1 says, for a person who watches: the rest of the time makes it more precise."""
+    run = load(writer.path) if progress.live else None
+    headline = headline_of(run) if run else None
+    if run and headline:
+        first = replace(headline, commands=())
+        text = draw(render_headline(first, run.header.machine, terminal_width()), terminal_width(), use_color())
+        progress.scroll(f"\n{text.rstrip()}\n\nFirst figures. More processes follow and narrow the ±.\n")
+
+
 def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Prices | None) -> int:  # noqa: A002
     at_home = writer.path.parent == home()  # ids and `last` are looked for there only
     headline = headline_of(run, "last" if at_home else str(writer.path))
@@ -113,7 +132,7 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Price
         if spent and not headline:
             text = f"{spent} Storing took {duration(writer.seconds)}."
             click.echo(click.wrap_text(text, terminal_width()), err=True)
-        click.echo(f"Kept as {run.header.id}: torchmark show {name}", err=True)
+        hint(f"Saved as {run.header.id}: torchmark show {name}")
         tell_of_limits(run)
         tell_of_log(run, writer.path)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
@@ -123,7 +142,7 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Price
 
 def show_complete(run: Run, name: str, format: str, prices: Prices | None) -> int:  # noqa: A002
     """A run that ended in order is shown as it is."""
-    emit(render(run, format, terminal_width(), use_color(), prices))
+    emit(render(run, format, terminal_width(), use_color(), prices, headline_of(run, name)))
     more = f"torchmark run --resume {name} --budget 2m"
     click.echo(f"This run is complete; nothing was measured.\nAdd processes to it: {more}", err=True)
     return EXIT_FINE

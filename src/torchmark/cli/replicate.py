@@ -120,7 +120,7 @@ def _conclude(request: Request, run: Run, format: str, code: int, all_devices: b
     replicated = [put_beside(each, run.results, request.devices, all_devices) for each in request.publications]
     emit(render_replicated(run, replicated, format, terminal_width(), use_color()))
     if format == "table":
-        click.echo(f"Kept as {run.header.id}: torchmark show {run.header.id}", err=True)
+        click.echo(f"Saved as {run.header.id}: torchmark show {run.header.id}", err=True)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
     return code

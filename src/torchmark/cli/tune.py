@@ -156,7 +156,7 @@ def _conclude(run: Run, format: str, code: int) -> int:  # noqa: A002
         return code
     emit(render_tuned(run, recall_tuned(run), format, terminal_width(), use_color()))
     if format == "table":
-        click.echo(f"Kept as {run.header.id}: torchmark show {run.header.id}", err=True)
+        click.echo(f"Saved as {run.header.id}: torchmark show {run.header.id}", err=True)
         tell_of_limits(run)
     return code or (EXIT_FINE if any(result.status == "ok" for result in run.results) else EXIT_NOTHING_MEASURED)
 

@@ -40,5 +40,6 @@ def find_notes(run: Run, names: Names) -> list[Note]:
 
 def _relevant(result: Result) -> list[Caution]:
     grade = grade_of(result)
-    hidden = _ANSWERED if grade and grade.word == "good" else frozenset()
+    # Noise inside a process matters little next to the spread between several of them, which ± tells.
+    hidden = _ANSWERED if grade and grade.word == "good" else {"noisy"} if len(result.processes) > 1 else frozenset()
     return [caution for caution in result.cautions if caution.kind not in hidden]

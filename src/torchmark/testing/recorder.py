@@ -89,7 +89,7 @@ class Recorder:
         against = [f"Against {self._against}:", *(f"  {line}" for line in self._compared), ""] if self._compared else []
         if self._stored is None:
             against = [f"{_NO_BASELINE[0].upper()}{_NO_BASELINE[1:]}: pytest --torchmark-against {name}"]
-        kept = f"Kept as {self.run.header.id}: torchmark show {name}"
+        kept = f"Saved as {self.run.header.id}: torchmark show {name}"
         return "\n".join([render(self.run, "table", _WIDTH), *against, kept])
 
     def encode(self) -> str:
