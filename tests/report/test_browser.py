@@ -373,7 +373,7 @@ def test_every_field_of_a_file_is_there_to_be_poisoned(rich_file: bytes) -> None
     """A field that is new must be filled in there, or nobody tries what it does to a page."""
     lines = [json.loads(line) for line in rich_file.splitlines()]
     full = [line["result"] for line in lines if line["kind"] == "finished"][1]
-    numbers = {"p90_high_s", "p99_high_s", "wall_step_s", "issue_share", "contention", "samples_s"}
+    numbers = {"p90_high_s", "p99_high_s", "wall_step_s", "issue_share", "contention", "samples_s", "spread", "freedom"}
     empty = {place for place in empty_fields(full) if not numbers & set(place.split("."))}
     assert {*empty, *empty_fields(lines[0]["header"])} == {"steps", "sustain_s"}
 
