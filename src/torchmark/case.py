@@ -14,6 +14,10 @@ SEVERAL = Meta(max_length=64)
 Name = Annotated[str, Meta(max_length=500)]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Text = Annotated[str, Meta(max_length=10_000)]
+Real = Annotated[float, Meta(ge=-1e100, le=1e100)]  # squares and products of what anybody measured are finite
+MOST_CASES = 10_000
+ALL_CASES = Meta(max_length=MOST_CASES)
 Value = Whole | float | bool | Name
 Transfer = Literal["resident", "per-step", "pinned"]
 Protocol = Literal["steady", "as-published"]

@@ -16,8 +16,8 @@ from torchmark.errors import DeviceError
 from torchmark.measure import launch
 from torchmark.measure.launch import Ended, Launcher, undisturbed
 from torchmark.measure.messages import Measured, MeasureJob, Message, Phase, Sampled, Surveyed, SurveyJob
+from torchmark.measure.preflight import survey
 from torchmark.measure.sampling import Settings
-from torchmark.measure.session import survey
 from torchmark.records import parse_case
 
 CASE = parse_case("null/infer@fake/float32")

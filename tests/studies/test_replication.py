@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from torchmark.analyze.consistency import check_result, check_samples
 from torchmark.measure.messages import Message, Phase
-from torchmark.measure.session import Finished, Started, survey
+from torchmark.measure.preflight import survey
+from torchmark.measure.session import Finished, Started
 from torchmark.publications import find_publication
 from torchmark.publications.contract import Figure, Publication, PublishedMachine, PublishedTable
 from torchmark.records import DeviceInfo, Machine, Result

@@ -8,15 +8,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torchmark.devices import ACCELERATOR, first_accelerator
+from torchmark.errors import DeviceError
 from torchmark.measure.cases import full_params
 from torchmark.measure.inventory import judge_load, judge_power
-from torchmark.measure.messages import Surveyed
-from torchmark.measure.session import survey
+from torchmark.measure.launch import Launcher
+from torchmark.measure.messages import Refused, Surveyed, SurveyJob
 from torchmark.meters import open_conditions
 from torchmark.meters.contract import ROOT
 from torchmark.records import Case, Caution, Machine
+from torchmark.workloads import find_workload
 
 LISTEN_S = 0.3
+SURVEY_TIMEOUT_S = 120.0
 SHARED_BYTES = 32 << 20  # a few batches of every loading process
 
 
@@ -55,3 +58,20 @@ def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> tuple[Cauti
         return ()
     cause = f"only {free >> 20} MiB of shared memory are free, through which loading processes hand over their batches"
     return (Caution("shared-memory", cause, "Give the container more (docker run --shm-size=1g), or empty /dev/shm"),)
+
+
+def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
+    """The machine and what is wrong with it; found out in a worker, so that this process needs no torch.
+
+    Workers to come share what is imported for this one, so it is told which workloads will be measured.
+    """
+    imports_torch = devices is None or any(not name.startswith("fake") for name in devices)
+    imports = dict.fromkeys(module for name in workloads for module in find_workload(name).imports)
+    ended = Launcher(imports_torch=imports_torch, imports=imports if imports_torch else ()).run(
+        SurveyJob(None if devices is None else tuple(devices)), SURVEY_TIMEOUT_S, lambda _: None
+    )
+    if isinstance(ended.answer, Surveyed):
+        return ended.answer
+    if isinstance(ended.answer, Refused):
+        raise DeviceError(ended.answer.cause, ended.answer.cure)
+    raise DeviceError(f"the machine could not be looked at: {ended.reason}", "See what `torchmark devices` says")

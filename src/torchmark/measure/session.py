@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -15,11 +15,11 @@ from torchmark.analyze.grades import margin_of
 from torchmark.analyze.repeat import LEAST_MARGIN, typical_spread, with_intervals
 from torchmark.analyze.roofline import NONE, Ceilings
 from torchmark.analyze.summary import combine_results, process_spread
-from torchmark.errors import DeviceError, TorchmarkError
+from torchmark.errors import TorchmarkError
 from torchmark.measure.cases import memory_needed
 from torchmark.measure.foresight import least_s, process_s
 from torchmark.measure.launch import Ended, Launcher
-from torchmark.measure.messages import Measured, MeasureJob, Message, Refused, Rendezvous, Surveyed, SurveyJob
+from torchmark.measure.messages import Measured, MeasureJob, Message, Rendezvous
 from torchmark.measure.roof import Roof
 from torchmark.measure.sampling import DEFAULTS, Settings
 from torchmark.measure.ways import environment_of
@@ -31,7 +31,6 @@ MOST_PROCESSES = 30
 # Processes differ by more than the steps inside one of them, so the time goes to more processes, not to more steps.
 STEPS_S: dict[Rigor, float] = {"quick": 60.0, "default": 1.0, "rigorous": 3.0}
 SETTLED = 3.0  # the error inside a process need not be smaller than this fraction of the spread between them
-SURVEY_TIMEOUT_S = 120.0
 GIB = 1024**3
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
@@ -167,10 +166,7 @@ class Session:
     def _measure_first(self, case: Case) -> Iterator[Event]:
         """The first process of a case, unless there is no room or no time for it."""
         left_out = (self._plan.guarded and self._too_large(case)) or self._too_slow(case)
-        if left_out:
-            yield self._add(case, left_out)
-        else:
-            yield from self._measure(case, self._share())
+        yield from (self._add(case, left_out),) if left_out else self._measure(case, self._share())
 
     def _measure(self, case: Case, share: float) -> Iterator[Event]:
         process = len(self._results.get(case.text, []))
@@ -197,7 +193,7 @@ class Session:
     def _wants_more(self, case: Case) -> bool:
         """Whether there is something to gain from another process, and time for it."""
         so_far = self._results.get(case.text, [])
-        if not so_far or case.text in self._exhausted or any(result.status != "ok" for result in so_far):
+        if not so_far or case.text in self._exhausted or not self._is_good(case):
             return False
         fixed = self._plan.processes == 1 or self._plan.rendezvous is not None
         if len(so_far) < self._plan.processes:
@@ -227,11 +223,9 @@ class Session:
         """A suite leaves out what would take more than its share, and everybody what comes after the budget."""
         if self._is_fixed():
             return None
-        room_s = self._room_s()
-        needed_s = self._needed_s(case) if self._plan.guarded else None
-        if room_s >= LEAST_SHARE_S and (needed_s is None or needed_s <= room_s):
+        room_s, needed_s = self._room_s(), self._needed_s(case)
+        if room_s >= LEAST_SHARE_S and (not self._plan.guarded or needed_s is None or needed_s <= room_s):
             return None
-        needed_s = self._needed_s(case)
         needs = "" if needed_s is None else f"it needs about {max(needed_s, 1):.0f} s, and "
         reason = (
             f"{needs}{max(room_s, 0.0):.0f} s of the budget of {self._plan.budget_s:g} s are left for it. "
@@ -243,13 +237,13 @@ class Session:
         """What is left for a case that has not begun; in a suite, those that have begun get their processes first."""
         if not self._plan.guarded:
             return self._left_s
-        due = [(case, self._plan.processes - len(self._results[case.text])) for case in self._begun()]
+        begun = [case for case in self._plan.cases if self._results.get(case.text) and self._is_good(case)]
+        due = [(case, self._plan.processes - len(self._results[case.text])) for case in begun]
         reserved = sum(self._cost_s(case) * max(count, 0) for case, count in due)
         return min(self._left_s - reserved, LARGEST_SHARE * self._plan.budget_s)
 
-    def _begun(self) -> list[Case]:
-        good = [case for case in self._plan.cases if self._results.get(case.text)]
-        return [case for case in good if all(result.status == "ok" for result in self._results[case.text])]
+    def _is_good(self, case: Case) -> bool:
+        return all(result.status == "ok" for result in self._results[case.text])
 
     def _needed_s(self, case: Case) -> float | None:
         """Seconds for all processes of a case that was not measured, judged by those that were."""
@@ -370,7 +364,7 @@ class Session:
         return MeasureJob(case, BESIDE_SETTINGS, seed=self._plan.seed)
 
 
-def measure_spread(timeout_s: float = SURVEY_TIMEOUT_S) -> float | None:
+def measure_spread(timeout_s: float = 120.0) -> float | None:
     """How far fresh processes of this machine differ, by itself; None where they could not be started."""
     return _spread_of(_repeat(Launcher(), MeasureJob(REFERENCE, BESIDE_SETTINGS), REFERENCE_PROCESSES, timeout_s))
 
@@ -382,23 +376,6 @@ def _spread_of(results: Sequence[Result]) -> float | None:
 
 def _repeat(launcher: Launcher, job: MeasureJob, count: int, timeout_s: float) -> list[Result]:
     return [result_of(job.case, launcher.run(job, timeout_s, lambda _: None)) for _ in range(count)]
-
-
-def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
-    """The machine and what is wrong with it; found out in a worker, so that this process needs no torch.
-
-    Workers to come share what is imported for this one, so it is told which workloads will be measured.
-    """
-    imports_torch = devices is None or any(not name.startswith("fake") for name in devices)
-    imports = dict.fromkeys(module for name in workloads for module in find_workload(name).imports)
-    ended = Launcher(imports_torch=imports_torch, imports=imports if imports_torch else ()).run(
-        SurveyJob(None if devices is None else tuple(devices)), SURVEY_TIMEOUT_S, lambda _: None
-    )
-    if isinstance(ended.answer, Surveyed):
-        return ended.answer
-    if isinstance(ended.answer, Refused):
-        raise DeviceError(ended.answer.cause, ended.answer.cure)
-    raise DeviceError(f"the machine could not be looked at: {ended.reason}", "See what `torchmark devices` says")
 
 
 def results_so_far(run: Run) -> dict[str, list[Result]]:
