@@ -79,13 +79,13 @@ def test_a_file_that_was_cut_off_between_two_lines_is_told(capsys) -> None:
     Path("a.jsonl").write_text("".join(lines[:-1]))
     code, told = check(capsys, "a.jsonl")
     assert code == 1
-    assert told[0].startswith("a.jsonl: line 4: no checksum at its end: the file was cut off, or its run was killed")
+    assert told[0].startswith("a.jsonl: line 5: no checksum at its end: the file was cut off, or its run was killed")
     assert "a.jsonl: not well-formed" in told
     assert told[told.index("a.jsonl: not well-formed") + 1].endswith("no checksum")
 
 
 def test_cases_without_a_result_are_told_unless_the_run_says_that_it_was_stopped(capsys) -> None:
-    header, started, samples, finished, _ = Path("a.jsonl").read_text().splitlines(keepends=True)
+    header, started, samples, finished, *_ = Path("a.jsonl").read_text().splitlines(keepends=True)
     other = CASE + "+threads=2"
     header = header.replace(f'"cases":["{CASE}"]', f'"cases":["{CASE}","{other}","{CASE}+threads=3"]')
 

@@ -303,8 +303,7 @@ class Session:
         return replace(settings, target=target, min_time_s=share / 2)
 
     def _add(self, case: Case, result: Result) -> Finished:
-        self._under_way = None
-        results = self._results.setdefault(case.text, [])
+        self._under_way, results = None, self._results.setdefault(case.text, [])
         results.append(result)
         self._told[case.text] = self._combined(case.text)
         self._told = {each.case.text: each for each in with_intervals([*self._told.values()], self._borrowed)}
@@ -314,16 +313,18 @@ class Session:
 
     def _combined(self, text: str) -> Result:
         combined = replace(combine_results(self._results[text]), rigor=self._plan.rigor)
-        if combined.estimate and self._machine and self._machine.on_battery:
-            flags = (*combined.estimate.flags, "on-battery")
-            combined = replace(combined, estimate=replace(combined.estimate, flags=flags))
-        return combined
+        if not combined.estimate or not self._machine or not self._machine.on_battery:
+            return combined
+        flags = (*combined.estimate.flags, "on-battery")
+        return replace(combined, estimate=replace(combined.estimate, flags=flags))
 
     def _conclude(self) -> Iterator[Event]:
         """The results in the light of all others, and how far processes differ here."""
         before = dict(self._told)
         if self._wants_reference():
-            self._borrowed = _spread_of(self._reference(REFERENCE_PROCESSES)) or self._borrowed
+            job = self._beside_job(REFERENCE)  # not a result of the run
+            found = _spread_of(_repeat(self._launcher, job, REFERENCE_PROCESSES, self._plan.timeout_s))
+            self._borrowed = found or self._borrowed
         for result in with_intervals([*self._told.values()], self._borrowed):
             self._roof.remember(result)
         spread = typical_spread([*before.values()]) or self._borrowed
@@ -350,10 +351,6 @@ class Session:
         real = [result for result in self._told.values() if not result.case.device.startswith("fake")]
         unknown = any(result.estimate and len(result.processes) == 1 for result in real)
         return roomy and unknown and typical_spread(real) is None
-
-    def _reference(self, count: int) -> list[Result]:
-        """A small case in fresh processes, for the spread between processes; not a result of the run."""
-        return _repeat(self._launcher, self._beside_job(REFERENCE), count, self._plan.timeout_s)
 
     def _measure_beside(self, case: Case) -> Result:
         """A short look at a case that is not one of the run."""
