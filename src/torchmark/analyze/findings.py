@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.claims import CLAIMS, PUBLISHED_FACTOR, Claim, device_name, times
 from torchmark.analyze.comparison import Comparison, compare_all, compare_within, overall
+from torchmark.analyze.grades import grade_of
 from torchmark.analyze.outliers import find_outliers
 from torchmark.analyze.pairing import join_machines
 from torchmark.analyze.published import is_published
@@ -128,7 +129,8 @@ def _observations(run: Run) -> Iterator[Finding]:
 def _disturbed(results: Sequence[Result]) -> Iterator[Finding]:
     causes = {"contended": "a busy machine", "throttled": "heat or power limits"}
     for verdict in BUSY:
-        cases = [each.case for each in results if each.estimate and each.estimate.verdict == verdict]
+        told = [each for each in results if each.estimate and each.estimate.verdict == verdict]
+        cases = [each.case for each in told if (grade := grade_of(each)) and grade.word != "good"]
         if cases:
             more = f" and {len(cases) - 1} more were" if len(cases) > 1 else " was"
             again = "them" if len(cases) > 1 else "it"
