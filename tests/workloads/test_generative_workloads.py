@@ -201,3 +201,9 @@ def test_filling_repeats_itself_for_a_seed_and_keeps_norms_and_biases_neutral() 
     assert math.isclose(float(weights["2.weight"].std()), 0.5, rel_tol=0.05)
     smallest = torch.finfo(torch.float32).tiny
     assert bool((weights["2.weight"].abs() > smallest).all())
+
+
+def test_the_work_that_is_foreseen_for_an_image_is_what_its_network_counts() -> None:
+    foreseen = stable_diffusion.StableDiffusion().work(stable_diffusion.Params(), INFER)
+    assert foreseen == stable_diffusion.iteration_work(stable_diffusion.Params(), INFER)
+    assert stable_diffusion.StableDiffusion().work(stable_diffusion.Params(size=256), INFER) is None

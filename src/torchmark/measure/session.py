@@ -35,7 +35,6 @@ GIB = 1024**3
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
 LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
-UNSEEN = 2.0  # how far the time of a workload that was not seen yet may be underestimated
 TIMEOUT_SHARE = 0.5  # preparing, slow steps and whole jobs come on top
 MOST_SUSTAINED = 20_000  # samples: enough for any slope, and a file that can be sent around
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
@@ -248,8 +247,7 @@ class Session:
     def _needed_s(self, case: Case) -> float | None:
         """Seconds for all processes of a case that was not measured, judged by those that were."""
         needed_s = least_s(case, self._told.values())
-        seen = any(result.estimate and result.case.workload == case.workload for result in self._told.values())
-        return None if needed_s is None else needed_s * self._plan.processes * (1.0 if seen else UNSEEN)
+        return None if needed_s is None else needed_s * self._plan.processes
 
     def _launcher_of(self, case: Case) -> Launcher:
         """What must stand in the environment before torch is loaded asks for a process that has not loaded it."""

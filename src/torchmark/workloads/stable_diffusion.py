@@ -53,6 +53,10 @@ SHAPES = {
 }
 
 
+# Of one iteration of version 1.5 at 512 × 512, as `iteration_work` counts them.
+_FLOPS_512, _VALUES_512 = 1_606_546_882_560, 859_672_004
+
+
 class StableDiffusion(Workload):
     """One step is a denoising iteration: the UNet for two prompts at once, guidance 7.5, and the PNDM scheduler, which
     makes one iteration more than it is asked for steps. Steps go through the real timesteps, again and again.
@@ -71,6 +75,12 @@ class StableDiffusion(Workload):
         "diffusers.schedulers.scheduling_pndm",
     )
     dtypes = ("float32", "bfloat16", "float16")
+
+    def work(self, params: Params, setting: Setting) -> Work | None:
+        """Counted once for the published size, so that its time can be foreseen; else only `prepare` can tell."""
+        if (params.model, params.size) != ("v1.5", 512):
+            return None
+        return Work(items=1, unit="iteration", flops=_FLOPS_512, bytes=_VALUES_512 * setting.item_bytes)
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
         """Weights, and for each pixel what the widest layers hold: those that decode, where they are there."""
