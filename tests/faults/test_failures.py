@@ -64,7 +64,7 @@ def test_a_worker_that_is_stopped_in_the_middle_of_its_answer_holds_nobody_up(wo
     stopped: list[psutil.Process] = []
 
     def stop(message: Message) -> None:
-        if isinstance(message, Phase) and message.name == "job":
+        if isinstance(message, Phase) and message.name == "check":
             (worker,) = workers()
             time.sleep(0.5)
             worker.suspend()
@@ -73,7 +73,7 @@ def test_a_worker_that_is_stopped_in_the_middle_of_its_answer_holds_nobody_up(wo
     job = MeasureJob(parse_case("null/infer@fake/float32"), Settings(steps=30_000))
     ended = Launcher(imports_torch=False).run(job, 8.0, stop)
     assert (ended.answer, ended.status) == (None, "timeout")
-    assert ended.reason == "no result after 8 s; it was busy with: job"
+    assert ended.reason == "no result after 8 s; it was busy with: check"
     assert not stopped[0].is_running()
 
 

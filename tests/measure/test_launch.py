@@ -36,7 +36,7 @@ def test_a_worker_says_what_it_does_and_gives_its_result(workers, play, fresh: b
     assert ended.answer.result.status == "ok"
     assert ended.answer.result.processes[0].samples_s
     phases = [message.name for message in heard if isinstance(message, Phase)]
-    assert phases[:5] == ["import", "build", "first step", "check", "steps"]
+    assert phases[:5] == ["import", "build", "first step", "steps", "job"]
     assert any(isinstance(message, Sampled) for message in heard)
     assert workers() == []
 

@@ -139,7 +139,7 @@ def test_ranks_give_one_result_and_say_what_they_do(folder: Path) -> None:
     assert result.memory is not None
     assert (result.memory.host_peak_bytes or 0) > 2 * 50e6
     phases = [message.name for message in heard if isinstance(message, Phase)]
-    assert phases[:5] == ["ranks", "import", "build", "first step", "check"]
+    assert phases[:5] == ["ranks", "import", "build", "first step", "steps"]
     assert set(phases) <= set(result.phases_s)
     assert any(isinstance(message, Sampled) for message in heard)
     assert len(list(folder.glob("rank-*"))) == 2

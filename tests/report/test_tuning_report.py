@@ -94,7 +94,7 @@ def test_the_command_that_does_it_again_is_not_broken_by_a_narrow_terminal(run: 
 def test_a_stored_search_shows_what_it_came_to(run: Run, tuned: Tuned) -> None:
     stored = replace(run, tuning=tuned.conclusion)
     words = " ".join(render(stored, "table", 80).split())
-    assert "is 4.00x as fast as the default (3.80 to 4.20)." in words
+    assert "is 4.00× as fast as the default (3.80 to 4.20)." in words
     assert "model = torch.compile(model)" in words
     assert json.loads(render(stored, "json"))["run"]["tuning"]["gain"] == 4.0
 

@@ -208,8 +208,9 @@ def _telling(processes: Sequence[Estimate]) -> Estimate:
     return max((e for e in processes if e.verdict == verdict), key=lambda estimate: estimate.high_s - estimate.low_s)
 
 
-def combine_results(results: Sequence[Result]) -> Result:
-    """One result of a case from those of its processes. A process that failed takes nothing away from the others."""
+def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
+    """One result of a case from those of its processes. A process that failed takes nothing away from the others,
+    unless `strict`: then it decides the status."""
     good = [result for result in results if result.status == "ok"]
     failed = next((result for result in results if result.status != "ok"), None)
     estimates = tuple(estimate for result in good or results for estimate in result.processes)
@@ -218,6 +219,7 @@ def combine_results(results: Sequence[Result]) -> Result:
     estimate = combine(estimates) if estimates else None
     return replace(
         latest,
+        status=failed.status if failed and strict else latest.status,
         reason=_which_process(results, failed) if failed else latest.reason,
         estimate=estimate,
         processes=estimates,

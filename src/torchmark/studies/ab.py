@@ -173,7 +173,8 @@ class Study:
         results = [*self.processes[side.name]]
         failure = self._failure if self._failure and self._failure.name == side.name else None
         results += [failure.result] if failure else []
-        result = combine_results(results) if results else Result(side.case, "interrupted", reason="it was not measured")
+        unmeasured = Result(side.case, "interrupted", reason="it was not measured")
+        result = combine_results(results, strict=True) if results else unmeasured
         opened = self._opened.get(side.name)
         return LiveSide(
             result=_without_samples(replace(result, cautions=cautions_of(result), rigor=_rigor(len(results)))),

@@ -138,7 +138,7 @@ class Study:
         all other tries."""
         tried = self._tried.setdefault(size, [])
         tried.append(self._measure(size))
-        whole = with_peak(combine_results(tried) if len(tried) > 1 else tried[0], self._request.ceilings)
+        whole = with_peak(combine_results(tried, strict=True), self._request.ceilings)
         whole = replace(whole, cautions=cautions_of(whole))
         peaks = tuple(peak for peak in map(_peak, tried) if peak is not None)
         center_s, doubt = rate_center_s(whole) if whole.status == "ok" and whole.processes else (0.0, "")

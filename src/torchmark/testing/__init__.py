@@ -25,8 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--torchmark-fail-if-slower",
         metavar="SHARE",
         type=_share,
-        default=0.05,
-        help="How much slower a step may be, beyond what chance explains; default: 5%%.",
+        default=0.1,
+        help="How much slower a step may be, beyond what chance explains; default: 10%%.",
     )
     group.addoption(
         "--torchmark-allow-inconclusive",
