@@ -18,6 +18,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from torchmark import load
+from torchmark.cli.headlines import headline_of
 from torchmark.report import render
 
 FOLDER = Path(__file__).parent
@@ -40,11 +41,17 @@ def record(path: Path) -> None:
     EXAMPLE.write_text(text + json.dumps(seal, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
+def output(color: bool = False) -> str:
+    """What the run printed."""
+    run = load(EXAMPLE)
+    return render(run, "table", COLUMNS, color, headline=headline_of(run, "last"))
+
+
 def draw() -> str:
     """The picture. It depends on nothing but the recorded run and the code that prints it."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, _environ={})
     console.print(Text("$ torchmark run", style="bold"), highlight=False)
-    console.print(Text.from_ansi(render(load(EXAMPLE), "table", COLUMNS, color=True).rstrip("\n")))
+    console.print(Text.from_ansi(output(color=True).rstrip("\n")))
     drawing = console.export_svg(title="torchmark run", theme=MONOKAI, unique_id="torchmark")
     # Readers without a network see it too, and nobody is told that they look at it.
     return re.sub(r"@font-face \{.*?\}\s*", "", drawing, flags=re.DOTALL).replace("Fira Code,", "") + "\n"
@@ -52,9 +59,9 @@ def draw() -> str:
 
 def paste() -> str:
     """The README with the same run as text."""
-    output = f"```\n$ torchmark run\n{render(load(EXAMPLE), 'table', COLUMNS)}```"
+    pasted = f"```\n$ torchmark run\n{output()}```"
     return re.sub(
-        r"```\n\$ torchmark run\n.*?```", lambda _: output, README.read_text(encoding="utf-8"), flags=re.DOTALL
+        r"```\n\$ torchmark run\n.*?```", lambda _: pasted, README.read_text(encoding="utf-8"), flags=re.DOTALL
     )
 
 
