@@ -14,7 +14,7 @@ import pytest
 import torchmark
 
 SOURCE = Path(torchmark.__file__).parent
-FREE = {"records", "case", "errors", "settings"}  # everything may use these, and they use nothing
+FREE = {"records", "case", "conclusions", "errors", "settings"}  # everything may use these, and they use nothing
 ALLOWED = {
     "devices": set(),
     "workloads": set(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
@@ -50,7 +51,7 @@ class _Story:
         self.samples: dict[str, ProcessSamples] = {}
         self.settled: dict[str, ProcessSamples] = {}  # the samples that the last `finished` line speaks of
         self.spread: float | None = None
-        self.concluded = Concluded()
+        self.concluded: dict[str, Any] = {}  # by the name of the study
         self.problems: list[str] = []
         self._weights: dict[str, int] = {}  # of the results that count so far
         self._weight = self._sample_count = 0
@@ -71,7 +72,7 @@ class _Story:
             case Spread():
                 self.spread = line.process_spread
             case Concluded():
-                self.concluded = line
+                self.concluded |= {name: found for name, found in asdict(line).items() if found is not None}
             case Checksum():
                 pass  # `torchmark check` looks at it
 
@@ -114,7 +115,7 @@ def load(path: str | Path, samples: bool = False) -> Run:
         results=tuple(results),
         process_spread=story.spread,
         problems=(*story.problems, *_unfinished(story)),
-        **asdict(story.concluded),
+        **story.concluded,
     )
 
 
