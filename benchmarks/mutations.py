@@ -248,12 +248,17 @@ def _draw(path: Path) -> None:
 
 
 def _rank(path: Path) -> None:
-    """The folder of the file, with an index of its own beside it."""
-    from torchmark.cli.leaderboard import leaderboard_text
+    """The folder of the file, with an index of its own beside it. The check would refuse most mutants, so that it must
+    not be what the ranking relies on: it is tried by itself."""
+    from torchmark.cli import leaderboard
 
-    with mock.patch.dict(os.environ, {"TORCHMARK_HOME": str(path.parent / "home")}):
+    leaderboard._why_unsound(path)
+    with (
+        mock.patch.dict(os.environ, {"TORCHMARK_HOME": str(path.parent / "home")}),
+        mock.patch.object(leaderboard, "_why_unsound", return_value=""),
+    ):
         for each in ("html", "md", "csv", "json"):
-            leaderboard_text(path.parent, each, 10)
+            leaderboard.leaderboard_text(path.parent, each, 10)
 
 
 def _gather(path: Path) -> None:

@@ -13,6 +13,7 @@ its own and finds nothing of the folder in memory the first time. Prints each fi
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from torchmark.analyze.summary import combine
+from torchmark.measure.cases import check_case, full_params
 from torchmark.records import (
     SCHEMA_VERSION,
     Case,
@@ -44,14 +47,27 @@ from torchmark.records import (
     Trend,
     Work,
 )
-from torchmark.store.lines import Finished, Header, Line, Samples, Spread, Started
+from torchmark.store.lines import Checksum, Finished, Header, Line, Samples, Spread, Started
+from torchmark.workloads import find_workload
+from torchmark.workloads.contract import Setting
 
-WORKLOADS = (
-    *("mlp", "resnet50", "bert-classify", "bert-encode", "lstm"),
-    *("vit-train", "matmul", "llm-prefill", "mnist-cnn", "tensor-add"),
+WORKLOADS = {
+    "mlp": ("infer", "train"),
+    "resnet50": ("infer", "train"),
+    "bert-classify": ("infer", "train"),
+    "lstm": ("infer", "train"),
+    "bert-encode": ("infer",),
+    "vit-train": ("train",),
+    "matmul": ("infer",),
+    "llm-prefill": ("infer",),
+    "mnist-cnn": ("train",),
+}
+BATCHES, DTYPES = (16, 32, 64, 256), ("float32", "bfloat16")
+TASKS = tuple(
+    (workload, mode, batch, dtype)
+    for workload, modes in WORKLOADS.items()
+    for mode, batch, dtype in product(modes, BATCHES, DTYPES)
 )
-MODES, BATCHES, DTYPES = ("infer", "train"), (16, 64, 256), ("float32", "bfloat16")
-TASKS = tuple(product(WORKLOADS, MODES, BATCHES, DTYPES))
 MACHINES = 400  # different ones
 VERDICTS = ("stable",) * 16 + ("noisy", "noisy", "contended", "throttled")
 USUAL = Estimate(
@@ -71,6 +87,7 @@ USUAL = Estimate(
     call_cost_s=3.117e-8,
     duration_s=3.1127,
 )
+ENCODER = msgspec.json.Encoder()
 CHANGED = 10  # files that come, change and go between two leaderboards
 
 
@@ -103,9 +120,7 @@ def make_folder(folder: Path, size: Size) -> None:
 def write_run(folder: Path, size: Size, number: int) -> None:
     path = folder / f"run-{number:06}.jsonl"
     if not path.exists():
-        encoder = msgspec.json.Encoder()
-        lines = run_lines(np.random.default_rng(number), size, number)
-        path.write_bytes(b"".join(encoder.encode(line) + b"\n" for line in lines))
+        path.write_bytes(sealed(run_lines(np.random.default_rng(number), size, number)))
 
 
 def run_lines(random: np.random.Generator, size: Size, number: int) -> Iterator[Line]:
@@ -113,8 +128,8 @@ def run_lines(random: np.random.Generator, size: Size, number: int) -> Iterator[
     machine, speed = make_machine(number % MACHINES)
     tasks = [TASKS[(number + index) % len(TASKS)] for index in range(size.results)]
     cases = [
-        Case(workload, mode, {"batch": batch, "repeat": index // len(TASKS)}, machine.devices[-1].name, dtype)
-        for index, (workload, mode, batch, dtype) in enumerate(tasks)
+        check_case(Case(workload, mode, {"batch": batch}, machine.devices[-1].name, dtype))
+        for workload, mode, batch, dtype in tasks
     ]
     yield Header(SCHEMA_VERSION, make_header(machine, cases, number, size))
     yield Spread(0.03)
@@ -122,9 +137,15 @@ def run_lines(random: np.random.Generator, size: Size, number: int) -> Iterator[
         yield from case_lines(random, size, case, speed * np.exp(random.normal(0, 0.03)))
 
 
+def sealed(lines: Iterator[Line]) -> bytes:
+    """The lines as they are stored, with their checksum at the end."""
+    written = b"".join(ENCODER.encode(line) + b"\n" for line in lines)
+    return written + ENCODER.encode(Checksum(hashlib.sha256(written).hexdigest())) + b"\n"
+
+
 def case_lines(random: np.random.Generator, size: Size, case: Case, speed: float) -> Iterator[Line]:
     text, estimates = case.text, []
-    usual_s = 1e-3 * case.params["batch"] / 16 * (1 + WORKLOADS.index(case.workload)) / speed
+    usual_s = 1e-3 * case.params.get("batch", 16) / 16 * (1 + len(case.workload)) / speed
     for process in range(size.processes):
         yield Started(text, process)
         values = usual_s * np.exp(random.normal(0, 0.02, size.samples))
@@ -134,17 +155,23 @@ def case_lines(random: np.random.Generator, size: Size, case: Case, speed: float
 
 
 def make_result(case: Case, estimates: Sequence[Estimate], failed: bool) -> Result:
-    batch = float(case.params["batch"])
+    workload, params = find_workload(case.workload), full_params(case)
     result = Result(
-        case=case, status="ok", params=dict(case.params), rigor="default" if len(estimates) > 1 else "quick"
+        case=case,
+        status="ok",
+        version=workload.version,
+        params=msgspec.structs.asdict(params),
+        rigor="default" if len(estimates) > 1 else "quick",
     )
     if failed:
         return replace(result, status="oom", reason="tried to allocate 37.3 GB with 14.1 GB free")
     return replace(
         result,
-        estimate=estimates[-1],
-        processes=tuple(estimates) if len(estimates) > 1 else (),
-        work=Work(items=batch, unit="sample", flops=batch * 1e9, bytes=batch * 4e6),
+        estimate=combine(estimates),
+        processes=tuple(estimates),
+        work=msgspec.convert(  # whole numbers become floats, as on the way from a worker
+            msgspec.to_builtins(workload.work(params, Setting(case.mode, case.device, case.dtype))), Work
+        ),
         memory=Memory(host_peak_bytes=310_000_000),
         numeric=NumericCheck(1.2e-7, 1e-4, "float64 on the cpu"),
         phases_s={"prepare": 0.21, "check": 0.1, "warm-up": 0.4, "measure": 3.1},
@@ -155,8 +182,10 @@ def make_result(case: Case, estimates: Sequence[Estimate], failed: bool) -> Resu
 def make_estimate(values: np.ndarray, verdict: str) -> Estimate:
     ordered = np.sort(values)
     low, middle, high, p90, p99 = (float(ordered[int(share * len(values))]) for share in (0.43, 0.5, 0.57, 0.9, 0.99))
+    taken = {"contended": 0.3}.get(verdict, 0.002)
     return replace(
         USUAL,
+        contention=replace(USUAL.contention, other_cpu_share=taken),
         center_s=middle,
         low_s=low,
         high_s=high,
@@ -208,8 +237,8 @@ def forget_pages(folder: Path) -> None:
 def change_little(folder: Path, size: Size) -> None:
     """Some files change, some go, some come."""
     for number in range(CHANGED):
-        with (folder / f"run-{number:06}.jsonl").open("ab") as file:
-            file.write(msgspec.json.encode(Spread(0.05)) + b"\n")
+        (folder / f"run-{number:06}.jsonl").unlink()
+        write_run(folder, size._replace(samples=size.samples + 1), number)
         (folder / f"run-{CHANGED + number:06}.jsonl").unlink()
         write_run(folder, size, size.runs + number)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -14,10 +15,15 @@ from torchmark.analyze.cautions import cautions_of
 from torchmark.analyze.extrapolation import extrapolate
 from torchmark.analyze.laps import Laps
 from torchmark.records import (
+    BreakEven,
     Caution,
+    Conclusion,
+    Contribution,
     DeviceInfo,
     Fitting,
     JobEstimate,
+    Limiting,
+    Live,
     Machine,
     Memory,
     Metered,
@@ -27,6 +33,7 @@ from torchmark.records import (
     RunHeader,
     StageEstimate,
     Sustained,
+    Tried,
     Tuning,
     Work,
     parse_case,
@@ -42,7 +49,9 @@ def rich_file() -> bytes:
     with mock.patch.dict(os.environ, {"TORCHMARK_FAKE": "stream=iid2,step=0.002"}):
         timed = torchmark.time_step(lambda: None, "fake", budget_s=0.1)
     assert timed.estimate is not None
-    estimate = replace(timed.estimate, device_step_s=0.0019, flags=("bimodal", "on-battery"), evidence=("seen",))
+    estimate = replace(
+        timed.estimate, device_step_s=0.0019, flags=("bimodal", "on-battery"), evidence=("seen",), spread=0.02
+    )
     estimate = replace(estimate, metered=Metered(50.0, 60.0, (3e9, 2e9), (40.0, 90.0), ("heat",), 3))
     stage = StageEstimate("step", 10, estimate.mean_s, estimate.mean_low_s, estimate.mean_high_s)
     job = JobEstimate(10 * stage.center_s, 10 * stage.low_s, 10 * stage.high_s, whole=False, stages=(stage,), epochs=2)
@@ -80,9 +89,22 @@ def rich_file() -> bytes:
                 writer.samples(result.case.text, 0, result.estimate.samples_s)
                 writer.finished(result)
             writer.spread(0.04)
-            writer.concluded(Tuning(parse_case(CASES[0]), parse_case(CASES[1]), 1.4, 1.2, 1.6, pairs=5))
-            writer.concluded(Fitting(parse_case(CASES[0]), "batch", 1e9, "memory", 64, 3, 32, 2e8, 1.2e7))
+            for conclusion in _conclusions():
+                writer.concluded(conclusion)
         return path.read_bytes()
+
+
+def _conclusions() -> Iterator[Conclusion]:
+    """One of each kind, although a run has only one."""
+    one, other = map(parse_case, CASES)
+    brought = (Contribution("bfloat16", 1.2), Contribution("compile", 1.17))
+    yield Tuning(
+        one, other, 1.4, 1.2, 1.6, 5, None, 1, other, 1.4, brought, BreakEven(19.0, 0.2, 95.0), {other.text: 1.4}
+    )
+    tried = (Tried(other.text, 64, 1e4, 3, (9e8,), "noisy"),)
+    yield Fitting(one, "batch", 1e9, "memory", 64, 3, 32, 2e8, 1.2e7, 0.01, "sample", 2, tried)
+    yield Limiting(True, missing=("cpu bfloat16",))
+    yield Live(one, other, "B", "faster", "clear", 0.5, 0.4, 0.6, (0.5,) * 5)
 
 
 def _replayed(full: Result) -> Result:

@@ -10,14 +10,15 @@ from msgspec import Meta, Struct, field
 from torchmark.errors import UsageError
 
 # A case may come in a file from anybody: what is longer or larger than this is refused while it is being read.
+# A run file may come from anybody: what is longer, larger or more than this is refused while it is being read.
+MOST_CASES = 10_000
+ALL_CASES = Meta(max_length=MOST_CASES)
 SEVERAL = Meta(max_length=64)
+Text = Annotated[str, Meta(max_length=10_000)]
+Real = Annotated[float, Meta(ge=-1e100, le=1e100)]  # squares and products of what anybody measured are finite
 Name = Annotated[str, Meta(max_length=500)]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-Text = Annotated[str, Meta(max_length=10_000)]
-Real = Annotated[float, Meta(ge=-1e100, le=1e100)]  # squares and products of what anybody measured are finite
-MOST_CASES = 10_000
-ALL_CASES = Meta(max_length=MOST_CASES)
 Value = Whole | float | bool | Name
 Transfer = Literal["resident", "per-step", "pinned"]
 Protocol = Literal["steady", "as-published"]

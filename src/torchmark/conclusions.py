@@ -1,8 +1,8 @@
-"""What the studies came to: the records that a search or a live comparison leaves at the end of its run file."""
+"""What studies come to, as it is stored at the end of their runs: `tune`, `fit`, `limits` and `ab`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Struct, field
 
@@ -41,7 +41,7 @@ class Tuning(Struct, frozen=True):
     contributions: Annotated[tuple[Contribution, ...], SEVERAL] = ()
     break_even: BreakEven | None = None
     relative: Annotated[dict[Text, Real], ALL_CASES] = field(default_factory=dict)  # gain by case, as the search saw it
-    stopped: Name = "done"
+    stopped: Literal["done", "budget", "interrupted"] = "done"
     duration_s: Real = 0.0
 
 
@@ -79,7 +79,7 @@ class Limiting(Struct, frozen=True):
     """What a search for a machine's limits came to."""
 
     kept: bool  # whether later results are held against them
-    why: Name = ""  # not: tiny, incomplete, doubted, disturbed
+    why: Literal["", "tiny", "incomplete", "doubted", "disturbed"] = ""  # they are not
     missing: Annotated[tuple[Name, ...], SEVERAL] = ()  # limits that were disturbed, and so are not kept
 
 
@@ -89,8 +89,8 @@ class Live(Struct, frozen=True):
     a: Case
     b: Case
     side: Name  # that this run is: A or B
-    verdict: Name
-    stopped: Name
+    verdict: Literal["faster", "slower", "same", "unsure"]
+    stopped: Literal["clear", "precise", "pairs", "budget", "failed", "interrupted"]
     ratio: Real | None = None
     low: Real | None = None
     high: Real | None = None

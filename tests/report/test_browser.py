@@ -36,7 +36,7 @@ HOSTILE = (
     "x" * 400,
     "&lt;script&gt;",
 )
-FIXED = {"status", "verdict", "estimand", "rigor", "transfer", "protocol", "bound"}
+FIXED = {"stopped", "why", "side", "status", "verdict", "estimand", "rigor", "transfer", "protocol", "bound"}
 ROOT = Path(__file__).parents[2]
 
 
@@ -351,7 +351,7 @@ def hostile_file(path: Path, data: bytes, words: Iterator[str]) -> Path:
             line["result"] = poisoned(line["result"], words)
             lines[-1]["case"] = msgspec.convert(line["result"], Result).case.text  # its samples find it by that
         elif line["kind"] == "concluded":
-            line["tuning"] = poisoned(line["tuning"], words)
+            line |= {name: poisoned(study, words) for name, study in line.items() if name != "kind"}
         elif line["kind"] in ("started", "checksum"):
             continue
         lines.append(line)
@@ -388,6 +388,7 @@ def test_a_hostile_file_runs_nothing_through_the_command_itself(
         str(hostile_file(tmp_path / "runs" / f"{start}.jsonl", rich_file, islice(cycle(HOSTILE), start, None)))
         for start in range(len(HOSTILE))
     ]
+    monkeypatch.setattr("torchmark.cli.leaderboard._why_unsound", lambda _: "")  # which refuses all of them
     page, board = tmp_path / "page.html", tmp_path / "board.html"
     assert cli.main(["report", *files, "-o", str(page)]) == 0
     assert cli.main(["report", "--leaderboard", str(tmp_path / "runs"), "-o", str(board)]) == 0

@@ -266,3 +266,9 @@ def test_how_much_of_the_machine_is_used_is_told_where_that_is_known(run: Run, t
     text = render_tuned(run, replace(tuned, results=tuple(results)), "table", 200)
     words = "Of this machine's peak it uses 80%, where the default uses 20%, each of the peak of its own number format."
     assert words in text
+
+
+def test_a_search_that_compared_nothing_does_not_say_that_nothing_is_faster(run: Run, tuned: Tuned) -> None:
+    short = replace(tuned, winner=DEFAULT, same_precision=DEFAULT, gain=None, low=None, high=None, stopped="budget")
+    text = render_tuned(run, replace(short, relative={}, contributions=()), "table", 200)
+    assert "Inconclusive: the budget was spent before any settings were compared." in text

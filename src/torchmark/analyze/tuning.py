@@ -39,7 +39,7 @@ class Tuned(Struct, frozen=True):
     winner: Case  # the default itself, where nothing was confirmed to be faster
     same_precision: Case  # the best of those that compute in the default's own numbers
     results: tuple[Result, ...]  # of all that was tried, in order
-    stopped: str  # done, budget, interrupted
+    stopped: Literal["done", "budget", "interrupted"]
     gain: float | None = None
     low: float | None = None
     high: float | None = None

@@ -6,15 +6,13 @@ from importlib import import_module
 
 from torchmark.records import Run
 
+_MAKERS = {"tuning": "tuning", "fitting": "fitting", "limiting": "limits", "live": "live"}  # modules of the reports
+
 
 def conclusion(run: Run) -> list[str]:
     """The answer in one sentence, then what it rests on and what is missing; empty for a plain run."""
-    makers = {"tuning": "tuning", "fitting": "fitting", "limiting": "limits", "live": "live"}
-    found = [module for name, module in makers.items() if getattr(run, name)]
-    lines = [
-        import_module(f"torchmark.report.{module}").conclusion(run) for module in found
-    ]  # some take long to import
-    return [line for group in lines for line in group]
+    makers = [import_module(f"torchmark.report.{maker}") for name, maker in _MAKERS.items() if getattr(run, name)]
+    return [line for maker in makers for line in maker.conclusion(run)]
 
 
 def render_study(run: Run, format: str, width: int, color: bool) -> str | None:  # noqa: A002

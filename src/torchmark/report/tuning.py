@@ -43,6 +43,7 @@ _STOPPED = {
     "budget": "The budget was spent before everything was tried: give it more with --budget.",
     "interrupted": "It was interrupted.",
 }
+_STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was spent"}
 _NARROWEST = 20
 UNDECIDED = 1.25  # times as fast: where no less than this is possible, nobody should be told to stay with the default
 
@@ -75,6 +76,8 @@ def render_tuned(
 def answer(tuned: Tuned) -> str:
     """The answer in one sentence."""
     leader = tuned.unconfirmed or tuned.winner
+    if leader.text == tuned.default.text and tuned.stopped != "done" and not tuned.relative:
+        return f"Inconclusive: {_STOPPED_EARLY[tuned.stopped]} before any settings were compared."
     if leader.text == tuned.default.text:
         return "Nothing that was tried is faster than the default beyond chance."
     name = name_of(leader, tuned.default)
@@ -93,9 +96,7 @@ def answer(tuned: Tuned) -> str:
 def _why_unconfirmed(tuned: Tuned) -> str:
     if tuned.disturbed:
         return f"other programs disturbed {tuned.disturbed} of {tuned.disturbed + tuned.pairs} pairs of processes"
-    return {"interrupted": "it was interrupted", "budget": "the budget was spent"}.get(
-        tuned.stopped, "its processes failed when they were started again"
-    )
+    return _STOPPED_EARLY.get(tuned.stopped, "its processes failed when they were started again")
 
 
 def notes(tuned: Tuned, command: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
@@ -51,7 +52,7 @@ class _Story:
         self.samples: dict[str, ProcessSamples] = {}
         self.settled: dict[str, ProcessSamples] = {}  # the samples that the last `finished` line speaks of
         self.spread: float | None = None
-        self.concluded = Concluded()
+        self.concluded: dict[str, Any] = {}  # by the name of the study
         self.ended = False
         self.problems: list[str] = []
         self._weights: dict[str, int] = {}  # of the results that count so far
@@ -73,7 +74,7 @@ class _Story:
             case Spread():
                 self.spread = line.process_spread
             case Concluded():
-                self.concluded = line
+                self.concluded |= {name: found for name, found in asdict(line).items() if found is not None}
             case Ended():
                 self.ended = True
             case Checksum():
@@ -118,7 +119,7 @@ def load(path: str | Path, samples: bool = False) -> Run:
         results=tuple(results),
         process_spread=story.spread,
         problems=(*story.problems, *_unfinished(story)),
-        **asdict(story.concluded),
+        **story.concluded,
         ended=story.ended,
     )
 

@@ -98,7 +98,7 @@ class Search:
         self._leader = request.case
         self._remedies: dict[str, str] = {}  # instruction sets that a number format needs
         self._refused: set[str] = set()  # number formats that are of no use here
-        self._stopped = "interrupted"  # or done, budget
+        self._stopped: Literal["done", "budget", "interrupted"] = "interrupted"
         self._results: dict[str, list[Result]] = {}
         self._cases: dict[str, Case] = {}
 
