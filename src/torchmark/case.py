@@ -9,7 +9,6 @@ from msgspec import Meta, Struct, field
 
 from torchmark.errors import UsageError
 
-# A case may come in a file from anybody: what is longer or larger than this is refused while it is being read.
 # A run file may come from anybody: what is longer, larger or more than this is refused while it is being read.
 MOST_CASES = 10_000
 ALL_CASES = Meta(max_length=MOST_CASES)
