@@ -191,7 +191,7 @@ def _mark(fitted: Fitted, probe: Probe) -> str:
         marks.append("largest" if fitted.bound == "memory" else "largest that fitted")
     if probe.size == fitted.efficient:
         marks.append("most efficient")
-    if probe.doubt:
+    if probe in doubtful(fitted.probes):
         marks.append(probe.doubt)
     return ", ".join(marks)
 

@@ -192,4 +192,4 @@ def _note(run: Run) -> str:
     told = [f"{len(run.results)} cases, the best of their fresh processes"]
     told += [f"{failed} failed"] if failed else []
     told += [f"{skipped} skipped"] if skipped else []
-    return f"{', '.join(told)}. Every case in full: torchmark show {run.header.id}"
+    return f"{', '.join(told)}. Every case in full: torchmark show {run.header.id} --details"
