@@ -23,8 +23,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
+from msgspec.structs import replace
+
 from torchmark.analyze.comparison import Comparison, compare_runs, overall
 from torchmark.analyze.grades import grade_of, margin_of, taken_share
+from torchmark.analyze.repeat import with_intervals
 from torchmark.records import Estimate, Run
 from torchmark.store import load
 
@@ -92,7 +95,8 @@ def measure(name: str, folder: Path, slower: float = 1.0) -> Run:
             command, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.DEVNULL, stderr=log, check=True
         )
         print(f"{name}: {time.monotonic() - began:.0f} s by the clock", flush=True)
-    return load(out)
+    run = load(out)
+    return replace(run, results=tuple(with_intervals(run.results, run.process_spread)))  # by this version's method
 
 
 def estimates(run: Run) -> dict[str, Estimate]:

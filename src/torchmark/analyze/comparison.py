@@ -32,7 +32,7 @@ from torchmark.analyze.evidence import (
 )
 from torchmark.analyze.pairing import PLACES, Match, Pairing, Places, Unpaired, pair_runs, pair_within
 from torchmark.analyze.published import answer_within, band_of, flaws_of, is_published
-from torchmark.analyze.repeat import MOST_FREEDOM, RUN_SPREAD, total_variance, with_known
+from torchmark.analyze.repeat import DRIFT, MOST_FREEDOM, RUN_SPREAD, total_variance, with_known
 from torchmark.analyze.student import critical
 from torchmark.records import Caution, Result, Run
 
@@ -200,8 +200,10 @@ def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference,
         return _published(pair)
     if first.variance is None or second.variance is None:
         return pair
-    between = total_variance([(first.variance, first.freedom), (second.variance, second.freedom)])
-    variance, freedom = with_known(*between, apart)
+    drift = DRIFT**2 if apart else 0.0  # inside one run, cases share the state of the machine
+    parts = [(first.variance + drift * first.spread, first.freedom)]
+    parts.append((second.variance + drift * second.spread, second.freedom))
+    variance, freedom = with_known(*total_variance(parts), apart)
     return _with_interval(pair, math.sqrt(variance), freedom)
 
 

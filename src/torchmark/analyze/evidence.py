@@ -24,6 +24,7 @@ class Side(Struct, frozen=True):
     freedom: float
     basis: str
     doubt: str | None = None
+    spread: float = 0.0  # the variance of one process
 
     @property
     def center(self) -> float:
@@ -111,13 +112,14 @@ def _side(result: Result, estimand: Estimand, spread: float | None, items: float
         return Side(logs, None, 1.0, doubt, doubt)
     if known is not None and known.spread is not None and known.freedom:
         basis = f"{count} processes" if count > 1 else "a borrowed spread"
-        return Side(logs, known.spread**2 / count, known.freedom, basis)
+        return Side(logs, known.spread**2 / count, known.freedom, basis, spread=known.spread**2)
     if count > 1:
-        return Side(logs, variance(logs) / count, count - 1.0, f"{count} processes")
+        between = variance(logs)
+        return Side(logs, between / count, count - 1.0, f"{count} processes", spread=between)
     if spread is None:
         return Side(logs, None, 1.0, "one process", "one process, and no spread between processes is known")
-    within = _within_variance(estimates[0], estimand)
-    return Side(logs, math.log1p(spread) ** 2 + within, BORROWED_FREEDOM, "a borrowed spread")
+    alone = math.log1p(spread) ** 2 + _within_variance(estimates[0], estimand)
+    return Side(logs, alone, BORROWED_FREEDOM, "a borrowed spread", spread=alone)
 
 
 def _within_variance(estimate: Estimate, estimand: Estimand) -> float:

@@ -3,7 +3,7 @@
 Fresh processes of one case differ by more than the interval inside each of them, and mostly by modes (memory layout,
 huge pages, placement of threads) rather than by a bell curve. Twenty short processes of fourteen cases were recorded,
 and runs of three to five of them held against later ones (docs/method.md has the figures): the geometric mean, with a
-variance that the cases of a run share in part, covers 98% of the repeats with a half-width of 4 to 5%. Without the
+variance that the cases of a run share in part, covers 97% of the repeats with a half-width of 4%. Without the
 machine's own drift from one run to the next, it would be 87%.
 """
 
@@ -20,8 +20,9 @@ from torchmark.analyze.student import critical
 from torchmark.records import Estimate, Result
 
 CHANCE = 0.05
-# Two runs on one machine differ by this much in every case, whatever happens inside each of them.
-RUN_SPREAD = 0.01
+# Two runs on one machine differ by more than their processes say: by this much in every case, and by this share of the
+# spread between the processes of a case, which share the state that the machine is in.
+RUN_SPREAD, DRIFT = 0.01, 0.7
 # A borrowed spread stems from a handful of processes of another case: about as much evidence as five processes give.
 BORROWED_FREEDOM = 4.0
 MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
@@ -77,7 +78,7 @@ def with_known(variance: float, freedom: float, known: float) -> tuple[float, fl
 
 def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
     """The estimate over `count` processes with the interval in which a repeat would land."""
-    total, freedom = with_known(2 * spread.variance / count, spread.freedom, 2 * RUN_SPREAD**2)
+    total, freedom = with_known(2 * spread.variance * (1 / count + DRIFT**2), spread.freedom, 2 * RUN_SPREAD**2)
     reach = min(critical(freedom, CHANCE) * math.sqrt(total), 10.0)
     return replace(
         estimate,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.grades import margin_of
-from torchmark.analyze.repeat import LEAST_MARGIN, typical_spread, with_intervals
+from torchmark.analyze.repeat import LEAST_MARGIN, Spread, typical_spread, with_interval, with_intervals
 from torchmark.analyze.roofline import NONE, Ceilings
 from torchmark.analyze.summary import combine_results, process_spread
 from torchmark.errors import TorchmarkError
@@ -205,10 +204,11 @@ class Session:
 
     def _gain(self, case: Case) -> float:
         """By how much a process narrows the interval, for each second that it takes."""
-        count = len(self._results[case.text])
-        estimate = self._told[case.text].estimate
-        margin = (margin_of(estimate) if estimate else None) or 0.0
-        return margin * (1 - math.sqrt(count / (count + 1))) / self._cost_s(case)
+        estimate, count = self._told[case.text].estimate, len(self._results[case.text])
+        if estimate is None or estimate.spread is None or estimate.freedom is None:
+            return 0.0
+        after = with_interval(estimate, Spread(estimate.spread**2, estimate.freedom + 1), count + 1)
+        return (estimate.precision - after.precision) / self._cost_s(case)
 
     def _cost_s(self, case: Case) -> float:
         """Seconds that another process of this case takes, judged by those that it had."""
