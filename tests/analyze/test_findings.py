@@ -220,7 +220,7 @@ def test_runs_are_compared_over_all_their_cases() -> None:
     expected = "new is 2.1× as fast as old over 3 cases (geometric mean), from 1.50× on lstm to 3.0× on mlp"
     assert find_all([slow, fast])[0].text == expected
     assert find_all([fast, slow])[0].text == expected
-    assert find_all([slow, slow])[0].text == "old and old are equally fast within 3% over 3 cases (geometric mean)"
+    assert find_all([slow, slow])[0].text == "old and old are equally fast within 5% over 3 cases (geometric mean)"
     noisy = run_of(*(result(text, 3.1e-3, 0.2) for text in texts), name="noisy")
     assert [finding for finding in find_all([slow, noisy]) if finding.kind == "runs"] == []
     many = find_all([slow, *(run_of(*(result(text, n * 1e-4) for text in texts), name=str(n)) for n in range(1, 9))])

@@ -41,7 +41,7 @@ Answer = Literal["faster", "slower", "same", "similar", "unsure"]  # similar: as
 # A difference counts only where the whole interval lies beyond this: nobody acts on less than 1%.
 DIFFERENT = 0.01
 # Two times count as the same only where the whole interval lies within this: a larger difference is ruled out.
-SAME = 0.03
+SAME = 0.05
 
 
 class Pair(Struct, frozen=True):
@@ -99,7 +99,7 @@ def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
     """Pair the cases of two runs that did the same work, and say for each whether b is faster than a.
 
     `faster` and `slower` hold over the whole table: p-values are corrected after Holm. `same` needs an interval that
-    touches 1 ± 1% and stays within ±3%. Everything else is `unsure`. Partners may differ in `by`.
+    touches 1 ± 1% and stays within ±5%. Everything else is `unsure`. Partners may differ in `by`.
     """
     return compare_all((a, b), by)[0]
 

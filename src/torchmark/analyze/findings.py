@@ -104,7 +104,7 @@ def _about_two(first: Run, second: Run, comparison: Comparison) -> Finding | Non
     names = [run.header.label or run.header.id for run in (first, second)]
     over = f"over {mean.count} cases (geometric mean)" if mean.count > 1 else f"on {comparison.pairs[0].a.case.task}"
     if mean.verdict == "same":
-        text = f"{names[0]} and {names[1]} are equally fast within 3% {over}"
+        text = f"{names[0]} and {names[1]} are equally fast within 5% {over}"
     elif mean.verdict != "unsure" or (published and factor >= PUBLISHED_FACTOR):
         winner, loser = names if mean.ratio > 1 else names[::-1]
         text = f"{winner} is {times(factor)} as fast as {loser} {over}"

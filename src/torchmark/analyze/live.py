@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct, field
 from scipy.special import stdtrit
 
-from torchmark.analyze.comparison import DIFFERENT, SAME, Answer
+from torchmark.analyze.comparison import DIFFERENT, Answer
 from torchmark.analyze.statistics import MAD_TO_DEVIATION, Interval
 from torchmark.records import Live, Machine, Result
 
@@ -24,6 +24,8 @@ LOOKS = (5, 7, 10, 14, 20, 28, 40)  # counts of pairs at which it may stop; afte
 LOOK_CONFIDENCE = 0.99  # of 200,000 simulated series, 95.4% hold the truth at all seven looks
 
 Stopped = Literal["clear", "precise", "pairs", "budget", "failed", "interrupted"]
+
+SAME = 0.03  # sides that take turns share the state of the machine, so that less is visible than between runs
 
 
 class LiveSide(Struct, frozen=True):
