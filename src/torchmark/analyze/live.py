@@ -25,7 +25,7 @@ LOOK_CONFIDENCE = 0.99  # of 200,000 simulated series, 95.4% hold the truth at a
 
 Stopped = Literal["clear", "precise", "pairs", "budget", "failed", "interrupted"]
 
-SAME = 0.03  # sides that take turns share the state of the machine, so that less is visible than between runs
+SAME = 0.03  # sides that take turns share the state of the machine, so smaller differences show than between runs
 
 
 class LiveSide(Struct, frozen=True):
