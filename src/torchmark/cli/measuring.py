@@ -114,7 +114,7 @@ def _first_answer(writer: RunWriter, progress: ProgressLine) -> None:
     run = load(writer.path) if progress.live else None
     headline = headline_of(run) if run else None
     if run and headline:
-        first = replace(headline, commands=())
+        first = replace(headline, commands=(), confidence="")  # one process says nothing about that yet
         text = draw(render_headline(first, run.header.machine, terminal_width()), terminal_width(), use_color())
         progress.scroll(f"\n{text.rstrip()}\n\nFirst figures. More processes follow and narrow the ±.\n")
 

@@ -90,7 +90,7 @@ def about(machine: Machine, block: Block) -> str:
 def sentences(headline: Headline, block: Block) -> list[tuple[str, str]]:
     """What a block says in words; the last one also how far all of it can be relied on."""
     found = [("In short", block.in_short)] if block.in_short else []
-    if block is headline.blocks[-1]:
+    if block is headline.blocks[-1] and headline.confidence:
         found.append(("Confidence", f"{headline.grade}. {headline.confidence}"))
     return found
 
