@@ -88,7 +88,7 @@ def test_text_goes_to_stdout(capsys: Capture) -> None:
     assert len({row["run"] for row in rows}) == 7
     assert main(["report", "last", "--format", "json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]
-    assert run["run"]["id"] == "3e9ae49d"
+    assert run["run"]["id"] == "10a3e21e"
     assert main(["report", "last", "-o", "-"]) == 0
     assert capsys.readouterr().out.startswith("<!doctype html>")
 
