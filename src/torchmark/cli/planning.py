@@ -98,7 +98,7 @@ def make_plan(cases: tuple[Case, ...], options: dict[str, Any]) -> Plan:
         sustain_s=sustain_s,
         seed=options["seed"],
         data=options["data"],
-        guarded=not options["workloads"],
+        guarded=not options["workloads"] and not options.get("tiny"),
         rendezvous=find_rendezvous(cases, options),
     )
 
