@@ -192,7 +192,7 @@ def _measure(job: MeasureJob, workload: Workload, params: Any, phases: Phases, s
     phases.enter("job")
     whole_job = _with_start_up(_measure_job(job, step, estimate, device, say), phases)
     _limit_memory(device, team, None)  # what follows is not the case's own need
-    phases.enter("check")  # after the steps: what it allocates and frees made those of resnet50 28% faster
+    phases.enter("check")  # after the steps: before them, it made those of resnet50 28% faster in some runs
     dtype = case.dtype if uses_torch else None
     numeric = _check(team, step, device, dtype) if job.process == 0 else None  # the other processes compute the same
     operators = _operators(job, device, step, step_s) if uses_torch else {}
