@@ -46,7 +46,7 @@ class Tuning(Struct, frozen=True):
 
 
 class Tried(Struct, frozen=True):
-    """One size of a search for what fits, beside its result."""
+    """One size that a search for what fits has tried."""
 
     case: Text
     size: Whole

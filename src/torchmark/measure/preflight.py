@@ -63,7 +63,7 @@ def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> tuple[Cauti
 def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
     """The machine and what is wrong with it; found out in a worker, so that this process needs no torch.
 
-    Workers to come share what is imported for this one, so it is told which workloads will be measured.
+    Later workers share the modules imported here, so `workloads` names what will be measured.
     """
     imports_torch = devices is None or any(not name.startswith("fake") for name in devices)
     imports = dict.fromkeys(module for name in workloads for module in find_workload(name).imports)

@@ -126,6 +126,14 @@ def _find_machine(publication: Publication, text: str) -> PublishedMachine:
     return found[0]
 
 
+def is_published_name(text: str) -> bool:
+    """Whether this is the name of a publication or of one of its machines, however it is spaced and capitalised."""
+    found = [find_publication(name) for name in names()]
+    return _plain(text) in {
+        _plain(name) for each in found for name in (each.name, *(one.name for one in each.machines))
+    }
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold())
 

@@ -105,20 +105,10 @@ def check_label(label: str) -> None:
     """Refuse a label by which `find_run` could never find its run."""
     if not label.strip() or label.startswith("-"):
         raise UsageError(f"'{label}' is not a label", "Use a short name, such as after-upgrade")
-    if re.fullmatch(_LAST, label) or _letters(label) in _published_names():
+    if re.fullmatch(_LAST, label) or publications.is_published_name(label):
         raise UsageError(f"'{label}' already means another run, so it cannot be a label", "Choose another name")
     if "/" in label or os.sep in label or label.endswith(".jsonl") or _is_file(label):
         raise UsageError(f"'{label}' means a file, so it cannot be a label", "Choose a name without slash or .jsonl")
-
-
-def _published_names() -> set[str]:
-    found = [publications.find_publication(name) for name in publications.names()]
-    return {_letters(name) for each in found for name in (each.name, *(machine.name for machine in each.machines))}
-
-
-def _letters(name: str) -> str:
-    """A name however it is spaced and capitalised."""
-    return re.sub(r"[^a-z0-9]", "", name.casefold())
 
 
 def _data_folder() -> Path:
