@@ -13,7 +13,7 @@ from torchmark.analyze.live import LiveComparison, LiveSide
 from torchmark.cli.beginning import hold_machine
 from torchmark.cli.gates import allow_option, gate_code
 from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
 from torchmark.cli.run_options import label_option
 from torchmark.cli.sides import find_sides
@@ -110,7 +110,7 @@ def _conclude(study: Study, code: int, plan: Plan, options: dict[str, Any]) -> i
     emit(render_live(found, options["format"], terminal_width(), use_color()))
     kept = _keep(study, found, plan, options["label"]) if found.ratios else []
     if kept and options["format"] == "table":
-        click.echo(f"Saved as {kept[0]} (A) and {kept[1]} (B): torchmark show {kept[1]}", err=True)
+        say(f"Saved as {kept[0]} (A) and {kept[1]} (B): torchmark show {kept[1]}")
     return code or _exit_code(found, plan.limit, options["allow"])
 
 
@@ -121,7 +121,7 @@ def _exit_code(found: LiveComparison, limit: float | None, allow: bool) -> int:
         gate = gate_live(found, limit)
         complaint = "B failed" if failed else f"B is slower than A by more than {percent(limit)}"
         for line in gate_lines(gate, [complaint]):
-            click.echo(f"torchmark: {line}", err=True)
+            say(f"torchmark: {line}")
         return gate_code(gate.word, allow)
     return EXIT_NOTHING_MEASURED if found.failed or not found.ratios else EXIT_FINE
 

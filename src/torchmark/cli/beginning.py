@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from textwrap import fill
 
-import click
-
-from torchmark.cli.output import terminal_width
+from torchmark.cli.output import say, terminal_width
 from torchmark.cli.progress import ProgressLine
 from torchmark.measure.preflight import look_around
 from torchmark.records import Case, Machine
@@ -29,9 +27,9 @@ def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
     finally:
         progress.clear()
     for caution in cautions:
-        click.echo(fill(f"! {caution.cause}. {caution.cure}.", terminal_width(), subsequent_indent="  "), err=True)
+        say(fill(f"! {caution.cause}. {caution.cure}.", terminal_width(), subsequent_indent="  "))
     return machine
 
 
 def _waiting(holder: Holder) -> None:
-    click.echo(f"Waiting for another run on this machine: {holder.text}", err=True)
+    say(f"Waiting for another run on this machine: {holder.text}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from torchmark.cli.gates import allow_option, gate_code
-from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.values import Share
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 
@@ -66,7 +66,7 @@ def _conclude(comparisons: Sequence[Comparison], share: float | None, inside: bo
     failed = any(each.kind == "failed" for comparison in comparisons for each in comparison.unpaired)
     code = _pass_gate(comparisons, share, inside, allow) if share is not None and (paired or failed) else EXIT_FINE
     if not paired and not failed:
-        click.echo("torchmark: nothing could be compared: no case has a partner", err=True)
+        say("torchmark: nothing could be compared: no case has a partner")
     return code if code or paired else EXIT_NOTHING_MEASURED
 
 
@@ -76,5 +76,5 @@ def _pass_gate(comparisons: Sequence[Comparison], share: float, inside: bool, al
 
     gate = gate_runs(comparisons, share, inside)
     for line in gate_lines(gate, complaints_of(gate)):
-        click.echo(f"torchmark: {line}", err=True)
+        say(f"torchmark: {line}")
     return gate_code(gate.word, allow)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from torchmark.cli.output import emit
+from torchmark.cli.output import emit, say
 from torchmark.errors import StoreError, UsageError
 from torchmark.report.units import size
 
@@ -32,7 +32,7 @@ def deliver(content: str | bytes, out: Path, force: bool = False) -> None:
         _write(out, whole)
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror}", "Name another place with --out") from error
-    print(f"wrote {out} ({size(len(whole))})", file=sys.stderr)
+    say(f"wrote {out} ({size(len(whole))})")
 
 
 def _to_standard_output(content: str | bytes) -> None:

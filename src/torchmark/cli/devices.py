@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from torchmark.cli.output import emit, terminal_width
+
 if TYPE_CHECKING:
     from torchmark.measure.audit import Proof
     from torchmark.measure.dtypes import DtypeSupport
@@ -37,9 +39,9 @@ def _show(names: tuple[str, ...] | None, form: str) -> None:
 
     inventory = take_inventory(names)
     if form == "json":
-        click.echo(_json(inventory))
+        emit(_json(inventory))
     else:
-        click.echo("\n".join(map(_folded, _inventory_lines(inventory))))
+        emit("\n".join(map(_folded, _inventory_lines(inventory))))
 
 
 def _audit(names: tuple[str, ...], form: str) -> None:
@@ -52,13 +54,13 @@ def _audit(names: tuple[str, ...], form: str) -> None:
         for proof in audit_device(open_device(name)):
             proofs.append(proof)
             if form == "table":
-                click.echo(f"{_MARKS[proof.passed]}  {proof.device}  {proof.name}: {proof.figure}")
+                emit(f"{_MARKS[proof.passed]}  {proof.device}  {proof.name}: {proof.figure}")
     failed = sum(proof.passed is False for proof in proofs)
     if form == "json":
-        click.echo(_json({"proofs": proofs}))
+        emit(_json({"proofs": proofs}))
     else:
         held = sum(proof.passed is True for proof in proofs)
-        click.echo(f"{held} of {held + failed} proofs hold.")
+        emit(f"{held} of {held + failed} proofs hold.")
     if failed:
         click.get_current_context().exit(EXIT_CHECK_FAILED)
 
@@ -121,7 +123,6 @@ def _support_text(support: DtypeSupport) -> str:
 
 def _folded(line: str) -> str:
     """A sentence on as many lines as the terminal makes of it; tables are left as they are."""
-    from torchmark.cli.output import terminal_width
 
     return line if "  " in line else fill(line, terminal_width(), subsequent_indent="  ", break_long_words=False)
 

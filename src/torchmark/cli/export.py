@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from torchmark.cli.output import emit
+from torchmark.cli.output import emit, say
 
 _EPILOG = """\b
 Examples:
@@ -38,4 +38,4 @@ def command(run: str, out: Path | None, show: bool) -> None:
     if out or not show:
         target = out or Path(f"torchmark-{re.sub(r'[^A-Za-z0-9-]', '-', read_header(path).id)[:80]}.jsonl")
         size = write_export(path, target)
-        click.echo(f"Wrote {target}, {size} bytes: torchmark export {run} --show prints them", err=True)
+        say(f"Wrote {target}, {size} bytes: torchmark export {run} --show prints them")

@@ -12,7 +12,7 @@ from torchmark.cli.ceilings import stored_ceilings
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.measuring import log_path, tell_of_log
 from torchmark.cli.model_options import model_options, take_model_options
-from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
 from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.tune import find_case
@@ -129,7 +129,7 @@ def _conclude(run: Run, format: str, code: int) -> int:  # noqa: A002
     fitted = recall_fitted(run)
     emit(render_fitted(run, run.fitting.case, fitted, format, terminal_width(), use_color()))
     if format == "table":
-        click.echo(f"Saved as {run.header.id}: torchmark report {run.header.id} draws the curve", err=True)
+        say(f"Saved as {run.header.id}: torchmark report {run.header.id} draws the curve")
     return code or (EXIT_FINE if fitted.largest is not None else EXIT_NOTHING_MEASURED)
 
 

@@ -11,7 +11,7 @@ import click
 from torchmark.analyze.roofline import ceilings_of, split_disturbed
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.measuring import carry_out, log_path
-from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import run_options
 from torchmark.cli.values import Duration
@@ -130,7 +130,7 @@ def _conclude(request: Request, run: Run, path: Path, format: str, code: int) ->
             keep_limits(request.machine, device, path, beside)
     emit(render(run, format, terminal_width(), use_color()))
     if format == "table":
-        click.echo(f"Stored as {run.header.id}: torchmark show {run.header.id}", err=True)
+        say(f"Stored as {run.header.id}: torchmark show {run.header.id}")
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
     return code or (EXIT_CHECK_FAILED if found.why == "doubted" else EXIT_FINE)

@@ -15,7 +15,7 @@ from torchmark.analyze.money import Prices
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.headlines import headline_of
 from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.output import emit, hint, terminal_width, use_color
+from torchmark.cli.output import emit, hint, say, terminal_width, use_color
 from torchmark.cli.planning import command_to_resume
 from torchmark.cli.progress import ProgressLine
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
@@ -58,7 +58,7 @@ def measure_plan(
         writer.ended()
     run = load(writer.path)
     for text in widened(before, run) if before else ():
-        click.echo(text, err=True)
+        say(text)
     # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
     with contextlib.suppress(StoreError, OSError) if code else contextlib.nullcontext():
         return _conclude(run, writer, format, code, prices)
@@ -126,12 +126,12 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Price
     name = run.header.id if at_home else writer.path
     if code:
         go_on = command_to_resume([result.case for result in run.results], writer.path, name)
-        click.echo(f"Not all was measured. Resume: {go_on}", err=True)
+        say(f"Not all was measured. Resume: {go_on}")
     if format == "table":
         spent = time_by_phase(run)
         if spent and not headline:
             text = f"{spent} Storing took {duration(writer.seconds)}."
-            click.echo(click.wrap_text(text, terminal_width()), err=True)
+            say(click.wrap_text(text, terminal_width()))
         hint(f"Saved as {run.header.id}: torchmark show {name}")
         tell_of_limits(run)
         tell_of_log(run, writer.path)
@@ -144,7 +144,7 @@ def show_complete(run: Run, name: str, format: str, prices: Prices | None) -> in
     """A run that ended in order is shown as it is."""
     emit(render(run, format, terminal_width(), use_color(), prices, headline_of(run, name)))
     more = f"torchmark run --resume {name} --budget 2m"
-    click.echo(f"This run is complete; nothing was measured.\nAdd processes to it: {more}", err=True)
+    say(f"This run is complete; nothing was measured.\nAdd processes to it: {more}")
     return EXIT_FINE
 
 
@@ -180,4 +180,4 @@ def log_path(path: Path) -> Path:
 def tell_of_log(run: Run, path: Path) -> None:
     """Where a crash may be explained."""
     if any(result.status == "crashed" for result in run.results):
-        click.echo(f"What the workers printed: {log_path(path)}", err=True)
+        say(f"What the workers printed: {log_path(path)}")

@@ -30,9 +30,14 @@ def terminal_width() -> int:
     return max(40, shutil.get_terminal_size(fallback=(80, 24)).columns)
 
 
+def say(text: str) -> None:
+    """A line on stderr, as it is."""
+    click.echo(text, err=True)
+
+
 def hint(text: str) -> None:
     """A sentence on stderr, within the width of the terminal; commands in it stay as they are typed."""
-    click.echo(fill(text, terminal_width(), break_long_words=False, break_on_hyphens=False), err=True)
+    say(fill(text, terminal_width(), break_long_words=False, break_on_hyphens=False))
 
 
 def use_color() -> bool:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.measuring import carry_out, log_path
-from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.values import Duration, Share
@@ -120,7 +120,7 @@ def _conclude(request: Request, run: Run, format: str, code: int, all_devices: b
     replicated = [put_beside(each, run.results, request.devices, all_devices) for each in request.publications]
     emit(render_replicated(run, replicated, format, terminal_width(), use_color()))
     if format == "table":
-        click.echo(f"Saved as {run.header.id}: torchmark show {run.header.id}", err=True)
+        say(f"Saved as {run.header.id}: torchmark show {run.header.id}")
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
     return code

@@ -12,6 +12,7 @@ import click
 from torchmark import __version__
 from torchmark.cli.delivery import STANDARD_OUTPUT, ChartCount, deliver
 from torchmark.cli.headlines import headline_of
+from torchmark.cli.output import say
 from torchmark.cli.prices import price_options, prices_of
 from torchmark.errors import StoreError, UsageError
 
@@ -144,7 +145,7 @@ def _load(names: Sequence[str], samples: bool) -> list[Run]:
     if faults and not runs:
         raise faults[0]
     for fault in faults:
-        print(f"torchmark: left out: {fault}", file=sys.stderr)
+        say(f"torchmark: left out: {fault}")
     return runs
 
 

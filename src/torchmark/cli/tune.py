@@ -13,7 +13,7 @@ from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.model_options import model_options, take_model_options
-from torchmark.cli.output import emit, format_option, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
 from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.values import Duration
@@ -156,7 +156,7 @@ def _conclude(run: Run, format: str, code: int) -> int:  # noqa: A002
         return code
     emit(render_tuned(run, recall_tuned(run), format, terminal_width(), use_color()))
     if format == "table":
-        click.echo(f"Saved as {run.header.id}: torchmark show {run.header.id}", err=True)
+        say(f"Saved as {run.header.id}: torchmark show {run.header.id}")
         tell_of_limits(run)
     return code or (EXIT_FINE if any(result.status == "ok" for result in run.results) else EXIT_NOTHING_MEASURED)
 
