@@ -108,7 +108,7 @@ def test_a_slower_side_is_found_kept_and_fails_the_check() -> None:
     assert "pair 5: B is 0.9" in done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     a, b = (load(find_run(f"mine-{side}")) for side in "ab")
-    assert (len(a.results[0].processes), b.header.processes) == (5, 5)
+    assert (len(a.results[0].processes), len(b.results[0].processes)) == (5, 5)
     assert b.results[0].estimate is not None
     assert b.results[0].estimate.center_s == pytest.approx(0.0105, rel=0.01)
     assert load_samples(find_run("mine-b"))

@@ -244,4 +244,4 @@ def test_an_export_shows_every_byte_that_leaves(capsys, inside: Path) -> None:
 
 def test_an_export_overwrites_nothing(capsys) -> None:
     assert cli.main(["export", "a.jsonl", "-o", "b.jsonl"]) == 4
-    assert "b.jsonl is there already" in capsys.readouterr().err
+    assert "b.jsonl already exists" in capsys.readouterr().err

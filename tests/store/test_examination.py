@@ -232,7 +232,7 @@ def test_an_export_leaves_out_what_no_field_is_for(path: Path, tmp_path: Path) -
 def test_an_export_overwrites_nothing_and_leaves_nothing_of_a_damaged_file(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "target.jsonl"
     target.write_text("mine")
-    with pytest.raises(StoreError, match="there already"):
+    with pytest.raises(StoreError, match="already exists"):
         write_export(path, target)
     with pytest.raises(StoreError, match="cannot write"):
         write_export(path, tmp_path / "nowhere" / "target.jsonl")

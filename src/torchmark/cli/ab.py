@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torchmark.analyze.live import LiveComparison, LiveSide
 from torchmark.cli.beginning import hold_machine
 from torchmark.cli.gates import allow_option, gate_code
 from torchmark.cli.interrupts import Interrupted, orderly_end
+from torchmark.cli.measuring import new_run
 from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
 from torchmark.cli.run_options import label_option
@@ -21,12 +23,12 @@ from torchmark.cli.values import Duration, Share
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
 from torchmark.measure.awake import keep_awake
 from torchmark.measure.messages import Phase
-from torchmark.records import Result, RunHeader
+from torchmark.records import RunHeader
 from torchmark.report.gates import gate_lines
 from torchmark.report.live import render_live, side_line, so_far
 from torchmark.report.units import percent
-from torchmark.store import RunWriter, check_writable, home, new_header, new_path
-from torchmark.studies.ab import Plan, Study
+from torchmark.store import RunWriter, check_writable, home, new_header
+from torchmark.studies.ab import Plan, Side, Study
 
 EXAMPLES = """\b
 Examples:
@@ -80,10 +82,46 @@ def command(**options: Any) -> int:
         check_writable(home() / "ab.jsonl")
         names = ("budget_s", "timeout_s", "target", "limit", "seed", "data")
         plan = Plan(a, b, **{name: options[name] for name in names})
-        return _conclude(*_measure(plan), plan, options)
+        with ExitStack() as files:
+            sides = _Sides(plan, options["label"], files)
+            study, code = _measure(plan, sides)
+            return _conclude(study.outcome(), code, sides, options)
 
 
-def _measure(plan: Plan) -> tuple[Study, int]:
+class _Sides:
+    """Each side as a run of its own, so that everything that reads runs can read it; A first, so that B is the last."""
+
+    def __init__(self, plan: Plan, label: str, files: ExitStack) -> None:
+        self._plan, self._label, self._files = plan, label, files
+        self._writers: dict[str, RunWriter] = {}
+        self.ids: list[str] = []
+
+    def add_pair(self, study: Study) -> None:
+        """Put the pair that has just ended on the disk, and what is known with it."""
+        for side, live in self._of(study.outcome()):
+            writer = self._writers.get(side.name) or self._create(side, live)
+            number = len(study.processes[side.name]) - 1
+            writer.started(side.case.text, number)
+            writer.samples(side.case.text, number, study.processes[side.name][-1].processes[0].samples_s)
+            writer.finished(live.result)
+
+    def conclude(self, found: LiveComparison) -> None:
+        for side, live in self._of(found):
+            if side.name in self._writers:
+                self._writers[side.name].finished(live.result)  # a later process may have failed
+                self._writers[side.name].concluded(found.conclusion(side.name))
+
+    def _of(self, found: LiveComparison) -> Iterator[tuple[Side, LiveSide]]:
+        return zip(self._plan.sides, (found.a, found.b), strict=True)
+
+    def _create(self, side: Side, live: LiveSide) -> RunWriter:
+        header = _header(self._plan, live, f"{self._label}-{side.name.lower()}")
+        writer = self._writers[side.name] = self._files.enter_context(new_run(header))
+        self.ids.append(header.id)
+        return writer
+
+
+def _measure(plan: Plan, sides: _Sides) -> tuple[Study, int]:
     """Pair after pair; an interrupt ends it in order, with what is known by then."""
     progress = ProgressLine()
     study = Study(plan, lambda name, phase: progress.note(_news(study, name, phase)))
@@ -92,6 +130,7 @@ def _measure(plan: Plan) -> tuple[Study, int]:
     try:
         with orderly_end(), keep_awake():
             for count in study.pairs():
+                sides.add_pair(study)
                 progress.mark(f"pair {count}: {so_far(study.interval)}")
     except Interrupted as interrupt:
         code = interrupt.exit_code
@@ -105,13 +144,12 @@ def _news(study: Study, name: str, phase: Phase) -> str:
     return f"pair {study.count + 1}{known} · {name}: {PHASES.get(phase.name, phase.name)}"
 
 
-def _conclude(study: Study, code: int, plan: Plan, options: dict[str, Any]) -> int:
-    found = study.outcome()
+def _conclude(found: LiveComparison, code: int, sides: _Sides, options: dict[str, Any]) -> int:
     emit(render_live(found, options["format"], terminal_width(), use_color()))
-    kept = _keep(study, found, plan, options["label"]) if found.ratios else []
-    if kept and options["format"] == "table":
-        say(f"Saved as {kept[0]} (A) and {kept[1]} (B): torchmark show {kept[1]}")
-    return code or _exit_code(found, plan.limit, options["allow"])
+    sides.conclude(found)
+    if sides.ids and options["format"] == "table":
+        say(f"Saved as {sides.ids[0]} (A) and {sides.ids[-1]} (B): torchmark show {sides.ids[-1]}")
+    return code or _exit_code(found, options["limit"], options["allow"])
 
 
 def _exit_code(found: LiveComparison, limit: float | None, allow: bool) -> int:
@@ -126,26 +164,7 @@ def _exit_code(found: LiveComparison, limit: float | None, allow: bool) -> int:
     return EXIT_NOTHING_MEASURED if found.failed or not found.ratios else EXIT_FINE
 
 
-def _keep(study: Study, found: LiveComparison, plan: Plan, label: str) -> list[str]:
-    """Each side as a run of its own, so that everything that reads runs can read it; A first, so that B is the last."""
-    ids = []
-    for side, live in zip(plan.sides, (found.a, found.b), strict=True):
-        header = _header(plan, live, len(found.ratios), f"{label}-{side.name.lower()}")
-        with RunWriter.create(new_path(header), header) as writer:
-            _write(writer, study.processes[side.name], live.result)
-            writer.concluded(found.conclusion(side.name))
-        ids.append(header.id)
-    return ids
-
-
-def _write(writer: RunWriter, processes: list[Result], whole: Result) -> None:
-    for number, result in enumerate(processes):
-        writer.started(whole.case.text, number)
-        writer.samples(whole.case.text, number, result.processes[0].samples_s)
-    writer.finished(whole)
-
-
-def _header(plan: Plan, live: LiveSide, processes: int, label: str) -> RunHeader:
+def _header(plan: Plan, live: LiveSide, label: str) -> RunHeader:
     assert live.machine is not None
     cases = " ".join(dict.fromkeys(side.case.text for side in plan.sides))
     return new_header(
@@ -153,8 +172,6 @@ def _header(plan: Plan, live: LiveSide, processes: int, label: str) -> RunHeader
         live.machine,
         (live.result.case.text,),
         label=label,
-        rigor=live.result.rigor,
-        processes=processes,
         budget_s=plan.budget_s,
         seed=plan.seed,
     )

@@ -10,7 +10,7 @@ from torchmark.analyze.fitting import Probe, recall_fitted
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings
 from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import log_path, tell_of_log
+from torchmark.cli.measuring import log_path, new_run, tell_of_log
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
@@ -23,7 +23,7 @@ from torchmark.measure.messages import Message, Phase
 from torchmark.records import Case, Machine, Result, Run, RunHeader
 from torchmark.report.fitting import render_fitted
 from torchmark.report.units import memory_limit, rate, size
-from torchmark.store import RunWriter, check_writable, load, new_header, new_path
+from torchmark.store import RunWriter, new_header
 from torchmark.studies.fit import Request, Study, free_bytes, size_range
 
 EXAMPLES = """\b
@@ -76,14 +76,11 @@ def command(workload: str, **options: Any) -> int:
         chosen = {name: options[name] for name in names}
         request = Request(case, limit_bytes=limit, ceilings=stored_ceilings(machine), **chosen)
         header = _header(request, machine, options["label"])
-        path = options["out"] or new_path(header)
-        check_writable(path)
-        with RunWriter.create(path, header) as writer:
+        with new_run(header, options["out"]) as writer:
             study, code = _probe(request, writer)
             writer.concluded(study.outcome().conclusion(case))
-        run = load(path)
-        code = _conclude(run, options["format"], code)
-        tell_of_log(run, path)
+        code = _conclude(writer.run, options["format"], code)
+        tell_of_log(writer.run, writer.path)
         return code
 
 

@@ -10,7 +10,7 @@ import click
 
 from torchmark.analyze.roofline import ceilings_of, split_disturbed
 from torchmark.cli.beginning import hold_machine, look
-from torchmark.cli.measuring import carry_out, log_path
+from torchmark.cli.measuring import carry_out, log_path, new_run
 from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import run_options
@@ -19,7 +19,7 @@ from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED
 from torchmark.measure.cases import check_device
 from torchmark.records import DTYPES, DeviceInfo, Limiting, Machine, Result, Run, RunHeader
 from torchmark.report import render
-from torchmark.store import RunWriter, check_writable, keep_limits, load, new_header, new_path
+from torchmark.store import RunWriter, keep_limits, new_header
 from torchmark.studies.limits import Limits, Request, plan_cases
 
 DEVICE_BUDGET_S = 50.0  # beside the seconds in which torch is loaded
@@ -59,13 +59,11 @@ def command(**options: Any) -> int:
         machine = look(wanted or None, ())
         request = _request(machine, dtypes, options)
         header = _header(request, options["label"])
-        path = options["out"] or new_path(header)
-        check_writable(path)
-        with RunWriter.create(path, header) as writer:
+        with new_run(header, options["out"]) as writer:
             code = _measure(request, writer)
-            found = load(path).results
+            found = writer.run.results
             writer.concluded(_judge(request, found, code))
-        return _conclude(request, load(path), path, options["format"], code)
+        return _conclude(request, writer.run, writer.path, options["format"], code)
 
 
 def _split(texts: tuple[str, ...]) -> list[str]:

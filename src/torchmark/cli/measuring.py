@@ -21,16 +21,36 @@ from torchmark.cli.progress import ProgressLine
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.measure.awake import keep_awake
 from torchmark.measure.session import Covered, Event, Finished, Plan, Revised, Session, SpreadFound, Started
-from torchmark.records import Machine, Result, Run
+from torchmark.records import Machine, Result, Run, RunHeader
 from torchmark.report import render
 from torchmark.report.console import draw
 from torchmark.report.figures import time_by_phase
 from torchmark.report.headline import render_headline
 from torchmark.report.units import duration, relative
-from torchmark.store import RunWriter, home, list_runs, load
+from torchmark.store import RunWriter, check_writable, home, list_runs, load, new_path
 
 RECENT = 10  # earlier runs that are looked at for how far processes differ here
 WIDER = 1.2
+
+
+@contextlib.contextmanager
+def new_run(header: RunHeader, out: Path | None = None) -> Iterator[RunWriter]:
+    """The file of a new run, at `out` or among the others."""
+    path = out or new_path(header)
+    check_writable(path)
+    with announced(RunWriter.create(path, header)) as writer:
+        yield writer
+
+
+@contextlib.contextmanager
+def announced(writer: RunWriter) -> Iterator[RunWriter]:
+    """Say at the end what happened to the file meanwhile."""
+    try:
+        with writer:
+            yield writer
+    finally:
+        for note in dict.fromkeys(writer.notes):
+            hint(f"! {note}.")
 
 
 def measure_plan(
@@ -51,12 +71,12 @@ def measure_plan(
         code = carry_out(session.events(done), session.interrupted, writer, progress, plan.budget_s, covered)
     except StoreError as error:  # a disk that is full or broken: what is on it already is shown all the same
         with contextlib.suppress(StoreError):
-            _conclude(load(writer.path), writer, format, error.exit_code, prices)
+            _conclude(writer.run, writer, format, error.exit_code, prices)
         go_on = command_to_resume(plan.cases, writer.path, writer.path)
         raise StoreError(error.cause, f"Fix that, then resume: {go_on}") from error
     if code == EXIT_FINE:
         writer.ended()
-    run = load(writer.path)
+    run = writer.run
     for text in widened(before, run) if before else ():
         say(text)
     # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
@@ -111,7 +131,7 @@ def _keep(event: Event, writer: RunWriter) -> None:
 
 def _first_answer(writer: RunWriter, progress: ProgressLine) -> None:
     """What round 1 says, for a person who watches: the rest of the time makes it more precise."""
-    run = load(writer.path) if progress.live else None
+    run = writer.run if progress.live else None
     headline = headline_of(run) if run else None
     if run and headline:
         first = replace(headline, commands=(), confidence="")  # one process says nothing about that yet

@@ -12,7 +12,7 @@ import click
 
 from torchmark.cli.output import emit
 from torchmark.errors import UsageError
-from torchmark.store.writer import explained
+from torchmark.store.files import explained, write_whole
 
 EXAMPLES = """\b
 Examples:
@@ -56,9 +56,8 @@ def _is_taken(stem: str) -> bool:
 
 def _write(path: Path, text: str) -> None:
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_whole(path, [text.encode()], replace=False)
     except FileExistsError as error:
-        raise UsageError(f"{path} is there already", "Choose another name") from error
+        raise UsageError(f"{path} already exists", "Choose another name") from error
     except OSError as error:
         raise explained(path, error, "Choose another place with -o") from error

@@ -8,7 +8,7 @@ import click
 from msgspec.structs import replace
 
 from torchmark.cli.beginning import hold_machine, look
-from torchmark.cli.measuring import carry_out, log_path
+from torchmark.cli.measuring import carry_out, log_path, new_run
 from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import data_option, run_options
@@ -19,7 +19,7 @@ from torchmark.publications import find_publication, names
 from torchmark.publications.contract import Publication
 from torchmark.records import Machine, Run, RunHeader, parse_case
 from torchmark.report.sheets import render_replicated
-from torchmark.store import RunWriter, check_writable, load, new_header, new_path
+from torchmark.store import RunWriter, new_header
 from torchmark.studies.beside import put_beside
 from torchmark.studies.replicate import Replication, Request, plan_cases, plan_replays
 
@@ -60,11 +60,9 @@ def command(publications: tuple[str, ...], **options: Any) -> int:
         machine = _look(chosen, wanted)
         request = _request(chosen, tuple(device.name for device in machine.devices), options)
         header = _header(request, machine, options["label"])
-        path = options["out"] or new_path(header)
-        check_writable(path)
-        with RunWriter.create(path, header) as writer:
+        with new_run(header, options["out"]) as writer:
             code = _replicate(request, machine, writer)
-        return _conclude(request, load(path), options["format"], code, all_devices=not wanted)
+        return _conclude(request, writer.run, options["format"], code, all_devices=not wanted)
 
 
 def _request(chosen: tuple[Publication, ...], devices: tuple[str, ...], options: dict[str, Any]) -> Request:

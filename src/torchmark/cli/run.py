@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from torchmark.analyze.money import Prices
 from torchmark.cli.beginning import hold_machine
 from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import measure_plan, show_complete
+from torchmark.cli.measuring import announced, measure_plan, new_run, show_complete
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option
 from torchmark.cli.planning import (
@@ -27,12 +27,12 @@ from torchmark.cli.planning import (
 from torchmark.cli.prices import price_options, prices_of
 from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.values import Duration, Share
-from torchmark.errors import EXIT_FINE, UsageError
+from torchmark.errors import EXIT_FINE, StoreError, UsageError
 from torchmark.measure.awake import keep_awake
 from torchmark.measure.session import Plan, Session
 from torchmark.measure.suites import SUITES
 from torchmark.records import RIGORS
-from torchmark.store import RunWriter, check_writable, find_run, load, new_path
+from torchmark.store import RunWriter, find_run, load
 
 EXAMPLES = """\b
 Examples:
@@ -113,9 +113,7 @@ def command(**options: Any) -> int:
         if options["watch"]:
             return _watch(plan)
         header = make_header(plan, machine, options["label"])
-        path = options["out"] or new_path(header)
-        check_writable(path)
-        with RunWriter.create(path, header) as writer:
+        with new_run(header, options["out"]) as writer:
             return measure_plan(plan, machine, writer, {}, options["format"], _prices(options))
 
 
@@ -131,7 +129,9 @@ def _resume(options: dict[str, Any]) -> int:
     if options["dry_run"]:
         emit(describe_plan(plan))
         return EXIT_FINE
-    with RunWriter.resume(path) as writer:
+    with announced(RunWriter.resume(path)) as writer:
+        if writer.run.results != run.results:
+            raise StoreError(f"{path} has changed since it was read", "Try again")
         return measure_plan(plan, run.header.machine, writer, done, options["format"], _prices(options), run)
 
 

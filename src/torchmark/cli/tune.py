@@ -12,6 +12,7 @@ from torchmark.analyze.tuning import recall_tuned
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.interrupts import Interrupted, orderly_end
+from torchmark.cli.measuring import new_run
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
@@ -25,7 +26,7 @@ from torchmark.measure.parameters import split_settings
 from torchmark.records import Case, Machine, Run, RunHeader
 from torchmark.report.tuning import render_tuned
 from torchmark.report.units import factor
-from torchmark.store import RunWriter, check_writable, load, new_header, new_path
+from torchmark.store import RunWriter, new_header
 from torchmark.studies.axes import NUMBERS, axes_of, check_tunable, combinations, variations
 from torchmark.studies.tune import News, Request, Search
 
@@ -80,13 +81,11 @@ def command(workload: str, **options: Any) -> int:
             ceilings=stored_ceilings(machine),
         )
         header = _header(request, machine, options["label"], keep, also)
-        path = options["out"] or new_path(header)
-        check_writable(path)
-        with RunWriter.create(path, header) as writer:
+        with new_run(header, options["out"]) as writer:
             search, code = _search(request, writer, began)
             if case.text in search.processes:
                 writer.concluded(search.outcome().conclusion)
-        return _conclude(load(path), options["format"], code)
+        return _conclude(writer.run, options["format"], code)
 
 
 def find_case(workload: str, options: dict[str, Any], device: str) -> Case:

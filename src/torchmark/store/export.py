@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION
+from torchmark.store.files import explained, write_whole
 from torchmark.store.lines import Checksum, Header, decode_line, decode_schema, encode_line
 from torchmark.store.reader import load, raw_lines
 from torchmark.store.upgrade import check_schema
-from torchmark.store.writer import explained
 
 
 def shareable_lines(path: str | Path) -> Iterator[bytes]:
@@ -40,20 +39,10 @@ def shareable_lines(path: str | Path) -> Iterator[bytes]:
 
 def write_export(path: str | Path, target: str | Path) -> int:
     """Write what can leave this machine into a new file, whole or not at all; how many bytes that are."""
-    target, lines = Path(target), shareable_lines(path)
-    first = next(lines)
+    target = Path(target)
     try:
-        file = target.open("xb")
+        return write_whole(target, shareable_lines(path), replace=False)
     except FileExistsError as error:
-        raise StoreError(f"{target} is there already", "Choose another name with -o") from error
+        raise StoreError(f"{target} already exists", "Choose another name with -o") from error
     except OSError as error:
         raise explained(target, error, "Choose another place with -o") from error
-    try:
-        with file:
-            size = file.write(first) + sum(map(file.write, lines))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        target.unlink(missing_ok=True)
-        raise explained(target, error, "Choose another place with -o") from error
-    return size

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 
 import msgspec
 
 from torchmark.records import DeviceInfo, Machine
+from torchmark.store.files import explained, make_folder, write_whole
 from torchmark.store.places import home
-from torchmark.store.writer import explained
 
 _LONGEST = 4096  # bytes of a path
 _MOST = 8  # runs that say something about one device
@@ -32,11 +30,8 @@ def keep_limits(machine: Machine, device: DeviceInfo, run: Path, beside: bool = 
     names = [run.name if run.parent == home() else str(run.resolve())]
     names += [name for name in _names(note) if name not in names][: _MOST - 1] if beside else []
     try:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        handle, written = tempfile.mkstemp(dir=note.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write("\n".join(names))
-        Path(written).replace(note)
+        make_folder(note.parent)
+        write_whole(note, ["\n".join(names).encode()])
     except OSError as error:
         raise explained(note, error) from error
 

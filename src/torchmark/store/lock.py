@@ -8,7 +8,9 @@ runs; one that did not ask for company never gets any.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import sys
 import tempfile
 import time
@@ -28,6 +30,7 @@ else:
 
 _FAR = 1 << 30  # Windows locks are mandatory: a byte far behind the text keeps the text readable
 _NOTE_BYTES = 4096
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # file systems that cannot lock
 
 
 class Holder(Struct, frozen=True):
@@ -79,11 +82,41 @@ def machine_lock(
         _write_holder(descriptor)
         yield
     finally:
-        _held.discard(descriptor)
+        let_go(descriptor)
+
+
+def claim(descriptor: int, path: Path) -> None:
+    """Keep other writers off an open file until `let_go`; StoreError where another process writes to it."""
+    _held.add(descriptor)
+    try:
+        taken = _take(descriptor, share=False, wait=False)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return
+    if not taken:
+        raise StoreError(f"{path} is being written by {_writer(descriptor)}", "Wait until that run has ended")
+
+
+def let_go(descriptor: int) -> None:
+    """Unlock and close a file."""
+    _held.discard(descriptor)
+    with contextlib.suppress(OSError):
         if sys.platform != "win32":
             # Closing lets go only when no child that was just forked still has a copy.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
+    with contextlib.suppress(OSError):
         os.close(descriptor)
+
+
+def _writer(descriptor: int) -> str:
+    """The process that has locked a file, as Linux tells; it may be on another machine."""
+    inode = os.fstat(descriptor).st_ino
+    with contextlib.suppress(OSError):
+        found = re.search(rf"FLOCK .* WRITE ([1-9]\d*) \S+:{inode} ", Path("/proc/locks").read_text())
+        if found:
+            return f"process {found[1]}"
+    return "another process, perhaps on another machine"
 
 
 _held: set[int] = set()

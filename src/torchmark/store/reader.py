@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from msgspec.structs import asdict, replace
 
@@ -105,10 +106,11 @@ class _Story:
             self.done.setdefault(text, set()).add(process)
 
 
-def load(path: str | Path, samples: bool = False) -> Run:
-    """The run in a file. The raw samples are left out unless asked for: they are most of its bytes."""
+def load(path: str | Path, samples: bool = False, content: bytes | None = None) -> Run:
+    """The run in a file, or in the `content` that belongs into that file. The raw samples, most of its bytes, are left
+    out unless asked for."""
     path = Path(path)
-    story = _read(path, samples)
+    story = _read(path, samples, content)
     assert story.header is not None
     texts = dict.fromkeys((*story.header.cases, *story.began, *story.finished))
     results = [_result(story, text, path) for text in texts if text in story.finished or text in story.began]
@@ -173,9 +175,9 @@ def sound_bytes(path: Path) -> tuple[int, bool, int]:
     return length, False, schema
 
 
-def _read(path: Path, samples: bool) -> _Story:
+def _read(path: Path, samples: bool, content: bytes | None = None) -> _Story:
     story, schema = _Story(), 0
-    for number, raw in raw_lines(path):
+    for number, raw in raw_lines(path, content):
         if number == 1:
             schema = decode_schema(raw, path)
             check_schema(schema, path)
@@ -199,11 +201,10 @@ def _empty(path: Path) -> StoreError:
     return StoreError(f"{path} holds no run", "Its run died before it began: delete the file")
 
 
-def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def raw_lines(path: Path, content: bytes | None = None) -> Iterator[tuple[int, bytes]]:
     """Numbered lines; none is read further than a sane length, whatever the file claims to be."""
     try:
-        _check_kind(path)
-        with path.open("rb") as file:
+        with _open(path) if content is None else io.BytesIO(content) as file:
             number = 0
             while raw := file.readline(HEADER_BYTES + 1):
                 if is_samples(raw) and not raw.endswith(b"\n"):
@@ -219,13 +220,14 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
-def _check_kind(path: Path) -> None:
-    """Opening a pipe would wait for somebody to write into it."""
+def _open(path: Path) -> BinaryIO:
+    """Opening a pipe would wait for a writer, so only a regular file is opened."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise StoreError(f"cannot read {path}: it is not a file", "Name a run file")
     if found.st_size > FILE_BYTES:
         raise too_large(path, f"it has {found.st_size >> 20} MiB")
+    return path.open("rb")
 
 
 def _weight(result: Result, size: int) -> int:

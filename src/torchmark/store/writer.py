@@ -7,15 +7,18 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 
 from msgspec.structs import replace
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Conclusion, Result, RunHeader
+from torchmark.records import SCHEMA_VERSION, Conclusion, Result, Run, RunHeader
+from torchmark.store.files import explained, make_folder, sync_folder, write_all
 from torchmark.store.lines import (
     Checksum,
     Concluded,
@@ -28,78 +31,87 @@ from torchmark.store.lines import (
     Started,
     encode_line,
 )
-from torchmark.store.reader import read_header, sound_bytes
+from torchmark.store.lock import claim, let_go
+from torchmark.store.reader import load, read_header, sound_bytes
 
 FREE_BYTES = 16 << 20  # a long run with all its samples
 
-_ELSEWHERE = "Choose another place with --out, or set TORCHMARK_HOME to a folder that you can write to"
-_CURES = {
-    errno.ENOSPC: "Free some space, or choose another place with --out",
-    errno.EDQUOT: "Free some of your quota, or choose another place with --out",
-    errno.EFBIG: "Lift the limit on file sizes (ulimit -f), or choose another place with --out",
-    errno.EROFS: _ELSEWHERE,
-    errno.EACCES: _ELSEWHERE,
-    errno.EPERM: _ELSEWHERE,
-    errno.ENOENT: _ELSEWHERE,
-    errno.EEXIST: "Choose another name with --out, or continue that run with --resume",
-    errno.EISDIR: "Name a file, not a folder",
-    errno.ENOTDIR: f"A part of the path is a file. {_ELSEWHERE}",
-}
-
 
 class RunWriter:
-    """Appends to one run file. What a method has written survives whatever happens next."""
+    """Appends to one run file. What a method has written survives whatever happens next.
 
-    def __init__(self, path: Path, descriptor: int, length: int) -> None:
+    The file is locked while it is written: a second writer is refused. Its content is kept in memory, too. Where sync
+    tools, editors or people replace, cut, move or delete the file meanwhile, the next line restores all of it.
+    """
+
+    def __init__(self, path: Path, descriptor: int, content: bytes = b"") -> None:
         self.path = path
-        self._descriptor = descriptor
-        self._length = length
-        self._sealed = True  # nothing was written since the last checksum, if there is one
+        self.notes: list[str] = []  # what happened to the file, for the user
         self.seconds = 0.0  # spent on writing, so far
+        self._descriptor = descriptor
+        self._content = bytearray(content)  # that the file has, or should have
+        self._stamp = os.fstat(descriptor).st_mtime_ns  # of this writer's last change
+        self._sealed = True  # nothing was written since the last checksum, if there is one
 
     @classmethod
     def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
-        """A new file with its header; one that is there already is never touched."""
+        """Start a new file with its header; an existing file is never touched."""
         path = Path(path)
         first = encode_line(Header(SCHEMA_VERSION, header))
         try:
-            _make_folder(path.parent)
-            writer = cls(path, os.open(path, _flags() | os.O_CREAT | os.O_EXCL, 0o644), 0)
+            make_folder(path.parent)
+            writer = cls(path, os.open(path, _flags() | os.O_CREAT | os.O_EXCL, 0o644))
         except OSError as error:
             raise explained(path, error) from error
         try:
+            claim(writer._descriptor, path)
             writer._append(first)
-            _sync_folder(path.parent)
-        except BaseException:
+            sync_folder(path.parent)
+        except BaseException as error:
             writer.close()
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise explained(path, error) from error
             raise
         return writer
 
     @classmethod
     def resume(cls, path: str | Path) -> RunWriter:
-        """An existing file, to be gone on with; a torn last line is cut off first."""
+        """Open an existing file to append to; a torn last line is cut off first."""
         path = Path(path)
         read_header(path)
-        length, lacks_newline, schema = sound_bytes(path)
-        if schema != SCHEMA_VERSION:
-            raise StoreError(
-                f"{path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})",
-                "Start a new run without --resume",
-            )
         try:
             _check_space(path)
-            descriptor = os.open(path, _flags())
+            writer = cls(path, os.open(path, _flags()))
         except OSError as error:
             raise explained(path, error, "Make it writable, or start a new run without --resume") from error
-        writer = cls(path, descriptor, length)
         try:
-            os.ftruncate(descriptor, length)
-            writer._append(b"\n" if lacks_newline else b"")
+            claim(writer._descriptor, path)
+            writer._take_over(*sound_bytes(path))
         except OSError as error:
             writer.close()
             raise explained(path, error) from error
+        except BaseException:
+            writer.close()
+            raise
         return writer
+
+    def _take_over(self, length: int, lacks_newline: bool, schema: int) -> None:
+        if schema != SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})",
+                "Start a new run without --resume",
+            )
+        os.ftruncate(self._descriptor, length)
+        self._stamp = os.fstat(self._descriptor).st_mtime_ns
+        self._content += _read(self._descriptor, length)
+        self._append(b"\n" if lacks_newline else b"")
+
+    @property
+    def run(self) -> Run:
+        """The run as it was written, whatever has become of the file."""
+        return load(self.path, content=bytes(self._content))
 
     def started(self, case: str, process: int = 0) -> None:
         """A fresh process is about to measure the case."""
@@ -131,17 +143,14 @@ class RunWriter:
         """A checksum of all that is there, so that an accident on the file's way to somebody can be told."""
         if self._sealed or self._descriptor < 0:
             return
-        with open(os.dup(self._descriptor), "rb") as file:  # noqa: PTH123 -- this very file, whatever its name is now
-            file.seek(0)
-            digest = hashlib.file_digest(file, "sha256")
-        self._write(Checksum(digest.hexdigest()))
+        self._write(Checksum(hashlib.sha256(self._content).hexdigest()))
         self._sealed = True
 
     def close(self) -> None:
-        """Let go of the file; everything is on the disk already."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Let go of the file; everything is on the disk already, so nothing is lost if this fails."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            let_go(descriptor)
 
     def __enter__(self) -> RunWriter:
         return self
@@ -158,26 +167,96 @@ class RunWriter:
         self._append(encode_line(line))
 
     def _append(self, data: bytes) -> None:
-        """All of it or nothing: half a line in the middle of a file would spoil every line after it."""
+        """Add all of it or nothing: half a line in the middle of a file would spoil every line after it.
+
+        A signal may end this anywhere: `_content` comes first, so that the next line completes the file.
+        """
         began = time.monotonic()
-        before = self._length
+        before = len(self._content)
+        self._content += data
         try:
-            if os.write(self._descriptor, data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._length += len(data)  # at once: a signal may end this function here, and more lines may follow
+            if self._is_in_place(before):
+                write_all(self._descriptor, data)
+            else:
+                self._restore()
             os.fsync(self._descriptor)
+            self._stamp = os.fstat(self._descriptor).st_mtime_ns
         except OSError as error:
             self._take_back(before)
             raise explained(self.path, error) from error
         self._sealed = False
         self.seconds += time.monotonic() - began
 
-    def _take_back(self, length: int) -> None:
-        self._length = length
+    def _is_in_place(self, length: int) -> bool:
+        """Whether the file at the path is still ours, and no other program has written to it."""
         try:
-            os.ftruncate(self._descriptor, length)
-        except OSError:
-            return  # a torn last line is the one fault that every reader forgives
+            own = os.fstat(self._descriptor)
+            return os.path.samestat(self.path.stat(), own) and (own.st_size, own.st_mtime_ns) == (length, self._stamp)
+        except FileNotFoundError:
+            return False
+
+    def _restore(self) -> None:
+        """Make the file at the path hold all that is known. A file with other content is kept under another name."""
+        make_folder(self.path.parent)
+        descriptor = self._reopen()
+        try:
+            held = _read(descriptor, len(self._content) + 1)
+            if not self._content.startswith(held):
+                self._set_aside()
+                self._drop(descriptor)
+                descriptor, held = self._create(), b""
+            write_all(descriptor, bytes(self._content[len(held) :]))
+        except BaseException:
+            self._drop(descriptor)
+            raise
+        former, self._descriptor = self._descriptor, descriptor
+        self._drop(former)
+        sync_folder(self.path.parent)
+
+    def _set_aside(self) -> None:
+        aside = _free_name(self.path)
+        self.path.rename(aside)
+        self.notes.append(f"{self.path} was changed by another program; that version is now {aside}")
+
+    def _drop(self, descriptor: int) -> None:
+        if descriptor != self._descriptor:
+            let_go(descriptor)
+
+    def _reopen(self) -> int:
+        try:
+            if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+                return self._descriptor
+            if not stat.S_ISREG(self.path.stat().st_mode):
+                raise OSError(errno.EEXIST, "it is no longer a file")
+            descriptor = os.open(self.path, _flags())
+            claim(descriptor, self.path)
+            return descriptor
+        except FileNotFoundError:
+            self.notes.append(f"{self.path} was moved or deleted, and has been written again")
+            return self._create()
+
+    def _create(self) -> int:
+        descriptor = os.open(self.path, _flags() | os.O_CREAT | os.O_EXCL, 0o644)
+        claim(descriptor, self.path)
+        return descriptor
+
+    def _take_back(self, length: int) -> None:
+        del self._content[length:]
+        with contextlib.suppress(OSError):  # a torn last line is the one fault that every reader forgives
+            if os.fstat(self._descriptor).st_size > length:
+                os.ftruncate(self._descriptor, length)
+
+
+def _read(descriptor: int, most: int) -> bytes:
+    with open(os.dup(descriptor), "rb") as file:  # noqa: PTH123 -- this very file, whatever its name is now
+        file.seek(0)
+        return file.read(most)
+
+
+def _free_name(path: Path) -> Path:
+    """Not `.jsonl`: what is set aside is not one of the runs."""
+    names = (path.with_name(f"{path.name}.aside{number or ''}") for number in count())
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def check_writable(path: str | Path) -> None:
@@ -186,7 +265,7 @@ def check_writable(path: str | Path) -> None:
     try:
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        _make_folder(path.parent)
+        make_folder(path.parent)
         with tempfile.TemporaryFile(dir=path.parent) as probe:
             probe.write(bytes(4096))
             probe.flush()
@@ -199,35 +278,10 @@ def check_writable(path: str | Path) -> None:
 def _check_space(path: Path) -> None:
     free = shutil.disk_usage(path.parent).free
     if free < FREE_BYTES:
-        raise StoreError(f"only {free >> 20} MiB are free for {path}", _CURES[errno.ENOSPC])
+        raise StoreError(
+            f"only {free >> 20} MiB are free for {path}", "Free some space, or choose another place with --out"
+        )
 
 
 def _flags() -> int:
     return os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk only when its folder is."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot
-            raise explained(folder, error) from error
-    finally:
-        os.close(descriptor)
-
-
-def explained(path: Path, error: OSError, cure: str | None = None) -> StoreError:
-    """Why a file cannot be written, and what to do about it."""
-    usual = _CURES.get(error.errno or 0, "Check the disk, or choose another place with --out")
-    return StoreError(f"cannot write {path}: {error.strerror or error}", cure or usual)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:  # the folder's name is that of a file
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error

@@ -1,0 +1,159 @@
+"""A run file that other programs replace, cut, move, delete or write to: no announced result is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from torchmark.errors import StoreError
+from torchmark.store import RunWriter, Sealed, examine, load
+
+CASES = tuple(f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3))
+
+HOLD = """
+import sys
+from torchmark.store import RunWriter
+writer = RunWriter.resume(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def replaced(path: Path) -> None:
+    """As sync tools and editors do: a copy takes the place of the file."""
+    shutil.copyfile(path, path.with_suffix(".copy"))
+    path.with_suffix(".copy").replace(path)
+
+
+def edited(path: Path) -> None:
+    path.with_suffix(".copy").write_text("something else\n")
+    path.with_suffix(".copy").replace(path)
+
+
+def edited_in_place(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"mlp", b"MLP"))
+
+
+def appended_to(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"\n\n")
+
+
+def cut(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_suffix(".moved"))
+
+
+def folder_moved(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("elsewhere"))
+
+
+def folder_deleted(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+CHANGES = (replaced, edited, edited_in_place, appended_to, cut, moved, Path.unlink, folder_moved, folder_deleted)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "run.jsonl"
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_nothing_that_was_written_is_lost(
+    path: Path, make_header, make_result, change: Callable[[Path], object], after: int
+) -> None:
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        for number, text in enumerate(CASES):
+            if number == after:
+                change(path)
+            writer.started(text, 0)
+            writer.finished(make_result(text))
+        if after == len(CASES):
+            change(path)
+    assert [result.case.text for result in load(path).results] == [*CASES]
+    assert writer.run == load(path)
+    assert isinstance([*examine(path)][-1], Sealed)
+
+
+def test_another_programs_version_is_kept_and_named(path: Path, make_header, make_result) -> None:
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        edited(path)
+        writer.finished(make_result(CASES[0]))
+    aside = path.with_name("run.jsonl.aside")
+    assert aside.read_text() == "something else\n"
+    assert str(aside) in writer.notes[0]
+
+
+def test_a_file_that_cannot_be_restored_is_an_error_and_the_results_are_still_there(
+    path: Path, make_header, make_result
+) -> None:
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        writer.finished(make_result(CASES[0]))
+        folder_moved(path)
+        path.parent.write_text("a file where the folder was")
+        with pytest.raises(StoreError, match="cannot write"):
+            writer.finished(make_result(CASES[1]))
+    assert [result.case.text for result in writer.run.results] == [CASES[0]]
+
+
+@contextlib.contextmanager
+def another_writer(path: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_writer_is_refused_and_told_who_the_first_is(path: Path, make_header) -> None:
+    RunWriter.create(path, make_header(CASES)).close()
+    with another_writer(path) as other:
+        before = path.read_bytes()
+        with pytest.raises(StoreError) as raised:
+            RunWriter.resume(path)
+        assert path.read_bytes() == before
+        assert "is being written by" in raised.value.cause
+        if Path("/proc/locks").exists():
+            assert f"process {other.pid}" in raised.value.cause
+        assert load(path).header.cases == CASES  # whoever only reads is not refused
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    RunWriter.resume(path).close()
+
+
+def test_a_file_that_another_writer_has_taken_over_is_left_to_it(path: Path, make_header, make_result) -> None:
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        replaced(path)
+        with another_writer(path):
+            before = path.read_bytes()
+            with pytest.raises(StoreError, match="is being written by"):
+                writer.finished(make_result(CASES[0]))
+            assert path.read_bytes() == before
+
+
+def test_restoring_leaves_no_descriptor_open(path: Path, make_header, make_result) -> None:
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        pytest.skip("only Linux lists descriptors")
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        before = len([*folder.iterdir()])
+        for change in (replaced, edited, moved, cut):
+            change(path)
+            writer.finished(make_result(CASES[0]))
+        assert len([*folder.iterdir()]) == before
