@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchmark import cli, workloads
-from torchmark.store import RunWriter, load, new_path
+from torchmark.store import RunWriter, keep_origin, load, new_path
 
 COMMAND = [sys.executable, "-m", "torchmark"]
 MODEL = '''"""A small model."""
@@ -95,13 +95,14 @@ def test_a_run_goes_on_only_with_the_same_file(
     lines = out.read_text().splitlines()
     last = max(number for number, line in enumerate(lines) if '"started"' in line)
     out.write_text("\n".join(lines[:last]) + "\n")
-    resume = ["run", "my_model.py", "--resume", str(out), "--dry-run"]
+    resume = ["run", "--resume", str(out), "--dry-run"]
     assert run(*resume, folder=own_place).returncode == 0
+    assert run(*resume, folder=tmp_path).returncode == 0  # the file is found where it was
     with (own_place / "my_model.py").open("a") as file:
         file.write("# changed\n")
     done = run(*resume, folder=own_place)
     assert (done.returncode, "has changed since" in done.stderr) == (2, True)
-    done = run(*resume, folder=tmp_path)
+    done = run("run", "my_model.py", "--resume", str(out), "--dry-run", folder=tmp_path)
     assert (done.returncode, "go to the folder that it is in" in done.stderr) == (2, True)
 
 
@@ -127,7 +128,7 @@ def test_no_file_is_run_because_a_strangers_run_names_it(
     assert "my_model.py is not what it was" in capsys.readouterr().err
 
 
-def test_a_run_among_the_users_own_goes_on_by_itself(
+def test_a_run_that_the_user_started_goes_on_by_itself(
     own_place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make_header
 ) -> None:
     monkeypatch.chdir(own_place)
@@ -135,8 +136,13 @@ def test_a_run_among_the_users_own_goes_on_by_itself(
     for path in (new_path(header), own_place / "elsewhere.jsonl"):
         with RunWriter.create(path, header):
             pass
+    assert cli.main(["run", "--resume", "last", "--dry-run"]) == 2  # a folder of runs may be shared
+    keep_origin(header.id, {"my_model.py": own_place / "my_model.py"})
     assert cli.main(["run", "--resume", "last", "--dry-run"]) == 0
-    assert cli.main(["run", "--resume", "elsewhere.jsonl", "--dry-run"]) == 2
+    note = new_path(header).parent / "origins" / header.id
+    note.chmod(0o666)
+    workloads.forget()
+    assert cli.main(["run", "--resume", "elsewhere.jsonl", "--dry-run"]) == 2  # anybody may have written the note
     assert cli.main(["run", "--resume", "elsewhere.jsonl", "my_model.py", "--dry-run"]) == 0
     assert cli.main(["run", "--resume", "elsewhere.jsonl", str(own_place / "my_model.py:build"), "--dry-run"]) == 0
     assert capsys.readouterr().out.count("my_model.py/infer@cpu/float32") == 3

@@ -125,6 +125,7 @@ def test_what_cannot_be_read_is_told_and_hides_nothing(folder: Path, write, home
     large = write("large", TEXTS[0])
     large.write_bytes(large.read_bytes().replace(b'"version":1,', b'"version":%d,' % 10**30))
     os.mkfifo(folder / "pipe.jsonl")
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
     (folder / "notes.txt").write_text("not a run")
     for _ in range(2):
         entries, found = everything(folder)

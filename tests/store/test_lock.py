@@ -115,6 +115,14 @@ def test_a_lock_file_with_nonsense_in_it_still_locks(path: Path) -> None:
             pass
 
 
+@pytest.mark.parametrize("content", [b"chapter 1", b'{"pid": 1}' + bytes(5000), b'["pid"]'])
+def test_a_file_that_was_named_by_mistake_keeps_its_content(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with machine_lock(path=path):
+        pass
+    assert path.read_bytes() == content
+
+
 def test_an_unusable_lock_file_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for path in (tmp_path, tmp_path / "link", tmp_path / "missing" / "lock"):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchmark.errors import UnknownName, UsageError
-from torchmark.store import RunWriter, find_run, home, list_runs, new_path
+from torchmark.errors import StoreError, UnknownName, UsageError
+from torchmark.store import RunWriter, check_label, find_run, home, list_runs, new_path
 
 
 @pytest.fixture
@@ -102,7 +102,28 @@ def test_a_user_without_a_home_still_has_a_place() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd="/"
     )
-    assert done.stdout.strip().endswith("torchmark")
+    assert done.stdout.strip().endswith("torchmark-54321")
+    folder = Path(done.stdout.strip())
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(mode=0o777), lambda path: path.symlink_to(path.parent)])
+def test_a_place_that_others_can_write_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make) -> None:
+    for name in ("TORCHMARK_HOME", "HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    make(tmp_path / f"torchmark-{os.geteuid()}")
+    (tmp_path / f"torchmark-{os.geteuid()}").chmod(0o777)
+    with pytest.raises(StoreError, match="open to other users"):
+        home()
+
+
+@pytest.mark.parametrize("label", ["\udcff", "a\x1b[31mb", " ", "-x"])
+def test_what_no_terminal_can_show_is_no_label(label: str) -> None:
+    with pytest.raises(UsageError, match="is not a label"):
+        check_label(label)
 
 
 def test_each_valid_name_is_listed_once() -> None:

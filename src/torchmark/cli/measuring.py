@@ -16,7 +16,6 @@ from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.headlines import headline_of
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.output import emit, hint, say, terminal_width, use_color
-from torchmark.cli.planning import command_to_resume
 from torchmark.cli.progress import ProgressLine
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.measure.awake import keep_awake
@@ -72,7 +71,7 @@ def measure_plan(
     except StoreError as error:  # a disk that is full or broken: what is on it already is shown all the same
         with contextlib.suppress(StoreError):
             _conclude(writer.run, writer, format, error.exit_code, prices)
-        go_on = command_to_resume(plan.cases, writer.path, writer.path)
+        go_on = f"torchmark run --resume {writer.path}"
         raise StoreError(error.cause, f"Fix that, then resume: {go_on}") from error
     if code == EXIT_FINE:
         writer.ended()
@@ -145,8 +144,7 @@ def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Price
     emit(render(run, format, terminal_width(), use_color(), prices, headline))
     name = run.header.id if at_home else writer.path
     if code:
-        go_on = command_to_resume([result.case for result in run.results], writer.path, name)
-        say(f"Not all was measured. Resume: {go_on}")
+        say(f"Not all was measured. Resume: torchmark run --resume {name}")
     if format == "table":
         spent = time_by_phase(run)
         if spent and not headline:

@@ -40,6 +40,14 @@ def hint(text: str) -> None:
     say(fill(text, terminal_width(), break_long_words=False, break_on_hyphens=False))
 
 
+def confirm(question: str) -> bool:
+    """Ask the person at the terminal to agree; no where nobody can answer."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    say(question)
+    return click.confirm("Go on?", err=True)
+
+
 def use_color() -> bool:
     """Colour is for people at a terminal who did not say no."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmark.cli.beginning import look
+from torchmark.cli.output import confirm
 from torchmark.errors import UsageError
 from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.messages import Rendezvous
@@ -15,7 +16,7 @@ from torchmark.measure.session import Plan, results_so_far
 from torchmark.measure.suites import suite
 from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, parse_case
 from torchmark.report.units import duration
-from torchmark.store import home, new_header
+from torchmark.store import find_origin, new_header
 from torchmark.workloads import find_workload
 from torchmark.workloads.own.files import find_file, split_name
 
@@ -208,26 +209,23 @@ def check_resumable(options: dict[str, Any]) -> None:
         )
 
 
-def command_to_resume(cases: Sequence[Case], path: Path, name: object) -> str:
-    """What to type to go on with the run of these cases, by its path or another name of it."""
-    return " ".join(["torchmark run", *_files_to_name(cases, path), f"--resume {name}"])
-
-
 def _check_files(header: RunHeader, path: Path, named: Sequence[str]) -> None:
-    """A file of the user's own must be named again where the run may be a stranger's."""
+    """Load a model file only if this user started the run with it, names it again, or agrees."""
     known = {find_file(own[0]).name for name in named if (own := split_name(name))}  # cases find it from now on
-    missing = [file for file in _files_to_name([*map(parse_case, header.cases)], path) if file not in known]
-    if missing:
+    origin = find_origin(header.id)
+    for name in _model_files([*map(parse_case, header.cases)]):
+        if name not in known and name in origin:
+            known.add(find_file(str(origin[name])).name)
+    missing = [name for name in _model_files([*map(parse_case, header.cases)]) if name not in known]
+    if missing and not confirm(f"This run measures {', '.join(str(Path(name).absolute()) for name in missing)}."):
         raise UsageError(
             f"this run measures {', '.join(missing)}, and nothing is run because a run file names it",
             f"If you trust it, name it again: torchmark run {' '.join(missing)} --resume {path}",
         )
 
 
-def _files_to_name(cases: Sequence[Case], path: Path) -> list[str]:
-    """Files of models and losses; none where the run lies among the user's own runs, which no stranger writes to."""
-    if path.resolve().parent == home().resolve():
-        return []
+def _model_files(cases: Sequence[Case]) -> list[str]:
+    """Files of models and losses that the cases name."""
     found = [own[0] for case in cases if (own := split_name(case.workload))]
     losses = [re.match(r"(.+\.py)\.\w+\.[0-9a-f]{8}$", str(case.params.get("loss", ""))) for case in cases]
     return list(dict.fromkeys([*found, *(loss[1] for loss in losses if loss)]))

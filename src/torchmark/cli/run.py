@@ -32,7 +32,8 @@ from torchmark.measure.awake import keep_awake
 from torchmark.measure.session import Plan, Session
 from torchmark.measure.suites import SUITES
 from torchmark.records import RIGORS
-from torchmark.store import RunWriter, find_run, load
+from torchmark.store import RunWriter, find_run, keep_origin, load
+from torchmark.workloads.own.files import file_paths
 
 EXAMPLES = """\b
 Examples:
@@ -114,6 +115,7 @@ def command(**options: Any) -> int:
             return _watch(plan)
         header = make_header(plan, machine, options["label"])
         with new_run(header, options["out"]) as writer:
+            keep_origin(header.id, file_paths())
             return measure_plan(plan, machine, writer, {}, options["format"], _prices(options))
 
 

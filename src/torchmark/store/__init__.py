@@ -5,6 +5,7 @@ from torchmark.store.export import shareable_lines, write_export
 from torchmark.store.limits import find_limits, keep_limits
 from torchmark.store.lock import Holder, machine_lock
 from torchmark.store.named import load_runs
+from torchmark.store.origins import find_origin, keep_origin
 from torchmark.store.places import StoredRun, check_label, find_run, home, list_runs, new_header, new_path
 from torchmark.store.reader import completed, load, load_samples, read_header
 from torchmark.store.writer import RunWriter, check_writable
@@ -21,9 +22,11 @@ __all__ = [
     "completed",
     "examine",
     "find_limits",
+    "find_origin",
     "find_run",
     "home",
     "keep_limits",
+    "keep_origin",
     "list_runs",
     "load",
     "load_runs",

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,6 +41,15 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:  # the folder's name is that of a file
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
+
+
+def is_own(path: Path, private: bool = False) -> bool:
+    """Whether this user owns a file or folder that no other user can write to, or even read if it is `private`."""
+    about = path.lstat()
+    if stat.S_ISLNK(about.st_mode):
+        return False
+    forbidden = stat.S_IRWXG | stat.S_IRWXO if private else stat.S_IWGRP | stat.S_IWOTH
+    return os.name == "nt" or (about.st_uid == os.geteuid() and not about.st_mode & forbidden)
 
 
 def sync_folder(folder: Path) -> None:

@@ -98,7 +98,7 @@ def ask_folder(
 
 
 def _index_path(folder: Path) -> Path:
-    name = blake2b(os.fsencode(folder.resolve()), digest_size=12).hexdigest()
+    name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
     return home() / "index" / f"{name}.sqlite"
 
 
@@ -173,7 +173,7 @@ def _scan(folder: Path) -> dict[bytes, str | None]:
     found: dict[bytes, str | None] = {}
     try:
         for path in folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # it went while we looked
+            with contextlib.suppress(OSError):  # it went while we looked, or is a link that leads nowhere
                 about = path.stat()
                 if path.suffix == ".jsonl" and stat.S_ISREG(about.st_mode):
                     settled = max(about.st_mtime_ns, about.st_ctime_ns) < now - SETTLED_NS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ def fingerprint(machine: Machine, device: DeviceInfo) -> str:
 def keep_limits(machine: Machine, device: DeviceInfo, run: Path, beside: bool = False) -> None:
     """From now on this run file holds the limits of the device; those that were known stay `beside` it on demand."""
     note = _note(machine, device)
-    names = [run.name if run.parent == home() else str(run.resolve())]
+    names = [run.name if run.parent == home() else os.path.realpath(run)]
     names += [name for name in _names(note) if name not in names][: _MOST - 1] if beside else []
     try:
         make_folder(note.parent)

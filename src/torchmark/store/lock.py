@@ -29,7 +29,7 @@ else:
     import fcntl
 
 _FAR = 1 << 30  # Windows locks are mandatory: a byte far behind the text keeps the text readable
-_NOTE_BYTES = 4096
+_NOTE_BYTES, _NOTE = 4096, b'{"pid":'
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # file systems that cannot lock
 
 
@@ -176,8 +176,13 @@ def _read_holder(descriptor: int) -> Holder:
 
 
 def _write_holder(descriptor: int) -> None:
+    """The note is a courtesy: the lock holds without it, on a full disk or in a file that holds something else."""
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    with contextlib.suppress(OSError):  # the note is a courtesy; the lock holds without it, even on a full disk
+    with contextlib.suppress(OSError):
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        before = os.read(descriptor, _NOTE_BYTES + 1)
+        if len(before) > _NOTE_BYTES or not (before.startswith(_NOTE) or _NOTE.startswith(before)):
+            return
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
         os.write(descriptor, msgspec.json.encode(Holder(os.getpid(), since)))

@@ -18,6 +18,7 @@ from msgspec import Struct
 from torchmark import __version__, publications
 from torchmark.errors import StoreError, UnknownName, UsageError
 from torchmark.records import Machine, RunHeader
+from torchmark.store.files import explained, is_own
 from torchmark.store.lines import RunName
 from torchmark.store.reader import read_header, read_name
 
@@ -41,7 +42,7 @@ def home() -> Path:
     try:
         return _data_folder() / "torchmark"
     except RuntimeError:  # neither a home folder nor an entry in the user database, as in some containers
-        return Path(tempfile.gettempdir()) / "torchmark"
+        return _fallback_home()
 
 
 def new_header(command: str, machine: Machine, cases: Iterable[str], **rest: Any) -> RunHeader:
@@ -103,12 +104,26 @@ def find_stored(text: str) -> Path | None:
 
 def check_label(label: str) -> None:
     """Refuse a label by which `find_run` could never find its run."""
-    if not label.strip() or label.startswith("-"):
+    if not label.strip() or not label.isprintable() or label.startswith("-"):
         raise UsageError(f"'{label}' is not a label", "Use a short name, such as after-upgrade")
     if re.fullmatch(_LAST, label) or publications.is_published_name(label):
         raise UsageError(f"'{label}' already means another run, so it cannot be a label", "Choose another name")
     if "/" in label or os.sep in label or label.endswith(".jsonl") or _is_file(label):
         raise UsageError(f"'{label}' means a file, so it cannot be a label", "Choose a name without slash or .jsonl")
+
+
+def _fallback_home() -> Path:
+    """A folder among the temporary files, where anybody could have made one of that name: it must be this user's."""
+    folder = Path(tempfile.gettempdir()) / f"torchmark-{os.geteuid()}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        private = is_own(folder, private=True)
+    except OSError as error:
+        raise explained(folder, error, "Set TORCHMARK_HOME to a folder of your own") from error
+    if not private:
+        raise StoreError(f"{folder} is open to other users", "Set TORCHMARK_HOME to a folder of your own")
+    return folder
 
 
 def _data_folder() -> Path:

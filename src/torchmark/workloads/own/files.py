@@ -54,6 +54,11 @@ def known_files() -> str:
     return os.environ.get(VARIABLE, "")
 
 
+def file_paths() -> dict[str, Path]:
+    """Where the files are that cases of this process name."""
+    return {name: Path(str(entry["path"])) for name, entry in _known().items()}
+
+
 def serve_knowing(files: str, serve: Callable[..., None], *arguments: object) -> None:
     """Runs in a worker: it may have been forked from a process that began before the files were known."""
     os.environ[VARIABLE] = files
