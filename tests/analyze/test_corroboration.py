@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -52,6 +53,18 @@ def test_equal_samples_count_once(make: Make) -> None:
     found = found_by(make("a", samples="s"), make("b", samples="s"), make("c", samples="s"))
     assert found.supported == frozenset()
     assert [(first.file, copy.file) for first, copy in found.copies] == [("a", "b"), ("a", "c")]
+
+
+@pytest.mark.parametrize("factor", [1.003, 0.997, 1 / 3, 1e3])
+def test_a_factor_makes_no_new_measurement(factor: float) -> None:
+    series = [1e-3 * (1 + 0.01 * math.sin(7.3 * number)) for number in range(2000)]
+    assert digest([factor * value for value in series]) == digest(series)
+    assert digest([*series[1:], series[0]]) != digest(series)
+
+
+def test_steady_series_of_two_machines_are_no_copies() -> None:
+    for series in ([1e-3], [1e-3, 1.1e-3], [1e-3] * 50, []):
+        assert not series or digest([2 * value for value in series]) != digest(series)
 
 
 @pytest.mark.parametrize("other", [{"torch": "2.9.0"}, {"cpu": "Another"}, {"physical_cores": 1}, {"devices": ()}])

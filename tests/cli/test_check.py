@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -65,6 +66,28 @@ def test_a_sound_file_is_well_formed_and_consistent(capsys) -> None:
     assert lines[0] == "a.jsonl: well-formed, consistent"
     assert lines[1] == "  1 case, 1 of 1 processes recomputed from samples, checksum right"
     assert max(map(len, lines)) <= 80
+
+
+def test_copies_times_a_factor_do_not_corroborate_each_other(capsys, inside: Path) -> None:
+    """Every time in the file is scaled, so that the copy is consistent in itself."""
+    for name, factor in (("b", 1.003), ("c", 1.006)):
+        lines = [json.loads(line) for line in (inside / "a.jsonl").read_text().splitlines()]
+        lines[0]["header"]["id"] = name * 8
+        scaled = "".join(json.dumps(scale(line, factor)) + "\n" for line in lines[:-1])
+        seal = {"kind": "checksum", "sha256": hashlib.sha256(scaled.encode()).hexdigest()}
+        (inside / f"{name}.jsonl").write_text(scaled + json.dumps(seal) + "\n")
+    code, shown = check(capsys, "a.jsonl", "b.jsonl", "c.jsonl")
+    assert code == 1
+    assert not any("corroborated" in line for line in shown if not line.startswith(" "))
+    assert sum("has the samples of a.jsonl, which calls itself another run" in line for line in shown) == 2
+
+
+def scale(value, factor: float, name: str = ""):
+    if isinstance(value, dict):
+        return {key: scale(inner, factor, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [scale(inner, factor, name) for inner in value]
+    return value * factor if isinstance(value, float) and name.endswith("_s") else value
 
 
 def test_a_file_without_samples_is_only_well_formed(capsys) -> None:

@@ -8,14 +8,19 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from torchmark.records import Machine, Result
 
 ENOUGH = 3  # files
 APART = 0.10  # what fresh processes, other memory and a warmer room explain
 SPREADS = 3.0  # and how many of the files' own margins beside that
+DIGITS, DISTINCT = 6, 3  # of samples relative to their median: decimals, and different values at least
 WIDEST = 0.2  # a margin that explains everything would say nothing
 _STEADY = ("stable", "noisy")  # whoever says that something disturbed the figure does not stand for it
+
+
+FloatArray = NDArray[np.float64]
 
 
 class Witness(Struct, frozen=True):
@@ -57,7 +62,7 @@ def witness(file: str, run: str, line: int, machine: Machine, result: Result, sa
         place=(result.case.text, str(result.version), *map(str, parts)),
         center_s=estimate.center_s,
         margin=estimate.precision,
-        samples=frozenset(samples) or frozenset([digest(figures)]),
+        samples=frozenset(samples) or frozenset([_hash(figures)]),
     )
 
 
@@ -99,5 +104,13 @@ def _without_copies(group: Sequence[Witness]) -> tuple[list[Witness], list[tuple
 
 
 def digest(values: Sequence[float]) -> str:
-    """By which equal samples are known again."""
+    """By which equal samples are known again, even if all were multiplied by a factor. Series with hardly any spread
+    are alike once they are normalised, so their digest is that of the values themselves."""
+    plain = np.asarray(values, dtype=np.float64)
+    median = float(np.median(plain)) if len(plain) else 0.0
+    scaled = np.round(plain / median, DIGITS) if np.isfinite(median) and median > 0 else plain
+    return _hash(scaled if len(np.unique(scaled)) >= DISTINCT else plain)
+
+
+def _hash(values: Sequence[float] | FloatArray) -> str:
     return hashlib.sha256(np.asarray(values, dtype=np.float64).tobytes()).hexdigest()
