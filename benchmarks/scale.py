@@ -278,7 +278,7 @@ def try_commands(folder: Path, size: Size) -> list[bool]:
     change_little(folder, size)
     held.append(show(f"leaderboard again, {3 * CHANGED} files changed", torchmark(folder, *board), 15))
     held.append(show("compare two runs by their labels", torchmark(folder, "compare", one, two), 2))
-    held.append(show("list all runs", torchmark(folder, "runs")))
+    held.append(show("list all runs", torchmark(folder, "runs"), 10, 200e6))
     held.append(show("show the latest run", torchmark(folder, "show", "last")))
     held.append(show("report of two runs", torchmark(folder, "report", one, two, "-o", str(folder / "report.html"))))
     with tempfile.TemporaryDirectory() as small:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from torchmark import cli
-from torchmark.store import find_run, list_runs, load, load_samples
+from torchmark.store import find_run, load, load_samples, scan_runs
 
 COMMAND = [sys.executable, "-m", "torchmark", "ab"]
 FAST, SLOW = "step=0.01", "step=0.0105,seed=1"
@@ -150,7 +150,7 @@ def test_a_side_that_fails_is_an_answer(side: str, code: int) -> None:
     assert f"No answer: {side.upper()} failed." in done.stdout
     assert f"{side.upper()} oom" in done.stdout
     assert "MemoryError: the fake device was asked to run out of memory" in done.stdout
-    assert list_runs() == ()
+    assert [*scan_runs()] == []
 
 
 def test_an_interrupt_ends_both_sides_and_prints_what_there_is() -> None:
@@ -167,7 +167,7 @@ def test_an_interrupt_ends_both_sides_and_prints_what_there_is() -> None:
     assert process.returncode == 130, err
     assert "It was interrupted." in " ".join(out.split())
     assert "Traceback" not in err
-    assert len(list_runs()) == 2
+    assert len([*scan_runs()]) == 2
     _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive
 

@@ -47,6 +47,13 @@ def test_what_all_runs_have_in_common_is_said_once(make_header: Make) -> None:
     assert f"All with torch {one.machine.torch}" in text
 
 
+@pytest.mark.parametrize("format", ["table", "csv", "md", "json", "jsonl"])
+def test_the_newest_comes_first(make_header: Make, format: str) -> None:  # noqa: A002
+    headers = [make_header(id=f"{day}{day}", created=f"2026-11-{day}T10:00:00Z") for day in (12, 14, 13)]
+    text = render_listing(headers, format, problems=["a file that cannot be read"])
+    assert sorted(("1414", "1313", "1212"), key=text.index) == ["1414", "1313", "1212"]
+
+
 @pytest.mark.parametrize("width", [40, 50, 60, 80, 120])
 def test_it_fits_and_keeps_what_names_a_run(make_header: Make, width: int) -> None:
     long = make_header((MLP, MATMUL, LSTM), id="aa11bb22", label="a label that is rather a sentence than a name")

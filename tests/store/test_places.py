@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import StoreError, UnknownName, UsageError
-from torchmark.store import RunWriter, check_label, find_run, home, list_runs, new_path
+from torchmark.store import RunWriter, check_label, find_run, home, new_path, scan_runs
 
 
 @pytest.fixture
@@ -31,11 +31,12 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_header) -> dict[s
 
 
 @pytest.mark.usefixtures("runs")
-def test_runs_are_listed_newest_first_and_a_broken_one_hides_nothing() -> None:
+def test_runs_are_found_by_when_they_were_written_and_a_broken_one_hides_nothing() -> None:
     (home() / "broken.jsonl").write_bytes(b"nonsense")
-    listed = list_runs()
-    assert [run.header.id for run in listed if run.header] == ["ab12", "cd56", "ab34", "ef78"]
+    listed = [*scan_runs()]
+    assert {run.header.id for run in listed if run.header} == {"ab12", "cd56", "ab34", "ef78"}
     assert [run.path.name for run in listed if run.problem] == ["broken.jsonl"]
+    assert listed[0].problem
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_what_names_no_run_or_several_is_an_error_that_helps(text: str, words: s
 
 def test_without_runs_the_cure_is_to_measure_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "nowhere"))
-    assert list_runs() == ()
+    assert [*scan_runs()] == []
     with pytest.raises(UsageError, match="torchmark run"):
         find_run("last")
 

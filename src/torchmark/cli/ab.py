@@ -110,6 +110,7 @@ class _Sides:
             if side.name in self._writers:
                 self._writers[side.name].finished(live.result)  # a later process may have failed
                 self._writers[side.name].concluded(found.conclusion(side.name))
+                self._writers[side.name].seal()
 
     def _of(self, found: LiveComparison) -> Iterator[tuple[Side, LiveSide]]:
         return zip(self._plan.sides, (found.a, found.b), strict=True)

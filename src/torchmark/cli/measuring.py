@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from torchmark.report.console import draw
 from torchmark.report.figures import time_by_phase
 from torchmark.report.headline import render_headline
 from torchmark.report.units import duration, relative
-from torchmark.store import RunWriter, check_writable, home, list_runs, load, new_path
+from torchmark.store import RunWriter, check_writable, home, load, new_path, scan_runs
 
 RECENT = 10  # earlier runs that are looked at for how far processes differ here
 WIDER = 1.2
@@ -181,7 +182,7 @@ def widened(before: Run, after: Run) -> Iterator[str]:
 
 def known_spread(machine: Machine, path: Path) -> float | None:
     """How far fresh processes differed in the last run on this machine."""
-    for stored in list_runs()[:RECENT]:
+    for stored in islice(scan_runs(), RECENT):
         if stored.path != path and stored.header and stored.header.machine == machine:
             with contextlib.suppress(StoreError):  # a file that is damaged says nothing
                 spread = load(stored.path).process_spread

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import click
 
 from torchmark.cli.output import emit, format_option, terminal_width, use_color
+
+if TYPE_CHECKING:
+    from torchmark.records import RunHeader
 
 
 @click.command(
@@ -15,12 +21,15 @@ from torchmark.cli.output import emit, format_option, terminal_width, use_color
 def command(format: str) -> None:  # noqa: A002
     """List the runs that are stored here, newest first."""
     from torchmark.report.listing import render_listing
-    from torchmark.store import home, list_runs
+    from torchmark.store import home, scan_runs
 
-    stored = list_runs()
-    headers = [run.header for run in stored if run.header]
-    problems = [run.problem for run in stored if run.problem]
-    if not stored and format == "table":
-        emit(f"No runs in {home()}. Measure one with `torchmark run`.")
-        return
-    emit(render_listing(headers, format, terminal_width(), use_color(), problems))
+    problems: list[str] = []
+
+    def headers() -> Iterator[RunHeader]:
+        for run in scan_runs():
+            if run.header:
+                yield run.header
+            problems.extend([run.problem] if run.problem else [])
+
+    text = render_listing(headers(), format, terminal_width(), use_color(), problems)
+    emit(text or f"No runs in {home()}. Measure one with `torchmark run`.")

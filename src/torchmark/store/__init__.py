@@ -6,7 +6,7 @@ from torchmark.store.limits import find_limits, keep_limits
 from torchmark.store.lock import Holder, machine_lock
 from torchmark.store.named import load_runs
 from torchmark.store.origins import find_origin, keep_origin
-from torchmark.store.places import StoredRun, check_label, find_run, home, list_runs, new_header, new_path
+from torchmark.store.places import StoredRun, check_label, find_run, home, new_header, new_path, scan_runs
 from torchmark.store.reader import completed, load, load_samples, read_header
 from torchmark.store.writer import RunWriter, check_writable
 
@@ -27,7 +27,6 @@ __all__ = [
     "home",
     "keep_limits",
     "keep_origin",
-    "list_runs",
     "load",
     "load_runs",
     "load_samples",
@@ -35,6 +34,7 @@ __all__ = [
     "new_header",
     "new_path",
     "read_header",
+    "scan_runs",
     "shareable_lines",
     "write_export",
 ]

@@ -8,7 +8,7 @@ import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,9 @@ def new_path(header: RunHeader) -> Path:
     return home() / f"{_plain(header.created)}_{_plain(header.id)}.jsonl"
 
 
-def list_runs() -> tuple[StoredRun, ...]:
-    """All runs in the folder, newest first; only headers are read, unreadable files come last."""
-    return tuple(sorted(map(_stored, _run_files()), key=_created, reverse=True))
+def scan_runs() -> Iterator[StoredRun]:
+    """All runs in the folder, the last written first; of each only the header is read, when its turn comes."""
+    return map(_stored, _run_files())
 
 
 def find_run(text: str) -> Path:
@@ -138,10 +138,15 @@ def _data_folder() -> Path:
 
 def _run_files() -> list[Path]:
     """All files in the folder of runs, the last written first."""
+    folder = home()
     try:
-        return sorted(home().glob("*.jsonl"), key=_modified, reverse=True)
+        with os.scandir(folder) as entries:
+            found = [(_modified(entry), entry.name) for entry in entries if entry.name.endswith(".jsonl")]
+    except FileNotFoundError:
+        return []
     except OSError as error:
-        raise StoreError(f"cannot read {home()}: {error.strerror}", "Check its permissions") from error
+        raise StoreError(f"cannot read {folder}: {error.strerror}", "Check its permissions") from error
+    return [folder / name for _, name in sorted(found, reverse=True)]
 
 
 def _named_runs() -> list[tuple[Path, RunName]]:
@@ -164,13 +169,9 @@ def _stored(path: Path) -> StoredRun:
         return StoredRun(path, problem=str(error))
 
 
-def _created(run: StoredRun) -> str:
-    return run.header.created if run.header else ""
-
-
-def _modified(path: Path) -> float:
+def _modified(entry: os.DirEntry[str]) -> float:
     try:
-        return path.stat().st_mtime
+        return entry.stat().st_mtime
     except OSError:
         return 0.0
 

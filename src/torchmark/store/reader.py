@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,9 @@ from torchmark.store.lines import (
     too_large,
 )
 from torchmark.store.upgrade import check_schema
+
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_BUFFER = 16 << 10  # a header and a bit more: lists of runs read no further
 
 ProcessSamples = dict[int, tuple[float, ...]]
 
@@ -221,13 +225,15 @@ def raw_lines(path: Path, content: bytes | None = None) -> Iterator[tuple[int, b
 
 
 def _open(path: Path) -> BinaryIO:
-    """Opening a pipe would wait for a writer, so only a regular file is opened."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise StoreError(f"cannot read {path}: it is not a file", "Name a run file")
-    if found.st_size > FILE_BYTES:
+    """Only regular files are read: a pipe would wait for a writer, so the file is opened without waiting."""
+    file = open(os.open(path, _FLAGS), "rb", _BUFFER)  # noqa: PTH123, SIM115 -- the caller closes it
+    found = os.fstat(file.fileno())
+    if stat.S_ISREG(found.st_mode) and found.st_size <= FILE_BYTES:
+        return file
+    file.close()
+    if stat.S_ISREG(found.st_mode):
         raise too_large(path, f"it has {found.st_size >> 20} MiB")
-    return path.open("rb")
+    raise StoreError(f"cannot read {path}: it is not a file", "Name a run file")
 
 
 def _weight(result: Result, size: int) -> int:

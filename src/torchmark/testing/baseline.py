@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchmark.errors import UnknownName, UsageError
-from torchmark.store import find_run, list_runs
+from torchmark.store import find_run, scan_runs
 
 
 def find_baseline(against: str, label: str) -> Path | None:
@@ -16,6 +16,6 @@ def find_baseline(against: str, label: str) -> Path | None:
         if against != label:
             raise
     except UsageError:
-        if against != "last" or list_runs():
+        if against != "last" or any(scan_runs()):
             raise
     return None
