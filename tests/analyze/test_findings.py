@@ -189,6 +189,13 @@ def test_what_single_results_say() -> None:
     }
 
 
+def test_a_device_with_an_odd_name_is_no_error() -> None:
+    """A stranger's file may hold any name, and need not be a case that can be typed."""
+    fits, large = (parse_case(f"bert-classify/train:batch={size}@mps/float32") for size in (64, 256))
+    odd = [replace(case, device="a/b@c:d+e") for case in (fits, large)]
+    assert "memory" in sentences(replace(result(fits.text, 1.0), case=odd[0]), Result(odd[1], "oom"))
+
+
 def test_a_task_that_waits_for_its_data_is_named_once() -> None:
     def loading(case: str, loading_s: float) -> Result:
         stages = (StageEstimate("load batch", 0, loading_s, loading_s, loading_s),)

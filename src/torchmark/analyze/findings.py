@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from torchmark.analyze.outliers import find_outliers
 from torchmark.analyze.pairing import join_machines
 from torchmark.analyze.published import is_published
 from torchmark.analyze.roofline import LOADING
-from torchmark.records import NO_ROOM, Result, Run, parse_case
+from torchmark.records import NO_ROOM, Case, Result, Run
 
 BUSY = ("contended", "throttled")
 FIRST_STEP_S = 3.0  # a first step shorter than this is nobody's concern
@@ -155,20 +156,20 @@ def _loading(results: Sequence[Result]) -> Iterator[Finding]:
 
 def _memory(results: Sequence[Result]) -> Iterator[Finding]:
     """The batch that still fits where a larger one did not."""
-    fits: dict[str, list[tuple[float, bool, str]]] = {}
+    fits: dict[str, list[tuple[float, bool, Case]]] = {}
     for result in results:
         batch = result.params.get("batch", result.case.params.get("batch"))
         if isinstance(batch, int) and result.status in ("ok", *NO_ROOM):
             others = {name: value for name, value in result.case.params.items() if name != "batch"}
             case = replace(result.case, params=others)
-            fits.setdefault(case.text, []).append((batch, result.status == "ok", result.case.text))
-    for text, found in fits.items():
-        case = parse_case(text)
+            fits.setdefault(case.text, []).append((batch, result.status == "ok", result.case))
+    for found in fits.values():
         good, bad = ([each for each in found if each[1] is fine] for fine in (True, False))
-        if good and bad and max(good)[0] < min(bad)[0]:
-            last, first = max(good), min(bad)
+        last, first = max(good, default=None, key=itemgetter(0)), min(bad, default=None, key=itemgetter(0))
+        if last and first and last[0] < first[0]:
+            case = replace(last[2], params={name: each for name, each in last[2].params.items() if name != "batch"})
             fact = f"{case.task} fits into {case.device} with batch {last[0]:g}, and not with {first[0]:g}"
-            yield Finding("memory", fact, (last[2], first[2]))
+            yield Finding("memory", fact, (last[2].text, first[2].text))
 
 
 def _first_steps(results: Sequence[Result]) -> Iterator[Finding]:
