@@ -128,6 +128,24 @@ def test_no_file_is_run_because_a_strangers_run_names_it(
     assert "my_model.py is not what it was" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2), ("", 2)])
+def test_a_person_at_a_terminal_is_asked(own_place: Path, make_header, answer: str, code: int) -> None:
+    with RunWriter.create(own_place / "stranger.jsonl", make_header(("my_model.py/infer@cpu/float32",))):
+        pass
+    ours, theirs = os.openpty()
+    command = [*COMMAND, "run", "--resume", "stranger.jsonl", "--dry-run"]
+    with subprocess.Popen(command, cwd=own_place, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE) as process:
+        os.write(ours, f"{answer}\n".encode())
+        shown, _ = process.communicate(timeout=60)
+    asked = os.read(ours, 4096).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert str(own_place / "my_model.py") in asked
+    assert process.returncode == code
+    assert (b"my_model.py/infer" in shown) == (code == 0)
+
+
 def test_a_run_that_the_user_started_goes_on_by_itself(
     own_place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make_header
 ) -> None:
