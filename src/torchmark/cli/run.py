@@ -27,7 +27,7 @@ from torchmark.cli.planning import (
 from torchmark.cli.prices import price_options, prices_of
 from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.values import Duration, Share
-from torchmark.errors import EXIT_FINE, StoreError, UsageError
+from torchmark.errors import EXIT_FINE, UsageError
 from torchmark.measure.awake import keep_awake
 from torchmark.measure.session import Plan, Session
 from torchmark.measure.suites import SUITES
@@ -132,9 +132,9 @@ def _resume(options: dict[str, Any]) -> int:
         emit(describe_plan(plan))
         return EXIT_FINE
     with announced(RunWriter.resume(path)) as writer:
-        if writer.run.results != run.results:
-            raise StoreError(f"{path} has changed since it was read", "Try again")
-        return measure_plan(plan, run.header.machine, writer, done, options["format"], _prices(options), run)
+        if writer.run.results == run.results:
+            return measure_plan(plan, run.header.machine, writer, done, options["format"], _prices(options), run)
+    return _resume(options)  # until just now, another process has added to the file
 
 
 def _prices(options: dict[str, Any]) -> Prices | None:

@@ -69,20 +69,28 @@ def machine_lock(
     descriptor = _open(path)
     _held.add(descriptor)
     try:
-        if not _take(descriptor, share, wait=False):
-            holder = _read_holder(descriptor)
-            if not wait:
-                raise LockedError(
-                    f"another run is measuring on this machine ({holder.text})",
-                    "Wait for it with --wait, or start both with --share and read the figures with care",
-                )
-            if on_wait:
-                on_wait(holder)
-            _take(descriptor, share, wait=True)
+        try:
+            _acquire(descriptor, wait, share, on_wait)
+        except OSError as error:
+            raise _unusable(path, error) from error
         _write_holder(descriptor)
         yield
     finally:
         let_go(descriptor)
+
+
+def _acquire(descriptor: int, wait: bool, share: bool, on_wait: Callable[[Holder], object] | None) -> None:
+    if _take(descriptor, share, wait=False):
+        return
+    holder = _read_holder(descriptor)
+    if not wait:
+        raise LockedError(
+            f"another run is measuring on this machine ({holder.text})",
+            "Wait for it with --wait, or start both with --share and read the figures with care",
+        )
+    if on_wait:
+        on_wait(holder)
+    _take(descriptor, share, wait=True)
 
 
 def claim(descriptor: int, path: Path) -> None:
@@ -156,7 +164,8 @@ def _create(path: Path, flags: int) -> int:
     except OSError as error:
         raise _unusable(path, error) from error
     if sys.platform != "win32":
-        os.fchmod(descriptor, 0o666)  # every user of the machine must be able to lock it
+        with contextlib.suppress(OSError):
+            os.fchmod(descriptor, 0o666)  # every user of the machine must be able to lock it
     return descriptor
 
 
