@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,19 +89,24 @@ def test_a_file_of_a_newer_torchmark_is_left_alone(run_file: Path) -> None:
     assert run_file.read_bytes() == newer
 
 
+FAILING: dict[str, int] = {}  # path -> the error with which opening it fails, however it is opened
+
+
+def fail_to_open(event: str, details: tuple[object, ...]) -> None:
+    if event == "open" and FAILING and (number := FAILING.get(str(details[0]))):
+        raise OSError(number, os.strerror(number))
+
+
+sys.addaudithook(fail_to_open)
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ENOSPC, errno.EMFILE], ids=os.strerror)
 def test_a_file_that_cannot_be_read_just_now_is_left_alone(
     run_file: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, real = run_file.read_bytes(), Path.open
-
-    def fail(path: Path, *rest: object, **more: object) -> object:
-        if path == run_file:
-            raise OSError(number, os.strerror(number))
-        return real(path, *rest, **more)  # type: ignore[call-overload]
-
+    before = run_file.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", fail)
+        patch.setitem(FAILING, str(run_file), number)
         with pytest.raises(StoreError, match=os.strerror(number)):
             told(run_file)
     assert run_file.read_bytes() == before
