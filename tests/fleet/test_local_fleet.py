@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
-from torchmark.fleet.contract import UNDER_WAY, Job
+from torchmark.fleet.contract import UNDER_WAY, Job, Submitted
 from torchmark.fleet.local import Local
 from torchmark.store import load
 
@@ -37,6 +41,9 @@ def test_every_node_has_a_run_of_its_own_and_the_folder_is_a_library(shell: Shel
     runs = [load(path) for path in sorted(folder.glob("*.jsonl"))]
     assert [run.header.label for run in runs] == ["A1", "A2"]
     assert all(result.status == "ok" for run in runs for result in run.results)
+    assert sorted(path.name for path in folder.iterdir()) == ["A1.jsonl", "A2.jsonl", "jobs"]
+    texts = [path.read_text() for path in folder.glob("*.jsonl")] + [done.stdout]
+    assert not [word for word in (socket.gethostname(), str(tmp_path), "local0") for text in texts if word in text]
     compared = shell.run("compare", *map(str, sorted(folder.glob("*.jsonl"))), "--format", "json")
     assert compared.returncode == 0, compared.stderr
     board = shell.run("report", "--leaderboard", str(folder), "--format", "json", "-o", "-")
@@ -81,22 +88,76 @@ def test_what_is_over_its_time_or_killed_is_told(make_shell: Make, tmp_path: Pat
         assert "--resume" in done.stderr
 
 
-def test_a_job_that_is_just_being_started_is_not_taken_for_killed(tmp_path: Path) -> None:
-    """For a moment of its start the kernel tells no command of a process: here of one in a few hundred."""
+@pytest.fixture
+def waiting_job(tmp_path: Path) -> Iterator[Job]:
+    """A job that goes on until the test has ended."""
     script = tmp_path / "A1.sh"
     script.write_text(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done\n")
-    job = Job(name="A1", script=script, nodes=("local0",), log=tmp_path / "A1.log")
-    engine = Local()
-    number = engine.submit(job)
-    with pytest.MonkeyPatch.context() as moment:
-        moment.setattr(psutil.Process, "cmdline", lambda _: [])
-        assert engine.fates({"A1": number})["A1"].state in UNDER_WAY
-        process, _, rest = number.partition("@")
-        assert engine.fates({"A1": f"{process}@1.0 {rest.partition(' ')[2]}"})["A1"].state == "killed"  # another one's
+    yield Job(name="A1", script=script, nodes=("local0",), log=tmp_path / "A1.log")
     (tmp_path / "go").touch()
-    while engine.fates({"A1": number})["A1"].state in UNDER_WAY:
+
+
+def test_a_job_is_recognised_as_soon_as_it_is_submitted(
+    waiting_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment of its start the kernel tells no command of a process: here of one in a few hundred."""
+    engine, real, looks = Local(), psutil.Process.cmdline, iter(range(3))
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda self: [] if next(looks, None) is not None else real(self))
+    job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
+    assert next(looks, None) is None
+    assert engine.fates([job])["A1"].state in UNDER_WAY
+    (tmp_path / "go").touch()
+    while engine.fates([job])["A1"].state in UNDER_WAY:
         time.sleep(0.01)
     assert (tmp_path / "A1.fate").exists()
+
+
+def test_a_job_runs_nothing_from_the_current_folder(
+    waiting_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("signal", "msgspec", "secrets", "contextlib"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "go").touch()
+    engine = Local()
+    job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
+    while engine.fates([job])["A1"].state in UNDER_WAY:
+        time.sleep(0.01)
+    assert json.loads((tmp_path / "A1.fate").read_bytes())["state"] == "done"
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    "number", ["{other}", "{other}@{start} x", "0", "1", "-1", "-{other}", "", "9" * 30, "\x00", "٣"]
+)
+def test_only_processes_that_prove_to_be_the_jobs_own_are_ended(waiting_job: Job, number: str) -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        forged = number.format(other=other.pid, start=psutil.Process(other.pid).create_time())
+        engine, job = Local(), Submitted("A1", forged, waiting_job.script)
+        assert engine.fates([job])["A1"].state == "killed"
+        engine.cancel([job])
+        time.sleep(0.05)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_the_job_of_another_fleet_is_not_ended(waiting_job: Job, tmp_path: Path) -> None:
+    engine = Local()
+    job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
+    while engine.fates([job])["A1"].state != "running":
+        time.sleep(0.01)
+    (tmp_path / "link").symlink_to(tmp_path)
+    forged = msgspec.structs.replace(job, script=tmp_path / "other" / "A1.sh")
+    engine.cancel([forged])
+    time.sleep(0.05)
+    assert engine.fates([forged, job])["A1"].state in UNDER_WAY
+    engine.cancel([msgspec.structs.replace(job, script=tmp_path / "link" / "A1.sh")])  # the same, by another path
+    while engine.fates([job])["A1"].state in UNDER_WAY:
+        time.sleep(0.01)
+    assert json.loads((tmp_path / "A1.fate").read_bytes())["state"] == "cancelled"
 
 
 def child_of(number: int) -> int:

@@ -13,8 +13,9 @@ from types import FrameType
 
 import msgspec
 
+from torchmark.errors import TorchmarkError
 from torchmark.fleet.contract import Fate, fate_of
-from torchmark.fleet.plan import write
+from torchmark.fleet.files import write
 from torchmark.store import machine_lock
 
 GRACE_S = 10.0
@@ -32,6 +33,8 @@ def attend(script: Path, nodes: int, limit_s: float) -> Fate:
             return _run(script, nodes, limit_s)
     except _Cancelled:
         return Fate("cancelled")
+    except TorchmarkError as error:
+        return Fate("failed", f"it could not be started: {error.cause}")
 
 
 def _run(script: Path, nodes: int, limit_s: float) -> Fate:

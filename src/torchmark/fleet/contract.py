@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
@@ -50,11 +50,24 @@ class Job(Struct, frozen=True):
     options: tuple[str, ...] = ()  # for the scheduler, as typed
 
 
+class Submitted(Struct, frozen=True):
+    """A job that an engine has taken, as the shared folder tells: what it says is checked before it is acted upon."""
+
+    task: str
+    number: str  # the engine's name for the job
+    script: Path
+
+
 class Fate(Struct, frozen=True):
-    """How a job stands, and why."""
+    """How a job stands, and why. Words of schedulers and logs, which may name nodes and paths, come after a colon."""
 
     state: State
     reason: str = ""
+
+
+def shareable(reason: str) -> str:
+    """The part of a reason that names no node, user or path."""
+    return reason.partition(": ")[0]
 
 
 def fate_of(code: int) -> Fate:
@@ -81,12 +94,12 @@ class Engine(ABC):
         """Hand a job over; the answer names it from now on."""
 
     @abstractmethod
-    def fates(self, jobs: Mapping[str, str]) -> dict[str, Fate]:
-        """How jobs stand, by the names of their tasks; those that the engine has forgotten are left out."""
+    def fates(self, jobs: Sequence[Submitted]) -> dict[str, Fate]:
+        """How jobs stand, by the names of their tasks; those that the engine does not know are left out."""
 
     @abstractmethod
-    def cancel(self, jobs: Iterable[str]) -> None:
-        """End jobs; those that have ended already are no mistake."""
+    def cancel(self, jobs: Sequence[Submitted]) -> None:
+        """End jobs that prove to be this user's and of these tasks; those that have ended already are no mistake."""
 
     @abstractmethod
     def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:

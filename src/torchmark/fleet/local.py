@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
+import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from torchmark.errors import FleetError, UsageError
-from torchmark.fleet.contract import Engine, Fate, Job, Node, Request
+from torchmark.fleet.contract import Engine, Fate, Job, Node, Request, Submitted
 
-SAME_START_S = 2.0  # what a system's idea of when it was started may be off from look to look
+if TYPE_CHECKING:
+    import psutil
+
+_ATTENDANT = "torchmark.fleet.attendant"
+_START_S = 10.0
 
 
 class Local(Engine):
@@ -35,9 +41,8 @@ class Local(Engine):
     def submit(self, job: Job) -> str:
         if job.options:
             raise UsageError("--sbatch is for a cluster", "Leave it out with --engine local")
-        begun = job.log.with_suffix(".begun")
         limit = str(job.time_s or 0)
-        command = [sys.executable, "-m", "torchmark.fleet.attendant", str(job.script), str(len(job.nodes)), limit]
+        command = [sys.executable, "-P", "-m", _ATTENDANT, str(job.script), str(len(job.nodes)), limit]
         try:
             with job.log.open("ab") as log:
                 process = subprocess.Popen(
@@ -45,24 +50,29 @@ class Local(Engine):
                 )
         except OSError as error:
             raise FleetError(f"no job could be started: {error.strerror}", "Free some memory or disk") from error
-        return f"{process.pid}@{_started(process.pid):.2f} {begun}"
+        submitted = Submitted(job.name, str(process.pid), job.script)
+        end = time.monotonic() + _START_S
+        # For a moment the kernel reports no command line of a new process, and it could not be recognised.
+        while not _attendant(submitted) and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.001)
+        return submitted.number
 
-    def fates(self, jobs: Mapping[str, str]) -> dict[str, Fate]:
+    def fates(self, jobs: Sequence[Submitted]) -> dict[str, Fate]:
         """Attendants write the end down themselves; one that is gone without doing so was killed."""
         found = {}
-        for task, job in jobs.items():
-            attendant, _, begun = job.partition(" ")
-            if _living(attendant):
-                found[task] = Fate("running" if Path(begun).exists() else "waiting", "")
+        for job in jobs:
+            if _attendant(job):
+                found[job.task] = Fate("running" if job.script.with_suffix(".begun").exists() else "waiting")
             else:
-                found[task] = Fate("killed", "the process that looked after it is gone")
+                found[job.task] = Fate("killed", "the process that looked after it is gone")
         return found
 
-    def cancel(self, jobs: Iterable[str]) -> None:
+    def cancel(self, jobs: Sequence[Submitted]) -> None:
         for job in jobs:
-            if number := _living(job.partition(" ")[0]):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(number, signal.SIGTERM)
+            if trial := self._tried.get(job.number):
+                trial.terminate()
+            elif attendant := _attendant(job):
+                _terminate(attendant)
 
     def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:
         del options, node
@@ -76,25 +86,26 @@ class Local(Engine):
         return self._tried[job].poll()
 
 
-def _living(attendant: str) -> int | None:
-    """The number of an attendant that still works. Numbers of processes are used again: it is the one that began when
-    it was started, or says what it is. In the moment in which it becomes that program, it says nothing."""
+def _attendant(job: Submitted) -> psutil.Process | None:
+    """The process that looks after a job. Any number may be in the job's file, and numbers of processes are used again:
+    it is the one whose command line names the attendant and the script of this very task."""
     import psutil
 
-    number, _, start = attendant.partition("@")
+    number = re.match(r"[0-9]{1,9}(?![0-9])", job.number)
+    if not number or int(number[0]) <= 1:
+        return None
     with contextlib.suppress(psutil.Error):
-        process = psutil.Process(int(number))
-        if process.status() != psutil.STATUS_ZOMBIE and (
-            abs(process.create_time() - float(start or 0)) < SAME_START_S
-            or "torchmark.fleet.attendant" in process.cmdline()
-        ):
-            return int(number)
+        process = psutil.Process(int(number[0]))
+        script = next((argument for name, argument in pairwise(process.cmdline()) if name == _ATTENDANT), None)
+        if script and os.path.realpath(script) == os.path.realpath(job.script):
+            return process
     return None
 
 
-def _started(number: int) -> float:
+def _terminate(process: psutil.Process) -> None:
+    """End a process of this user, unless its number belongs to another process by now."""
     import psutil
 
     with contextlib.suppress(psutil.Error):
-        return float(psutil.Process(number).create_time())
-    return 0.0
+        if os.name == "nt" or process.uids().real == os.getuid():
+            process.terminate()

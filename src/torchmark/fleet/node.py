@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
-import msgspec
-
-from torchmark.errors import StoreError
-from torchmark.fleet.plan import Order, write
-from torchmark.store import read_header
+from torchmark.errors import FleetError, StoreError, TorchmarkError
+from torchmark.fleet.files import decode, distrust, read, set_aside, write
+from torchmark.fleet.plan import PLAN_BYTES, Order
+from torchmark.records import SCHEMA_VERSION
+from torchmark.store import completed
+from torchmark.store.lines import decode_schema
+from torchmark.store.reader import raw_lines
 
 MEETING_PATIENCE_S = 300.0
 LOOK_S = 0.2
@@ -24,17 +29,39 @@ LOOK_S = 0.2
 def main() -> int:
     """Started by the script of a job, once on each of its nodes."""
     path = Path(sys.argv[1])
-    order = msgspec.json.decode(path.read_bytes(), type=Order)
     index = int(os.environ.get("SLURM_NODEID") or os.environ.get("TORCHMARK_NODE") or 0)
+    try:
+        code = _carry_out(path, index)
+    except TorchmarkError as error:
+        _note(f"error: {error}")
+        code = error.exit_code
+    if index == 0:
+        with contextlib.suppress(StoreError):  # it is a help for when the scheduler has forgotten the job
+            write(path.with_suffix(".end"), str(code).encode())
+    return 128 - code if code < 0 else code
+
+
+def _carry_out(path: Path, index: int) -> int:
+    order = _read_order(path)
     command = [sys.executable, "-P", "-m", "torchmark", "run", *arguments(order, path, index)]
     # Schedulers signal every process of a job. The run ends in order by itself; this one only has to outlive it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     code = subprocess.Popen(command).wait()
-    if index == 0:
-        with contextlib.suppress(StoreError):  # it is a help for when the scheduler has forgotten the job
-            write(path.with_suffix(".end"), str(code).encode())
-    return 128 - code if code < 0 else code
+    printed = Path(order.run_file + ".log")
+    if index == 0 and printed.is_file():  # paths and names may be in it, and run files are sent around
+        with contextlib.suppress(StoreError):
+            _note(f"what the workers printed is in {set_aside(printed, path.with_suffix('.workers.log'))}")
+    return code
+
+
+def _read_order(path: Path) -> Order:
+    if why := distrust(path):
+        raise FleetError(f"{why}, and jobs do what it says", "Submit the job again with `torchmark fleet run --resume`")
+    content = read(path, PLAN_BYTES)
+    if content is None:
+        raise StoreError(f"{path} is missing", "Submit the job again with `torchmark fleet run --resume`")
+    return decode(content, Order, path)
 
 
 def arguments(order: Order, path: Path, index: int) -> list[str]:
@@ -45,7 +72,8 @@ def arguments(order: Order, path: Path, index: int) -> list[str]:
             return ["--resume", str(run_file), *order.resuming]
         return [*order.arguments, "--out", str(run_file)]
     own = run_file if index == 0 else path.with_suffix(f".node{index}.jsonl")
-    own.unlink(missing_ok=True)  # nodes that had got to different points would wait for each other in vain
+    if _has_content(own):
+        _note(f"nodes that work together start from the beginning: the earlier run is kept as {set_aside(own)}")
     meeting = meet(path.with_suffix(".meeting"), index)
     return [*order.arguments, "--nodes", str(order.nodes), "--rendezvous", meeting, "--out", str(own)]
 
@@ -60,20 +88,53 @@ def meet(path: Path, index: int) -> str:
         return place
     end = time.monotonic() + MEETING_PATIENCE_S
     while time.monotonic() < end:
-        with contextlib.suppress(OSError):
-            return path.read_text()
+        with contextlib.suppress(StoreError):
+            place = (read(path) or b"").decode(errors="replace")
+            if re.fullmatch(r"[\w.-]+:[0-9]{1,5}", place):
+                return place
         time.sleep(LOOK_S)
-    raise SystemExit("torchmark: error: the first node never said where to meet")
+    raise FleetError("the first node never said where to meet", "See its log")
 
 
 def _can_go_on(run_file: Path) -> bool:
-    """Whether an earlier job of this task has begun to measure; a file without a whole header tells nothing."""
+    """Whether an earlier job of this task has begun to measure. A damaged file is kept under another name; one that
+    cannot be read just now, or not by this torchmark, is an error."""
+    if not _has_content(run_file):
+        return False
     try:
-        read_header(run_file)
-    except StoreError:
-        run_file.unlink(missing_ok=True)
+        completed(run_file)
+    except StoreError as error:
+        if isinstance(error.__cause__, OSError) or _is_newer(run_file):
+            raise
+        _note(f"{error.cause}. It is kept as {set_aside(run_file)}, and the run starts from the beginning")
         return False
     return True
+
+
+def _has_content(run_file: Path) -> bool:
+    """Remove an empty file, which would be in the way of a new run."""
+    try:
+        found = run_file.stat()
+        if not found.st_size and stat.S_ISREG(found.st_mode):
+            run_file.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(f"cannot use {run_file}: {error.strerror}", "Check its permissions and the disk") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"cannot use {run_file}: it is not a file", "Move it away")
+    return bool(found.st_size)
+
+
+def _is_newer(run_file: Path) -> bool:
+    with contextlib.suppress(StoreError):
+        return any(decode_schema(raw, run_file) > SCHEMA_VERSION for _, raw in islice(raw_lines(run_file), 1))
+    return False
+
+
+def _note(text: str) -> None:
+    """For the log of the job."""
+    sys.stderr.write(f"torchmark: {text}\n")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from torchmark.errors import FleetError
-from torchmark.fleet.contract import Engine, Node
+from torchmark.fleet.contract import Engine, Node, Submitted
+from torchmark.fleet.files import temporary
 from torchmark.fleet.plan import FleetFolder, Terms
 
 LOOK_S = 0.3
@@ -23,20 +25,21 @@ def probe(engine: Engine, folder: FleetFolder, terms: Terms, nodes: Iterable[Nod
     kinds: dict[str, Node] = {}
     for node in sorted(nodes, key=lambda node: not node.idle):
         kinds.setdefault(node.about, node)
-    mark = folder.jobs / f"probe-{secrets.token_hex(4)}"
-    mark.touch()
-    tried: dict[str, Node] = {}
+    name = f"probe-{secrets.token_hex(4)}"
+    mark, *answers = (temporary(folder.jobs / f"{name}.{number}") for number in range(len(kinds) + 1))
+    tried: dict[str, tuple[Node, Path]] = {}
     try:
-        for node in kinds.values():
-            answer = f"{mark}.{len(tried)}"
-            tried[engine.try_out(script(terms, str(mark), answer), node.name, terms.scheduling)] = node
-        for number, (job, node) in enumerate(tried.items()):
+        mark.touch()
+        for node, answer in zip(kinds.values(), answers, strict=True):
+            job = engine.try_out(script(terms, str(mark), str(answer)), node.name, terms.scheduling)
+            tried[job] = node, answer
+        for job, (node, answer) in tried.items():
             code = _wait(engine, job, node, say)
             _judge(code, node, folder, terms)
-            _await_answer(folder, f"{mark.name}.{number}", node)
+            _await_answer(folder, answer.name, node)
     finally:
-        engine.cancel(tried)
-        for path in (mark, *folder.jobs.glob(f"{mark.name}.*")):
+        engine.cancel([Submitted("probe", job, mark) for job in tried])
+        for path in (mark, *answers):
             path.unlink(missing_ok=True)
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from torchmark.errors import FleetError, UnknownName, UsageError
-from torchmark.fleet.contract import Engine, Fate, Job, Node, Request, State, fate_of
+from torchmark.fleet.contract import Engine, Fate, Job, Node, Request, State, Submitted, fate_of
 
 PATIENCE_S = 60.0  # for an answer of Slurm
 PROBE_MINUTES = 5
 _NODE_FIELDS = "%N|%R|%T|%c|%m|%G|%X|%Y|%Z|%f|%E"
 _UNUSABLE = re.compile(r"(drain|down|fail|maint|unk|inval|power_down|reboot)")
+_NUMBER = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")  # of a job; anything else could be an option of Slurm's commands
 _IDLE = frozenset(("idle", "planned"))
 _NOT_LAUNCHED = "0:53"  # no signal has this number: the node could not even open the job's log
 
@@ -38,6 +41,14 @@ _WORDS = {
     "BOOT_FAIL": "the node did not start",
     "DEADLINE": "its deadline passed",
 }
+
+
+class _Queued(NamedTuple):
+    """A job that waits or runs."""
+
+    name: str
+    user: str
+    fate: Fate
 
 
 class Slurm(Engine):
@@ -73,32 +84,36 @@ class Slurm(Engine):
             ]
         options = [
             *("--exclusive", "--mem=0", "--no-requeue", f"--nodes={count}", "--ntasks-per-node=1"),
-            *(f"--nodelist={','.join(job.nodes)}", f"--job-name=torchmark-{job.name}"),
+            *(f"--nodelist={','.join(job.nodes)}", f"--job-name={_name(job.name)}"),
             *(f"--output={_plain(str(job.log))}", "--open-mode=append"),
             *([f"--time={math.ceil(job.time_s / 60)}"] if job.time_s else []),
         ]
         return _batch([*options, *job.options], f"#!/bin/bash\nexec {shlex.join(inside)}\n")
 
-    def fates(self, jobs: Mapping[str, str]) -> dict[str, Fate]:
-        active = _active(jobs.values())
+    def fates(self, jobs: Sequence[Submitted]) -> dict[str, Fate]:
+        """Who looks need not be the user whose jobs they are, so only their names are compared."""
+        queued = _queued(job.number for job in jobs)
         found: dict[str, Fate] = {}
-        for task, job in jobs.items():
-            fate = active.get(job) or _ended(job)
+        for job in jobs:
+            seen = queued.get(job.number)
+            fate = seen.fate if seen and seen.name == _name(job.task) else _ended(job)
             if fate:
-                found[task] = fate
+                found[job.task] = fate
         return found
 
-    def cancel(self, jobs: Iterable[str]) -> None:
-        numbers = [*jobs]
+    def cancel(self, jobs: Sequence[Submitted]) -> None:
+        queued = _queued(job.number for job in jobs)
+        ours = {(number, seen.name) for number, seen in queued.items() if seen.user == str(os.getuid())}
+        numbers = [job.number for job in jobs if (job.number, _name(job.task)) in ours]
         if numbers:
             _run("scancel", *numbers)
 
     def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:
         usual = ["--nodes=1", "--ntasks=1", f"--nodelist={node}", f"--time={PROBE_MINUTES}", "--no-requeue"]
-        return _batch([*usual, "--job-name=torchmark-probe", "--output=/dev/null", "--chdir=/", *options], script)
+        return _batch([*usual, f"--job-name={_name('probe')}", "--output=/dev/null", "--chdir=/", *options], script)
 
     def exit_code(self, job: str) -> int | None:
-        if job in _active([job]):
+        if job in _queued([job]):
             return None
         fields = _show(job)
         return _exit_code(fields) or (0 if fields.get("JobState") == "COMPLETED" else 1)
@@ -152,26 +167,32 @@ def _with_features(constraint: str, nodes: dict[str, Node]) -> dict[str, Node]:
     return found
 
 
-def _active(jobs: Iterable[str]) -> dict[str, Fate]:
+def _name(task: str) -> str:
+    """What Slurm calls the job of a task."""
+    return f"torchmark-{task}"
+
+
+def _queued(jobs: Iterable[str]) -> dict[str, _Queued]:
     """Jobs that wait or run. Slurm calls it an error where it knows none of those that are asked for."""
-    numbers = sorted(set(jobs))
+    numbers = sorted(filter(_NUMBER.fullmatch, set(jobs)))
     if not numbers:
         return {}
-    done = _run("squeue", "--noheader", f"--jobs={','.join(numbers)}", "--format=%i|%T|%r")
+    done = _run("squeue", "--noheader", f"--jobs={','.join(numbers)}", "--format=%i|%T|%U|%r|%j")
     if done.returncode and "Invalid job id" not in done.stderr:
         raise _unanswered("squeue", done.stderr)
     found = {}
     for line in done.stdout.splitlines():
-        number, state, reason = line.split("|", 2)
+        number, state, user, reason, name = line.split("|", 4)
         waits = state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
-        found[number] = Fate("waiting" if waits else "running", reason if waits and reason != "None" else "")
+        why = reason.replace(", ", ": ", 1) if waits and reason != "None" else ""  # a word, then perhaps names of nodes
+        found[number] = _Queued(name, user, Fate("waiting" if waits else "running", why))
     return found
 
 
-def _ended(job: str) -> Fate | None:
+def _ended(job: Submitted) -> Fate | None:
     """How a job ended; None where Slurm has forgotten it, which it does after some minutes."""
-    fields = _show(job)
-    said = fields.get("JobState", "")
+    fields = _show(job.number)
+    said = fields.get("JobState", "") if fields.get("JobName") == _name(job.task) else ""
     state = _STATES.get(said)
     if state is None:  # suspended, being staged: states that `squeue` leaves out unless it is asked for them
         return Fate("running", said.lower()) if said else None
@@ -187,6 +208,8 @@ def _exit_code(fields: Mapping[str, str]) -> int:
 
 
 def _show(job: str) -> dict[str, str]:
+    if not _NUMBER.fullmatch(job):
+        return {}
     done = _run("scontrol", "--oneliner", "show", "job", job)
     return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", done.stdout)) if done.returncode == 0 else {}
 

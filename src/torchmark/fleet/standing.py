@@ -10,7 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from torchmark.errors import StoreError
-from torchmark.fleet.contract import UNDER_WAY, Engine, Fate, State, fate_of
+from torchmark.fleet.contract import UNDER_WAY, Engine, Fate, State, fate_of, shareable
+from torchmark.fleet.files import read
 from torchmark.fleet.plan import FleetFolder, Task
 from torchmark.records import Run
 from torchmark.store import load
@@ -48,18 +49,23 @@ class Observer:
     def look(self, tasks: Sequence[Task]) -> tuple[Standing, ...]:
         """All tasks as they stand now."""
         fates = {task.name: fate for task in tasks if (fate := self._folder.fate(task))}
-        open_jobs = {task.name: job for task in tasks if task.name not in fates and (job := self._folder.job(task))}
+        open_jobs = [job for task in tasks if task.name not in fates and (job := self._folder.job(task))]
+        aside = self._folder.kept_aside()
         told = self._engine.fates(open_jobs) if self._engine and open_jobs else {}
-        return tuple(self._standing(task, fates.get(task.name), told.get(task.name)) for task in tasks)
+        return tuple(
+            self._standing(task, fates.get(task.name), told.get(task.name), task.name in aside) for task in tasks
+        )
 
-    def _standing(self, task: Task, kept: Fate | None, told: Fate | None) -> Standing:
+    def _standing(self, task: Task, kept: Fate | None, told: Fate | None, aside: bool) -> Standing:
         fate = kept or self._folder.fate(task) or told or self._without_engine(task)
         if fate.state in _UNTOLD and (said := self._last_words(task)):
-            fate = Fate(fate.state, said)
+            fate = Fate(fate.state, f"{shareable(fate.reason)}: {said}")
         if kept is None and fate.state not in UNDER_WAY and self._folder.job(task):
             with contextlib.suppress(StoreError):  # whoever may look need not be allowed to write
                 self._folder.keep_fate(task, fate)
-        return Standing(task, fate.state, fate.reason, self._run(self._folder.run_file(task)))
+        reasons = [f"earlier results are in {self._folder.run_file(task).name}.aside-*"] if aside else []
+        reasons += [fate.reason] if fate.reason else []
+        return Standing(task, fate.state, ", ".join(reasons), self._run(self._folder.run_file(task)))
 
     def _without_engine(self, task: Task) -> Fate:
         """The scheduler knows nothing of it, or was not asked: its node may have written down how it ended."""
@@ -72,12 +78,9 @@ class Observer:
 
     def _last_words(self, task: Task) -> str:
         """The error that the job printed last."""
-        try:
-            with self._folder.file(task, "log").open("rb") as file:
-                file.seek(max(file.seek(0, 2) - _TAIL_BYTES, 0))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        text = ""
+        with contextlib.suppress(StoreError):
+            text = (read(self._folder.file(task, "log"), _TAIL_BYTES, tail=True) or b"").decode(errors="replace")
         errors = re.findall(r"^torchmark: error: (.+)$", text, re.MULTILINE)
         return errors[-1].strip() if errors else ""
 

@@ -12,7 +12,8 @@ import msgspec
 
 from torchmark.errors import FleetError
 from torchmark.fleet.contract import Engine, Fate, Job, Node
-from torchmark.fleet.plan import FleetFolder, Order, Task, Terms, write
+from torchmark.fleet.files import write
+from torchmark.fleet.plan import FleetFolder, Order, Task, Terms
 
 # What `torchmark run` takes again where it goes on with a run.
 _AGAIN = ("--timeout", "--data")
@@ -50,10 +51,10 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
 
 def cancel(engine: Engine, folder: FleetFolder, tasks: Iterable[Task], fate: Fate | None = None) -> None:
     """End the jobs of tasks; where `fate` is given, that is what is told of them from now on."""
-    jobs = {task.name: (task, job) for task in tasks if (job := folder.job(task))}
-    engine.cancel(job for _, job in jobs.values())
-    for task, _ in jobs.values():
-        if fate:
+    jobs = [(task, job) for task in tasks if (job := folder.job(task))]
+    engine.cancel([job for _, job in jobs])
+    if fate:
+        for task, _ in jobs:
             folder.keep_fate(task, fate)
 
 

@@ -40,8 +40,9 @@ def open_engine(name: str) -> Engine:
     return Slurm()
 
 
-def members(standings: Sequence[Standing], names: bool = False) -> list[Member]:
-    """Tasks as a report tells them."""
+def members(standings: Sequence[Standing], names: bool = False, private: bool = False) -> list[Member]:
+    """Tasks as a report tells them; `private` adds what schedulers and logs say, which may name nodes and paths."""
+    from torchmark.fleet.contract import shareable
     from torchmark.report.fleet import Member
 
     return [
@@ -50,7 +51,7 @@ def members(standings: Sequence[Standing], names: bool = False) -> list[Member]:
             kind=each.task.kind,
             about=each.task.about,
             state=each.state,
-            reason=each.reason,
+            reason=each.reason if private else shareable(each.reason),
             measured=each.measured,
             planned=each.planned,
             nodes=len(each.task.nodes),

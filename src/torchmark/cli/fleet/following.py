@@ -67,7 +67,7 @@ class Board:
         """As many jobs as there is room for, those that run first."""
         room = max(self._console.height - _ROOM, 3)
         first = sorted(standings, key=lambda each: (each.state != "running", each.state != "waiting"))[:room]
-        shown = members([each for each in standings if each in first])
+        shown = members([each for each in standings if each in first], private=True)
         return Group(Text(summary(members(standings)), style="bold"), status_table(shown))
 
 

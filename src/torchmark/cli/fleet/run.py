@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from torchmark.cli.fleet.engines import ENGINES, USUAL_FOLDER, members, open_engine
 from torchmark.cli.fleet.following import follow
 from torchmark.cli.fleet.forwarding import FORWARDED, check_run, plain_arguments, team_arguments, team_sizes
-from torchmark.cli.output import emit, format_option, hint, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, hint, say, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import label_option
 from torchmark.cli.values import Duration
-from torchmark.errors import EXIT_COULD_NOT_RUN, EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
+from torchmark.errors import EXIT_COULD_NOT_RUN, EXIT_FINE, EXIT_NOTHING_MEASURED, FleetError, UsageError
 from torchmark.fleet.choice import choose
 from torchmark.fleet.contract import UNDER_WAY, Engine, Fate, Node, Request
 from torchmark.fleet.plan import Fleet, FleetFolder, Task, Terms
@@ -27,8 +27,9 @@ from torchmark.fleet.standing import Observer, Standing
 from torchmark.fleet.submission import cancel, submit
 from torchmark.fleet.tasks import one_each, together
 from torchmark.report.fleet import gather, render_gathered
+from torchmark.report.text import clean
 
-_MAY_CHANGE = {"resumed", "time_s", "options", "python", "setup", "probing", "detach", "dry_run", "format"}
+_MAY_CHANGE = {"resumed", "time_s", "options", "python", "setup", "probing", "trusted", "detach", "dry_run", "format"}
 
 EXAMPLES = """\b
 Examples:
@@ -61,6 +62,7 @@ Examples:
 @label_option(help="A name for these runs; each adds its node.")
 @click.option("--names", is_flag=True, help="Label runs with the names of nodes instead of kind and number.")
 @click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="FOLDER", help="Submit what is missing.")
+@click.option("--trust-folder", "trusted", is_flag=True, help="Run jobs from a folder that other users can change.")
 @click.option("--detach", is_flag=True, help="Submit and leave; `fleet status` tells how it goes.")
 @click.option("--dry-run", is_flag=True, help="Show nodes and commands; submit nothing.")
 @format_option
@@ -81,6 +83,7 @@ def command(**options: Any) -> int:
         return EXIT_FINE
     folder.prepare()
     fleet = Fleet(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), _terms(options), tasks)
+    _check_trust(folder, fleet.terms, tasks, options["trusted"])
     _try_nodes(engine, folder, fleet.terms, nodes, tasks, options["probing"])
     folder.keep(fleet)
     submit(engine, folder, fleet.terms, tasks, nodes)
@@ -118,6 +121,23 @@ def _describe(task: Task) -> str:
     return f"{task.label}: {run}, on {' and '.join(task.nodes)}"
 
 
+def _check_trust(folder: FleetFolder, terms: Terms, tasks: Sequence[Task], trusted: bool) -> None:
+    """Who can change the folder decides what runs as this user: ask first where that may be somebody else."""
+    why = folder.distrust()
+    if why is None or trusted:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise FleetError(
+            f"{why}, who could make this fleet run anything",
+            f"If it is yours: chmod -R go-w {folder.path}. If you trust them: --trust-folder",
+        )
+    say(f"{why}, who could make this fleet run anything. It would run:")
+    for line in (*terms.setup, f"{terms.python} -m torchmark", *terms.options, *map(_describe, tasks)):
+        say(f"  {clean(line)}")
+    if not click.confirm("Run it?", err=True):
+        raise FleetError("nothing was started", "To run it without being asked: --trust-folder")
+
+
 def _try_nodes(
     engine: Engine, folder: FleetFolder, terms: Terms, nodes: Sequence[Node], tasks: Sequence[Task], wanted: bool
 ) -> None:
@@ -141,7 +161,8 @@ def _resume(options: dict[str, Any]) -> int:
     if set(given) - _MAY_CHANGE:
         raise UsageError(
             "--resume goes on with what that fleet was started with, which cannot be changed",
-            "Leave everything out but --time, --sbatch, --python, --setup, --no-probe, --detach and --format",
+            "Leave everything out but --time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach "
+            "and --format",
         )
     folder = FleetFolder(options["resumed"])
     fleet = folder.load()
@@ -154,6 +175,7 @@ def _resume(options: dict[str, Any]) -> int:
         emit("\n".join(map(_describe, missing)) or "nothing is missing")
         return EXIT_FINE
     if missing:
+        _check_trust(folder, fleet.terms, missing, options["trusted"])
         nodes = _nodes_of(engine, fleet)
         _try_nodes(engine, folder, fleet.terms, nodes, missing, options["probing"])
         folder.keep(fleet)
@@ -201,7 +223,8 @@ def _give_up(engine: Engine, folder: FleetFolder, fleet: Fleet, standings: Seque
 def _conclude(standings: Sequence[Standing], folder: FleetFolder) -> int:
     if any(each.state != "done" for each in standings):
         longer = " with more --time" if any(each.state == "time-limit" for each in standings) else ""
-        hint(f"Not everything was measured. Continue{longer}: torchmark fleet run --resume {folder.path}")
+        hint(f"Not everything was measured. See why: torchmark fleet status {folder.path}")
+        hint(f"To continue{longer}: torchmark fleet run --resume {folder.path}")
         return EXIT_COULD_NOT_RUN
     if not any(result.status == "ok" for each in standings if each.run for result in each.run.results):
         return EXIT_NOTHING_MEASURED

@@ -23,4 +23,4 @@ def command(folder: Path, names: bool, format: str) -> None:  # noqa: A002
     place = FleetFolder(folder)
     fleet = place.load()
     standings = Observer(place, open_engine(fleet.terms.engine)).look(fleet.tasks)
-    emit(render_status(members(standings, names), format, terminal_width(), use_color()))
+    emit(render_status(members(standings, names, private=True), format, terminal_width(), use_color()))

@@ -1,0 +1,135 @@
+"""A job on its node: what an earlier job has measured is gone on with or kept, and never deleted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchmark.errors import StoreError
+from torchmark.fleet.contract import Fate
+from torchmark.fleet.node import arguments
+from torchmark.fleet.plan import Fleet, FleetFolder, Order, Task, Terms
+from torchmark.fleet.standing import Observer
+from torchmark.records import Result, RunHeader
+from torchmark.store import RunWriter, load
+
+CASE = "mlp/infer@cpu/float32"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FleetFolder:
+    place = FleetFolder(tmp_path / "fleet")
+    place.prepare()
+    return place
+
+
+@pytest.fixture
+def run_file(folder: FleetFolder, make_header: Callable[..., RunHeader], make_result: Callable[..., Result]) -> Path:
+    """What an earlier job has measured."""
+    path = folder.path / "A1.jsonl"
+    with RunWriter.create(path, make_header((CASE,))) as writer:
+        writer.started(CASE)
+        writer.finished(make_result(CASE))
+    return path
+
+
+def told(run_file: Path, nodes: int = 1, index: int = 0) -> list[str]:
+    """The arguments of `torchmark run` on a node."""
+    order = Order(("mlp",), ("--wait",), str(run_file), nodes)
+    return arguments(order, run_file.parent / "jobs" / "A1.order", index)
+
+
+def asides(run_file: Path) -> list[Path]:
+    return sorted(run_file.parent.glob("A1.jsonl.aside-*"))
+
+
+def test_a_run_that_has_begun_goes_on(run_file: Path) -> None:
+    before = run_file.read_bytes()
+    assert told(run_file) == ["--resume", str(run_file), "--wait"]
+    assert run_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_where_nothing_was_measured_a_run_begins(folder: FleetFolder, content: bytes | None) -> None:
+    path = folder.path / "A1.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    assert told(path) == ["mlp", "--out", str(path)]
+    assert not path.exists()
+    assert not asides(path)
+
+
+@pytest.mark.parametrize("place", [0, 5, -1], ids=["header", "version", "result"])
+def test_a_damaged_file_is_kept_under_another_name(
+    run_file: Path, place: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = run_file.read_bytes().splitlines(keepends=True)
+    target = 2 if place < 0 else 0
+    lines[target] = lines[target][: max(place, 9)] + b"\x00" + lines[target][max(place, 9) + 1 :]
+    damaged = b"".join(lines)
+    for number in (1, 2):
+        run_file.write_bytes(damaged)
+        assert told(run_file) == ["mlp", "--out", str(run_file)]
+        assert not run_file.exists()
+        assert [path.name for path in asides(run_file)] == [f"A1.jsonl.aside-{each + 1}" for each in range(number)]
+    assert all(path.read_bytes() == damaged for path in asides(run_file))
+    assert f"kept as {asides(run_file)[0]}" in capsys.readouterr().err
+
+
+def test_a_file_of_a_newer_torchmark_is_left_alone(run_file: Path) -> None:
+    newer = run_file.read_bytes().replace(b'"schema":1', b'"schema":99', 1)
+    run_file.write_bytes(newer)
+    with pytest.raises(StoreError, match=r"schema is 99, newer than .*Upgrade torchmark"):
+        told(run_file)
+    assert run_file.read_bytes() == newer
+
+
+FAILING: dict[str, int] = {}  # path -> the error with which opening it fails, however it is opened
+
+
+def fail_to_open(event: str, details: tuple[object, ...]) -> None:
+    if event == "open" and FAILING and (number := FAILING.get(str(details[0]))):
+        raise OSError(number, os.strerror(number))
+
+
+sys.addaudithook(fail_to_open)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ENOSPC, errno.EMFILE], ids=os.strerror)
+def test_a_file_that_cannot_be_read_just_now_is_left_alone(
+    run_file: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = run_file.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setitem(FAILING, str(run_file), number)
+        with pytest.raises(StoreError, match=os.strerror(number)):
+            told(run_file)
+    assert run_file.read_bytes() == before
+
+
+def test_something_else_in_the_place_of_a_run_file_is_left_alone(folder: FleetFolder) -> None:
+    path = folder.path / "A1.jsonl"
+    path.symlink_to(path)
+    with pytest.raises(StoreError, match="cannot use"):
+        told(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreError, match="not a file"):
+        told(path)
+
+
+def test_nodes_that_start_together_anew_keep_what_they_had(folder: FleetFolder, run_file: Path) -> None:
+    task = Task("A1", "A", ("n1", "n2"), ("mlp",), "A1")
+    before = load(run_file)
+    assert told(run_file, nodes=2)[-1] == str(run_file)
+    assert not run_file.exists()
+    assert load(folder.path / "A1.jsonl.aside-1") == before
+    folder.keep(Fleet("", Terms("local"), (task,)))
+    folder.keep_fate(task, Fate("done"))
+    (standing,) = Observer(folder, None).look([task])
+    assert "A1.jsonl.aside" in standing.reason
