@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from msgspec.structs import replace
@@ -14,6 +18,7 @@ import torchmark
 from torchmark.analyze.cautions import cautions_of
 from torchmark.analyze.extrapolation import extrapolate
 from torchmark.analyze.laps import Laps
+from torchmark.errors import StoreError
 from torchmark.records import (
     BreakEven,
     Caution,
@@ -38,10 +43,11 @@ from torchmark.records import (
     Work,
     parse_case,
 )
-from torchmark.store import RunWriter
+from torchmark.store import RunWriter, load, shareable_lines
 
 CASES = ("mlp/infer@cpu/float32", "mlp/train:batch=64@cpu/bfloat16+compile+threads=2+attention=eager")
 REPLAYED = "mlp/infer@cpu/float32+as-published"
+_NAMED = ("params", "metrics", "phases_s", "settings", "provenance", "ways", "bounds", "tried")  # with keys of any name
 
 
 def rich_file() -> bytes:
@@ -118,3 +124,91 @@ def _replayed(full: Result) -> Result:
     shown |= {"samples_s": tuple(laps), "sample_count": len(laps), "duration_s": 0.5 + sum(laps), "warmup_cut": 0}
     told = replace(seen, **shown, estimand="mean", verdict="as-published")
     return replace(full, case=parse_case(REPLAYED), params={}, estimate=told, processes=(), job=job, sustained=None)
+
+
+class HostileFiles:
+    """Run files with any text in every place that takes it."""
+
+    def __init__(self, measured: bytes) -> None:
+        self._measured, self._lines = _unsealed(measured), _unsealed(rich_file())
+        self._free, self._fixed = self._sort_places()
+
+    def hostile(self, text: str, cases: bool = True) -> bytes:
+        """A file that can be read, with the text in every place that takes it, or in all but the cases."""
+        lines = self._lines
+        for place in self._free:
+            lines = _changed(lines, place, text) if cases or not {"case", "cases"} & set(place) else lines
+        return written(lines)
+
+    def sound(self, text: str) -> bytes:
+        """The file that was really measured, with the text in all that nothing is checked by."""
+        first, *rest = self._measured
+        machine = first["header"]["machine"]
+        devices = [device | {"model": text, "driver": text} for device in machine["devices"]]
+        machine = machine | {"cpu": text, "os": text, "power_mode": text, "devices": devices}
+        header = first["header"] | {"id": text, "label": text, "machine": machine}
+        data = written([first | {"header": header}, *rest])
+        return data + written([{"kind": "checksum", "sha256": hashlib.sha256(data).hexdigest()}])
+
+    def refused(self, text: str) -> Iterator[bytes]:
+        """Files that cannot be read: the text stands where it is not allowed."""
+        chosen = random.Random(ascii(text)).sample(self._fixed, 3)
+        yield from (written(_changed(self._lines, place, text)) for place in chosen)
+
+    def studies(self, text: str) -> Iterator[bytes]:
+        """A file for each conclusion that a run can have."""
+        lines = self.hostile(text).splitlines(keepends=True)
+        ends = [line for line in lines if b'"kind":"concluded"' in line]
+        rest = [line for line in lines if line not in ends]
+        yield from (b"".join([*rest, end]) for end in ends)
+
+    def _sort_places(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        free, fixed, lines = [], [], self._lines
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "tried.jsonl"
+            for place in _places(self._lines):
+                path.write_bytes(written(_changed(lines, place, "\x1b[5m")))
+                try:
+                    load(path)
+                    list(shareable_lines(path))
+                except StoreError:
+                    fixed.append(place)
+                else:
+                    lines = _changed(lines, place, "\x1b[5m")
+                    free.append(place)
+        return free, fixed
+
+
+def _unsealed(data: bytes) -> list[Any]:
+    """The lines without the checksum, which fits no changed file."""
+    return [line for line in map(json.loads, data.splitlines()) if line["kind"] != "checksum"]
+
+
+def _places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every string; a key that may be any is found by None at the end of its way."""
+    if isinstance(value, str):
+        yield at
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _places(inner, (*at, key))
+            if at and at[-1] in _NAMED:
+                yield (*at, key, None)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _places(inner, (*at, number))
+
+
+def _changed(value: Any, place: tuple[Any, ...], text: str) -> Any:
+    """A copy in which the string at that place, or the key, has the text at its end."""
+    if not place:
+        return value + text
+    first, *rest = place
+    if isinstance(value, list):
+        return [_changed(inner, tuple(rest), text) if at == first else inner for at, inner in enumerate(value)]
+    if rest == [None]:
+        return {key + text if key == first else key: inner for key, inner in value.items()}
+    return {key: _changed(inner, tuple(rest), text) if key == first else inner for key, inner in value.items()}
+
+
+def written(lines: list[Any]) -> bytes:
+    return "".join(json.dumps(line, separators=(",", ":"), ensure_ascii=True) + "\n" for line in lines).encode()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from msgspec.structs import replace
 
 from torchmark import cli
 from torchmark.errors import DeviceError, StoreError, UsageError
@@ -82,6 +83,32 @@ def test_a_damaged_file_is_exit_4_and_one_line(capsys, stored: Path) -> None:
     assert f"{stored}, line 4" in err
     assert "\u202e" not in err
     assert "\x1b" not in err
+
+
+def test_an_argument_that_is_not_utf8_is_a_mistake_and_no_bug(capsys) -> None:
+    code, _, err = answer(capsys, "run", "mlp", "--device", "cpu", "--dry-run", "-p", "batch=\udcff8")
+    assert code == 2
+    assert "'\ufffd8' is not valid UTF-8" in err
+
+
+def test_what_would_leave_is_printed_with_the_same_values(capsys, stored: Path, full_run) -> None:
+    hostile = replace(full_run.header, label="a\x9b8m\u202eb\x7f")
+    stored.unlink()
+    with RunWriter.create(stored, hostile) as writer:
+        writer.finished(full_run.results[0])
+    code, out, _ = answer(capsys, "export", str(stored), "--show")
+    assert code == 0
+    assert not {"\x9b", "\u202e", "\x7f"} & set(out)
+    assert json.loads(out.splitlines()[0])["header"]["label"] == hostile.label
+
+
+def test_a_file_that_is_left_out_is_named_on_one_harmless_line(capsys, stored: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "a\x1b]0;title\x07\ntorchmark: all well.jsonl"
+    damaged.write_bytes(stored.read_bytes()[:99])
+    code, _, err = answer(capsys, "report", str(stored), str(damaged), "--format", "md")
+    assert (code, err.count("\n")) == (0, 1)
+    assert "\x1b" not in err
+    assert "\x07" not in err
 
 
 @pytest.mark.parametrize(

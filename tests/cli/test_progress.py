@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 
 from torchmark.cli.progress import ProgressLine
+from torchmark.cli.watch import RateLine
+from torchmark.measure.messages import Phase
 from torchmark.records import parse_case
 
 
@@ -38,3 +40,18 @@ def test_elsewhere_every_process_leaves_a_plain_line(make_result) -> None:
     progress.finished(make_result(CASE.text, status="oom", estimate=None))
     progress.scroll("only for those who watch")
     assert pipe.getvalue() == "[1/1] mlp/infer@cpu/float32: oom\n"
+
+
+def test_what_processes_say_is_shown_and_not_obeyed() -> None:
+    reason = "failed\x1b]52;c;ZXZpbA==\x07\r\x9b2J\u202e"
+    for stream in (io.StringIO(), Terminal()):
+        progress = ProgressLine((), stream)
+        progress.note(reason)
+        progress.mark(reason)
+        progress.started(CASE)
+        progress.heard(Phase(reason))
+        progress.scroll(reason)
+        RateLine(CASE, stream).heard(Phase(reason))
+        shown = stream.getvalue().replace("\r\033[K", "")
+        assert "failed" in shown
+        assert not {"\x1b", "\x07", "\r", "\x9b", "\u202e"} & set(shown)

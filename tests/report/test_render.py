@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from rich.text import Text
 
 from torchmark.errors import UnknownName
 from torchmark.records import Case, Caution, Result, Run, Work
 from torchmark.report import FORMATS, render
-from torchmark.report.console import fold_case
+from torchmark.report.console import draw, fold_case
+from torchmark.report.csv import table
 from torchmark.report.details import render_details, strip
-from torchmark.report.text import clean
+from torchmark.report.json import lines, pretty
+from torchmark.report.text import clean, printable
 
 EVIL = "\x1b[31m\u202eevil\u2066\x00\x9b\u200b\n<script>|`*"
 
@@ -162,6 +165,19 @@ def test_csv_has_one_line_per_result_and_no_formula(full_run: Run) -> None:
     assert rows[4]["unit"] == "'@x"
 
 
+@pytest.mark.parametrize("separator", ["", ";", "|", "\t", "\n", "; ", ';"', ";\0"])
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "＝"])
+def test_no_cell_holds_a_formula_for_any_separator(separator: str, sign: str) -> None:
+    text = table(["cell"], [[f"{'a' * bool(separator)}{separator}{sign}1"]])
+    for piece in re.split(r"[;|\t\n]", text.partition("\n")[2]):
+        assert not piece.strip(' "').startswith(sign)
+
+
+def test_csv_leaves_all_other_cells_alone() -> None:
+    cells = ["mlp/train:batch=512@cpu/float32+compile", "a; b | c-d", -1.5, None, "a=b;c"]
+    assert next(csv.reader(table(["a"], [cells]).splitlines()[1:])) == [*cells[:2], "-1.5", "", cells[4]]
+
+
 def test_json_is_the_records(full_run: Run) -> None:
     whole = json.loads(render(full_run, "json"))
     assert set(whole) == {"run", "results"}
@@ -207,6 +223,36 @@ def test_cleaned_text_is_printable(text: str) -> None:
     assert "\n" not in cleaned
     assert "\x1b" not in cleaned
     assert clean(cleaned) == cleaned
+
+
+def test_printed_text_keeps_its_lines_and_nothing_to_obey() -> None:
+    assert printable("one\x1b[8m\x9b2J\n\ttwo\r\u202e\x7f\U000e0041\n") == "one[8m2J\n two \n"
+    assert printable("r\udce9sum\udce9") == "r\ufffdsum\ufffd"
+
+
+def test_colours_are_ours_alone() -> None:
+    drawn = draw([Text("faint\x1b[8m hidden\x1b]0;title\x07", style="dim")], 80, color=True)
+    assert drawn == "\x1b[2mfaint[8m hidden]0;title\x1b[0m\n"
+    assert printable(drawn) is drawn
+    assert "\x1b" not in printable(drawn + "and more")
+
+
+@given(st.text())
+def test_json_for_a_terminal_has_the_same_value_and_nothing_to_obey(text: str) -> None:
+    for written in (pretty({"a": text}), lines([{"a": text}])):
+        assert json.loads(written) == {"a": text}
+        assert printable(written) == written
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_half_a_character_is_shown_as_one_that_is_missing(full_run: Run, format_name: str) -> None:
+    text = render(replace(full_run, header=replace(full_run.header, label="r\udce9sum")), format_name)
+    assert text.encode()
+    assert "r\ufffdsum" in text or format_name == "jsonl"
+
+
+def test_json_of_half_a_character_is_written_all_the_same() -> None:
+    assert json.loads(pretty({"a": "\udcff"})) == {"a": "\ufffd"}
 
 
 def test_an_unknown_format_is_named(full_run: Run) -> None:

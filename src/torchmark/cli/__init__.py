@@ -95,6 +95,8 @@ def _guarded(arguments: list[str]) -> int:
         return _fail("interrupted", EXIT_INTERRUPTED, error)
     except BrokenPipeError:
         return EXIT_FINE  # the reader had enough, as `| head` does
+    except UnicodeEncodeError as error:  # bytes of an argument or a file that are no text
+        return _fail(f"'{error.object[:80]}' is not valid UTF-8. Write it in UTF-8", EXIT_USAGE, error)
     except Exception as error:
         hint = "This is a bug in torchmark: set TORCHMARK_DEBUG=1 to see where, and please report it"
         return _fail(f"{type(error).__name__}: {error}. {hint}", EXIT_BUG, error)
@@ -118,13 +120,13 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _fail(message: str, code: int, error: BaseException) -> int:
+    from torchmark.cli.output import say
+
     if os.environ.get("TORCHMARK_DEBUG"):
         import traceback
 
-        traceback.print_exception(error)
-    # Names from files and from the command line may hold anything; the answer is one harmless line all the same.
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in message).split())
-    print(f"torchmark: error: {line}", file=sys.stderr)
+        say("".join(traceback.format_exception(error)))
+    say(f"torchmark: error: {' '.join(message.split())}")
     return code
 
 

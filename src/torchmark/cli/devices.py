@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from torchmark.cli.output import emit, terminal_width
+from torchmark.report.json import pretty
 
 if TYPE_CHECKING:
     from torchmark.measure.audit import Proof
@@ -39,7 +40,7 @@ def _show(names: tuple[str, ...] | None, form: str) -> None:
 
     inventory = take_inventory(names)
     if form == "json":
-        emit(_json(inventory))
+        emit(pretty(inventory))
     else:
         emit("\n".join(map(_folded, _inventory_lines(inventory))))
 
@@ -57,18 +58,12 @@ def _audit(names: tuple[str, ...], form: str) -> None:
                 emit(f"{_MARKS[proof.passed]}  {proof.device}  {proof.name}: {proof.figure}")
     failed = sum(proof.passed is False for proof in proofs)
     if form == "json":
-        emit(_json({"proofs": proofs}))
+        emit(pretty({"proofs": proofs}))
     else:
         held = sum(proof.passed is True for proof in proofs)
         emit(f"{held} of {held + failed} proofs hold.")
     if failed:
         click.get_current_context().exit(EXIT_CHECK_FAILED)
-
-
-def _json(value: object) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
 def _inventory_lines(inventory: Inventory) -> Iterable[str]:

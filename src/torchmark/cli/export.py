@@ -29,12 +29,13 @@ def command(run: str, out: Path | None, show: bool) -> None:
     It holds models, versions, settings, times and the label that was given to the run; no names of hosts or people, no
     paths, addresses or environment. `torchmark check` tells its reader whether it arrived whole.
     """
+    from torchmark.report.text import escape_json
     from torchmark.store import find_run, read_header, shareable_lines, write_export
 
     path = find_run(run)
     if show:
         for line in shareable_lines(path):
-            emit(line.decode())
+            emit(escape_json(line.decode()))
     if out or not show:
         target = out or Path(f"torchmark-{re.sub(r'[^A-Za-z0-9-]', '-', read_header(path).id)[:80]}.jsonl")
         size = write_export(path, target)

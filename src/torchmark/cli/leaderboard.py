@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from torchmark import __version__
+from torchmark.cli.output import say
 from torchmark.errors import StoreError, UsageError
 
 MANY = 500  # files that take more than a moment to read
@@ -53,4 +54,4 @@ def _show_progress(done: int, total: int) -> None:
     if sys.stderr.isatty():
         print(f"\r\033[K{text if done < total else ''}", end="", file=sys.stderr, flush=True)
     elif done == 0:
-        print(f"reading {total:,} run files", file=sys.stderr, flush=True)
+        say(f"reading {total:,} run files")

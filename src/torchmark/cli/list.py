@@ -34,6 +34,7 @@ def command(workload: str | None, published: bool, form: str) -> None:
     """
     from torchmark import workloads
     from torchmark.cli.output import emit
+    from torchmark.report.json import pretty
 
     if published:
         from torchmark.cli.list_publications import describe_publications
@@ -42,7 +43,8 @@ def command(workload: str | None, published: bool, form: str) -> None:
         return
     chosen = [workloads.find_workload(name) for name in ([workload] if workload else workloads.names())]
     if form == "json":
-        emit(_json([_facts(each) for each in chosen], {} if workload else workloads.broken()))
+        facts = [_facts(each) for each in chosen]
+        emit(pretty({"workloads": facts, "broken": {} if workload else workloads.broken()}))
     elif workload:
         emit(_page(chosen[0]))
     else:
@@ -150,12 +152,6 @@ def _facts(workload: Workload) -> dict[str, Any]:
     }
     plain: dict[str, Any] = msgspec.to_builtins(facts)
     return plain
-
-
-def _json(facts: list[dict[str, Any]], broken: dict[str, str]) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode({"workloads": facts, "broken": broken}), indent=2).decode()
 
 
 def _hang(start: str, text: str) -> str:

@@ -15,6 +15,7 @@ from torchmark.cli.output import terminal_width, use_color
 from torchmark.publications import find_publication, names
 from torchmark.publications.contract import Publication, PublishedTable
 from torchmark.report.console import draw, quiet_table
+from torchmark.report.json import pretty
 
 _WIDTH = 80
 
@@ -105,5 +106,4 @@ def _json(publications: list[Publication], whole: bool) -> str:
     facts: list[Any] = [msgspec.to_builtins(each) | {"counts": _count(each)} for each in publications]
     if not whole:
         facts = [{key: value for key, value in each.items() if key not in ("tables", "notes")} for each in facts]
-    content = {"publications": facts, "counts": _count(*publications)}
-    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+    return pretty({"publications": facts, "counts": _count(*publications)})

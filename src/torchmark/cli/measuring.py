@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 from msgspec.structs import replace
+from rich.text import Text
 
 from torchmark.analyze.money import Prices
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
@@ -135,8 +136,9 @@ def _first_answer(writer: RunWriter, progress: ProgressLine) -> None:
     headline = headline_of(run) if run else None
     if run and headline:
         first = replace(headline, commands=(), confidence="")  # one process says nothing about that yet
-        text = draw(render_headline(first, run.header.machine, terminal_width()), terminal_width(), use_color())
-        progress.scroll(f"\n{text.rstrip()}\n\nFirst figures. More processes follow and narrow the ±.\n")
+        parts = render_headline(first, run.header.machine, terminal_width())
+        more = Text("\nFirst figures. More processes follow and narrow the ±.")
+        progress.scroll(draw([Text(""), *parts, more], terminal_width(), use_color()))
 
 
 def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Prices | None) -> int:  # noqa: A002

@@ -1,4 +1,7 @@
-"""What the commands share on their way out: the --format option, the width and colour of the terminal, printing."""
+"""What the commands share on their way out: the --format option, the width and colour of the terminal, printing.
+
+Everything printed may hold foreign text: `emit`, `say` and `hint` leave nothing in it that a terminal would obey.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import click
 
 from torchmark.errors import StoreError
 from torchmark.report import FORMATS
+from torchmark.report.text import printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,8 +35,8 @@ def terminal_width() -> int:
 
 
 def say(text: str) -> None:
-    """A line on stderr, as it is."""
-    click.echo(text, err=True)
+    """A line on stderr."""
+    click.echo(printable(text), err=True)
 
 
 def hint(text: str) -> None:
@@ -56,6 +60,7 @@ def use_color() -> bool:
 
 def emit(text: str) -> None:
     """Results go to stdout, whole."""
+    text = printable(text)
     try:
         sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from typing import TextIO
 from torchmark.measure.messages import Message, Phase, Sampled
 from torchmark.records import Case, Result
 from torchmark.report.figures import margin, step_rate, step_time
+from torchmark.report.text import clean, printable
 from torchmark.report.units import duration
 from torchmark.report.units import rate as units_rate
 
@@ -93,7 +94,7 @@ class ProgressLine:
     def scroll(self, text: str) -> None:
         """Text that stays, above the line that changes; only for those who watch one."""
         if self._live:
-            self._write(f"\r\033[K{text}\n")
+            self._write(f"\r\033[K{printable(text)}\n")
 
     def clear(self) -> None:
         if self._live:
@@ -120,11 +121,11 @@ class ProgressLine:
         """The line, cut to the terminal's width; what is new is shown whole as long as it fits."""
         if self._live:
             width, bar = shutil.get_terminal_size((80, 24)).columns - 1, self._bar()
-            line = bar + _cut(text, max(width - len(bar) - len(news), 0)) + news
+            line = bar + _cut(clean(text), max(width - len(bar) - len(news), 0)) + clean(news)
             self._write(f"\r\033[K{line[:width]}")
 
     def _print(self, text: str) -> None:
-        self._write(text + "\n")
+        self._write(clean(text) + "\n")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # a terminal that was closed is no reason to stop measuring

@@ -133,6 +133,7 @@ def _card(runs: Sequence[Run], baseline: Run | None, format: str) -> str | bytes
 
 def _load(names: Sequence[str], samples: bool) -> list[Run]:
     """All runs that can be read; a damaged file is named and left out, as long as another one is left."""
+    from torchmark.report.text import clean
     from torchmark.store import load_runs
 
     runs: list[Run] = []
@@ -145,7 +146,7 @@ def _load(names: Sequence[str], samples: bool) -> list[Run]:
     if faults and not runs:
         raise faults[0]
     for fault in faults:
-        say(f"torchmark: left out: {fault}")
+        say(clean(f"torchmark: left out: {fault}"))
     return runs
 
 

@@ -49,6 +49,7 @@ def command(
     RUN is a file, `last`, `last~1`, a publication or one of its machines, a label, or the beginning of an id.
     """
     from torchmark.report.details import render_details
+    from torchmark.report.text import Drawn
     from torchmark.store import load_runs
 
     found, prices = load_runs(run, samples=samples, repeats=format == "csv"), prices_of(price_per_hour, watt_price)
@@ -56,7 +57,7 @@ def command(
         found = _only(found, case)
     if format == "table" and (details or samples or case is not None):
         named, width, color = len(found) > 1, terminal_width(), use_color()
-        emit("\n".join(render_details(each, width, color, named, prices) for each in found))
+        emit(Drawn("\n".join(render_details(each, width, color, named, prices) for each in found)))
     else:
         emit(_render(found, run, format, prices))
 

@@ -7,6 +7,7 @@ from typing import TextIO
 
 from torchmark.measure.messages import Message, Phase, Sampled
 from torchmark.records import Case
+from torchmark.report.text import clean
 from torchmark.report.units import digits, duration
 
 
@@ -32,5 +33,5 @@ class RateLine:
             self._stream.write("\n")
 
     def _write(self, text: str) -> None:
-        self._stream.write(f"\r\033[K{text}" if self._live else text + "\n")
+        self._stream.write(f"\r\033[K{clean(text)}" if self._live else clean(text) + "\n")
         self._stream.flush()

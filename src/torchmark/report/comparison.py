@@ -10,7 +10,7 @@ from torchmark.analyze.comparison import Comparison, Pair
 from torchmark.analyze.pairing import Unpaired
 from torchmark.errors import UnknownName
 from torchmark.records import Result, Run, RunHeader
-from torchmark.report import FORMATS, csv, ratios, units
+from torchmark.report import FORMATS, csv, json, ratios, units
 from torchmark.report.headings import machine_line, title
 from torchmark.report.markdown import code, escape, table
 from torchmark.report.text import clean_run, clean_values
@@ -42,11 +42,10 @@ def render_comparisons(
         case "csv":
             return csv.table(CSV_COLUMNS, _csv_rows(comparisons, runs))
         case "json":
-            whole = {"runs": [run.header for run in runs], "comparisons": comparisons}
-            return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
+            return json.pretty({"runs": [run.header for run in runs], "comparisons": comparisons})
         case "jsonl":
             rows = [row for comparison in comparisons for row in (*comparison.pairs, *comparison.unpaired)]
-            return "".join(msgspec.json.encode(row).decode() + "\n" for row in rows)
+            return json.lines(rows)
     raise UnknownName("format", format, FORMATS)
 
 

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from torchmark.report.text import Drawn, printable
 
 FAINT, MIXED = "dim", "yellow"
 GAP = 2  # between two columns of a table; the box itself puts one space there
 
 
-def draw(parts: Sequence[RenderableType], width: int, color: bool) -> str:
+class Harmless:
+    """Anything that rich draws, with the text cleaned before colours are added: an escape sequence is ours, or gone."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self._part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self._part, options):
+            yield Segment(printable(text), style, control)
+
+
+def draw(parts: Sequence[RenderableType], width: int, color: bool) -> Drawn:
     """Rich's drawing as a string that depends on nothing but its arguments."""
     console = Console(
         file=io.StringIO(),
@@ -31,8 +45,8 @@ def draw(parts: Sequence[RenderableType], width: int, color: bool) -> str:
     )
     with console.capture() as capture:
         for part in parts:
-            console.print(part)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+            console.print(Harmless(part))
+    return Drawn("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
 
 
 def quiet_table() -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 
 from torchmark.analyze.energy import item_energy, step_energy
@@ -24,8 +25,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
-# What begins a formula; some spreadsheets take the wide forms for the same.
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "\t", "\r", "\n", "\0")
+# Where a spreadsheet would begin a formula: at the start of a cell, or after what it may take for the end of one, as
+# it does ; where numbers have a decimal comma. Some take the wide forms of the signs for the same.
+_FORMULA = re.compile(r"""(?:^|[;|\t\r\n])(?=[\s"\0]*[=+\-@＝＋－＠])|^(?=[\t\r\n\0])""")
 
 
 def render_csv(*runs: Run, prices: Prices | None = None) -> str:
@@ -48,10 +50,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def guard(cell: Cell) -> Cell:
-    """A text that begins like a formula gets a quote in front; numbers are themselves."""
-    if isinstance(cell, str) and cell.startswith(_FORMULA):
-        return "'" + cell.replace("\0", "")
-    return cell.replace("\0", "") if isinstance(cell, str) else cell
+    """A text with a quote wherever a formula would begin; numbers are themselves."""
+    return _FORMULA.sub(r"\g<0>'", cell).replace("\0", "") if isinstance(cell, str) else cell
 
 
 def _row(header: RunHeader, result: Result) -> list[Cell]:

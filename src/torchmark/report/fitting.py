@@ -61,7 +61,7 @@ def render_fitted(
         case "json":
             return json.render_json(run, {"fitted": _facts(fitted)})
         case "jsonl":
-            return msgspec.json.encode(_facts(fitted)).decode() + "\n"
+            return json.lines([_facts(fitted)])
     raise UnknownName("format", format, FORMATS)
 
 

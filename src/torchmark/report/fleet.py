@@ -21,7 +21,7 @@ from torchmark.records import Run
 from torchmark.report import FORMATS, csv, json, markdown, scaling, units
 from torchmark.report.console import draw, fold_case, quiet_table, section
 from torchmark.report.headings import machine_line
-from torchmark.report.text import clean, clean_run, clean_values
+from torchmark.report.text import clean, clean_record
 
 _STATES = {"done": "green", "running": "bold", "waiting": "dim"}
 _NARROWEST_CASE, _GAP = 16, 2
@@ -62,7 +62,7 @@ class Gathered(Struct, frozen=True):
 
 def gather(members: Sequence[Member]) -> Gathered:
     """Put together what single nodes measured, and apart from it what several did together."""
-    members = tuple(_clean(member) for member in members)
+    members = tuple(map(clean_record, members))
     alone = [(each, each.run) for each in members if each.run and each.nodes == 1]
     teams = any(each.nodes > 1 for each in members)
     results = [result for each in members if each.run for result in each.run.results]
@@ -95,10 +95,9 @@ def render_gathered(found: Gathered, format: str = "table", width: int = 80, col
 
 def render_status(members: Sequence[Member], format: str = "table", width: int = 80, color: bool = False) -> str:  # noqa: A002
     """How every job stands, as a table or as JSON."""
-    members = [msgspec.structs.replace(_clean(member), run=None) for member in members]
+    members = [clean_record(msgspec.structs.replace(member, run=None)) for member in members]
     if format == "json":
-        nodes = {"nodes": [member.facts() for member in members]}
-        return msgspec.json.format(msgspec.json.encode(nodes), indent=2).decode() + "\n"
+        return json.pretty({"nodes": [member.facts() for member in members]})
     return draw([Text(summary(members), style="bold"), Text(""), status_table(members)], width, color)
 
 
@@ -224,10 +223,3 @@ def _nodes(count: int) -> str:
 
 def _facts(outlier: Outlier) -> dict[str, Any]:
     return msgspec.structs.asdict(outlier) | {"text": outlier.text}
-
-
-def _clean(member: Member) -> Member:
-    """Reasons and labels come from schedulers, logs and files."""
-    texts = {name: clean(getattr(member, name)) for name in ("label", "about", "reason")}
-    run = clean_run(member.run) if member.run else None
-    return msgspec.structs.replace(member, **texts, names=tuple(clean_values(list(member.names))), run=run)

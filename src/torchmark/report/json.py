@@ -1,8 +1,8 @@
-"""A run as JSON: the records as they are, under their own names and in base units."""
+"""A run as JSON: the records as they are, under their own names and in base units. Nothing in it moves a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -10,11 +10,12 @@ import msgspec
 from torchmark.analyze.headline import Headline
 from torchmark.analyze.money import Prices, cost_of
 from torchmark.records import Result, Run
+from torchmark.report.text import clean_values, escape_json
 
 
 def render_json(run: Run, more: dict[str, Any] | None = None, prices: Prices | None = None) -> str:
     """One object: `run` is the header with what is known of the whole run, `results` is one entry per case."""
-    return _written(_object(run, prices) | (more or {}))
+    return pretty(_object(run, prices) | (more or {}))
 
 
 def render_runs(
@@ -27,7 +28,7 @@ def render_runs(
     objects = [_object(run, prices) for run in runs]
     for each, headline in zip(objects, headlines, strict=False):
         each |= {"headline": headline} if headline else {}
-    return _written((more or {}) | {"runs": objects})
+    return pretty((more or {}) | {"runs": objects})
 
 
 def _object(run: Run, prices: Prices | None) -> dict[str, Any]:
@@ -45,10 +46,23 @@ def _priced(result: Result, prices: Prices | None) -> Any:
     return msgspec.to_builtins(result) | {"cost": cost_of(result, prices)} if prices else result
 
 
-def _written(whole: dict[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
-
-
 def render_jsonl(run: Run, prices: Prices | None = None) -> str:
     """One line per result, for tools that read line by line."""
-    return "".join(msgspec.json.encode(_priced(result, prices)).decode() + "\n" for result in run.results)
+    return lines(_priced(result, prices) for result in run.results)
+
+
+def pretty(value: Any) -> str:
+    """Any value as JSON, indented."""
+    return escape_json(msgspec.json.format(_encoded(value), indent=2).decode()) + "\n"
+
+
+def lines(values: Iterable[Any]) -> str:
+    """Each value as JSON on a line of its own."""
+    return "".join(escape_json(_encoded(value).decode()) + "\n" for value in values)
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a name that is not UTF-8
+        return msgspec.json.encode(clean_values(msgspec.to_builtins(value)))

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from torchmark.analyze.entries import Entry
 from torchmark.analyze.leaderboard import Board, Overall, Place, Standing
 from torchmark.errors import UnknownName
-from torchmark.report import csv, markdown, units
+from torchmark.report import csv, json, markdown, units
 from torchmark.report.text import clean_values, shorten
 
 if TYPE_CHECKING:
@@ -90,10 +90,7 @@ def render_leaderboard(
             records = [_record(board, place) for board in boards for place in _places(board)]
             return csv.table(_CSV_COLUMNS, [[record[column] for column in _CSV_COLUMNS] for record in records])
         case "json":
-            whole = msgspec.json.encode(
-                {"source": source, "overall": overall, "boards": [_plain(board) for board in boards]}
-            )
-            return msgspec.json.format(whole, indent=2).decode() + "\n"
+            return json.pretty({"source": source, "overall": overall, "boards": [_plain(board) for board in boards]})
     raise UnknownName("format", format, FORMATS)
 
 

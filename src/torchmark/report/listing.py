@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from sys import intern
 
-import msgspec
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from torchmark.records import RunHeader
-from torchmark.report import csv, markdown
+from torchmark.report import csv, json, markdown
 from torchmark.report.console import FAINT, GAP, draw, quiet_table
 from torchmark.report.headings import moment
-from torchmark.report.text import clean_record, clean_values
+from torchmark.report.text import Drawn, clean_record
 
 _COLUMNS = ("run", "created", "label", "what", "torch", "machine", "cases")  # `what` says the last one, too
 _SHARED = {"machine": "on", "torch": "with torch"}  # said once below the table where all runs have them in common
@@ -38,10 +37,7 @@ def render_listing(
     cleaned = map(clean_record, headers)
     if format in ("json", "jsonl"):
         found = sorted(cleaned, key=lambda header: header.created, reverse=True)
-        if format == "jsonl":
-            return "".join(msgspec.json.encode(header).decode() + "\n" for header in found)
-        whole = msgspec.json.encode({"runs": found, "problems": clean_values(problems)})
-        return msgspec.json.format(whole, indent=2).decode() + "\n"
+        return json.lines(found) if format == "jsonl" else json.pretty({"runs": found, "problems": [*problems]})
     rows = sorted(map(_row, cleaned), key=itemgetter(1), reverse=True)
     match format:
         case "md":
@@ -49,8 +45,8 @@ def render_listing(
         case "csv":
             return csv.table(_COLUMNS, rows)
     table = _table(rows, width, color) if rows else ""
-    notes = draw([Text(problem) for problem in clean_values(problems)], width, color) if problems else ""
-    return table + ("\n" if table and notes else "") + notes
+    notes = draw([Text(problem) for problem in problems], width, color) if problems else ""
+    return Drawn(table + ("\n" if table and notes else "") + notes)
 
 
 def _row(header: RunHeader) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from torchmark.analyze.live import LiveComparison, LiveSide, differences, recall_live
 from torchmark.analyze.statistics import Interval
 from torchmark.records import Case, Result, Run
-from torchmark.report import csv, figures, markdown, units
+from torchmark.report import csv, figures, json, markdown, units
 from torchmark.report.console import draw, quiet_table
 from torchmark.report.headings import machine_line
 from torchmark.report.text import clean_values
@@ -50,9 +50,9 @@ def render_live(found: LiveComparison, format: str = "table", width: int = 80, c
         case "csv":
             return csv.table(_COLUMNS, [_csv_row(found)])
         case "json":
-            return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+            return json.pretty(found)
         case "jsonl":
-            return msgspec.json.encode(found).decode() + "\n"
+            return json.lines([found])
     return _table(found, width, color)
 
 

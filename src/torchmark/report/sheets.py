@@ -57,7 +57,7 @@ def render_replicated(
         case "json":
             return json.render_json(run, {"publications": msgspec.to_builtins(replicated)})
         case "jsonl":
-            return "".join(msgspec.json.encode(line).decode() + "\n" for line in _lines(replicated))
+            return json.lines(_lines(replicated))
     raise UnknownName("format", format, FORMATS)
 
 

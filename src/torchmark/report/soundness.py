@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from torchmark.analyze.wording import counted
 from torchmark.records import Flaw, Level
-from torchmark.report import csv, markdown
-from torchmark.report.text import clean, clean_values, shorten
+from torchmark.report import csv, json, markdown
+from torchmark.report.text import clean_values, shorten
 
 _COLUMNS = ("file", "line", "place", "level", "finding")
 CHECKSUM = "$.sha256"
@@ -45,9 +45,9 @@ def render_soundness(reports: Sequence[FileReport], format: str = "table", brief
         case "csv":
             return csv.table(_COLUMNS, rows)
         case "json":
-            return msgspec.json.format(msgspec.json.encode({"files": reports}), indent=2).decode() + "\n"
+            return json.pretty({"files": reports})
         case "jsonl":
-            return "".join(msgspec.json.encode(report).decode() + "\n" for report in reports)
+            return json.lines(reports)
     findings = [_finding(report, flaw) for report in reports for flaw in report.flaws]
     files = map(_brief if brief else summary, reports)
     return "\n".join([*findings, *([""] if findings else []), *files, "", _CAVEAT]) + "\n"
@@ -55,12 +55,12 @@ def render_soundness(reports: Sequence[FileReport], format: str = "table", brief
 
 def summary(report: FileReport) -> str:
     """The level that a file reaches, and what that rests on."""
-    return f"{clean(report.file)}: {_level(report)}\n  {', '.join(_grounds(report))}"
+    return f"{report.file}: {_level(report)}\n  {', '.join(_grounds(report))}"
 
 
 def _brief(report: FileReport) -> str:
     found = f", {counted(len(report.flaws), 'finding')}" if report.flaws else ""
-    return f"{clean(report.file)}: {_level(report)}{found}"
+    return f"{report.file}: {_level(report)}{found}"
 
 
 def _level(report: FileReport) -> str:

@@ -1,4 +1,4 @@
-"""Strings from files made safe to print: no control characters, nothing that turns the reading direction."""
+"""Text from files, file names and other programs, made safe to print: nothing in it is obeyed by a terminal."""
 
 from __future__ import annotations
 
@@ -12,21 +12,48 @@ from torchmark.records import Run
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
-# Control, format (bidi marks and zero-width characters among them), surrogates, line and paragraph separators.
-_UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+# Control, format (bidi marks and zero-width characters among them), surrogates, unassigned, line and paragraph ends.
+_UNSAFE = frozenset(("Cc", "Cf", "Cs", "Cn", "Zl", "Zp"))
+_SUSPECTS = re.compile(r"[^ -~]+")
+_BREAKS = re.compile(r"[\t\r\n\v\f\x85\u2028\u2029]+")
+_UNDECODABLE = re.compile(r"[\ud800-\udfff]")  # what Python makes of bytes that are not UTF-8, as in file names
+
+
+class Drawn(str):
+    """Text that was cleaned before our own colours were added to it: it is printed unchanged."""
+
+    __slots__ = ()
 
 
 def clean(text: str) -> str:
     """The text on one line, without characters that a terminal or a page would obey instead of showing."""
-    if text.isascii() and text.isprintable():
-        return text
-    spaced = re.sub(r"[\t\r\n\v\f\x85\u2028\u2029]+", " ", text)
-    return "".join(character for character in spaced if _is_safe(character))
+    return _SUSPECTS.sub(_cleaned, text)
+
+
+def printable(text: str) -> str:
+    """The text as it may go to a terminal: every line of it cleaned."""
+    return text if isinstance(text, Drawn) else "\n".join(map(clean, text.split("\n")))
+
+
+def escape_json(text: str) -> str:
+    """JSON of the same value, with all that `clean` would remove written as escapes."""
+    return _SUSPECTS.sub(lambda found: "".join(map(_escaped, found[0])), text)
+
+
+def _cleaned(found: re.Match[str]) -> str:
+    text = _UNDECODABLE.sub("\ufffd", _BREAKS.sub(" ", found[0]))
+    return "".join(filter(_is_safe, text))
+
+
+def _escaped(character: str) -> str:
+    if character == "\n" or _is_safe(character):
+        return character
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
 def _is_safe(character: str) -> bool:
-    """Nothing to obey, and nothing that XML cannot hold: the last two of every plane are no characters."""
-    return unicodedata.category(character) not in _UNSAFE and ord(character) & 0xFFFE != 0xFFFE
+    return unicodedata.category(character) not in _UNSAFE
 
 
 def clean_run(run: Run) -> Run:
@@ -36,10 +63,18 @@ def clean_run(run: Run) -> Run:
 
 def clean_record(record: Record) -> Record:
     """Any record with every string in it cleaned."""
-    written = msgspec.json.encode(record)
-    if written.isascii() and b"\\" not in written and b"\x7f" not in written:
-        return record  # what is unsafe would be escaped, but for the last character of ASCII
+    if _is_plain(record):
+        return record
     return msgspec.convert(clean_values(msgspec.to_builtins(record)), type(record))
+
+
+def _is_plain(record: msgspec.Struct) -> bool:
+    """What is unsafe would be escaped or not ASCII, but for the last character of that."""
+    try:
+        written = msgspec.json.encode(record)
+    except UnicodeEncodeError:
+        return False
+    return written.isascii() and b"\\" not in written and b"\x7f" not in written
 
 
 def clean_values(value: Any) -> Any:

@@ -23,7 +23,7 @@ from torchmark.report.console import draw, fold_case, section
 from torchmark.report.headings import longer, machine_line
 from torchmark.report.snippet import snippet
 from torchmark.report.terminal import pasting
-from torchmark.report.text import clean_run, clean_values, shorten
+from torchmark.report.text import Drawn, clean, clean_run, clean_values, shorten
 
 _TITLES = ("settings", "per step", "rate", "as fast", "")
 _CSV = (
@@ -60,8 +60,8 @@ def render_tuned(
     run = replace(run, tuning=tuned.conclusion, results=tuned.results)
     match format:
         case "table":
-            again = f"torchmark run {tuned.winner.text}\n"  # in one piece, however long: it is to be pasted
-            return draw(_parts(run, tuned, width), width, color) + again
+            again = f"torchmark run {clean(tuned.winner.text)}\n"  # in one piece, however long: it is to be pasted
+            return Drawn(draw(_parts(run, tuned, width), width, color) + again)
         case "md":
             return _markdown(run, tuned)
         case "csv":
@@ -69,7 +69,7 @@ def render_tuned(
         case "json":
             return json.render_json(run, {"tuned": _facts(tuned)})
         case "jsonl":
-            return msgspec.json.encode(_facts(tuned)).decode() + "\n"
+            return json.lines([_facts(tuned)])
     raise UnknownName("format", format, FORMATS)
 
 

@@ -15,6 +15,7 @@ from torchmark.cli.fleet.engines import members
 from torchmark.errors import FleetError
 from torchmark.fleet.contract import UNDER_WAY
 from torchmark.fleet.standing import Standing
+from torchmark.report.console import Harmless
 from torchmark.report.figures import margin, step_time
 from torchmark.report.fleet import status_table, summary
 from torchmark.report.text import clean
@@ -36,19 +37,19 @@ class Board:
         """Whether there was anything new."""
         news = [*self._news(standings)]
         for line in news:
-            self._console.print(Text(line), overflow="ellipsis", no_wrap=True)
+            self._console.print(Text(clean(line)), overflow="ellipsis", no_wrap=True)
         if self._live:
-            self._live.update(self._table(standings), refresh=True)
+            self._live.update(Harmless(self._table(standings)), refresh=True)
         return bool(news)
 
     def _news(self, standings: Sequence[Standing]) -> Iterator[str]:
         for each in standings:
-            label = clean(each.task.label)
+            label = each.task.label
             yield from (f"{label}: {text}" for text in self._results(each))
             if self._states.get(each.task.name) != each.state:
                 self._states[each.task.name] = each.state
                 if not self._live:
-                    yield f"{label}: {each.state}{f' ({clean(each.reason)})' if each.reason else ''}"
+                    yield f"{label}: {each.state}{f' ({each.reason})' if each.reason else ''}"
 
     def _results(self, standing: Standing) -> Iterator[str]:
         """A case once all its processes are through, or nothing more will come."""
@@ -61,7 +62,7 @@ class Board:
             self._told.add(key)
             estimate = result.estimate
             figure = f"{step_time(estimate)} {margin(estimate)} {estimate.verdict}" if estimate else ""
-            yield f"{clean(result.case.text)}: {figure if result.status == 'ok' else result.status}"
+            yield f"{result.case.text}: {figure if result.status == 'ok' else result.status}"
 
     def _table(self, standings: Sequence[Standing]) -> Group:
         """As many jobs as there is room for, those that run first."""
