@@ -22,7 +22,7 @@ from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 Phase = Literal["start", "import", "build", "first-step", "check", "steps", "job", "teardown"]
 Fault = Literal[
     "none", "raise", "memory", "devour", "unsupported", "wrong", "leave", "exit", "abort", "segfault", "kill",
-    "terminate", "hang", "wait", "stop", "deaf", "abandon", "tell",
+    "terminate", "hang", "wait", "stop", "deaf", "abandon", "tell", "daemon", "freeze", "print",
 ]  # fmt: skip
 
 
@@ -72,6 +72,26 @@ def _abandon() -> None:
     os._exit(3)
 
 
+def _daemon() -> None:
+    """A process that leaves group and session, and stays until the gate opens."""
+    if not os.fork():
+        os.setsid()
+        if not os.fork():
+            _wait()
+        os._exit(0)
+
+
+def _freeze() -> None:
+    """Stops the process that workers are forked from."""
+    os.kill(os.getppid(), signal.SIGSTOP)
+
+
+def _print() -> None:
+    """More than a log may hold."""
+    for _ in range(20):
+        print("x" * (1 << 20), flush=True)
+
+
 def _tell() -> NoReturn:
     """An error as libraries raise them, with all they know of where they run."""
     host, user, secret = platform.node(), os.environ["USER"], os.environ["API_TOKEN"]
@@ -100,6 +120,9 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "deaf": _deaf,
     "abandon": _abandon,
     "tell": _tell,
+    "daemon": _daemon,
+    "freeze": _freeze,
+    "print": _print,
 }
 _due: list[Params] = []  # the case that this worker is measuring
 _plain: list[bool] = []  # it does so without torch

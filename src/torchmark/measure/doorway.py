@@ -16,7 +16,8 @@ OLDEST = (3, 11)
 
 def main() -> None:
     """Keep the way to the parent apart from what libraries print, then take part; the arguments are what is needed."""
-    sys.path.pop(0)  # this file's own folder
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # this file's own folder
     orders, replies = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -19,7 +19,8 @@ import msgspec
 
 from torchmark.errors import TorchmarkError, UsageError
 from torchmark.measure import doorway
-from torchmark.measure.launch import LONGEST_WAIT_S, OFFLINE, end_process
+from torchmark.measure.launch import LOOK_S, OFFLINE, SAFE_PATH, end_process
+from torchmark.measure.log import set_append, trim
 from torchmark.measure.messages import Measured, Order, Phase, Refused, Reply, decode_reply, encode
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.measure.ways import environment_of
@@ -95,7 +96,8 @@ class Elsewhere:
         self.name = name
         self._python, self._case, self._timeout_s, self._listen = python, case, timeout_s, listen
         self._phase, self._said_anything, self._kills = "start", False, memory_kills()
-        self._printed = tempfile.NamedTemporaryFile()  # noqa: SIM115 -- closed with the process
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
+        set_append(self._printed.fileno())
         self._process = self._begin(environment_of(case.ways) | dict(environment or {}))
         self._replies: SimpleQueue[bytes | None] = SimpleQueue()
         reader = threading.Thread(target=self._read, daemon=True)
@@ -106,7 +108,7 @@ class Elsewhere:
     def _begin(self, environment: Mapping[str, str]) -> Started:
         """Start the process itself, with these variables changed."""
         inherited = {name: value for name, value in os.environ.items() if name != _LAUNCHER}
-        changed = OFFLINE | inherited | dict(environment)
+        changed = OFFLINE | inherited | SAFE_PATH | dict(environment)
         return _start([self._python, doorway.__file__, *needed_modules(self._case)], changed, self._printed)
 
     def tell(self, order: Order) -> None:
@@ -180,9 +182,10 @@ class Elsewhere:
         while True:
             left = max(deadline - time.monotonic(), 0.0)
             try:
-                line = self._replies.get(timeout=min(left, LONGEST_WAIT_S))
+                line = self._replies.get(timeout=min(left, LOOK_S))
             except Empty:
-                if left > LONGEST_WAIT_S:
+                if left > LOOK_S:
+                    trim(self._printed.fileno())
                     continue
                 reason = f"no answer after {time.monotonic() - since:.3g} s; it was busy with: {self._phase}"
                 raise self._failure("timeout", reason) from None

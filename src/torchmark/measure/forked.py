@@ -11,6 +11,7 @@ from typing import IO, Any
 from torchmark.errors import TorchmarkError
 from torchmark.measure.elsewhere import Elsewhere, Started
 from torchmark.measure.launch import NotStarted, start, undisturbed, worker_context
+from torchmark.measure.log import redirect_output
 from torchmark.measure.messages import Phase
 from torchmark.measure.ways import environment_of
 from torchmark.records import Case
@@ -35,15 +36,16 @@ class Forked(Elsewhere):
         context: Any = worker_context([*(["torch"] if uses_torch else []), *workload.imports], fresh=False)
         orders_from, orders_to = context.Pipe(duplex=False)
         replies_from, replies_to = context.Pipe(duplex=False)
-        process = context.Process(target=serve_forked, args=(orders_from, replies_to, self._printed.name))
+        printed = Connection(os.dup(self._printed.fileno()), readable=False)  # multiprocessing hands on connections
+        process = context.Process(target=serve_forked, args=(orders_from, replies_to, printed))
         try:
             with undisturbed():
-                start(process)
+                start(process, self._timeout_s)
         except NotStarted as error:
             raise TorchmarkError(f"no process could be started: {type(error.__cause__).__name__}") from error
         finally:
-            orders_from.close()
-            replies_to.close()
+            for end in (orders_from, replies_to, printed):
+                end.close()
         return _ForkedProcess(process, orders_to, replies_from)
 
 
@@ -75,10 +77,9 @@ def _taken(connection: Connection) -> int:
     return descriptor
 
 
-def serve_forked(orders_from: Connection, replies_to: Connection, log: str) -> None:
+def serve_forked(orders_from: Connection, replies_to: Connection, printed: Connection) -> None:
     """What the forked process does."""
     from torchmark.measure.side import serve
-    from torchmark.measure.worker import redirect_output
 
-    redirect_output(log)
+    redirect_output(_taken(printed))
     serve(_taken(orders_from), _taken(replies_to))

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from torchmark.devices import forbid_fallback
 from torchmark.measure import preload
 from torchmark.measure.lifeline import STARTER
+from torchmark.measure.log import open_log, trim
 from torchmark.measure.messages import START, Measured, Message, Phase, Refused, Surveyed, decode_message, encode
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.measure.signals import ending_handlers, set_handlers
@@ -36,10 +37,12 @@ RESTART_S, STARTS = 0.2, 10
 # is called crashed, and not interrupted.
 OUR_TURN_S = 0.25
 _ENDED_BY_OTHERS = {-getattr(signal, name, 0) for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")} - {0}
-LONGEST_WAIT_S = 24 * 3600.0  # systems count the milliseconds of a wait in few bits
+LOOK_S = 1.0  # between two looks at the size of the log
 # Networks are made from configurations, and nothing is ever fetched: libraries that could are told before they are
 # imported. Whoever wants a file of their own to fetch something sets them to 0.
 OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DISABLE_TELEMETRY"), "1")
+# No child imports modules from the current folder: a `random.py` there is not meant for torch.
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 Listen = Callable[[Message], None]
 Serve = Callable[[Connection, Connection, "str | None"], None]
 
@@ -88,7 +91,7 @@ class Launcher:
     def follow(self, job: msgspec.Struct, timeout_s: float) -> Generator[Message | Ended]:
         """The same, bit by bit: what the worker says as soon as it does, and at last how it ended. Close it early to
         end the worker."""
-        cause = None
+        cause, deadline = None, time.monotonic() + timeout_s
         for _ in range(STARTS):
             try:
                 yield from self._run(job, timeout_s)
@@ -96,6 +99,9 @@ class Launcher:
                 cause = error.__cause__
                 time.sleep(RESTART_S)
             else:
+                return
+            if time.monotonic() > deadline:
+                yield Ended(None, "timeout", f"no worker could be started within {timeout_s:g} s")
                 return
         yield Ended(None, "crashed", f"no worker could be started: {type(cause).__name__}")
 
@@ -109,16 +115,18 @@ class Launcher:
         process = self._context.Process(  # type: ignore[attr-defined]
             target=serve_knowing, args=(known_files(), target, theirs, lifeline_end, log)
         )
+        printed = open_log(log or os.devnull)
         try:
             with undisturbed() if Launcher.server_is_up else contextlib.nullcontext(), _variables(self._environment):
-                start(process)
+                start(process, timeout_s)
             Launcher.server_is_up = True
             theirs.close()
             lifeline_end.close()
             with contextlib.suppress(OSError):  # it died before it could listen: what is said of it tells how
                 ours.send_bytes(encode(job))
             start_s = None
-            with contextlib.closing(_attend(process, ours, time.monotonic() + timeout_s, timeout_s, kills)) as heard:
+            attended = _attend(process, ours, time.monotonic() + timeout_s, timeout_s, kills, printed)
+            with contextlib.closing(attended) as heard:
                 for said in heard:
                     start_s = time.monotonic() - launched if start_s is None else start_s
                     if isinstance(said, Ended) and said.answer:
@@ -126,6 +134,8 @@ class Launcher:
                     yield said.since(start_s) if isinstance(said, Ended) else said
         finally:
             end_process(process)
+            trim(printed)
+            os.close(printed)
             ours.close()
             lifeline.close()
 
@@ -134,12 +144,65 @@ class NotStarted(Exception):  # noqa: N818 -- reads as what it is where it is ca
     """The system, or the server that forks workers, gave none."""
 
 
-def start(process) -> None:  # type: ignore[no-untyped-def]  # contexts have process classes of their own
+def start(process, timeout_s: float) -> None:  # type: ignore[no-untyped-def]  # contexts have their own process classes
     """Start it, or say that there is none."""
+    forked = process._start_method == "forkserver"
+    if forked:
+        _drop_stopped_server()
+    guard = threading.Timer(min(timeout_s, threading.TIMEOUT_MAX), _kill_server)
+    guard.daemon = True
     try:
-        process.start()
+        if forked:
+            guard.start()
+            process.start()
+        else:
+            with _detached_output():
+                process.start()
     except (OSError, EOFError) as error:
         raise NotStarted from error
+    finally:
+        guard.cancel()
+
+
+def _drop_stopped_server() -> None:
+    """A model may have stopped the server that forks workers. It is killed, so that a new one takes its place."""
+    number = _server_number()
+    with contextlib.suppress(psutil.Error, OSError):
+        if number and psutil.Process(number).status() == psutil.STATUS_STOPPED:
+            _kill_server()
+            os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
+
+
+def _kill_server() -> None:
+    if number := _server_number():
+        with contextlib.suppress(OSError):
+            os.kill(number, signal.SIGKILL)
+
+
+def _server_number() -> int | None:
+    from multiprocessing import forkserver
+
+    number: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]  # not public
+    return number
+
+
+@contextlib.contextmanager
+def _detached_output() -> Iterator[None]:
+    """Inside, new processes get neither stdout nor stderr of ours: their tracebacks are not for the terminal, and one
+    that outlives us would keep a reader of our output waiting."""
+    kept: dict[int, int] = {}
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for stream in (1, 2):
+            with contextlib.suppress(OSError):  # it may be closed
+                kept[stream] = os.dup(stream)
+                os.dup2(null, stream)
+        yield
+    finally:
+        for stream, copy in kept.items():
+            os.dup2(copy, stream)
+            os.close(copy)
+        os.close(null)
 
 
 @contextlib.contextmanager
@@ -180,37 +243,29 @@ def undisturbed() -> Iterator[None]:
 
 def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
     """Forking needs a parent that imported everything and ran nothing; elsewhere, and for full freshness, spawn."""
-    os.environ.update({name: value for name, value in OFFLINE.items() if name not in os.environ})
+    os.environ.update(OFFLINE | dict(os.environ) | SAFE_PATH)
     if sys.platform != "linux" or fresh:
         return multiprocessing.get_context("spawn")
     from multiprocessing import forkserver
 
     context = multiprocessing.get_context("forkserver")
-    _hush_tracker()
     context.set_forkserver_preload([f"torchmark.measure.{name}" for name in ("tether", "worker", "preload")])
-    with _variables({preload.VARIABLE: ",".join(imports), STARTER: str(os.getpid())}):
+    with _variables({preload.VARIABLE: ",".join(imports), STARTER: str(os.getpid())}), _detached_output():
         forkserver.ensure_running()
     return context
 
 
-def _hush_tracker() -> None:
-    """What an ended worker left behind is put away by Python's tracker, which would tell the terminal about it."""
-    wanted = "ignore:resource_tracker:UserWarning"
-    given = os.environ.get("PYTHONWARNINGS", "")
-    if wanted not in given:
-        os.environ["PYTHONWARNINGS"] = f"{given},{wanted}".lstrip(",")
-
-
 def _attend(  # type: ignore[no-untyped-def]  # contexts have process classes of their own
-    process, pipe: Connection, deadline: float, timeout_s: float, kills: int
+    process, pipe: Connection, deadline: float, timeout_s: float, kills: int, printed: int
 ) -> Generator[Message | Ended]:
-    """Sleep on the pipe until something is said; never poll: a busy parent would disturb what it measures."""
+    """Sleep on the pipe until something is said; a busy parent would disturb what it measures."""
     phase = START
     with _death_of(process) as death, _killed_at(process, deadline + GRACE_S):
         while True:
             left = max(deadline - time.monotonic(), 0.0)
-            ready = wait([pipe, death], min(left, LONGEST_WAIT_S))
-            if not ready and left > LONGEST_WAIT_S:
+            ready = wait([pipe, death], min(left, LOOK_S))
+            if not ready and left > LOOK_S:
+                trim(printed)
                 continue
             try:
                 message = decode_message(pipe.recv_bytes()) if pipe in ready else None

@@ -21,6 +21,7 @@ from torchmark.analyze.verdict import contention_of, taken_by_others
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
 from torchmark.measure.lifeline import end_with, lead_own_group
+from torchmark.measure.log import open_log, redirect_output
 from torchmark.measure.messages import Measured, Message, Phase, Replayed, encode
 from torchmark.measure.outcomes import status_of
 from torchmark.measure.procedures import make_procedure
@@ -28,7 +29,6 @@ from torchmark.measure.procedures.contract import Played, Procedure, Task
 from torchmark.measure.process import limit_memory, prepare_torch
 from torchmark.measure.stopwatch import Stopwatch
 from torchmark.measure.timing import PAUSED
-from torchmark.measure.worker import redirect_output
 from torchmark.meters import open_conditions
 from torchmark.meters.memory import HostMemoryMeter
 from torchmark.meters.pauses import count_stops, read_moment
@@ -59,7 +59,7 @@ def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
     count_stops()
     end_with(lifeline)
     if log:
-        redirect_output(log)
+        redirect_output(open_log(log))
     job = decode_job(pipe.recv_bytes())
 
     def say(message: Message) -> None:

@@ -39,7 +39,7 @@ def try_each(task: str, device: str, dtypes: Sequence[str], kind: type[Any]) -> 
 
 
 def _run_child(task: str, device: str, dtypes: Sequence[str]) -> tuple[list[bytes], str]:
-    command = [sys.executable, "-m", "torchmark.measure.trial", task, device, *dtypes]
+    command = [sys.executable, "-P", "-m", "torchmark.measure.trial", task, device, *dtypes]
     # The child must find the same torchmark, however this process came by it.
     path = os.pathsep.join(filter(None, sys.path))
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -21,6 +20,7 @@ from torchmark.errors import DoesNotFitError, TorchmarkError
 from torchmark.measure.cases import full_params
 from torchmark.measure.jobs import measure_job, run_whole
 from torchmark.measure.lifeline import end_with, lead_own_group
+from torchmark.measure.log import open_log, redirect_output
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.messages import (
     START,
@@ -75,7 +75,7 @@ def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
     count_stops()
     end_with(lifeline)
     if log:
-        redirect_output(log)
+        redirect_output(open_log(log))
     job = decode_job(pipe.recv_bytes())
 
     def say(message: Message) -> None:
@@ -90,17 +90,6 @@ def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
     else:
         say(Measured(measure(job, say)))
     pipe.close()
-
-
-def redirect_output(log: str) -> None:
-    """Whatever libraries print goes to the local log, never between the results; nowhere, where the disk is full."""
-    try:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    except OSError:
-        descriptor = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
 
 
 def survey(job: SurveyJob) -> Message:

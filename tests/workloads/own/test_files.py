@@ -226,3 +226,21 @@ def run_python(tmp_path: Path) -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+def test_modules_next_to_a_file_are_its_own_and_hide_no_library(models: Path, run_python: Callable) -> None:
+    folder = models.parent
+    for name in ("secrets", "scipy", "colorsys"):  # two of the standard library, and one that torchmark needs
+        (folder / f"{name}.py").write_text("raise RuntimeError('this is not meant for anybody else')\n")
+    for name in ("click", "at_once", "later"):  # the first is the name of a library, which the file does not mean
+        (folder / f"{name}.py").write_text("HERE = True\n")
+    path = folder / "model.py"
+    path.write_text("import at_once, click, colorsys\ndef build():\n    import later\n    return click.HERE\n")
+    script = f"""
+import importlib
+from torchmark.workloads.own.files import find_file
+from torchmark.workloads.own.importing import import_file
+module = import_file(find_file({str(path)!r}))
+print(module.build(), importlib.import_module("secrets").token_hex, importlib.import_module("scipy").__version__)
+"""
+    assert run_python(script).startswith("True <function token_hex")

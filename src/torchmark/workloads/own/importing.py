@@ -6,9 +6,12 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Sequence
 from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from torchmark.errors import TorchmarkError, UsageError
 from torchmark.workloads.own.files import OwnFile
@@ -52,9 +55,43 @@ def _is_own(filename: str) -> bool:
     if path in _imported:
         return True
     folders = [each.parent for each in _imported if "site-packages" not in each.parts]
+    return not _is_library(path) and any(path.is_relative_to(folder) for folder in folders)
+
+
+def _is_library(path: Path) -> bool:
     libraries = (_OURS, sys.prefix, sys.base_prefix)
-    others = "site-packages" in path.parts or any(path.is_relative_to(library) for library in libraries)
-    return not others and any(path.is_relative_to(folder) for folder in folders)
+    return "site-packages" in path.parts or any(path.is_relative_to(library) for library in libraries)
+
+
+class _Siblings(MetaPathFinder):
+    """Lets the code in a folder import the modules next to it, before libraries of the same name; nobody else's code
+    finds them there before its own, and none of them hides a module of the standard library."""
+
+    def __init__(self, root: Path, names: Sequence[str]) -> None:
+        self._root, self._names = root, names
+
+    @classmethod
+    def serve(cls, root: Path, names: Sequence[str]) -> None:
+        """Serve this folder; the named modules come from it, no matter who imports them."""
+        if str(root) not in sys.path:
+            sys.path.append(str(root))
+            sys.meta_path.insert(0, cls(root, names))
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is not None or fullname in sys.stdlib_module_names:
+            return None
+        if fullname not in self._names and not self._is_importer():
+            return None
+        return PathFinder.find_spec(fullname, [str(self._root)], target)
+
+    def _is_importer(self) -> bool:
+        frame: FrameType | None = sys._getframe(2)
+        while frame and "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        path = Path(frame.f_code.co_filename if frame else "")
+        return path.is_relative_to(self._root) and not _is_library(path)
 
 
 @cache
@@ -62,8 +99,7 @@ def _import(path: Path) -> ModuleType:
     """As a part of its package where it is in one, else by itself with its folder to import from, like a script."""
     package = _package_of(path)
     root = path.parents[len(package)]
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
+    _Siblings.serve(root, package[:1])
     if package:
         return importlib.import_module(".".join([*package, path.stem]))
     name = f"torchmark_own_{path.stem}"  # not the stem alone: that may be the name of a library
