@@ -1,7 +1,26 @@
-"""With this folder on PYTHONPATH, Python finds one workload more: `faulty`, which ends as badly as it is told to."""
+"""With this folder on PYTHONPATH, Python finds one workload more: `faulty`, which ends as badly as it is told to.
 
+Where TORCHMARK_FAULT_AMX names a file, the CPU has no AMX: bfloat16 products are counted there and kill their process.
+"""
+
+import os
+import signal
 from pathlib import Path
 
 import torchmark.workloads
 
 torchmark.workloads.__path__.append(str(Path(__file__).parent / "workloads"))
+
+if "TORCHMARK_FAULT_AMX" in os.environ and "ONEDNN_MAX_CPU_ISA" not in os.environ:
+    from torchmark.measure import dtypes
+
+    real = dtypes._time_product
+
+    def die(device, dtype, size):
+        if dtype == "bfloat16":
+            with Path(os.environ["TORCHMARK_FAULT_AMX"]).open("a") as file:
+                file.write("died\n")
+            os.kill(os.getpid(), signal.SIGILL)
+        return real(device, dtype, size)
+
+    dtypes._time_product = die

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -134,3 +135,21 @@ def test_no_home_and_no_name_is_no_obstacle(run, own_mounts, environment, tmp_pa
     done = run("run", CASE, "--steps", "3", prefix=own_mounts(nobody))
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / f"torchmark-{os.geteuid()}").glob("*.jsonl"))) == 1
+
+
+def test_amx_that_is_only_announced_is_found_once_and_left_alone(run, own_mounts, environment, tmp_path):
+    """The CPU announces it, and the first bfloat16 product kills its process."""
+    environment.pop("ONEDNN_MAX_CPU_ISA", None)
+    deaths, text = tmp_path / "deaths", Path("/proc/cpuinfo").read_text()
+    environment["TORCHMARK_FAULT_AMX"] = str(deaths)
+    (tmp_path / "cpuinfo").write_text(re.sub(r"(?m)^(flags\s*:)", r"\1 amx_tile", text))
+    prefix = own_mounts(f"mount --bind {tmp_path / 'cpuinfo'} /proc/cpuinfo")
+    for number in range(2):
+        out = tmp_path / f"run{number}.jsonl"
+        done = run("run", "mlp/infer:batch=2@cpu/bfloat16", "--steps", "3", "--out", str(out), prefix=prefix)
+        assert "This CPU announces AMX but does not have it" in done.stderr
+        (result,) = load(out).results
+        assert (result.status, result.settings["onednn_max_isa"]) == ("ok", "AVX512_CORE_BF16")
+    assert deaths.read_text() == "died\n"
+    environment["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+    assert "AMX" not in run("run", CASE, "--device", "cpu", "--dry-run", prefix=prefix).stderr

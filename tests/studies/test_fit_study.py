@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -47,6 +47,7 @@ def test_the_answer_fitted_every_time_and_nothing_smaller_failed(seed: int, chan
     assert all(len(needed) <= TRIES for needed in study.needed.values())
 
 
+@example(seed=67229, chance=0.1, knee=63)
 @given(seed=st.integers(0, 10**6), chance=st.sampled_from([0.0, 0.1]), knee=st.integers(1, 500))
 def test_rates_near_the_highest_are_of_two_processes(make_estimate, seed: int, chance: float, knee: int) -> None:
     class Rated(Machine):
@@ -60,7 +61,7 @@ def test_rates_near_the_highest_are_of_two_processes(make_estimate, seed: int, c
     study = Rated(seed, chance, 1 << 20)
     study.run()
     found = study.outcome()
-    rates = {probe.size: probe.rate for probe in found.probes if probe.fits}
+    rates = {probe.size: probe.rate for probe in found.probes if probe.fits and probe.size <= found.largest}
     highest = max(rates, key=lambda size: rates[size])
     near = {size for size, rate in rates.items() if rate >= CONTENDING * rates[highest] and size <= found.efficient}
     assert found.efficient in near

@@ -183,7 +183,7 @@ def test_a_replay_that_was_stopped_in_the_middle_says_so(workers) -> None:
         if isinstance(message, Phase) and message.name == "build":
             threading.Thread(target=hold, args=workers(), daemon=True).start()
 
-    (result,) = replicate(Request((publication,), ("cpu",), budget_s=120.0), begin).values()
+    (result,) = replicate(Request((publication,), ("cpu",), budget_s=3600.0), begin).values()
     assert result.status == "ok", result.reason
     assert result.estimate is not None
     assert result.estimate.flags == ("paused",)

@@ -11,7 +11,7 @@ import click
 
 from torchmark.analyze.gates import gate_live
 from torchmark.analyze.live import LiveComparison, LiveSide
-from torchmark.cli.beginning import hold_machine
+from torchmark.cli.beginning import avoid_missing_instructions, hold_machine
 from torchmark.cli.gates import allow_option, gate_code
 from torchmark.cli.interrupts import Interrupted, orderly_end
 from torchmark.cli.measuring import new_run
@@ -80,6 +80,7 @@ def command(**options: Any) -> int:
             emit("\n".join(side_line(side.name, side.case, side.python, side.environment) for side in (a, b)))
             return EXIT_FINE
         check_writable(home() / "ab.jsonl")
+        avoid_missing_instructions([side.case.device for side in (a, b)])
         names = ("budget_s", "timeout_s", "target", "limit", "seed", "data")
         plan = Plan(a, b, **{name: options[name] for name in names})
         with ExitStack() as files:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from textwrap import fill
 
 from torchmark.cli.output import say, terminal_width
 from torchmark.cli.progress import ProgressLine
+from torchmark.measure.instructions import SAFE, VARIABLE, announced_amx, lacks_amx
 from torchmark.measure.preflight import look_around
 from torchmark.records import Case, Machine
-from torchmark.store import Holder, machine_lock
+from torchmark.store import Holder, keep_note, machine_lock, read_note
 
 
 def hold_machine(wait: bool, share: bool) -> AbstractContextManager[None]:
@@ -20,6 +23,7 @@ def hold_machine(wait: bool, share: bool) -> AbstractContextManager[None]:
 
 def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
     """The machine with these devices, or all; what would spoil the figures of these cases is told on the way."""
+    avoid_missing_instructions(devices)
     progress = ProgressLine()
     progress.note("looking at the machine …")
     try:
@@ -29,6 +33,25 @@ def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
     for caution in cautions:
         say(fill(f"! {caution.cause}. {caution.cure}.", terminal_width(), subsequent_indent="  "))
     return machine
+
+
+def avoid_missing_instructions(devices: Sequence[str] | None) -> None:
+    """Keep oneDNN from AMX where the CPU announces it without having it. The user's own choice stays."""
+    amx = announced_amx() if devices is None or "cpu" in devices else None
+    if amx is None or os.environ.get(VARIABLE):
+        return
+    known = read_note("instructions", amx)
+    if known is None:
+        progress = ProgressLine()
+        progress.note("trying the AMX instructions of this CPU …")
+        known = b"missing" if lacks_amx() else b"present"
+        progress.clear()
+        with contextlib.suppress(OSError):  # then it is tried again the next time
+            keep_note("instructions", amx, known)
+    if known == b"missing":
+        os.environ[VARIABLE] = SAFE
+        text = f"! This CPU announces AMX but does not have it: oneDNN uses {SAFE} instead ({VARIABLE})."
+        say(fill(text, terminal_width(), subsequent_indent="  "))
 
 
 def _waiting(holder: Holder) -> None:

@@ -27,8 +27,10 @@ _MARKS = {True: "pass", False: "FAIL", None: "  --"}
 def command(names: str | None, audit: bool, form: str) -> None:
     """Show the devices of this machine, what torch makes of them, and what is wrong with its cure."""
     from torchmark import devices
+    from torchmark.cli.beginning import avoid_missing_instructions
 
     chosen = tuple(devices.check_device(name.strip()) for name in names.split(",")) if names else None
+    avoid_missing_instructions(chosen)
     if audit:
         _audit(chosen or devices.find_devices(), form)
     else:

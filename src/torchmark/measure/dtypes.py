@@ -36,9 +36,9 @@ class DtypeSupport(Struct, frozen=True):
         return self.runs and (self.slowdown is None or self.slowdown < SLOW)
 
 
-def try_dtypes(device: str) -> tuple[DtypeSupport, ...]:
+def try_dtypes(device: str, dtypes: Sequence[str] = DTYPES) -> tuple[DtypeSupport, ...]:
     """Each number format on this device, within a few seconds, in a process that may crash."""
-    tried = try_each("dtypes:time_dtypes", device, DTYPES, DtypeSupport)
+    tried = try_each("dtypes:time_dtypes", device, dtypes, DtypeSupport)
     return tuple(
         DtypeSupport(device, one.dtype, runs=False, reason=one.cause, crashed=True) if isinstance(one, Death) else one
         for one in tried

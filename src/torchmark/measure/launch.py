@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from torchmark.devices import forbid_fallback
 from torchmark.measure import preload
-from torchmark.measure.lifeline import STARTER
+from torchmark.measure.lifeline import SOCKET_FOLDER, STARTER
 from torchmark.measure.log import open_log, trim
 from torchmark.measure.messages import START, Measured, Message, Phase, Refused, Surveyed, decode_message, encode
 from torchmark.measure.outcomes import death_of, memory_kills
@@ -247,10 +247,12 @@ def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
     if sys.platform != "linux" or fresh:
         return multiprocessing.get_context("spawn")
     from multiprocessing import forkserver
+    from multiprocessing.util import get_temp_dir
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"torchmark.measure.{name}" for name in ("tether", "worker", "preload")])
-    with _variables({preload.VARIABLE: ",".join(imports), STARTER: str(os.getpid())}), _detached_output():
+    about = {preload.VARIABLE: ",".join(imports), STARTER: str(os.getpid()), SOCKET_FOLDER: get_temp_dir()}
+    with _variables(about), _detached_output():
         forkserver.ensure_running()
     return context
 

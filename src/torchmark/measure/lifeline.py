@@ -8,6 +8,7 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
+SOCKET_FOLDER = "TORCHMARK_SOCKET_FOLDER"  # of the server that forks workers, for it to remove
 STARTER = "TORCHMARK_STARTER"  # the variable that says who started a process: its parent, as long as that one lives
 
 

@@ -1,22 +1,33 @@
 """Imported first by the server that forks workers: ties it to the run, before the imports that take seconds.
 
-Without this, a run that is killed while its server is still importing would leave the server behind until it is done.
+Without this, a run that is killed while its server is still importing would leave the server behind until it is done,
+and the folder of the server's socket for good.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 
-from torchmark.measure.lifeline import STARTER, ask_for_death_signal
+from torchmark.measure.lifeline import SOCKET_FOLDER, STARTER, ask_for_death_signal
 
 
 def tether() -> None:
     """End with the process that started this one, even if it ends at this very moment, or has ended already."""
-    starter = int(os.environ.get(STARTER) or os.getppid())
-    ask_for_death_signal(signal.SIGKILL)
-    if os.getppid() != starter:
+    starter, folder = int(os.environ.get(STARTER) or os.getppid()), os.environ.pop(SOCKET_FOLDER, None)
+    server = os.getpid()
+
+    def end(*_: object) -> None:
+        # A worker has this handler, too, until it sets its own, and a run that goes on needs the folder.
+        if folder and os.getpid() == server and os.getppid() != starter:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
+
+    signal.signal(signal.SIGTERM, end)
+    ask_for_death_signal(signal.SIGTERM)
+    if os.getppid() != starter:
+        end()
 
 
 tether()

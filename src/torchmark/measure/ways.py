@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from torchmark.errors import UnknownName
-from torchmark.records import WAYS, Case, Result
+from torchmark.records import WAYS, Case
 from torchmark.workloads import find_workload
 
 # Those that any work in torch can be done in, the usual one first.
@@ -49,12 +47,10 @@ def check_ways(case: Case) -> dict[str, str]:
     return {name: value for name, value in case.ways.items() if value != known[name][0]}
 
 
-def without_missing_instructions(result: Result) -> Case | None:
-    """Processors of virtual machines promise instructions that they do not have: the case without those, where it died
-    of one; None where it did not, or holds to a set of them."""
-    if "SIGILL" not in (result.reason or "") or "isa" in result.case.ways:
-        return None
-    return replace(result.case, ways={**result.case.ways, "isa": PROCESS_WAYS["isa"][1]})
+def chosen_instructions() -> str | None:
+    """The `isa` that the environment chooses already, by the user or because the CPU lacks what it announces."""
+    value = os.environ.get(_ISA, "").lower().replace("_", "-")
+    return value if value in PROCESS_WAYS["isa"][1:] else None
 
 
 def environment_of(ways: Mapping[str, str]) -> dict[str, str]:

@@ -97,7 +97,7 @@ def _arithmetic(results: Sequence[Result], known: DeviceCeilings, name: str) -> 
     if ceiling is None:
         return "arithmetic", name, own[0].status, shorten(own[0].reason or "", 200)
     skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
-    limited = parse_case(ceiling.case).ways.get("isa")
+    limited = next((each.settings.get("onednn_max_isa") for each in own if each.case.text == ceiling.case), None)
     said = [f"a product of {_size(ceiling.case)}" + (f" with {limited} instructions" if limited else "")]
     said += [f"{units.arithmetic(figures.step_flops(each))} with {each.params['rows']} rows" for each in skinny]
     slower = slower_than_float32(known, name) or 1.0

@@ -5,6 +5,7 @@ from torchmark.store.export import shareable_lines, write_export
 from torchmark.store.limits import find_limits, keep_limits
 from torchmark.store.lock import Holder, machine_lock
 from torchmark.store.named import load_runs
+from torchmark.store.notes import keep_note, read_note
 from torchmark.store.origins import find_origin, keep_origin
 from torchmark.store.places import StoredRun, check_label, find_run, home, new_header, new_path, scan_runs
 from torchmark.store.reader import completed, load, load_samples, read_header
@@ -26,6 +27,7 @@ __all__ = [
     "find_run",
     "home",
     "keep_limits",
+    "keep_note",
     "keep_origin",
     "load",
     "load_runs",
@@ -34,6 +36,7 @@ __all__ = [
     "new_header",
     "new_path",
     "read_header",
+    "read_note",
     "scan_runs",
     "shareable_lines",
     "write_export",

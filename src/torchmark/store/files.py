@@ -67,7 +67,7 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True) -> int:
+def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode: int = 0o666) -> int:
     """Write a file whole or not at all, and return its size; a kill leaves neither a part nor a temporary file.
 
     Raises:
@@ -78,7 +78,7 @@ def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True) -> in
         return path.open("wb").write(b"".join(chunks))
     if os.path.lexists(path) and not replace:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    descriptor, temporary = _open_temporary(path)
+    descriptor, temporary = _open_temporary(path, mode)
     try:
         size = sum(write_all(descriptor, chunk) for chunk in chunks)
         os.fsync(descriptor)
@@ -107,13 +107,13 @@ def write_all(descriptor: int, data: bytes) -> int:
     return len(data)
 
 
-def _open_temporary(path: Path) -> tuple[int, Path | None]:
+def _open_temporary(path: Path, mode: int) -> tuple[int, Path | None]:
     """A new file in the folder of `path`, without a name where the system has such files."""
     with contextlib.suppress(AttributeError, OSError):  # only Linux, and not every file system
-        return os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666), None
+        return os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode), None
     temporary = _hidden(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    return os.open(temporary, flags, 0o666), temporary
+    return os.open(temporary, flags, mode), temporary
 
 
 def _hidden(path: Path) -> Path:

@@ -18,7 +18,6 @@ from torchmark.measure.launch import Ended, Launcher
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.sampling import DEFAULTS
 from torchmark.measure.session import PREHEAT_S, Event, Finished, Listen, Revised, Started, result_of
-from torchmark.measure.ways import without_missing_instructions
 from torchmark.records import DTYPES, Case, DeviceInfo, Machine, Result, Value
 
 PROBE_SIZE = 256  # tells a dtype that has no fast path before a long product is tried
@@ -96,9 +95,6 @@ class Limits:
     def _multiply(self, device: DeviceInfo, probe: Case) -> Iterator[Event]:
         """Square products that double in size as long as that pays, then a skinny one."""
         last = yield from self._measure_calmly(probe)
-        rescued = without_missing_instructions(last)
-        if rescued:
-            probe, last = rescued, (yield from self._measure(rescued))
         size, best, best_rate = FIRST_SIZE, 0, 0.0
         while not self._request.tiny and self._is_worthwhile(last, device, size):
             last = yield from self._measure_calmly(_resized(probe, size=size))

@@ -39,7 +39,7 @@ from torchmark.analyze.tuning import (
 )
 from torchmark.errors import NothingMeasuredError
 from torchmark.measure.forked import open_side
-from torchmark.measure.ways import without_missing_instructions
+from torchmark.measure.ways import chosen_instructions
 from torchmark.records import Case, Result
 from torchmark.studies.ab import rounds_for
 from torchmark.studies.axes import NUMBERS, Axes, combinations, variations
@@ -96,7 +96,7 @@ class Search:
         self._disturbed = 0  # pairs that do not count
         self._began = time.monotonic() if began is None else began
         self._leader = request.case
-        self._remedies: dict[str, str] = {}  # instruction sets that a number format needs
+        self._instructions = chosen_instructions()  # that lines to paste must choose, too
         self._refused: set[str] = set()  # number formats that are of no use here
         self._stopped: Literal["done", "budget", "interrupted"] = "interrupted"
         self._results: dict[str, list[Result]] = {}
@@ -246,18 +246,15 @@ class Search:
             return True
         failed = arena.results[case.text][-1]
         self._tell(News(case, "failed", reason=f"{failed.status}: {failed.reason}"))
-        if case.dtype != self._request.case.dtype and case.compile == "off":
-            rescued = without_missing_instructions(failed) if "isa" not in self._request.hold else None
-            if rescued:
-                self._remedies[case.dtype] = rescued.ways["isa"]
-                return self._enter(arena, case)
-            if case.dtype not in {self._cases[name].dtype for name in arena.inside(list(self._cases))}:
-                self._refused.add(case.dtype)
+        inside = {self._cases[name].dtype for name in arena.inside(list(self._cases))}
+        if case.dtype not in (self._request.case.dtype, *inside) and case.compile == "off":
+            self._refused.add(case.dtype)
         return False
 
     def _remedied(self, case: Case) -> Case:
-        remedy = self._remedies.get(case.dtype)
-        return changed(case, "isa", remedy) if remedy and "isa" not in case.ways else case
+        """Where this machine's instructions are limited, a shorter number format needs that limit wherever it runs."""
+        isa = self._instructions if "isa" not in (*case.ways, *self._request.hold) else None
+        return changed(case, "isa", isa) if isa and case.dtype != self._request.case.dtype else case
 
     @property
     def _left_s(self) -> float:
