@@ -1,13 +1,29 @@
-"""`python -m torchmark` is `torchmark`."""
+"""The entry of the command line: `torchmark`, and `python -m torchmark`."""
 
 import os
 import sys
 
-if __name__ == "__main__":
+if __name__ == "__main__" and not sys.flags.safe_path:
     # `python -m` imports from the current folder first. torchmark does not, unless it is installed there.
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 -- no imports before this
-    if not sys.flags.safe_path and os.path.abspath(sys.path[0]) != home:  # noqa: PTH100
+    if os.path.abspath(sys.path[0]) != home:  # noqa: PTH100
         del sys.path[0]
-    from torchmark.cli import main
 
+import signal
+
+
+def main() -> int:
+    """Run the command line. An interrupt while Python imports or shuts down prints no traceback either."""
+    try:
+        from torchmark.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,28 +1,88 @@
-"""A run that is killed at any moment loses nothing that it had announced, and leaves nobody behind."""
+"""Commands that are killed at any moment lose nothing that they announced, and leave nothing behind."""
 
 from __future__ import annotations
+
+import importlib
+import signal
+import time
 
 import pytest
 
 
-def test_kills_at_random_moments(faults):
-    tally = faults.kill_many("fake", 5, seed=1, beside=2)
-    assert tally.held, tally
-    assert tally.injected >= 5
+@pytest.fixture(scope="session")
+def kills(faults):
+    """benchmarks/injection/kills.py, which `faults` has put within reach."""
+    assert faults
+    return importlib.import_module("injection.kills")
+
+
+# How long each takes undisturbed, or so long that it announces something.
+@pytest.mark.parametrize(
+    ("name", "takes_s", "count"),
+    [
+        ("run", 1.5, 4),
+        ("fit", 3.0, 2),
+        ("export", 1.0, 3),
+        ("report", 1.5, 2),
+        *(
+            pytest.param(name, takes_s, 5, marks=pytest.mark.thorough)
+            for name, takes_s in (
+                ("ab", 15.0),
+                ("tune", 10.0),
+                ("limits", 12.0),
+                ("replicate", 10.0),
+                ("fleet run", 5.0),
+            )
+        ),
+    ],
+)
+def test_kills_at_random_moments(kills, name, takes_s, count):
+    command = next(command for command in kills.COMMANDS if command.name == name)
+    for number in range(count):
+        tally = kills.kill(command, takes_s, 1, number)
+        assert tally._replace(leftovers=0).held, tally
+        assert not [note for note in tally.notes if "tmp/pymp-" not in note and "tmp/tmp" not in note]  # Python's own
+        assert tally.injected == 1
 
 
 @pytest.mark.usefixtures("gate")
 def test_a_lost_result_and_an_orphan_would_be_noticed(faults, tmp_path, start, wait_until):
-    """The judge is no rubber stamp: it counts what is missing in a file, and processes that carry the mark."""
+    """The judge is no rubber stamp: it counts processes that carry the mark."""
     out = tmp_path / "run.jsonl"
-    text = "faulty/infer:fault=wait@fake/float32"
-    process = start("run", text, "--steps", "5", "--out", str(out))
+    process = start("run", "faulty/infer:fault=wait@fake/float32", "--steps", "5", "--out", str(out))
     wait_until(lambda: out.exists() and "started" in out.read_text())
     assert faults.alive(str(tmp_path)) >= 2
     process.kill()
     process.communicate()
-    assert faults.inspect(out, [text]) == (1, [])
-    assert faults.inspect(out, []) == (0, [])
     assert faults.left_behind(str(tmp_path))[0] == 0
-    out.write_text("nonsense\n")
-    assert faults.inspect(out, [])[1]
+
+
+@pytest.mark.parametrize("name", ["run", "ab", "fit", "fleet run", "export", "report"])
+def test_an_announced_result_that_is_not_kept_would_be_noticed(kills, name):
+    said = {
+        "run": "[1/1] null/infer@fake/float32: 1 ms",
+        "ab": "pair 1: no interval yet",
+        "fit": "number 1: 1 MB, 2 item/s",
+        "fleet run": "A1: null/infer@fake/float32: 1 ms",
+        "export": "Wrote export.jsonl",
+        "report": "wrote report.html",
+    }
+    command = next(command for command in kills.COMMANDS if command.name == name)
+    with kills.trial() as place:
+        (place.folder / "heard").write_text("")
+        assert kills.faults_of(place, command) == ([], [])
+        (place.folder / "heard").write_text(said[name] + "\n")
+        (lost,), unreadable = kills.faults_of(place, command)
+        assert lost
+        assert not unreadable
+        (place.temporary / "left").touch()
+        assert place.leftovers() == ["tmp/left"]
+
+
+def test_an_interrupt_during_the_imports_prints_no_traceback(start):
+    for delay_s in (0.06, 0.09, 0.12, 0.15):
+        process = start("runs")
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+        assert "Traceback" not in said or "torchmark" not in said, said

@@ -134,11 +134,12 @@ def _reached(params: Params, phase: str) -> None:
 
 
 class Params(Struct, frozen=True):
-    """When and how it fails; the number makes cases of one run differ."""
+    """When and how it fails; the number makes cases of one run differ, the delay their speed."""
 
     phase: Phase = "steps"
     fault: Fault = "none"
     number: int = 0
+    delay_ms: int = 0
 
     def __post_init__(self) -> None:
         if multiprocessing.parent_process() is not None:  # in a worker; whoever plans the run reads parameters, too
@@ -169,6 +170,7 @@ class Faulty(Workload):
 
         def run() -> None:
             calls[0] += 1
+            time.sleep(params.delay_ms / 1000)
             if calls[0] == 1:
                 _reached(params, "first-step")
             if calls[0] == 4:

@@ -31,6 +31,7 @@ def command(files: tuple[str, ...], format: str) -> int:  # noqa: A002
     from torchmark.cli.progress import ProgressLine
     from torchmark.cli.soundness import FileCheck, check_files
     from torchmark.report.soundness import render_soundness
+    from torchmark.store.places import is_folder
 
     progress, checks = ProgressLine(), []
     found = dict(each for file in files for each in _files(file))
@@ -39,15 +40,15 @@ def command(files: tuple[str, ...], format: str) -> int:  # noqa: A002
         checks.append(FileCheck(name, path).run())
     progress.clear()
     reports = check_files(checks)
-    emit(render_soundness(reports, format, brief=any(Path(file).is_dir() for file in files)))
+    emit(render_soundness(reports, format, brief=any(map(is_folder, files))))
     return EXIT_CHECK_FAILED if any(report.flaws for report in reports) else EXIT_FINE
 
 
 def _files(text: str) -> list[tuple[str, Path]]:
     """The run file that is meant, or all those in a folder, with the name of each."""
-    from torchmark.store import find_run
+    from torchmark.store.places import find_run, is_folder
 
-    if not Path(text).is_dir():
+    if not is_folder(text):
         return [(text, find_run(text))]
     found = sorted(Path(text).glob("*.jsonl"))
     if not found:

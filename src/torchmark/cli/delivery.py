@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +11,7 @@ from typing import TextIO
 from torchmark.cli.output import emit, say
 from torchmark.errors import StoreError, UsageError
 from torchmark.report.units import size
+from torchmark.store.files import write_whole
 
 STANDARD_OUTPUT = Path("-")
 _BEGINNING = 4096  # bytes in which a file of ours says that it is one
@@ -29,7 +27,7 @@ def deliver(content: str | bytes, out: Path, force: bool = False) -> None:
         _check_replaceable(out)
     whole = content.encode() if isinstance(content, str) else content
     try:
-        _write(out, whole)
+        write_whole(out, [whole])
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror}", "Name another place with --out") from error
     say(f"wrote {out} ({size(len(whole))})")
@@ -57,28 +55,6 @@ def _check_replaceable(out: Path) -> None:
         raise StoreError(f"cannot read {out}: {error.strerror}", "Name another place with --out") from error
     if beginning and not is_own_page(beginning):
         raise UsageError(f"{out} is there already and not a report", "Name another file, or add --force")
-
-
-def _write(out: Path, content: bytes) -> None:
-    if out.exists() and not out.is_file():  # a pipe or a device cannot be replaced
-        out.write_bytes(content)
-        return
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).chmod(0o666 & ~_umask())  # a temporary file is for its owner only
-        Path(name).replace(out)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 class ChartCount:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -95,11 +96,16 @@ def find_stored(text: str) -> Path | None:
         return named[0][0]
     if named:
         raise _ambiguous(text, [name for _, name in named])
-    if os.sep in text or text.endswith(".jsonl"):
+    if _looks_like_a_file(text):
         raise UsageError(f"there is no file '{text}'", "`torchmark runs` lists the runs that are here")
     if publications.find_hardware(text):
         return None
     raise _unknown(text, [each for _, name in runs for each in (name.label, name.id) if each])
+
+
+def is_folder(text: str) -> bool:
+    """Whether a person means all runs of a folder."""
+    return _is(Path.is_dir, text)
 
 
 def check_label(label: str) -> None:
@@ -177,10 +183,22 @@ def _modified(entry: os.DirEntry[str]) -> float:
 
 
 def _is_file(text: str) -> bool:
+    return _is(Path.is_file, text)
+
+
+def _is(kind: Callable[[Path], bool], text: str) -> bool:
     try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # a name that no file can have
+        return kind(Path(text))
+    except ValueError:  # a name that no file can have
         return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG or not _looks_like_a_file(text):
+            return False
+        raise StoreError(f"cannot read {text}: {error.strerror}", "Check the disk and the permissions") from error
+
+
+def _looks_like_a_file(text: str) -> bool:
+    return os.sep in text or text.endswith(".jsonl")
 
 
 def _from_last(paths: list[Path], back: int) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
@@ -208,7 +209,7 @@ def _empty(path: Path) -> StoreError:
 def raw_lines(path: Path, content: bytes | None = None) -> Iterator[tuple[int, bytes]]:
     """Numbered lines; none is read further than a sane length, whatever the file claims to be."""
     try:
-        with _open(path) if content is None else io.BytesIO(content) as file:
+        with _opened(path) if content is None else io.BytesIO(content) as file:
             number = 0
             while raw := file.readline(HEADER_BYTES + 1):
                 if is_samples(raw) and not raw.endswith(b"\n"):
@@ -222,6 +223,16 @@ def raw_lines(path: Path, content: bytes | None = None) -> Iterator[tuple[int, b
         raise StoreError(
             f"cannot read {path}: {error.strerror or error}", "Check the name and the permissions"
         ) from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    file = _open(path)
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(OSError):  # all that was wanted has been read
+            file.close()
 
 
 def _open(path: Path) -> BinaryIO:

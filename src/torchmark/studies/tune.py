@@ -9,7 +9,6 @@ brought little: what one lucky process seemed to gain is dropped there.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -39,6 +38,7 @@ from torchmark.analyze.tuning import (
 )
 from torchmark.errors import NothingMeasuredError
 from torchmark.measure.forked import open_side
+from torchmark.measure.temporary import temporary_folder
 from torchmark.measure.ways import chosen_instructions
 from torchmark.records import Case, Result
 from torchmark.studies.ab import rounds_for
@@ -121,7 +121,7 @@ class Search:
 
     def run(self) -> None:
         """Search, then confirm what was found."""
-        with tempfile.TemporaryDirectory(prefix="torchmark-compiled-") as folder:
+        with temporary_folder("torchmark-compiled-") as folder:
             deadline = self._began + self._request.budget_s
             terms = Terms(self._request.timeout_s, self._request.seed, self._request.data, folder, deadline)
             with Arena(terms, self._listen, self._open, self._kept) as arena:
