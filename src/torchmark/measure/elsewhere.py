@@ -194,7 +194,7 @@ class Elsewhere:
                 message: Reply = decode_reply(line)
             except msgspec.MsgspecError as error:
                 if self._said_anything:
-                    raise self._failure("crashed", f"it said what cannot be read: {error}") from error
+                    raise self._failure("crashed", "it sent an unreadable message") from error
                 continue  # some environments greet when Python starts in them
             self._said_anything = True
             return message

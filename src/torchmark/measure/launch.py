@@ -216,8 +216,8 @@ def _attend(  # type: ignore[no-untyped-def]  # contexts have process classes of
                 message = decode_message(pipe.recv_bytes()) if pipe in ready else None
             except (EOFError, OSError):
                 message = None
-            except msgspec.MsgspecError as error:
-                yield Ended(None, "crashed", f"the worker said during {phase} what cannot be read: {error}")
+            except msgspec.MsgspecError:
+                yield Ended(None, "crashed", f"the worker sent an unreadable message during {phase}")
                 return
             if message is None and (not ready or time.monotonic() > deadline):
                 yield Ended(None, "timeout", f"no result after {timeout_s:g} s; it was busy with: {phase}")

@@ -3,6 +3,7 @@
 from torchmark.store.examination import Account, HeaderLine, Sealed, examine
 from torchmark.store.export import shareable_lines, write_export
 from torchmark.store.limits import find_limits, keep_limits
+from torchmark.store.local_log import log_path
 from torchmark.store.lock import Holder, machine_lock
 from torchmark.store.named import load_runs
 from torchmark.store.origins import find_origin, keep_origin
@@ -30,6 +31,7 @@ __all__ = [
     "load",
     "load_runs",
     "load_samples",
+    "log_path",
     "machine_lock",
     "new_header",
     "new_path",

@@ -165,7 +165,9 @@ class Search:
         if not self._enter(arena, default):
             failed = arena.results[default.text][-1]
             raise NothingMeasuredError(
-                f"{default.text} itself ended as {failed.status}: {failed.reason}", "Choose a case that runs here"
+                f"{default.text} itself ended as {failed.status}: {failed.reason}",
+                "Choose a case that runs here",
+                failed.detail or "",
             )
         self._heat(arena, default, combinations(default, axes, NUMBERS))
         plain, modes = self._best_of_each(self._rounds) or [default], axes.get("compile", ())
@@ -245,7 +247,7 @@ class Search:
         if arena.enter(case, until=self._began + (1 + SEARCH_SHARE) / 2 * self._request.budget_s):
             return True
         failed = arena.results[case.text][-1]
-        self._tell(News(case, "failed", reason=f"{failed.status}: {failed.reason}"))
+        self._tell(News(case, "failed", reason=": ".join(filter(None, (failed.status, failed.reason, failed.detail)))))
         if case.dtype != self._request.case.dtype and case.compile == "off":
             rescued = without_missing_instructions(failed) if "isa" not in self._request.hold else None
             if rescued:
