@@ -163,6 +163,10 @@ class Search:
     def _search(self, arena: Arena) -> None:
         default, axes = self._request.case, self._request.axes
         if not self._enter(arena, default):
+            if default.text not in arena.results:
+                raise NothingMeasuredError(
+                    f"the budget was spent before {default.text} was measured", "Give it more time with --budget"
+                )
             failed = arena.results[default.text][-1]
             raise NothingMeasuredError(
                 f"{default.text} itself ended as {failed.status}: {failed.reason}",
