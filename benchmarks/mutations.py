@@ -33,7 +33,7 @@ from torchmark.report.details import render_details
 from torchmark.report.listing import render_listing
 from torchmark.store import RunWriter, completed, load, read_header, shareable_lines
 
-RECORDED = Path(__file__).parents[1] / "tests" / "store" / "recorded" / "v1.jsonl"
+RECORDED = Path(__file__).parents[1] / "tests" / "store" / "recorded" / "v2.jsonl"
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null|[{}\[\],:]|[^\s"{}\[\],:]+|\s+')
 _OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
@@ -208,7 +208,7 @@ RAW: tuple[Callable[[bytes, Chance], bytes], ...] = (_cut, _cut, _flip, _flip, _
 
 @cache
 def originals() -> tuple[bytes, ...]:
-    """Sound files to start from: one of every version, and one that has everything a run file can have."""
+    """Sound files to start from: a recorded one, and one that has everything a run file can have."""
     return RECORDED.read_bytes(), rich_file()
 
 

@@ -14,7 +14,14 @@ import pytest
 import torchmark
 
 SOURCE = Path(torchmark.__file__).parent
-FREE = {"records", "case", "conclusions", "errors", "settings"}  # everything may use these, and they use nothing
+FREE = {
+    "records",
+    "case",
+    "conclusions",
+    "errors",
+    "local_log",
+    "settings",
+}  # everything may use these, and they use nothing
 ALLOWED = {
     "devices": set(),
     "workloads": set(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 EXIT_FINE = 0
 EXIT_CHECK_FAILED = 1
@@ -14,14 +15,25 @@ EXIT_BUG = 70
 
 
 class TorchmarkError(Exception):
-    """Anything that torchmark can explain; the command line prints it as one line and never as a traceback."""
+    """Anything that torchmark can explain; the command line prints it as one line and never as a traceback.
+
+    Only `shareable` errors get into run files with their cause and cure. These hold torchmark's own words, numbers and
+    names of devices; paths, user input and messages of other programs go into `detail`, which stays on this machine.
+    """
 
     exit_code = EXIT_COULD_NOT_RUN
+    shareable: ClassVar[bool] = False
 
-    def __init__(self, cause: str, cure: str = "") -> None:
-        super().__init__(f"{cause}. {cure}" if cure else cause)
+    def __init__(self, cause: str, cure: str = "", detail: str = "") -> None:
+        super().__init__(". ".join(filter(None, (f"{cause}: {detail}" if detail else cause, cure))))
         self.cause = cause
         self.cure = cure
+        self.detail = detail
+
+    @property
+    def shared_text(self) -> str:
+        """The message without the detail."""
+        return f"{self.cause}. {self.cure}" if self.cure else self.cause
 
 
 class UsageError(TorchmarkError):
@@ -48,20 +60,34 @@ class UnknownName(UsageError):  # noqa: N818 -- reads as what it is where it is 
         super().__init__(f"unknown {kind} '{given}'", cure)
 
 
+class CaseError(TorchmarkError):
+    """A case cannot be measured; it ends as `crashed`."""
+
+    shareable = True
+
+
 class UnsupportedError(TorchmarkError):
     """This operator, dtype or device cannot do what a case asks; the case ends as `unsupported`."""
+
+    shareable = True
 
 
 class WrongResultError(TorchmarkError):
     """The numbers that a case computed are not the right ones; the case ends as `wrong-result`."""
 
+    shareable = True
+
 
 class DoesNotFitError(TorchmarkError):
     """A case would need more time than it may have; it ends as `skipped`."""
 
+    shareable = True
+
 
 class DeviceError(TorchmarkError):
     """A device is not here, or does not run a kernel."""
+
+    shareable = True
 
 
 class StoreError(TorchmarkError):

@@ -34,7 +34,8 @@ __all__ = [
 # History of the stored form. A new version adds a line here, an upgrade function in store/upgrade.py
 # and a recorded file in tests/store/recorded/.
 #   1  2026-11  the first: header, started, samples, finished
-SCHEMA_VERSION = 1
+#   2  2026-11  texts hold torchmark's own words only: messages of other programs are in the local log
+SCHEMA_VERSION = 2
 
 Status = Literal["ok", "oom", "host-oom", "timeout", "crashed", "unsupported", "wrong-result", "interrupted", "skipped"]
 NO_ROOM: tuple[Status, ...] = ("oom", "host-oom")
@@ -283,7 +284,7 @@ class Result(Struct, frozen=True):
     case: Case
     status: Status
     version: Whole = 1
-    reason: Text | None = None
+    reason: Text | None = None  # in torchmark's own words
     params: Annotated[dict[Name, Value], SEVERAL] = field(default_factory=dict)
     estimate: Estimate | None = None
     processes: Annotated[tuple[Estimate, ...], SEVERAL] = ()
@@ -301,6 +302,12 @@ class Result(Struct, frozen=True):
     rigor: Rigor = "quick"
     seed: Whole = 0
     peak: Peak | None = None
+    detail: Text | None = None  # what other programs said about a failure; never written into a run file
+
+    @property
+    def explanation(self) -> str:
+        """Why it failed, with the detail where that is known: for the terminal of the machine that it failed on."""
+        return "\n".join(filter(None, (self.reason or "no reason was given", self.detail)))
 
 
 class RunHeader(Struct, frozen=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from torchmark.measure.log import LARGEST_BYTES
+from torchmark.local_log import LARGEST_BYTES
 from torchmark.store import load
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="models here fork")

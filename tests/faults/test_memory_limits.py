@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from torchmark.measure.outcomes import status_of
+from torchmark.measure.outcomes import failure_of
 from torchmark.store import load
 
 # What the backends say, word for word but for sizes: found in the sources of torch and in reports of its users.
@@ -46,19 +46,19 @@ OTHERS = [
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_every_backend_is_understood_when_it_runs_out_of_memory(message: str) -> None:
-    assert status_of(RuntimeError(message.replace("\\\n", "\n")))[0] == "oom"
+    assert failure_of(RuntimeError(message.replace("\\\n", "\n")), "steps").status == "oom"
 
 
 @pytest.mark.parametrize("message", OTHERS)
 def test_other_trouble_with_memory_is_not_called_so(message: str) -> None:
-    assert status_of(RuntimeError(message))[0] == "crashed"
+    assert failure_of(RuntimeError(message), "steps").status == "crashed"
 
 
 def test_a_type_is_believed_before_any_message() -> None:
     import torch
 
-    assert status_of(torch.OutOfMemoryError("no words that anybody knows"))[0] == "oom"
-    assert status_of(MemoryError())[0] == "oom"
+    assert failure_of(torch.OutOfMemoryError("no words that anybody knows"), "steps").status == "oom"
+    assert failure_of(MemoryError(), "steps").status == "oom"
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_a_damaged_file_is_kept_under_another_name(
 
 
 def test_a_file_of_a_newer_torchmark_is_left_alone(run_file: Path) -> None:
-    newer = run_file.read_bytes().replace(b'"schema":1', b'"schema":99', 1)
+    newer = run_file.read_bytes().replace(b'"schema":2', b'"schema":99', 1)
     run_file.write_bytes(newer)
     with pytest.raises(StoreError, match=r"schema is 99, newer than .*Upgrade torchmark"):
         told(run_file)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import DeviceError, DoesNotFitError, UnsupportedError, UsageError, WrongResultError
-from torchmark.measure.outcomes import LONGEST_REASON, death_of, may_be_memory, memory_kills, status_of
+from torchmark.measure.outcomes import LONGEST_DETAIL, death_of, failure_of, may_be_memory, memory_kills
 from torchmark.records import Result, parse_case
 
 
@@ -41,17 +41,72 @@ class OutOfMemoryError(RuntimeError):
     ],
 )
 def test_an_error_becomes_a_status(error: Exception, status: str) -> None:
-    found, reason = status_of(error)
-    assert found == status
-    assert reason
-    assert "\n" not in reason
+    failure = failure_of(error, "build")
+    assert failure.status == status
+    assert failure.reason
+    assert "\n" not in failure.reason
 
 
-def test_a_reason_is_one_line_however_much_there_is_to_tell() -> None:
-    assert status_of(RuntimeError("\n\nfailed in layer 3\n  more\n"))[1] == "RuntimeError: failed in layer 3"
-    both = "RuntimeError: Error(s) in loading state_dict for Net: Missing key(s): 'a'."
-    assert status_of(RuntimeError("Error(s) in loading state_dict for Net:\n\tMissing key(s): 'a'.\n\tmore"))[1] == both
-    assert len(status_of(RuntimeError("y" * 100_000))[1]) <= LONGEST_REASON
+def test_the_detail_is_one_line_however_long_the_message_is() -> None:
+    assert failure_of(RuntimeError("\n\nfailed in layer 3\n  more\n"), "build").detail == "failed in layer 3"
+    both = "Error(s) in loading state_dict for Net: Missing key(s): 'a'."
+    message = "Error(s) in loading state_dict for Net:\n\tMissing key(s): 'a'.\n\tmore"
+    assert failure_of(RuntimeError(message), "build").detail == both
+    assert len(failure_of(RuntimeError("y" * 100_000), "build").detail or "") == LONGEST_DETAIL
+    assert failure_of(RuntimeError(), "build").detail is None
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (KeyError("hunter"), "KeyError during build"),
+        (MemoryError("hunter"), "out of memory: MemoryError during build"),
+        (OutOfMemoryError("hunter"), "out of memory: RuntimeError during build"),  # a class of nobody knows whom
+        (RuntimeError("hunter: std::bad_alloc"), "out of memory: RuntimeError during build"),
+        (
+            RuntimeError("\"hunter\" not implemented for 'Half'"),
+            "an operator is not implemented for float16: RuntimeError during build",
+        ),
+        (
+            RuntimeError("\"addmm\" not implemented for 'Hunter'"),
+            "an operator is not implemented: RuntimeError during build",
+        ),
+        (
+            NotImplementedError("The operator 'aten::hunter' is not currently implemented for hunter"),
+            "not supported here: NotImplementedError during build",
+        ),
+        (
+            RuntimeError("no kernel image: hunter"),
+            "this torch has no kernels for this device: RuntimeError during build",
+        ),
+        (UsageError("there is no file 'hunter'"), "UsageError during build"),
+        (
+            UnsupportedError("no head for this task", "Choose another", "hunter"),
+            "no head for this task. Choose another",
+        ),
+    ],
+)
+def test_a_reason_is_in_words_of_our_own(error: Exception, reason: str) -> None:
+    failure = failure_of(error, "build")
+    assert failure.reason == reason
+    assert "hunter" in (failure.detail or "").lower()
+
+
+def test_an_operator_is_named_where_torch_knows_it() -> None:
+    pytest.importorskip("torch")
+    error = NotImplementedError("The operator 'aten::_linalg_svd.U' is not currently implemented for the MPS device")
+    assert failure_of(error, "steps").reason == "aten::_linalg_svd is not implemented: NotImplementedError during steps"
+
+
+def test_an_error_of_ours_that_a_plug_in_raises_is_not_in_our_words() -> None:
+    class HunterError(UnsupportedError):
+        pass
+
+    for error, detail in ((UnsupportedError("at hunter"), "at hunter"), (HunterError("x"), "HunterError: x")):
+        with pytest.raises(UnsupportedError) as caught:
+            raise error
+        failure = failure_of(caught.value, "build")
+        assert failure == ("unsupported", "not supported here: UnsupportedError during build", detail)
 
 
 @pytest.mark.parametrize(
@@ -75,20 +130,21 @@ def test_a_death_is_told_by_how_it_came(exit_code, for_memory: bool, status: str
 
 
 @pytest.mark.parametrize(
-    ("reason", "may"),
+    ("reason", "detail", "may"),
     [
-        ("the worker was ended by SIGSEGV during steps", True),
-        ("the worker exited with code 1 during build", True),
-        ("RuntimeError: could not create a primitive", True),
-        ("model.py, line 12: RuntimeError: could not allocate", True),
-        ("the worker said during steps what cannot be read: x", False),
-        ("memory_net.py, line 12: RuntimeError: mat1 and mat2 shapes cannot be multiplied", False),
-        ("IndexError: index out of range in self", False),
-        ("CUDA error: an illegal memory access was encountered", False),
+        ("the worker was ended by SIGSEGV during steps", None, True),
+        ("the worker exited with code 1 during build", None, True),
+        ("RuntimeError during steps", "could not create a primitive", True),
+        ("RuntimeError during steps (model.py, line 3)", "helper.py, line 12: could not allocate", True),
+        ("the worker sent an unreadable message during steps", None, False),
+        ("RuntimeError during steps (memory_net.py, line 12)", "mat1 and mat2 shapes cannot be multiplied", False),
+        ("RuntimeError during steps", "memory.py, line 12: mat1 and mat2 shapes cannot be multiplied", False),
+        ("IndexError during steps", "index out of range in self", False),
+        ("RuntimeError during steps", "CUDA error: an illegal memory access was encountered", False),
     ],
 )
-def test_a_crash_that_may_be_want_of_memory_is_told_from_an_error_of_the_model(reason: str, may: bool) -> None:
-    result = Result(parse_case("mlp/infer@cpu/float32"), "crashed", reason=reason)
+def test_a_crash_that_may_be_want_of_memory_is_told_from_an_error_of_the_model(reason, detail, may: bool) -> None:
+    result = Result(parse_case("mlp/infer@cpu/float32"), "crashed", reason=reason, detail=detail)
     assert may_be_memory(result) == may
 
 

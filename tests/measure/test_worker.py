@@ -52,7 +52,8 @@ def test_out_of_memory_is_a_status_that_keeps_the_phases(script) -> None:
     script("fault=oom")
     found, _ = measured()
     assert (found.status, found.estimate) == ("oom", None)
-    assert found.reason == "MemoryError: the fake device was asked to run out of memory (during steps)"
+    assert found.reason == "out of memory: MemoryError during steps"
+    assert found.detail == "the fake device was asked to run out of memory"
     assert "steps" in found.phases_s
 
 
@@ -69,7 +70,8 @@ def test_a_wrong_script_is_told_and_nothing_else_happens(script) -> None:
     script("fault=nonsense")
     found, _ = measured()
     assert found.status == "crashed"
-    assert "nonsense" in (found.reason or "")
+    assert found.reason == "UnknownName during import"
+    assert "nonsense" in (found.detail or "")
 
 
 def test_the_live_rate_is_that_of_the_steps_not_of_the_waiting_for_them(script) -> None:

@@ -16,7 +16,7 @@ from torchmark.analyze.leaderboard import Board, Tally, order_boards, rank_board
 from torchmark.errors import UnknownName
 from torchmark.report.leaderboard import BOARDS_SHOWN, FORMATS, PROBLEMS_SHOWN, Source, render_leaderboard
 
-SOURCE = Source("our-runs", 3, 27, ("bad.jsonl is not a run file",))
+SOURCE = Source(3, 27, ("bad.jsonl is not a run file",))
 HOSTILE = "</code></details><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\"'`|=cmd"
 
 
@@ -123,7 +123,7 @@ def test_hostile_strings_in_every_field_stay_strings(entries: list[Entry], forma
     assert len(texts) > 10
     hostile = [replace(entry, **dict.fromkeys((*texts, "label", "reason"), HOSTILE)) for entry in entries[-3:]]
     hostile += [replace(entry, status="oom", cpu=f"{HOSTILE}2") for entry in hostile]
-    text = show(hostile, format, Source(HOSTILE, 1, 1, (HOSTILE,)))
+    text = show(hostile, format, Source(1, 1, (HOSTILE,)))
     assert "\u202e" not in text
     if format == "html":
         read = Reader(text)
@@ -150,7 +150,7 @@ def test_a_page_of_very_many_boards_stays_small_and_says_what_it_leaves_out(entr
         for cpu in range(40)
     ]
     problems = tuple(f"file-{number}.jsonl is not a run file" for number in range(1000))
-    page = show(many, "html", Source("many", 4000, len(many), problems))
+    page = show(many, "html", Source(4000, len(many), problems))
     assert len(page.encode()) < 1.5e6
     text = Reader(page).text
     assert f"the {BOARDS_SHOWN} boards with the most places of {BOARDS_SHOWN + 30}" in text

@@ -1,4 +1,4 @@
-"""Files of every version that was ever written can be read; the mechanism works before it is first needed."""
+"""Files of every version that was ever written can be read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION
-from torchmark.store import RunWriter, load, load_samples
+from torchmark.store import RunWriter, load, load_samples, shareable_lines
 from torchmark.store.upgrade import UPGRADES
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -59,3 +59,29 @@ def test_a_damaged_older_file_is_one_clear_error(older: Path) -> None:
 def test_an_older_file_is_never_appended_to(older: Path) -> None:
     with pytest.raises(StoreError, match="older torchmark"):
         RunWriter.resume(older)
+
+
+def test_messages_in_a_file_of_version_1_are_not_shared() -> None:
+    """Their reasons hold what other programs said: it is shown on this terminal, and not passed on."""
+    path, said = RECORDED / "v1.jsonl", "tried to allocate 17.2 GB with 14.1 GB free"
+    assert load(path).results[1].explanation == "out of memory"
+    assert load(path, local=True).results[1].explanation == f"out of memory\n{said}"
+    assert said not in b"".join(shareable_lines(path)).decode()
+
+
+@pytest.mark.parametrize(
+    ("reason", "upgraded"),
+    [
+        ("the worker was ended by SIGSEGV during first step", None),
+        ("no result after 600 s; it was busy with: check", None),
+        ("the run was stopped before its turn", None),
+        ("no result after 600 s; it was busy with: clients/bigbank", "it failed"),
+        ("model.py, line 3: KeyError: 'hunter' (during build)", "it failed"),
+    ],
+)
+def test_only_what_torchmark_itself_surely_said_is_kept_of_a_reason(reason: str, upgraded: str | None) -> None:
+    result = {"status": "crashed", "reason": reason, "cautions": [{"kind": "process-failed", "cause": reason}]}
+    result["provenance"] = {"energy": "unavailable because NVML refuses: hunter"}
+    told = UPGRADES[1]({"kind": "finished", "result": result})["result"]
+    assert told["reason"] == told["cautions"][0]["cause"] == (upgraded or reason)
+    assert told["provenance"] == {"energy": "unavailable because NVML refuses"}

@@ -73,9 +73,9 @@ def test_tests_of_the_same_name_are_not_mixed_up(folder: Path) -> None:
     (folder / "more" / "test_speed.py").write_text(twice)
     done = run(folder, "more", "-n0", "--import-mode=importlib")
     assert done.returncode == 1
-    assert "more.test_speed.py:test_a.same was timed already: give this step a name of its own" in done.stdout
+    assert "test_speed.py:test_a.same was timed already: give this step a name of its own" in done.stdout
     (path,) = (folder / "home").glob("*.jsonl")
-    names = ["test_speed.py:test_a", "test_speed.py:TestX.test_a", "more.test_speed.py:test_a.same"]
+    names = ["test_speed.py:test_a", "test_speed.py:TestX.test_a", "test_speed.py:test_a.same"]
     assert [result.case.workload for result in load(path).results] == names
 
 

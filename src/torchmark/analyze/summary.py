@@ -221,6 +221,7 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
         latest,
         status=failed.status if failed and strict else latest.status,
         reason=_which_process(results, failed) if failed else latest.reason,
+        detail=failed.detail if failed else latest.detail,
         estimate=estimate,
         processes=estimates,
         work=latest.work or results[0].work,

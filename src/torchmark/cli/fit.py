@@ -10,7 +10,7 @@ from torchmark.analyze.fitting import Probe, recall_fitted
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings
 from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import log_path, new_run, tell_of_log
+from torchmark.cli.measuring import new_run, tell_of_log, written
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
@@ -23,7 +23,7 @@ from torchmark.measure.messages import Message, Phase
 from torchmark.records import Case, Machine, Result, Run, RunHeader
 from torchmark.report.fitting import render_fitted
 from torchmark.report.units import memory_limit, rate, size
-from torchmark.store import RunWriter, new_header
+from torchmark.store import RunWriter, log_path, new_header
 from torchmark.studies.fit import Request, Study, free_bytes, size_range
 
 EXAMPLES = """\b
@@ -79,8 +79,9 @@ def command(workload: str, **options: Any) -> int:
         with new_run(header, options["out"]) as writer:
             study, code = _probe(request, writer)
             writer.concluded(study.outcome().conclusion(case))
-        code = _conclude(writer.run, options["format"], code)
-        tell_of_log(writer.run, writer.path)
+        run = written(writer, options["format"])
+        code = _conclude(run, options["format"], code)
+        tell_of_log(run, writer.path)
         return code
 
 

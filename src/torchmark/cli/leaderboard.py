@@ -30,8 +30,7 @@ def leaderboard_text(folder: Path, format: str, top: int) -> str:  # noqa: A002
     if not boards:
         why = found.problems[0] if found.problems else "No case in them was measured"
         raise StoreError(f"there is nothing to rank in the {found.files:,} run files of {folder}", why)
-    # Only the name: a page is sent around, and the way to a folder is nobody's business.
-    source = Source(folder.resolve().name, found.files, found.extracts, found.problems)
+    source = Source(found.files, found.extracts, found.problems)
     return render_leaderboard(boards, source, format, __version__, tally.overall(top))
 
 

@@ -10,7 +10,7 @@ import click
 
 from torchmark.analyze.roofline import ceilings_of, split_disturbed
 from torchmark.cli.beginning import hold_machine, look
-from torchmark.cli.measuring import carry_out, log_path, new_run
+from torchmark.cli.measuring import carry_out, new_run, tell_of_log, written
 from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import run_options
@@ -19,7 +19,7 @@ from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED
 from torchmark.measure.cases import check_device
 from torchmark.records import DTYPES, DeviceInfo, Limiting, Machine, Result, Run, RunHeader
 from torchmark.report import render
-from torchmark.store import RunWriter, keep_limits, new_header
+from torchmark.store import RunWriter, keep_limits, log_path, new_header
 from torchmark.studies.limits import Limits, Request, plan_cases
 
 DEVICE_BUDGET_S = 50.0  # beside the seconds in which torch is loaded
@@ -63,7 +63,7 @@ def command(**options: Any) -> int:
             code = _measure(request, writer)
             found = writer.run.results
             writer.concluded(_judge(request, found, code))
-        return _conclude(request, writer.run, writer.path, options["format"], code)
+        return _conclude(request, written(writer, options["format"]), writer.path, options["format"], code)
 
 
 def _split(texts: tuple[str, ...]) -> list[str]:
@@ -129,6 +129,7 @@ def _conclude(request: Request, run: Run, path: Path, format: str, code: int) ->
     emit(render(run, format, terminal_width(), use_color()))
     if format == "table":
         say(f"Stored as {run.header.id}: torchmark show {run.header.id}")
+        tell_of_log(run, path)
     if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
         return EXIT_NOTHING_MEASURED
     return code or (EXIT_CHECK_FAILED if found.why == "doubted" else EXIT_FINE)

@@ -28,7 +28,7 @@ from torchmark.report.console import draw
 from torchmark.report.figures import time_by_phase
 from torchmark.report.headline import render_headline
 from torchmark.report.units import duration, relative
-from torchmark.store import RunWriter, check_writable, home, load, new_path, scan_runs
+from torchmark.store import RunWriter, check_writable, home, load, log_path, new_path, scan_runs
 
 RECENT = 10  # earlier runs that are looked at for how far processes differ here
 WIDER = 1.2
@@ -72,12 +72,12 @@ def measure_plan(
         code = carry_out(session.events(done), session.interrupted, writer, progress, plan.budget_s, covered)
     except StoreError as error:  # a disk that is full or broken: what is on it already is shown all the same
         with contextlib.suppress(StoreError):
-            _conclude(writer.run, writer, format, error.exit_code, prices)
+            _conclude(written(writer, format), writer, format, error.exit_code, prices)
         go_on = f"torchmark run --resume {writer.path}"
         raise StoreError(error.cause, f"Fix that, then resume: {go_on}") from error
     if code == EXIT_FINE:
         writer.ended()
-    run = writer.run
+    run = written(writer, format)
     for text in widened(before, run) if before else ():
         say(text)
     # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
@@ -193,12 +193,13 @@ def known_spread(machine: Machine, path: Path) -> float | None:
     return None
 
 
-def log_path(path: Path) -> Path:
-    """Beside the run file, and never the run file itself, whatever that is called."""
-    return path.with_name(path.name + ".log")
+def written(writer: RunWriter, format: str) -> Run:  # noqa: A002
+    """The run to show. Other formats than the table are made to be passed on: they get only what may be shared."""
+    return writer.local_run if format == "table" else writer.run
 
 
 def tell_of_log(run: Run, path: Path) -> None:
     """Where a crash may be explained."""
-    if any(result.status == "crashed" for result in run.results):
-        say(f"What the workers printed: {log_path(path)}")
+    failed = any(result.status == "crashed" or result.detail for result in run.results)
+    if failed and log_path(path).exists():
+        say(f"Full errors and output of the workers: {log_path(path)}")

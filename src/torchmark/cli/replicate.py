@@ -8,7 +8,7 @@ import click
 from msgspec.structs import replace
 
 from torchmark.cli.beginning import hold_machine, look
-from torchmark.cli.measuring import carry_out, log_path, new_run
+from torchmark.cli.measuring import carry_out, new_run, tell_of_log, written
 from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import data_option, run_options
@@ -19,7 +19,7 @@ from torchmark.publications import find_publication, names
 from torchmark.publications.contract import Publication
 from torchmark.records import Machine, Run, RunHeader, parse_case
 from torchmark.report.sheets import render_replicated
-from torchmark.store import RunWriter, new_header
+from torchmark.store import RunWriter, log_path, new_header
 from torchmark.studies.beside import put_beside
 from torchmark.studies.replicate import Replication, Request, plan_cases, plan_replays
 
@@ -62,7 +62,9 @@ def command(publications: tuple[str, ...], **options: Any) -> int:
         header = _header(request, machine, options["label"])
         with new_run(header, options["out"]) as writer:
             code = _replicate(request, machine, writer)
-        return _conclude(request, writer.run, options["format"], code, all_devices=not wanted)
+        code = _conclude(request, written(writer, options["format"]), options["format"], code, all_devices=not wanted)
+        tell_of_log(writer.run, writer.path)
+        return code
 
 
 def _request(chosen: tuple[Publication, ...], devices: tuple[str, ...], options: dict[str, Any]) -> Request:

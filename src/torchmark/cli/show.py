@@ -52,7 +52,8 @@ def command(
     from torchmark.report.text import Drawn
     from torchmark.store import load_runs
 
-    found, prices = load_runs(run, samples=samples, repeats=format == "csv"), prices_of(price_per_hour, watt_price)
+    found = load_runs(run, samples=samples, repeats=format == "csv", local=format == "table")
+    prices = prices_of(price_per_hour, watt_price)
     if case is not None:
         found = _only(found, case)
     if format == "table" and (details or samples or case is not None):

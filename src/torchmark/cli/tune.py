@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ from torchmark.analyze.tuning import recall_tuned
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
 from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import new_run
+from torchmark.cli.measuring import new_run, tell_of_log, written
 from torchmark.cli.model_options import model_options, take_model_options
 from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
@@ -85,7 +86,7 @@ def command(workload: str, **options: Any) -> int:
             search, code = _search(request, writer, began)
             if case.text in search.processes:
                 writer.concluded(search.outcome().conclusion)
-        return _conclude(writer.run, options["format"], code)
+        return _conclude(written(writer, options["format"]), writer.path, options["format"], code)
 
 
 def find_case(workload: str, options: dict[str, Any], device: str) -> Case:
@@ -150,13 +151,14 @@ def _search(request: Request, writer: RunWriter, began: float) -> tuple[Search, 
     return search, code
 
 
-def _conclude(run: Run, format: str, code: int) -> int:  # noqa: A002
+def _conclude(run: Run, path: Path, format: str, code: int) -> int:  # noqa: A002
     if run.tuning is None:  # it was stopped before the default was measured
         return code
     emit(render_tuned(run, recall_tuned(run), format, terminal_width(), use_color()))
     if format == "table":
         say(f"Saved as {run.header.id}: torchmark show {run.header.id}")
         tell_of_limits(run)
+        tell_of_log(run, path)
     return code or (EXIT_FINE if any(result.status == "ok" for result in run.results) else EXIT_NOTHING_MEASURED)
 
 

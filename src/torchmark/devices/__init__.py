@@ -41,7 +41,7 @@ def check_device(name: str) -> str:
     kind, index = _split(name)
     found = _load(kind)
     if isinstance(found, str):
-        raise DeviceError(f"the device file '{kind}' is broken ({found})", "Fix or remove it")
+        raise DeviceError(f"the device file '{kind}' is broken", "Fix or remove it", found)
     forbid_fallback()
     present = found.present()
     for candidate in present:

@@ -70,8 +70,8 @@ def run_kernel(device: Device) -> None:
         if "out of memory" in first_line:
             cure = "Other programs fill this device's memory: close them"
         waited = time.monotonic() - started
-        cause = f"device '{device.name}' does not run a kernel ({first_line}, after {waited:.1f} s)"
-        raise DeviceError(cause, cure) from error
+        cause = f"device '{device.name}' does not run a kernel (after {waited:.1f} s)"
+        raise DeviceError(cause, cure, first_line) from error
 
 
 def refuse_fallback(variable: str, name: str) -> None:

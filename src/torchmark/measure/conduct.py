@@ -8,7 +8,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from torchmark.devices.contract import BlockTimer, Device, do_nothing
-from torchmark.errors import TorchmarkError
+from torchmark.errors import CaseError
 from torchmark.measure.pair import measure_pair
 from torchmark.measure.sampling import DEFAULTS
 from torchmark.measure.team import Team
@@ -50,7 +50,7 @@ class Member:
         for number, known in enumerate(self._runs):
             if known is run:
                 return number
-        raise TorchmarkError("the ranks were to run a function that is not part of the step", "Put it into the step")
+        raise CaseError("the ranks were to run a function that is not part of the step", "Put it into the step")
 
     def announce(self, order: int, count: int = 0) -> None:
         """Tell the others, who wait for it, what comes next."""

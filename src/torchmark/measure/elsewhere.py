@@ -18,9 +18,9 @@ from typing import IO, Any, Protocol, TypeVar
 import msgspec
 
 from torchmark.errors import TorchmarkError, UsageError
+from torchmark.local_log import trim
 from torchmark.measure import doorway
 from torchmark.measure.launch import LOOK_S, OFFLINE, SAFE_PATH, end_process
-from torchmark.measure.log import set_append, trim
 from torchmark.measure.messages import Measured, Order, Phase, Refused, Reply, decode_reply, encode
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.measure.ways import environment_of
@@ -97,7 +97,7 @@ class Elsewhere:
         self._python, self._case, self._timeout_s, self._listen = python, case, timeout_s, listen
         self._phase, self._said_anything, self._kills = "start", False, memory_kills()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
-        set_append(self._printed.fileno())
+        _set_append(self._printed.fileno())
         self._process = self._begin(environment_of(case.ways) | dict(environment or {}))
         self._replies: SimpleQueue[bytes | None] = SimpleQueue()
         reader = threading.Thread(target=self._read, daemon=True)
@@ -197,7 +197,7 @@ class Elsewhere:
                 message: Reply = decode_reply(line)
             except msgspec.MsgspecError as error:
                 if self._said_anything:
-                    raise self._failure("crashed", f"it said what cannot be read: {error}") from error
+                    raise self._failure("crashed", "it sent an unreadable message") from error
                 continue  # some environments greet when Python starts in them
             self._said_anything = True
             return message
@@ -211,6 +211,14 @@ class Elsewhere:
         self._printed.seek(max(os.fstat(self._printed.fileno()).st_size - LAST_WORDS_BYTES, 0))
         lines = self._printed.read().decode(errors="replace").splitlines()
         return tuple([line for line in lines if line.strip()][-LAST_LINES:])
+
+
+def _set_append(descriptor: int) -> None:
+    """Make every write go to the end, as it must where the file is trimmed meanwhile."""
+    with contextlib.suppress(ImportError):  # not on Windows
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
 
 
 def _start(command: list[str], environment: Mapping[str, str], printed: Any) -> Started:

@@ -9,9 +9,9 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from torchmark.errors import TorchmarkError
+from torchmark.local_log import redirect_output
 from torchmark.measure.elsewhere import Elsewhere, Started
 from torchmark.measure.launch import NotStarted, start, undisturbed, worker_context
-from torchmark.measure.log import redirect_output
 from torchmark.measure.messages import Phase
 from torchmark.measure.ways import environment_of
 from torchmark.records import Case

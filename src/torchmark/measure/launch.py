@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -20,9 +21,9 @@ import psutil
 from msgspec.structs import replace
 
 from torchmark.devices import forbid_fallback
+from torchmark.local_log import open_log, size_of, trim
 from torchmark.measure import preload
 from torchmark.measure.lifeline import SOCKET_FOLDER, STARTER
-from torchmark.measure.log import open_log, trim
 from torchmark.measure.messages import START, Measured, Message, Phase, Refused, Surveyed, decode_message, encode
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.measure.signals import ending_handlers, set_handlers
@@ -33,6 +34,7 @@ GRACE_S = 2.0
 LEAVING_S = 1.0
 DYING_S = 10.0  # until a death that was seen has its exit code: a busy machine is late with it
 RESTART_S, STARTS = 0.2, 10
+SERVER_S = 60.0  # for the server that forks workers to import torch; not part of a worker's own time
 # Who cancels a job ends its processes one after another: where the worker's turn came first, ours comes before its case
 # is called crashed, and not interrupted.
 OUR_TURN_S = 0.25
@@ -91,7 +93,7 @@ class Launcher:
     def follow(self, job: msgspec.Struct, timeout_s: float) -> Generator[Message | Ended]:
         """The same, bit by bit: what the worker says as soon as it does, and at last how it ended. Close it early to
         end the worker."""
-        cause, deadline = None, time.monotonic() + timeout_s
+        cause, deadline = None, time.monotonic() + timeout_s + SERVER_S
         for _ in range(STARTS):
             try:
                 yield from self._run(job, timeout_s)
@@ -101,7 +103,7 @@ class Launcher:
             else:
                 return
             if time.monotonic() > deadline:
-                yield Ended(None, "timeout", f"no worker could be started within {timeout_s:g} s")
+                yield Ended(None, "timeout", f"no worker could be started within {timeout_s + SERVER_S:g} s")
                 return
         yield Ended(None, "crashed", f"no worker could be started: {type(cause).__name__}")
 
@@ -116,6 +118,7 @@ class Launcher:
             target=serve_knowing, args=(known_files(), target, theirs, lifeline_end, log)
         )
         printed = open_log(log or os.devnull)
+        before = size_of(printed)
         try:
             with undisturbed() if Launcher.server_is_up else contextlib.nullcontext(), _variables(self._environment):
                 start(process, timeout_s)
@@ -125,8 +128,8 @@ class Launcher:
             with contextlib.suppress(OSError):  # it died before it could listen: what is said of it tells how
                 ours.send_bytes(encode(job))
             start_s = None
-            attended = _attend(process, ours, time.monotonic() + timeout_s, timeout_s, kills, printed)
-            with contextlib.closing(attended) as heard:
+            look, deadline = partial(trim, printed, before), time.monotonic() + timeout_s
+            with contextlib.closing(_attend(process, ours, deadline, timeout_s, kills, look)) as heard:
                 for said in heard:
                     start_s = time.monotonic() - launched if start_s is None else start_s
                     if isinstance(said, Ended) and said.answer:
@@ -134,7 +137,7 @@ class Launcher:
                     yield said.since(start_s) if isinstance(said, Ended) else said
         finally:
             end_process(process)
-            trim(printed)
+            trim(printed, before)
             os.close(printed)
             ours.close()
             lifeline.close()
@@ -149,7 +152,7 @@ def start(process, timeout_s: float) -> None:  # type: ignore[no-untyped-def]  #
     forked = process._start_method == "forkserver"
     if forked:
         _drop_stopped_server()
-    guard = threading.Timer(min(timeout_s, threading.TIMEOUT_MAX), _kill_server)
+    guard = threading.Timer(min(timeout_s + SERVER_S, threading.TIMEOUT_MAX), _kill_server)
     guard.daemon = True
     try:
         if forked:
@@ -258,7 +261,7 @@ def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
 
 
 def _attend(  # type: ignore[no-untyped-def]  # contexts have process classes of their own
-    process, pipe: Connection, deadline: float, timeout_s: float, kills: int, printed: int
+    process, pipe: Connection, deadline: float, timeout_s: float, kills: int, look: Callable[[], None]
 ) -> Generator[Message | Ended]:
     """Sleep on the pipe until something is said; a busy parent would disturb what it measures."""
     phase = START
@@ -267,14 +270,14 @@ def _attend(  # type: ignore[no-untyped-def]  # contexts have process classes of
             left = max(deadline - time.monotonic(), 0.0)
             ready = wait([pipe, death], min(left, LOOK_S))
             if not ready and left > LOOK_S:
-                trim(printed)
+                look()
                 continue
             try:
                 message = decode_message(pipe.recv_bytes()) if pipe in ready else None
             except (EOFError, OSError):
                 message = None
-            except msgspec.MsgspecError as error:
-                yield Ended(None, "crashed", f"the worker said during {phase} what cannot be read: {error}")
+            except msgspec.MsgspecError:
+                yield Ended(None, "crashed", f"the worker sent an unreadable message during {phase}")
                 return
             if message is None and (not ready or time.monotonic() > deadline):
                 yield Ended(None, "timeout", f"no result after {timeout_s:g} s; it was busy with: {phase}")

@@ -80,6 +80,7 @@ class Refused(Struct, frozen=True, tag="refused"):
 
     cause: str
     cure: str
+    detail: str = ""
 
 
 class Joined(Struct, frozen=True, tag="joined"):
@@ -101,6 +102,7 @@ class Failed(Struct, frozen=True, tag="failed"):
     rank: int
     status: Status
     reason: str
+    detail: str | None = None
 
 
 class Opened(Struct, frozen=True, tag="opened"):

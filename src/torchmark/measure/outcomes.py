@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
+import traceback
 from pathlib import Path
+from typing import NamedTuple
 
 from torchmark.errors import DeviceError, DoesNotFitError, TorchmarkError, UnsupportedError, WrongResultError
 from torchmark.meters.contract import ROOT, read_text
 from torchmark.meters.groups import control_groups
 from torchmark.records import Result, Status
-from torchmark.workloads.own.importing import place_of
+from torchmark.workloads.own.importing import is_own_file, place_of
 
 # Some backends raise a plain RuntimeError where memory ends; these are their words.
 OUT_OF_MEMORY = re.compile(
@@ -24,46 +27,123 @@ UNSUPPORTED = re.compile(
     r"does not support|no kernel image|No working C\+\+ compiler",
     re.IGNORECASE,
 )
-LONGEST_REASON = 5_000
+LONGEST_DETAIL = 600
 _CURES = {
     int(signal.SIGILL): "The CPU offers an instruction that it cannot run, as virtual machines do with AMX: "
     "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16",
 }
 
-
 _WORKER = "the worker"
+_OURS = Path(__file__).parents[1]
+_LIBRARIES = sys.stdlib_module_names | {"torch", "torchmark", "numpy", "msgspec", "psutil", "transformers", "diffusers"}
+_STATUSES: dict[type[TorchmarkError], Status] = {
+    WrongResultError: "wrong-result",
+    DoesNotFitError: "skipped",
+    UnsupportedError: "unsupported",
+    DeviceError: "unsupported",
+    TorchmarkError: "crashed",
+}
+_DTYPES = {  # as messages of torch call them
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Float": "float32",
+    "Double": "float64",
+    "Bool": "bool",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Short": "int16",
+    "Int": "int32",
+    "Long": "int64",
+    "ComplexHalf": "complex32",
+    "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+}
 _FAULTS = re.compile(r"illegal memory access|misaligned", re.IGNORECASE)
 _HINTS = re.compile(r"alloc|memory|primitive|mmap|thread", re.IGNORECASE)
 
 
-def status_of(error: BaseException) -> tuple[Status, str]:
-    """The status and the reason for an exception that ended a case."""
-    text = f"{type(error).__name__}: {str(error).strip()}".removesuffix(": ")
-    place = place_of(error)
-    if isinstance(error, WrongResultError):
-        return "wrong-result", str(error)
-    if isinstance(error, DoesNotFitError):
-        return "skipped", str(error)
-    if isinstance(error, UnsupportedError | DeviceError):
-        return "unsupported", str(error)
-    if isinstance(error, TorchmarkError):
-        return "crashed", str(error)
+class Failure(NamedTuple):
+    """How a case ended without a figure. The reason may be shared; the detail is what others said, and stays here."""
+
+    status: Status
+    reason: str
+    detail: str | None = None
+
+
+def failure_of(error: BaseException, phase: str) -> Failure:
+    """What an exception that ended a case means: in torchmark's own words, with its message apart from them."""
+    status = _status_of(error)
+    if isinstance(error, TorchmarkError) and error.shareable and _is_raised_here(error):
+        return Failure(status, error.shared_text, _short(error.detail))
+    return Failure(status, _own_words(error, status, phase), _detail_of(error))
+
+
+def _status_of(error: BaseException) -> Status:
+    for kind, status in _STATUSES.items():
+        if isinstance(error, kind):
+            return status
+    text = f"{type(error).__name__}: {error}"
     # By name, so that a worker without torch can tell too.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or OUT_OF_MEMORY.search(text):
-        return "oom", _first_line(text, place)
-    if isinstance(error, NotImplementedError) or UNSUPPORTED.search(text):
-        return "unsupported", _first_line(text, place)
-    return "crashed", _first_line(text, place)
+        return "oom"
+    return "unsupported" if isinstance(error, NotImplementedError) or UNSUPPORTED.search(text) else "crashed"
 
 
-def _first_line(text: str, place: str) -> str:
-    """After the line of the user's own file that it came from, if it did.
+def _own_words(error: BaseException, status: Status, phase: str) -> str:
+    """As in `out of memory: RuntimeError during first step (my_model.py, line 12)`."""
+    place = place_of(error, named=True)
+    # What a file of the user's raised is behind the error that says so.
+    name = type_name(error.__cause__ if isinstance(error, TorchmarkError) and error.__cause__ else error)
+    meaning = {"oom": "out of memory: ", "unsupported": f"{_missing(str(error))}: "}.get(status, "")
+    return f"{meaning}{name} during {phase}{f' ({place})' if place else ''}"
 
-    Whole, with paths and all: what is private in it is taken out, and the rest made short, where it is stored.
-    """
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
-    first = " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:LONGEST_REASON]  # the cause may come after a colon
-    return f"{place}: {first}" if place else first
+
+def _missing(text: str) -> str:
+    """What is not supported. Names are taken from a message only where torch itself knows them."""
+    if found := re.search(r"not implemented for '(\w+)'", text):
+        dtype = _DTYPES.get(found[1])
+        return f"an operator is not implemented for {dtype}" if dtype else "an operator is not implemented"
+    if (found := re.search(r"aten::(\w+)", text)) and _is_operator(found[1]):
+        return f"{found[0]} is not implemented"
+    if "no kernel image" in text:
+        return "this torch has no kernels for this device"
+    return "torch.compile needs a C++ compiler" if "C++ compiler" in text else "not supported here"
+
+
+def _is_operator(name: str) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch.ops.aten, name)
+
+
+def _detail_of(error: BaseException) -> str | None:
+    """The first line of the message. The type and the line of the file come first where the reason lacks them."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    message = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])  # the cause may come after a colon
+    place, name = place_of(error), type(error).__name__
+    parts = [place if place != place_of(error, named=True) else "", name if name != type_name(error) else "", message]
+    return _short(": ".join(filter(None, parts)))
+
+
+def _short(text: str) -> str | None:
+    return (text if len(text) <= LONGEST_DETAIL else f"{text[: LONGEST_DETAIL - 1]}…") or None
+
+
+def type_name(error: BaseException | None) -> str:
+    """The name of the exception's class, or of its nearest base class that a known library defines: names of classes
+    in a user's own code are not shared."""
+    return next(kind.__name__ for kind in type(error).__mro__ if _is_known(kind))
+
+
+def _is_known(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    is_there = kind.__module__.partition(".")[0] in _LIBRARIES and getattr(module, kind.__name__, None) is kind
+    return is_there and not is_own_file(getattr(module, "__file__", None) or "")
+
+
+def _is_raised_here(error: BaseException) -> bool:
+    """Whether torchmark's own code raised it: plug-ins and models can raise the same errors with any text."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return not frames or Path(frames[-1][0].f_code.co_filename).is_relative_to(_OURS)
 
 
 def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: str = _WORKER) -> tuple[Status, str]:
@@ -81,9 +161,9 @@ def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: st
 def may_be_memory(result: Result) -> bool:
     """Whether a case that crashed may have been refused memory by somebody who does not say so: a worker that died, or
     a library whose words are about such things. An error of the model itself is none."""
-    reason = re.sub(r"^\S+, line \d+: ", "", result.reason or "")  # the name of a file is no hint
-    died = re.match(rf"{_WORKER} (was ended|exited|stopped)", reason)
-    return result.status == "crashed" and bool(died or (_HINTS.search(reason) and not _FAULTS.search(reason)))
+    died = re.match(rf"{_WORKER} (was ended|exited|stopped)", result.reason or "")
+    said = re.sub(r"^\S+, line \d+: ", "", result.detail or "")  # the name of a file is no hint
+    return result.status == "crashed" and bool(died or (_HINTS.search(said) and not _FAULTS.search(said)))
 
 
 def signal_name(number: int) -> str:

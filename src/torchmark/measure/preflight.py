@@ -73,5 +73,5 @@ def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surv
     if isinstance(ended.answer, Surveyed):
         return ended.answer
     if isinstance(ended.answer, Refused):
-        raise DeviceError(ended.answer.cause, ended.answer.cure)
+        raise DeviceError(ended.answer.cause, ended.answer.cure, ended.answer.detail)
     raise DeviceError(f"the machine could not be looked at: {ended.reason}", "See what `torchmark devices` says")

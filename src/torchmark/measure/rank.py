@@ -19,7 +19,7 @@ from torchmark.measure.channel import connect
 from torchmark.measure.conduct import Conductor, Member
 from torchmark.measure.lifeline import ask_for_death_signal, end_with
 from torchmark.measure.messages import Failed, Joined, Measured, Message, TakePart, decode_part, encode
-from torchmark.measure.outcomes import status_of
+from torchmark.measure.outcomes import failure_of
 from torchmark.measure.process import limit_memory, prepare_torch
 from torchmark.measure.worker import log_traceback, measure, setting_of
 from torchmark.meters.pauses import count_stops
@@ -43,7 +43,7 @@ def main() -> None:
     except BaseException as error:
         log_traceback()
         with contextlib.suppress(OSError):
-            worker.send_bytes(encode(Failed(rank, *status_of(error))))
+            worker.send_bytes(encode(Failed(rank, *failure_of(error, "its part of the work"))))
         os._exit(1)  # in an orderly end this rank might wait for the others
 
 

@@ -30,9 +30,9 @@ from torchmark.measure.messages import (
     decode_from_rank,
     encode,
 )
-from torchmark.measure.outcomes import death_of, memory_kills
+from torchmark.measure.outcomes import Failure, death_of, memory_kills, type_name
 from torchmark.meters.contention import allowed_cores
-from torchmark.records import Result, Status
+from torchmark.records import Result
 from torchmark.workloads import find_workload
 
 MONITOR_S = 0.1
@@ -64,10 +64,10 @@ def measure_ranks(job: MeasureJob, say: Say) -> Result:
     if answer is not None and answer.status == "ok":
         return answer
     if codes or hub.failed:
-        status, reason = root_cause(codes, hub.failed, hub.phase, memory_kills() > kills)
+        failure = root_cause(codes, hub.failed, hub.phase, memory_kills() > kills)
     else:
-        status, reason = "crashed", trouble or "the ranks ended without a result"
-    return replace(answer or blank(job), status=status, reason=reason)
+        failure = Failure("crashed", trouble or "the ranks ended without a result")
+    return replace(answer or blank(job), **failure._asdict())
 
 
 def threads_per_rank(given: int | None, per_node: int) -> int:
@@ -87,26 +87,29 @@ def blank(job: MeasureJob) -> Result:
     )
 
 
-def root_cause(
-    codes: Mapping[int, int], failed: Sequence[Failed], phase: str, killed_for_memory: bool
-) -> tuple[Status, str]:
+def root_cause(codes: Mapping[int, int], failed: Sequence[Failed], phase: str, killed_for_memory: bool) -> Failure:
     """Which rank was the first to go, and how: where one goes, all others are ended or complain about it."""
     told = {each.rank for each in failed}
     ended = [rank for rank, code in codes.items() if code < 0 and -code not in (signal.SIGTERM, signal.SIGABRT)]
     aborted = [rank for rank, code in codes.items() if -code == signal.SIGABRT]
     silent = [rank for rank, code in codes.items() if code > 0 and rank not in told]
-    by_itself = [each for each in failed if not PEER_LOST.search(each.reason)]
+    by_itself = [each for each in failed if not PEER_LOST.search(f"{each.reason} {each.detail}")]
     if ended or (not by_itself and (aborted or silent)):
         rank = (ended or aborted or silent)[0]
-        return death_of(codes[rank], killed_for_memory, phase, f"rank {rank}")
+        return Failure(*death_of(codes[rank], killed_for_memory, phase, f"rank {rank}"))
     if by_itself:
         first = by_itself[0]
         named = first.reason if first.status in ("skipped", "unsupported") else f"rank {first.rank}: {first.reason}"
-        return first.status, named
-    if failed:  # in words of our own: the library's would tell addresses
-        return "crashed", f"rank {failed[0].rank} lost its connection to the others during {phase}"
+        return Failure(first.status, named, first.detail)
+    if failed:
+        lost = f"rank {failed[0].rank} lost its connection to the others during {phase}"
+        return Failure("crashed", lost, failed[0].detail)
     rank, code = next(iter(codes.items()), (0, None))
-    return death_of(code, killed_for_memory, phase, f"rank {rank}")
+    return Failure(*death_of(code, killed_for_memory, phase, f"rank {rank}"))
+
+
+def _failed(result: Result) -> Failed:
+    return Failed(0, result.status, result.reason or "", result.detail)
 
 
 class Hub:
@@ -166,7 +169,7 @@ class Hub:
             elif isinstance(message, Measured):
                 self.answer = message.result
                 if message.result.status != "ok":
-                    self.failed.append(Failed(0, message.result.status, message.result.reason or ""))
+                    self.failed.append(_failed(message.result))
             else:
                 self.phase = message.name if isinstance(message, Phase) else self.phase
                 self._say(message)
@@ -198,7 +201,7 @@ def _launch(job: MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int, int], s
             return {rank: failure.exitcode for rank, failure in error.failures.items()}, ""
         except (RendezvousError, RuntimeError, ValueError, OSError) as error:
             if hub.joined.is_set() or job.rendezvous is None or time.monotonic() > end:
-                return {}, _nobody_came(job, type(error).__name__)  # what it says would tell addresses
+                return {}, _nobody_came(job, type_name(error))  # its message has addresses
             time.sleep(RETRY_S)  # the meeting place of the case before may be just about to close
             continue
         return {}, ""

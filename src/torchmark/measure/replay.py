@@ -20,10 +20,10 @@ from torchmark.analyze.pauses import was_paused
 from torchmark.analyze.verdict import contention_of, taken_by_others
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
+from torchmark.local_log import open_log, redirect_output
 from torchmark.measure.lifeline import end_with, lead_own_group
-from torchmark.measure.log import open_log, redirect_output
 from torchmark.measure.messages import Measured, Message, Phase, Replayed, encode
-from torchmark.measure.outcomes import status_of
+from torchmark.measure.outcomes import failure_of
 from torchmark.measure.procedures import make_procedure
 from torchmark.measure.procedures.contract import Played, Procedure, Task
 from torchmark.measure.process import limit_memory, prepare_torch
@@ -84,8 +84,7 @@ def replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: boo
         return Result(**common, **_replay(procedure, task, time_left_s, take_apart, say), status="ok")
     except Exception as error:
         traceback.print_exc()
-        status, reason = status_of(error)
-        return Result(**common, status=status, reason=reason)
+        return Result(**common, **failure_of(error, "replay")._asdict())
 
 
 def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bool, say: Say) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from torchmark.analyze.series import Reading, read_series
 from torchmark.analyze.statistics import Series, rank_difference
-from torchmark.errors import TorchmarkError
+from torchmark.errors import CaseError
 from torchmark.records import Block, Conditions, Estimand
 
 MIN_BLOCK_S = 10e-6  # below this the clock's own cost and grain show in a sample
@@ -64,7 +64,7 @@ def as_block(seen: Block | float) -> Block:
     """What a timer gave, as a block; a timer that gives no time would never let the budget run out."""
     block = seen if isinstance(seen, Block) else Block(float(seen))
     if not math.isfinite(block.total_s):
-        raise TorchmarkError(f"the timer says that a block took {block.total_s} s", "Time it with a clock that counts")
+        raise CaseError(f"the timer says that a block took {block.total_s} s", "Time it with a clock that counts")
     return block
 
 
@@ -106,7 +106,7 @@ class Samples:
     def add(self, *seconds: float) -> None:
         for each in seconds[: len(self._seconds) - self.count]:
             if not math.isfinite(each):
-                raise TorchmarkError(f"the timer says that a step took {each} s", "Time it with a clock that counts")
+                raise CaseError(f"the timer says that a step took {each} s", "Time it with a clock that counts")
             # A sync that was cheaper than calibrated must not make a time that has no logarithm.
             self._seconds[self.count] = max(each, 1e-12)
             self.count += 1

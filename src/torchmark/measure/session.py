@@ -159,7 +159,7 @@ class Session:
         self._deadline = time.monotonic() + self._plan.timeout_s
         job = replace(self._job(case, 0, self._plan.budget_s), watch=True)
         result = result_of(case, self._launcher_of(case).run(job, self._plan.timeout_s, self._listen))
-        raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}")
+        raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}", detail=result.detail or "")
 
     def _measure_first(self, case: Case) -> Iterator[Event]:
         """The first process of a case, unless there is no room or no time for it."""

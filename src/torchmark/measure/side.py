@@ -36,7 +36,7 @@ from torchmark.measure.messages import (
     decode_order,
     encode,
 )
-from torchmark.measure.outcomes import status_of
+from torchmark.measure.outcomes import failure_of
 from torchmark.measure.power import complete_power
 from torchmark.measure.process import limit_memory, note_plugin, prepare_torch
 from torchmark.measure.team import ALONE
@@ -102,10 +102,9 @@ def _measure(job: MeasureJob, orders: Orders, say: Say) -> Result:
     try:
         found = _take_part(job, orders, say, phases)
     except Exception as error:
-        status, reason = status_of(error)
         if not isinstance(error, TorchmarkError):  # ours say all there is to say
             traceback.print_exc()
-        return Result(**common, status=status, reason=reason)
+        return Result(**common, **failure_of(error, phases.current)._asdict())
     phases.enter("")
     return Result(**common, **found, status="ok", phases_s=phases.seconds)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.summary import Observations, summarise
 from torchmark.devices.contract import Device
-from torchmark.errors import TorchmarkError
+from torchmark.errors import CaseError
 from torchmark.measure.engine import Beside, per_step
 from torchmark.measure.sampling import Samples, Settings, StopRule, block_size_for, choose_block_size
 from torchmark.measure.timing import PAUSED, Unpaused, with_probe, with_waits
@@ -64,7 +64,7 @@ class Turns:
     def take(self, seconds: float, block_size: int) -> float:
         """One turn: the median of its steps, of which there is one at least."""
         if len(self._spans) >= self._most:
-            raise TorchmarkError(f"a side has at most {self._most} turns", "Ask for fewer")
+            raise CaseError(f"a side has at most {self._most} turns", "Ask for fewer")
         self.warm_up(WARM_S, block_size)
         first, most = self._samples.count, self._settings.max_samples // self._most
         before = self._conditions()

@@ -17,10 +17,10 @@ from torchmark.analyze.sustain import sustained_of
 from torchmark.devices import diagnose, find_devices, open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import DoesNotFitError, TorchmarkError
+from torchmark.local_log import open_log, redirect_output
 from torchmark.measure.cases import full_params
 from torchmark.measure.jobs import measure_job, run_whole
 from torchmark.measure.lifeline import end_with, lead_own_group
-from torchmark.measure.log import open_log, redirect_output
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.messages import (
     START,
@@ -36,7 +36,7 @@ from torchmark.measure.messages import (
     encode,
 )
 from torchmark.measure.operators import LONGEST_S, count_operators, watch_fallback
-from torchmark.measure.outcomes import status_of
+from torchmark.measure.outcomes import failure_of
 from torchmark.measure.power import complete_power
 from torchmark.measure.process import limit_memory, note_plugin, preheat, prepare_torch
 from torchmark.measure.sampling import FEWEST_SAMPLES, Progress, Settings, choose_block_size
@@ -100,8 +100,8 @@ def survey(job: SurveyJob) -> Message:
             infos.append(open_device(name).info())
         except TorchmarkError as error:
             if job.devices is not None:
-                return Refused(error.cause, error.cure)
-            cautions.append(Caution("device-broken", error.cause, error.cure))
+                return Refused(error.cause, error.cure, error.detail)
+            cautions.append(Caution("device-broken", ": ".join(filter(None, (error.cause, error.detail))), error.cure))
     return Surveyed(describe_machine(infos), tuple(cautions))
 
 
@@ -136,7 +136,7 @@ def measure(job: MeasureJob, say: Say, team: Team = ALONE) -> Result:
     try:
         workload, params = find_workload(job.case.workload), full_params(job.case)
     except TorchmarkError as error:  # a file of the user's may have changed or gone meanwhile
-        return Result(case=job.case, status="crashed", reason=str(error))
+        return Result(case=job.case, **failure_of(error, phases.current)._asdict())
     common: dict[str, Any] = {
         "case": job.case,
         "version": workload.version,
@@ -147,12 +147,10 @@ def measure(job: MeasureJob, say: Say, team: Team = ALONE) -> Result:
     try:
         found = _measure(job, workload, params, phases, say, team)
     except Exception as error:
-        status, reason = status_of(error)
+        failure = failure_of(error, phases.current)
         log_traceback()
-        if status in ("crashed", "oom"):
-            reason = f"{reason} (during {phases.current})"
         phases.enter("")
-        return Result(**common, status=status, reason=reason, phases_s=phases.seconds)
+        return Result(**common, **failure._asdict(), phases_s=phases.seconds)
     phases.enter("")
     return Result(**common, **found, status="ok", phases_s=phases.seconds)
 
@@ -349,7 +347,7 @@ def watch(device: Device, step: Step, say: Say) -> None:
 
 
 def log_traceback() -> None:
-    """For the local log; the result keeps one line of it."""
+    """For the local log."""
     import traceback
 
     with contextlib.suppress(OSError):  # a log that cannot be written must not hide what went wrong

@@ -80,4 +80,4 @@ def open_nvml(index: int) -> VitalsMeter:
         known_as = torch.cuda.get_device_properties(index).uuid
         return Nvml(pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{known_as}"))
     except (pynvml.NVMLError, AttributeError) as error:  # an older torch does not tell which GPU it means
-        return Silent(f"NVML refuses: {error}")
+        return Silent(f"NVML refuses ({type(error).__name__})")

@@ -59,6 +59,8 @@ def _result(result: Result, prices: Prices | None) -> list[RenderableType]:
 
 def _rows(result: Result) -> Iterator[Row]:
     yield "status", result.status + (f": {shorten(result.reason)}" if result.reason else "")
+    if result.detail:
+        yield "", result.detail
     if result.estimate:
         yield from _published_rows(result) if figures.is_published(result) else _estimate_rows(result.estimate)
     grade = grade_of(result)

@@ -15,7 +15,7 @@ from torchmark.records import NO_ROOM, Case, Run
 from torchmark.report import FORMATS, csv, json, markdown, units
 from torchmark.report.console import draw, quiet_table, section
 from torchmark.report.headings import longer, machine_line
-from torchmark.report.text import clean_run, clean_values, shorten
+from torchmark.report.text import clean_run, clean_values
 
 VARYING = 1.02  # times the least peak of a size: what differs by more is worth a word
 _BAR = 24
@@ -201,7 +201,7 @@ def _failures(fitted: Fitted) -> list[tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for probe in fitted.probes:
         if not probe.fits and probe.result.status not in found:
-            text = f"{fitted.parameter} {probe.size}\n{shorten(probe.result.reason or 'no reason was given')}"
+            text = f"{fitted.parameter} {probe.size}\n{probe.result.explanation}"
             found[probe.result.status] = (probe.result.status, text)
     return list(found.values())
 

@@ -42,9 +42,8 @@ _CSV_COLUMNS = (
 
 
 class Source(Struct, frozen=True):
-    """Where a leaderboard comes from: how much was read, and what could not be."""
+    """What a leaderboard is made of: how much was read, and what could not be. The folder is not shared."""
 
-    folder: str
     files: int
     results: int
     problems: tuple[str, ...] = ()
@@ -153,7 +152,6 @@ def _page(boards: Sequence[Board], source: Source, version: str, overall: Overal
         "Leaderboard",
         sections,
         version=version,
-        kicker=source.folder,
         facts=facts,
         footer=(f"Made by torchmark {version}.",),
     )

@@ -95,7 +95,7 @@ def _arithmetic(results: Sequence[Result], known: DeviceCeilings, name: str) -> 
     own = [each for each in results if each.case.workload == "matmul" and arithmetic(each.case) == name]
     ceiling = known.flops.get(name)
     if ceiling is None:
-        return "arithmetic", name, own[0].status, shorten(own[0].reason or "", 200)
+        return "arithmetic", name, own[0].status, shorten(own[0].explanation, 200)
     skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
     limited = next((each.settings.get("onednn_max_isa") for each in own if each.case.text == ceiling.case), None)
     said = [f"a product of {_size(ceiling.case)}" + (f" with {limited} instructions" if limited else "")]
@@ -119,7 +119,7 @@ def _memory(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
         kind, about = str(result.params.get("kind", result.case.params.get("kind", "triad"))), ""
         figure = units.bandwidth(figures.step_bandwidth(result)) if result.status == "ok" else result.status
         if result.status != "ok":
-            about = shorten(result.reason or "", 200)
+            about = shorten(result.explanation, 200)
         elif kind == "update":
             smaller = sorted(known.paths.get(MEMORY, ()), key=lambda point: point.bytes)[:-1]
             about = _by_size(smaller)
@@ -148,7 +148,7 @@ def _exchange(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]
             continue
         which = f"{result.case.workers} workers"
         if result.status != "ok":
-            yield "all-reduce", which, result.status, shorten(result.reason or "", 200)
+            yield "all-reduce", which, result.status, shorten(result.explanation, 200)
             continue
         points = known.paths.get(EXCHANGE, ())
         yield "all-reduce", which, units.bandwidth(figures.step_bandwidth(result)), _by_size(points[:-1])

@@ -17,6 +17,7 @@ from torchmark.report import csv, figures, json, markdown, units
 from torchmark.report.console import draw, quiet_table
 from torchmark.report.headings import machine_line
 from torchmark.report.text import clean_values
+from torchmark.settings import told_of
 
 _FIGURES = ("", "per step", "±", "rate", "first step", "memory")
 _COLUMNS = (
@@ -42,7 +43,8 @@ _TOLD = ("contended", "throttled", "slowing", "paging", "oversubscribed")
 
 
 def render_live(found: LiveComparison, format: str = "table", width: int = 80, color: bool = False) -> str:  # noqa: A002
-    """The comparison in one of the formats; what processes printed is made safe first."""
+    """The comparison in one of the formats; what processes printed is made safe first, and is only in the table."""
+    found = found if format == "table" else msgspec.structs.replace(found, a=_shared(found.a), b=_shared(found.b))
     found = msgspec.convert(clean_values(msgspec.to_builtins(found)), LiveComparison)
     match format:
         case "md":
@@ -54,6 +56,13 @@ def render_live(found: LiveComparison, format: str = "table", width: int = 80, c
         case "jsonl":
             return json.lines([found])
     return _table(found, width, color)
+
+
+def _shared(side: LiveSide) -> LiveSide:
+    """Without paths, messages of other programs, and values of the environment that could be anything."""
+    environment = {name: str(told_of(name, value)) for name, value in side.environment.items()}
+    result = msgspec.structs.replace(side.result, detail=None)
+    return msgspec.structs.replace(side, result=result, python="", environment=environment, last_words=())
 
 
 def so_far(interval: Interval | None) -> str:
@@ -168,7 +177,7 @@ def _table(found: LiveComparison, width: int, color: bool) -> str:
     elif found.ratios:
         parts.append(Text(f"\n{_NOTHING_DIFFERS}", style="dim"))
     for name, result, words in _failures(found):
-        parts += [Text(f"\n{name} {result.status}", style="red"), _indented(result.reason or "no reason was given")]
+        parts += [Text(f"\n{name} {result.status}", style="red"), _indented(result.explanation)]
         parts += [_indented("\n".join(words), "dim")] if words else []
     told = _cautions(found)
     if told:

@@ -209,8 +209,8 @@ def _failures(run: Run) -> list[RenderableType]:
     """What failed for the same reason stands together."""
     names = names_of(run.results)
     alike: dict[tuple[str, str], list[str]] = {}
-    for result, reason in figures.failures(run):
-        alike.setdefault((result.status, shorten(reason)), []).append(names.of(result))
+    for result, _ in figures.failures(run):
+        alike.setdefault((result.status, result.explanation), []).append(names.of(result))
     rows = [(status, f"{', '.join(names)}\n{reason}") for (status, reason), names in alike.items()]
     return section("Without a figure", rows)
 

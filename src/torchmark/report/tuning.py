@@ -23,7 +23,7 @@ from torchmark.report.console import draw, fold_case, section
 from torchmark.report.headings import longer, machine_line
 from torchmark.report.snippet import snippet
 from torchmark.report.terminal import pasting
-from torchmark.report.text import Drawn, clean, clean_run, clean_values, shorten
+from torchmark.report.text import Drawn, clean, clean_run, clean_values
 
 _TITLES = ("settings", "per step", "rate", "as fast", "")
 _CSV = (
@@ -228,10 +228,7 @@ def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
 
 def _failures(tuned: Tuned) -> list[tuple[str, str]]:
     failed = [result for result in tuned.results if result.status != "ok"]
-    return [
-        (result.status, f"{name_of(result.case, tuned.default)}\n{shorten(result.reason or 'no reason was given')}")
-        for result in failed
-    ]
+    return [(result.status, f"{name_of(result.case, tuned.default)}\n{result.explanation}") for result in failed]
 
 
 def _markdown(run: Run, tuned: Tuned) -> str:

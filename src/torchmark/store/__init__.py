@@ -1,5 +1,6 @@
 """Run files: append, load, find, examine, export; and the lock that keeps two runs apart."""
 
+from torchmark.local_log import log_path
 from torchmark.store.examination import Account, HeaderLine, Sealed, examine
 from torchmark.store.export import shareable_lines, write_export
 from torchmark.store.limits import find_limits, keep_limits
@@ -32,6 +33,7 @@ __all__ = [
     "load",
     "load_runs",
     "load_samples",
+    "log_path",
     "machine_lock",
     "new_header",
     "new_path",

@@ -118,7 +118,7 @@ class _Version(Struct):
 
 
 def encode_line(line: Line) -> bytes:
-    """One line, newline included: nothing private in it, and nothing that no reader could take back."""
+    """One line, newline included: only what may be shared, and nothing that no reader could take back."""
     plain: Any = line if isinstance(line, Samples) else shareable(msgspec.to_builtins(line))
     odd = _odd_number(plain)
     if odd:
@@ -142,7 +142,7 @@ def is_samples(raw: bytes) -> bool:
 def decode_line(raw: bytes, schema: int, path: Path, number: int) -> Line:
     """One line as a record, upgraded where it was written by an earlier version; every fault is a StoreError."""
     try:
-        if schema == SCHEMA_VERSION:
+        if schema == SCHEMA_VERSION or (schema == 1 and is_samples(raw)):  # those are as they were, and long
             return _DECODER.decode(raw)
         upgraded: Line = msgspec.convert(upgrade_line(msgspec.json.decode(raw), schema), Line)
         return upgraded

@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 
 from torchmark.errors import StoreError, UsageError
 from torchmark.records import MOST_CASES, Estimate, Result, Run, RunHeader, parse_case
+from torchmark.store.details import with_details
 from torchmark.store.lines import (
     FILE_BYTES,
     HEADER_BYTES,
@@ -111,9 +112,9 @@ class _Story:
             self.done.setdefault(text, set()).add(process)
 
 
-def load(path: str | Path, samples: bool = False, content: bytes | None = None) -> Run:
+def load(path: str | Path, samples: bool = False, content: bytes | None = None, local: bool = False) -> Run:
     """The run in a file, or in the `content` that belongs into that file. The raw samples, most of its bytes, are left
-    out unless asked for."""
+    out unless asked for. So are, unless `local`, messages of other programs about failures: they are not shared."""
     path = Path(path)
     story = _read(path, samples, content)
     assert story.header is not None
@@ -121,7 +122,9 @@ def load(path: str | Path, samples: bool = False, content: bytes | None = None) 
     results = [_result(story, text, path) for text in texts if text in story.finished or text in story.began]
     if samples:
         results = [_with_samples(result, story.settled.get(result.case.text, {})) for result in results]
-    return Run(
+    if not local:
+        results = [replace(result, detail=None) if result.detail else result for result in results]
+    run = Run(
         header=story.header,
         results=tuple(results),
         process_spread=story.spread,
@@ -129,6 +132,7 @@ def load(path: str | Path, samples: bool = False, content: bytes | None = None) 
         **story.concluded,
         ended=story.ended,
     )
+    return with_details(run, path) if local else run
 
 
 def load_samples(path: str | Path) -> dict[str, ProcessSamples]:

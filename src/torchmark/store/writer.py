@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION, Conclusion, Result, Run, RunHeader
+from torchmark.store.details import keep_detail
 from torchmark.store.files import explained, make_folder, sync_folder, write_all
 from torchmark.store.lines import (
     Checksum,
@@ -51,6 +52,7 @@ class RunWriter:
         self._descriptor = descriptor
         self._content = bytearray(content)  # that the file has, or should have
         self._stamp = os.fstat(descriptor).st_mtime_ns  # of this writer's last change
+        self._details: set[str] = set()  # that are in the log
         self._sealed = True  # nothing was written since the last checksum, if there is one
 
     @classmethod
@@ -113,6 +115,11 @@ class RunWriter:
         """The run as it was written, whatever has become of the file."""
         return load(self.path, content=bytes(self._content))
 
+    @property
+    def local_run(self) -> Run:
+        """The same with the messages behind failures, to be shown on this terminal and nowhere else."""
+        return load(self.path, content=bytes(self._content), local=True)
+
     def started(self, case: str, process: int = 0) -> None:
         """A fresh process is about to measure the case."""
         self._write(Started(case, process))
@@ -126,6 +133,9 @@ class RunWriter:
         estimate = result.estimate and replace(result.estimate, samples_s=())
         processes = tuple(replace(process, samples_s=()) for process in result.processes)
         self._write(Finished(replace(result, estimate=estimate, processes=processes)))
+        if result.detail and result.detail not in self._details:
+            self._details.add(result.detail)
+            keep_detail(self.path, result.case.text, result.detail)
 
     def spread(self, process_spread: float) -> None:
         """How far fresh processes of this machine differ."""

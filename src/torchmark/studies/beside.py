@@ -125,7 +125,7 @@ class _View:
             return replace(about, reason="not replayed")
         about = replace(about, status=result.status)
         if result.status != "ok" or result.estimate is None:
-            return replace(about, reason=result.reason or result.status)
+            return replace(about, reason=result.explanation)
         step_s, job = result.estimate.center_s, result.job
         steady = self._results.get(steady_case(case).text)
         return replace(

@@ -163,9 +163,15 @@ class Search:
     def _search(self, arena: Arena) -> None:
         default, axes = self._request.case, self._request.axes
         if not self._enter(arena, default):
+            if default.text not in arena.results:
+                raise NothingMeasuredError(
+                    f"the budget was spent before {default.text} was measured", "Give it more time with --budget"
+                )
             failed = arena.results[default.text][-1]
             raise NothingMeasuredError(
-                f"{default.text} itself ended as {failed.status}: {failed.reason}", "Choose a case that runs here"
+                f"{default.text} itself ended as {failed.status}: {failed.reason}",
+                "Choose a case that runs here",
+                failed.detail or "",
             )
         self._heat(arena, default, combinations(default, axes, NUMBERS))
         plain, modes = self._best_of_each(self._rounds) or [default], axes.get("compile", ())
@@ -245,7 +251,7 @@ class Search:
         if arena.enter(case, until=self._began + (1 + SEARCH_SHARE) / 2 * self._request.budget_s):
             return True
         failed = arena.results[case.text][-1]
-        self._tell(News(case, "failed", reason=f"{failed.status}: {failed.reason}"))
+        self._tell(News(case, "failed", reason=": ".join(filter(None, (failed.status, failed.reason, failed.detail)))))
         inside = {self._cases[name].dtype for name in arena.inside(list(self._cases))}
         if case.dtype not in (self._request.case.dtype, *inside) and case.compile == "off":
             self._refused.add(case.dtype)

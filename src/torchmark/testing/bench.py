@@ -68,10 +68,10 @@ class Bench:
 
 
 def _named(node: str) -> tuple[str, str]:
-    """The file and the test inside it, by which a result is found again: classes and folders tell equal names apart."""
+    """The file and the test inside it, by which a result is found again. Folders are left out: results are shared."""
     file, _, inside = node.partition("::")
     path, bracket, values = inside.partition("[")
-    return file.replace("/", "."), path.replace("::", ".") + bracket + values
+    return file.rpartition("/")[2], path.replace("::", ".") + bracket + values
 
 
 def _word(text: str) -> str:

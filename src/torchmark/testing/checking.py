@@ -8,7 +8,7 @@ from typing import Any
 
 from torchmark.errors import UnsupportedError
 from torchmark.measure.check import check_step
-from torchmark.measure.outcomes import status_of
+from torchmark.measure.outcomes import failure_of
 from torchmark.measure.parameters import read_params
 from torchmark.records import NumericCheck
 from torchmark.workloads import find_workload
@@ -31,6 +31,7 @@ def check_file(path: Path, params: Mapping[str, Any]) -> dict[str, NumericCheck 
                 step.run()
                 found[f"{mode} {dtype}"] = check_step(step, dtype)
             except Exception as error:
-                status, reason = status_of(error)
-                raise UnsupportedError(f"{workload.name} in {mode} with {dtype} is {status}: {reason}") from error
+                failure = failure_of(error, "check")
+                cause = f"{workload.name} in {mode} with {dtype} is {failure.status}: {failure.reason}"
+                raise UnsupportedError(cause, detail=failure.detail or "") from error
     return found

@@ -96,6 +96,4 @@ def _lock(host: torch.Tensor) -> torch.Tensor:
     try:
         return host.pin_memory()
     except (RuntimeError, NotImplementedError) as error:
-        raise UnsupportedError(
-            f"the host's memory cannot be pinned here ({str(error).splitlines()[0]})", "Use pinned=off"
-        ) from error
+        raise UnsupportedError("the host's memory cannot be pinned here", "Use pinned=off", str(error)) from error

@@ -129,7 +129,7 @@ def test_other_files_are_refused(write: Callable[[object], str], config: object,
 
 
 def test_what_cannot_be_built_says_why(write: Callable[[object], str]) -> None:
-    with pytest.raises(UnsupportedError, match="knows no no-such-model"):
+    with pytest.raises(UnsupportedError, match="does not know this model type: no-such-model"):
         prepare(write({"model_type": "no-such-model"}), "infer")
     with pytest.raises(UnsupportedError, match="has no head for image-classification"):
         prepare(write(BERT), "infer", task="image-classification")

@@ -13,7 +13,7 @@ from torchmark import workloads
 from torchmark.errors import TorchmarkError, UsageError
 from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.check import check_step
-from torchmark.measure.outcomes import status_of
+from torchmark.measure.outcomes import failure_of
 from torchmark.measure.parameters import list_parameters
 from torchmark.workloads.contract import Setting, Step
 from torchmark.workloads.own.files import known_files, serve_knowing
@@ -164,15 +164,23 @@ def test_what_a_function_must_return_is_told(
     assert words in str(caught.value)
 
 
-def test_an_error_in_the_users_code_is_told_with_the_users_line(prepare: Prepare, models: Path, tmp_path: Path) -> None:
+def test_an_error_in_the_users_code_is_told_with_the_users_line(prepare: Prepare, models: Path) -> None:
     step = prepare(f"{models}:wrong")
     with pytest.raises(RuntimeError) as caught:
         step.run()
-    status, reason = status_of(caught.value)
     line = 1 + MODELS[: MODELS.index("rows = torch.relu(layer(rows))")].count("\n")
-    assert (status, reason.partition(": ")[0]) == ("crashed", f"some.py, line {line}")
-    assert str(tmp_path) not in reason
-    assert status_of(ValueError("ours"))[1] == "ValueError: ours"
+    assert failure_of(caught.value, "steps").reason == f"RuntimeError during steps (some.py, line {line})"
+    assert failure_of(ValueError("ours"), "steps").reason == "ValueError during steps"
+
+
+def test_names_in_other_files_of_the_user_are_not_shared(prepare: Prepare, tmp_path: Path) -> None:
+    (tmp_path / "bigbank.py").write_text("class MergerError(KeyError): pass\ndef fail(): raise MergerError('x')")
+    (tmp_path / "plain.py").write_text("import bigbank\ndef build():\n    bigbank.fail()")
+    with pytest.raises(KeyError) as caught:
+        prepare(f"{tmp_path / 'plain.py'}:build")
+    failure = failure_of(caught.value, "build")
+    assert failure.reason == "KeyError during build (plain.py, line 3)"
+    assert failure.detail == "bigbank.py, line 2: MergerError: 'x'"
 
 
 def test_a_file_inside_a_package_may_import_its_neighbours(prepare: Prepare, tmp_path: Path) -> None:

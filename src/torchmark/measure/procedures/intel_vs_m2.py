@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from torchmark.analyze.extrapolation import later_step
 from torchmark.analyze.laps import Laps
 from torchmark.devices.contract import Device
-from torchmark.errors import DoesNotFitError, TorchmarkError
+from torchmark.errors import CaseError, DoesNotFitError
 from torchmark.measure.procedures.contract import Played, Procedure, Task
 from torchmark.measure.ranks import threads_per_rank
 from torchmark.measure.stopwatch import Stopwatch
@@ -72,12 +72,12 @@ def _run_script(task: Task, time_left_s: float, environment: os._Environ[str] | 
     seconds = time.perf_counter() - started
     lines = done.stdout.splitlines()
     if not lines:
-        raise TorchmarkError(f"the script ended with code {done.returncode} and said nothing", "See the log of the run")
+        raise CaseError(f"the script ended with code {done.returncode} and said nothing", "See the log of the run")
     report = msgspec.json.decode(lines[-1], type=Report)
     if report.trouble:
         raise DoesNotFitError(report.trouble)
     if done.returncode:
-        raise TorchmarkError(f"the script ended with code {done.returncode}", "See the log of the run")
+        raise CaseError(f"the script ended with code {done.returncode}", "See the log of the run")
     return _Run(seconds, report)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from torchmark.errors import UsageError
+from torchmark.errors import CaseError
 
 if TYPE_CHECKING:
     from torchmark.workloads.images import Split
@@ -83,13 +83,13 @@ def _find(folder: str, inner: Iterable[str], names: tuple[str, ...], cure: str) 
     """The file, plain or gzip, in the folder itself or where other programs put it below."""
     root = Path(folder)
     if not root.is_dir():
-        raise UsageError("what --data names is no folder", cure)
+        raise CaseError("what --data names is no folder", cure)
     for place in inner:
         for name in names:
             for path in (root / place / name, root / place / f"{name}.gz"):
                 if path.is_file():
                     return path
-    raise UsageError(f"the folder given with --data holds no file {names[0]}", cure)
+    raise CaseError(f"the folder given with --data holds no file {names[0]}", cure)
 
 
 def _read(path: Path, expected: int, least: int) -> bytes:
@@ -100,10 +100,10 @@ def _read(path: Path, expected: int, least: int) -> bytes:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(expected + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _wrong(path, f"is no whole gzip file ({error})") from error
+        raise _wrong(path, "is no whole gzip file", str(error)) from error
     except OSError as error:
         cause = f"{path.name} cannot be read ({error.strerror or type(error).__name__})"
-        raise UsageError(cause, "Make it readable, or leave --data out") from error
+        raise CaseError(cause, "Make it readable, or leave --data out") from error
     if len(content) < least:
         raise _wrong(path, f"ends after {len(content)} bytes")
     return content
@@ -122,9 +122,9 @@ def _checked_labels(labels: numpy.ndarray, path: Path) -> numpy.ndarray:
     return labels
 
 
-def _wrong(path: Path, cause: str) -> UsageError:
-    """Names the file but not the folder: what is said here is stored, and stored runs are shared."""
-    return UsageError(f"{path.name} {cause}", "Fetch it again, or leave --data out to use the stand-in")
+def _wrong(path: Path, cause: str, detail: str = "") -> CaseError:
+    """Names the file, which is one of a data set, but not the folder: the message gets into run files."""
+    return CaseError(f"{path.name} {cause}", "Fetch it again, or leave --data out to use the stand-in", detail)
 
 
 def _times(shape: tuple[int, ...]) -> str:

@@ -79,7 +79,9 @@ class ConfiguredModel(AnyModel):
 
         kind = self.config["model_type"]
         if kind not in transformers.CONFIG_MAPPING:
-            raise UnsupportedError(f"transformers {transformers.__version__} knows no {kind}", "Install a later one")
+            raise UnsupportedError(
+                f"transformers {transformers.__version__} does not know this model type", "Install a later one", kind
+            )
         fields = {name: value for name, value in self.config.items() if name not in _LEFT_OUT}
         config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
         if task == "sequence-classification" and getattr(config, "pad_token_id", None) is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from torchmark.errors import TorchmarkError, UsageError
+from torchmark.errors import CaseError, UsageError
 
 # Each file by the name that cases use, with its path and version. An environment variable, because ranks, data loaders
 # and other interpreters are started in ways of their own, and all of them inherit it.
@@ -43,7 +43,7 @@ def find_file(text: str) -> OwnFile:
     if before and before["path"] != str(file.path):
         raise UsageError(f"two files are called {file.name}", "Rename one of them, or measure them one after the other")
     if before and before["version"] != file.version:
-        raise TorchmarkError(f"{file.name} has changed since the run began", "Start the run again")
+        raise CaseError(f"{file.name} has changed since the run began", "Start the run again")
     entry = {file.name: {"path": str(file.path), "version": file.version}}
     os.environ[VARIABLE] = json.dumps(_known() | entry)
     return file

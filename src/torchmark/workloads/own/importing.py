@@ -31,26 +31,32 @@ def import_file(file: OwnFile) -> ModuleType:
         raise UsageError(f"{place}: {type(error).__name__}: {message}", "Fix it, or install what it needs") from error
 
 
-def place_of(error: BaseException) -> str:
+def place_of(error: BaseException, named: bool = False) -> str:
     """The line of the user's own code that an error came from, as in `my_model.py, line 12`; empty where none did.
 
-    The innermost one: what the line called may be deep in a library, and is not the user's.
+    The innermost one: what the line called may be deep in a library, and is not the user's. With `named`, only lines of
+    the files that were named on the command line count: the names of other files are not shared.
     """
+    is_meant = _is_named if named else is_own_file
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
         seen.add(id(following))
-        if isinstance(following, SyntaxError) and following.filename and _is_own(following.filename):
+        if isinstance(following, SyntaxError) and following.filename and is_meant(following.filename):
             return f"{Path(following.filename).name}, line {following.lineno}"
         for frame in reversed(traceback.extract_tb(following.__traceback__)):
-            if _is_own(frame.filename):
+            if is_meant(frame.filename):
                 return f"{Path(frame.filename).name}, line {frame.lineno}"
         following = following.__cause__ or following.__context__
     return ""
 
 
-def _is_own(filename: str) -> bool:
-    """One of the files, or what lies beside one and is nobody's library."""
+def _is_named(filename: str) -> bool:
+    return Path(filename) in _imported
+
+
+def is_own_file(filename: str) -> bool:
+    """One of the files, or what lies next to one and is no library."""
     path = Path(filename)
     if path in _imported:
         return True
