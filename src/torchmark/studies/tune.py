@@ -163,6 +163,8 @@ class Search:
     def _search(self, arena: Arena) -> None:
         default, axes = self._request.case, self._request.axes
         if not self._enter(arena, default):
+            if default.text not in arena.results:
+                raise NothingMeasuredError("the time was up before the default was measured", "Allow a longer --budget")
             failed = arena.results[default.text][-1]
             raise NothingMeasuredError(
                 f"{default.text} itself ended as {failed.status}: {failed.reason}", "Choose a case that runs here"
