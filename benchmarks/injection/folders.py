@@ -32,7 +32,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("run", "mlp/infer@cpu/float32+compile", "--steps", "3"),
     ("run", "mnist-ddp-mlp", "--device", "cpu", "--workers", "2", "--steps", "3"),
     ("ab", FAKE, "--env-b", "NOTHING=1", "--budget", "3s"),
-    ("tune", FAKE, "--budget", "3s"),
+    ("tune", FAKE, "--budget", "20s"),
     ("fit", "mlp", "--device", "fake", "--most", "2", "--budget", "5s"),
     ("limits", "--device", "fake", "--tiny", "--dtype", "float32"),
     ("replicate", "simple-add", "--device", "fake", "--scale", "0.01"),

@@ -268,3 +268,13 @@ def test_an_export_shows_every_byte_that_leaves(capsys, inside: Path) -> None:
 def test_an_export_overwrites_nothing(capsys) -> None:
     assert cli.main(["export", "a.jsonl", "-o", "b.jsonl"]) == 4
     assert "b.jsonl already exists" in capsys.readouterr().err
+
+
+def test_files_of_a_folder_that_cannot_be_read_are_findings(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (inside / "loop.jsonl").symlink_to("loop.jsonl")
+    (inside / "nowhere.jsonl").symlink_to("gone")
+    assert cli.main(["check", "."]) == 1
+    out = capsys.readouterr().out
+    assert "loop.jsonl: cannot read loop.jsonl: Too many levels of symbolic links" in out
+    assert "nowhere.jsonl: cannot read nowhere.jsonl: No such file or directory" in out
+    assert re.search(r"^a\.jsonl: (well-formed|consistent|corroborated)", out, re.MULTILINE)

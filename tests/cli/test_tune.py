@@ -93,3 +93,9 @@ def test_real_processes_take_turns_and_the_winner_can_be_run_again() -> None:
         assert found["tuned"]["relative"][base] == 1
     assert torchmark("check", "small").returncode == 0
     assert torchmark("run", found["tuned"]["winner"], "--dry-run").returncode == 0
+
+
+def test_a_budget_that_is_up_before_the_default_is_measured_is_one_line() -> None:
+    done = torchmark("tune", "null/infer@fake/float32", "--budget", "0.05s")
+    assert done.returncode == 3, done.stderr
+    assert "Allow a longer --budget" in done.stderr

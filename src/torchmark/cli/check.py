@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from torchmark.cli.output import emit, format_option
-from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, UsageError
+from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, StoreError, UsageError
 
 _EPILOG = """\b
 Examples:
@@ -37,7 +37,13 @@ def command(files: tuple[str, ...], format: str) -> int:  # noqa: A002
     found = dict(each for file in files for each in _files(file))
     for number, (name, path) in enumerate(found.items(), 1):
         progress.note(f"checking {name} ({number} of {len(found)})")
-        checks.append(FileCheck(name, path).run())
+        checks.append(check := FileCheck(name, path))
+        try:
+            check.run()
+        except StoreError as error:
+            if len(found) == 1:
+                raise
+            check.add(error.cause)  # the others are checked all the same
     progress.clear()
     reports = check_files(checks)
     emit(render_soundness(reports, format, brief=any(map(is_folder, files))))

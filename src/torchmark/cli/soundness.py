@@ -47,6 +47,10 @@ class FileCheck:
         self._seen.update(dict.fromkeys(self._missing()))
         return self
 
+    def add(self, cause: str) -> None:
+        """Why the file could not be read."""
+        self._seen[Flaw("well-formed", 0, "", cause)] = None
+
     def report(self, others: Corroboration) -> FileReport:
         """What was found, with what the other files say of it."""
         flaws = (*self._seen, *_told_by_others(self._name, others))

@@ -1,0 +1,49 @@
+"""A small part of what `benchmarks/faults.py` tries in large: changed files, failing system calls, hostile folders."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def part(faults):
+    """A module of benchmarks/injection, by its name."""
+    assert faults
+    return lambda name: importlib.import_module(f"injection.{name}")
+
+
+@pytest.mark.parametrize("change", ["edited", "cut", "emptied", "folder_deleted"])
+def test_a_run_file_that_another_program_changes(part, change):
+    changes = part("changes")
+    tally = changes.change_file(getattr(changes, change), seed=1, number=0)
+    assert tally.held, tally
+
+
+# One of each kind that once ended in a traceback, exit code 70 or a wrong message.
+@pytest.mark.parametrize(
+    ("name", "path", "call", "error", "when"),
+    [
+        ("resume", "work/run.jsonl", "newfstatat", "EIO", 1),
+        ("resume", "work/run.jsonl", "close", "EIO", 1),
+        ("check", "work/run.jsonl", "newfstatat", "EMFILE", 1),
+        ("run", "work", "fsync", "EIO", 1),
+        ("export", "work", "linkat", "ENOSPC", 1),
+    ],
+)
+@pytest.mark.usefixtures("strace")
+def test_a_system_call_that_fails(part, name, path, call, error, when):
+    syscalls = part("syscalls")
+    command = next(command for command, _ in syscalls.COMMANDS if command.name == name)
+    tally = syscalls.fail_call(syscalls.Fault(command, path, call, error, when))
+    assert tally.held, tally
+
+
+@pytest.mark.parametrize(
+    "words", ["report {}/big.jsonl -o {}/work/report.html", "export {}/big.jsonl -o {}/work/a.jsonl"]
+)
+def test_a_folder_full_of_module_names(part, words):
+    folders = part("folders")
+    tally = folders.run_in_hostile_folder(folders.STARTS[1], tuple(words.split()))
+    assert tally.held, tally
