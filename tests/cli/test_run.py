@@ -244,7 +244,7 @@ def test_a_run_in_which_nothing_succeeds_is_exit_3_and_kept(tmp_path: Path) -> N
     assert done.stdout.count("crashed") >= 2
     assert "SIGABRT" in done.stdout
     assert "Traceback" not in done.stderr
-    assert "What the workers printed: " in done.stderr
+    assert "Full errors and output of the workers: " in done.stderr
     assert [result.status for result in load(out).results] == ["crashed", "crashed"]
 
 
