@@ -67,7 +67,7 @@ def test_errors_show_the_users_line_and_nothing_of_ours(own_place: Path) -> None
     done = run("run", "my_model.py:broken", "my_model.py:late", "--steps", "3", "--device", "cpu", folder=own_place)
     assert done.returncode == 3
     told = " ".join(done.stdout.split())
-    assert "my_model.py, line 15: ValueError: not today" in told
+    assert "ValueError during build (my_model.py, line 15) not today" in told
     assert "mat1 and mat2 shapes cannot be multiplied" in told
     assert "Traceback" not in done.stdout + done.stderr
 

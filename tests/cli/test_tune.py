@@ -69,7 +69,7 @@ def test_a_default_that_fails_ends_it_with_its_reason(monkeypatch: pytest.Monkey
     monkeypatch.setenv("TORCHMARK_FAKE", "fault=oom,after=0")
     done = torchmark("tune", "null/infer@fake/float32")
     assert done.returncode == 3
-    assert "itself ended as oom: MemoryError" in done.stderr
+    assert "itself ended as oom: out of memory: MemoryError" in done.stderr
 
 
 @pytest.mark.thorough

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -210,6 +211,12 @@ def test_a_larger_batch_is_compared_by_the_item() -> None:
 def test_a_default_that_does_not_run_is_told() -> None:
     with pytest.raises(TorchmarkError, match="itself ended as crashed: it was ended by SIGILL"):
         search(lambda _: math.nan)
+
+
+def test_a_budget_that_ends_before_the_default_runs_is_told() -> None:
+    request = Request(CASE, axes_of(CASE, MACHINE), budget_s=1.0)
+    with pytest.raises(TorchmarkError, match="the budget was spent before"):
+        Search(request, began=time.monotonic() - 2.0).run()
 
 
 def test_what_the_case_has_chosen_can_be_undone() -> None:
