@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +13,11 @@ from pathlib import Path
 
 from injection.commands import FAKE, MEASURED, Command, cases_missing, faults_of
 from injection.tally import Tally, report_progress, together
-from injection.trials import Trial, left_behind, trial
+from injection.trials import LIMIT_S, Trial, left_behind, trial
 from torchmark.store import load
 
-CASES = tuple(f"{FAKE}+threads={number}" for number in range(1, 9))
+# The last one waits until the file has been changed, so that the change always meets a run that goes on.
+CASES = (*(f"{FAKE}+threads={number}" for number in range(1, 9)), "faulty/infer:fault=wait@fake/float32")
 OUT = "work/runs/run.jsonl"
 COMMAND = Command(
     "changed", ("run", *CASES, "--steps", "3", "--share", "--out", f"{{}}/{OUT}"), partial(cases_missing, pattern=OUT)
@@ -77,32 +79,35 @@ def change_many(count: int, seed: int, beside: int) -> list[tuple[str, Tally]]:
 
 def change_file(change: Callable[[Path], None], seed: int, number: int) -> Tally:
     with trial() as place:
-        process = place.start(*COMMAND.arguments)
-        _wait_for_results(place, random.Random(f"{seed} {number}").randrange(len(CASES) - 1))
+        process = _start(place, random.Random(f"{seed} {number}"))
         failed = []
         try:
             change(place.folder / OUT)
         except OSError as error:  # written again between two steps of the change
             failed = [f"the change itself failed: {error}"]
-        return _judge(place, change.__name__, process.wait(60), failed)
+        (place.folder / "gate").touch()
+        return _judge(place, change.__name__, process.wait(LIMIT_S), failed)
 
 
 def add_writer(seed: int, number: int) -> Tally:
     """A second process resumes the file, whether or not it may measure at the same time."""
     with trial() as place:
-        process = place.start(*COMMAND.arguments)
-        _wait_for_results(place, random.Random(f"{seed} {number}").randrange(len(CASES) - 2))
+        process = _start(place, random.Random(f"{seed} {number}"))
         code = place.run("run", "--resume", f"{{}}/{OUT}", "--share")
-        ended = process.poll() is not None  # before the second one was there
-        heard = place.heard
-        wrong = [] if ended or (code == 4 and "is being written by" in heard) else [f"the second ended with {code}"]
-        return _judge(place, "second writer", process.wait(60), wrong)
+        (place.folder / "gate").touch()
+        refused = code == 4 and "is being written by" in place.heard
+        wrong = [] if refused else [f"the second ended with {code}"]
+        return _judge(place, "second writer", process.wait(LIMIT_S), wrong)
 
 
-def _wait_for_results(place: Trial, count: int) -> None:
-    end = time.monotonic() + 60
-    while len(MEASURED.findall(place.heard)) <= count and time.monotonic() < end:
+def _start(place: Trial, chance: random.Random) -> subprocess.Popen[bytes]:
+    """A run that has announced some of its results."""
+    place.environment["TORCHMARK_FAULT_GATE"] = str(place.folder / "gate")
+    process, count = place.start(*COMMAND.arguments), chance.randrange(1, len(CASES))
+    end = time.monotonic() + LIMIT_S
+    while len(MEASURED.findall(place.heard)) < count and time.monotonic() < end:
         time.sleep(0.005)
+    return process
 
 
 def _judge(place: Trial, what: str, code: int, unhandled: list[str]) -> Tally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -86,6 +87,41 @@ def test_nothing_that_was_written_is_lost(
             change(path)
     assert [result.case.text for result in load(path).results] == [*CASES]
     assert writer.run == load(path)
+    assert isinstance([*examine(path)][-1], Sealed)
+
+
+@pytest.mark.parametrize("number", [2, 6, 7])
+def test_an_edit_while_a_line_is_synchronised_is_noticed(
+    path: Path, make_header, make_result, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    calls, usual = [0], os.fsync
+
+    def fsync(descriptor: int) -> None:
+        usual(descriptor)
+        calls[0] += 1
+        if calls[0] == number:
+            edited_in_place(path)
+
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        monkeypatch.setattr(os, "fsync", fsync)
+        for text in CASES:
+            writer.started(text, 0)
+            writer.finished(make_result(text))
+        writer.ended()
+    assert [result.case.text for result in load(path).results] == [*CASES]
+    assert isinstance([*examine(path)][-1], Sealed)
+
+
+def test_an_edit_that_leaves_size_and_time_as_they_were_is_noticed_at_the_end(
+    path: Path, make_header, make_result
+) -> None:
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        for text in CASES:
+            writer.finished(make_result(text))
+        about = path.stat()
+        edited_in_place(path)
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert [result.case.text for result in load(path).results] == [*CASES]
     assert isinstance([*examine(path)][-1], Sealed)
 
 

@@ -153,6 +153,7 @@ class RunWriter:
         """A checksum of all that is there, so that an accident on the file's way to somebody can be told."""
         if self._sealed or self._descriptor < 0:
             return
+        self._stamp = -1  # compare the whole file once: a change within a tick of the clock leaves no trace in its time
         self._write(Checksum(hashlib.sha256(self._content).hexdigest()))
         self._sealed = True
 
@@ -189,8 +190,8 @@ class RunWriter:
                 write_all(self._descriptor, data)
             else:
                 self._restore()
+            self._stamp = os.fstat(self._descriptor).st_mtime_ns  # now: fsync takes long enough for another change
             os.fsync(self._descriptor)
-            self._stamp = os.fstat(self._descriptor).st_mtime_ns
         except OSError as error:
             self._take_back(before)
             raise explained(self.path, error) from error
