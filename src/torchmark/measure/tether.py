@@ -6,6 +6,7 @@ and the folder of the server's socket for good.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -18,12 +19,16 @@ def tether() -> None:
     starter, folder = int(os.environ.get(STARTER) or os.getppid()), os.environ.pop(SOCKET_FOLDER, None)
     server = os.getpid()
 
-    def end(*_: object) -> None:
-        # A worker has this handler, too, until it sets its own, and a run that goes on needs the folder.
-        if folder and os.getpid() == server and os.getppid() != starter:
+    def remove() -> None:
+        if folder and os.getpid() == server:  # and not a worker, which was forked from it
             shutil.rmtree(folder, ignore_errors=True)
+
+    def end(*_: object) -> None:
+        if os.getppid() != starter:  # else the run goes on, and needs the folder for another server
+            remove()
         os._exit(1)
 
+    atexit.register(remove)  # a server that sees the pipe to its run closed ends in order
     signal.signal(signal.SIGTERM, end)
     ask_for_death_signal(signal.SIGTERM)
     if os.getppid() != starter:
