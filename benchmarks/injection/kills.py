@@ -59,8 +59,8 @@ def _kill_once(command: Command, takes_s: float, chance: random.Random, number: 
         except subprocess.TimeoutExpired:
             process.send_signal(sent := planned)
         code, unhandled = _end(process, sent)
-        if sent == signal.SIGINT and "<frozen site>" in place.heard:
-            return Tally()  # it met Python's own start, which always prints a traceback
+        if sent == signal.SIGINT and "KeyboardInterrupt" in place.heard and ", in main" not in place.heard:
+            return Tally()  # it met the start of Python, before torchmark's first line
         if command.outlives:
             place.run("fleet", "cancel", "../fleet")
         return _judge(place, command, sent, code, unhandled, resumed=number % RESUME_EVERY == 0)
