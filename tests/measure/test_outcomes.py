@@ -169,3 +169,10 @@ def test_only_kills_of_the_own_control_group_count_where_it_tells(tmp_path: Path
         (tmp_path / name).write_text(content)
     assert memory_kills(tmp_path) == 3
     assert memory_kills(tmp_path / "nothing") == 0
+
+
+def test_a_message_of_any_length_becomes_a_short_detail() -> None:
+    failure = failure_of(ImportError("x y " * 10_000_000), "build")
+    assert failure.reason == "ImportError during build"
+    assert failure.detail is not None
+    assert len(failure.detail) <= LONGEST_DETAIL
