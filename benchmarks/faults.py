@@ -16,6 +16,7 @@ import argparse
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -145,6 +146,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--beside", type=int, default=3 * (os.cpu_count() or 1), help="commands at the same time")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would trials
     seed, beside, cores = options.seed, options.beside, os.cpu_count() or 1
     parts: dict[str, Callable[[int], list[tuple[str, Tally]]]] = {
         "kills": lambda count: kill_many(count, seed, beside),
