@@ -1,13 +1,13 @@
 """Does anything that names a person, a host or a place get into what is shared? Canaries, planted and searched for.
 
     python benchmarks/canaries.py                     some minutes; as root also with another account and host name
-    python benchmarks/canaries.py --only run,export   parts of it
+    python benchmarks/canaries.py --only run,fit      parts of it
 
 Each canary is a text that occurs nowhere else: values of environment variables, account, real name, host, addresses,
 paths, folders of model files, git remotes, tokens, names in the user's code. Model files, workers, data loaders, ranks
 and scripts fail with all of them in their messages. Real commands then measure, and everything that they make to be
 shared is searched for every canary: also in URL, JSON and base64 form. The exit code is 1 if one is found, or if one
-is missing in the local logs, where it has to be.
+is missing in the local logs, where it has to be, or an output is empty.
 """
 
 from __future__ import annotations
@@ -207,11 +207,12 @@ class Site:
         """One command to its end. What it says on stderr is for the terminal, and so are its tables."""
         return self.run(*COMMAND, *arguments, broken=broken)
 
-    def run(self, *command: str, broken: bool = False) -> subprocess.CompletedProcess[bytes]:
+    def run(self, *command: str, broken: bool = False, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:  # noqa: A002
         paths = os.pathsep.join(map(str, ([INJECTION / "breaking"] if broken else []) + [INJECTION]))
         done = subprocess.run(
             [*self._prefix, *command],
             env=self.environment | {"PYTHONPATH": paths},
+            input=input,
             cwd=self.here,
             capture_output=True,
             check=False,
@@ -223,17 +224,14 @@ class Site:
 
     def share(self, name: str, *arguments: str, broken: bool = False) -> None:
         """A command whose output is made to be passed on."""
-        done = self.torchmark(*arguments, broken=broken)
-        self.shared[name] = done.stdout
-        self.local.append(done.stderr)
+        self.shared[name] = self.torchmark(*arguments, broken=broken).stdout
 
-    def share_file(self, name: str, *arguments: str) -> None:
-        """A command that writes a file to be passed on."""
-        path = self.out / name
-        done = self.torchmark(*arguments, "-o", str(path))
-        if not path.exists():
-            sys.exit(f"{arguments} wrote nothing: {done.stderr.decode()}")
-        self.shared[name] = path.read_bytes()
+    def render(self, commands: dict[str, list[str]]) -> dict[str, bytes]:
+        """What commands that measure nothing print or write, all of them in one process."""
+        files = {name: self.out / name.replace(" ", "-") for name in commands}
+        listed = [(str(files[name]) + ".stdout" * ("-o" in command), command) for name, command in commands.items()]
+        self.run(sys.executable, str(INJECTION / "several.py"), input=json.dumps(listed).encode())
+        return {name: file.read_bytes() for name, file in files.items()}
 
 
 BUILD = "build,class,chained,note,file,module,helper,group,ours,wrong,exit,half,operator,memory,talk"
@@ -247,7 +245,7 @@ COMMANDS = {
     "import": f"run broken.py {STEPS}",
     "workload": f"run canary_workload.py {STEPS}",
     "data": f"run mnist-cnn -p batch=4 --data DATA {STEPS}",
-    "ab-fails": f"ab {CASE.format('steps')} {CASE.format('none')} --budget 20s",
+    "ab-fails": f"ab {CASE.format('steps')} --budget 20s",
     "ab": "ab null/infer@fake/float32 --env-b MYSQL_PWD=SECRET --budget 2s",
     "tune": f"tune {CASE.format('dtype')} --budget 20s",
     "tune-fails": f"tune {CASE.format('build')} --budget 20s",
@@ -284,21 +282,24 @@ def _measure_fleet(site: Site) -> None:
 
 
 def share(site: Site, reports: Sequence[str] = REPORTS, formats: Sequence[str] = FORMATS) -> None:
-    """All that is made of run files to be passed on."""
+    """All that is made of run files to be passed on, and what is shown of them on this terminal."""
     runs = sorted([*site.home.glob("*.jsonl"), *site.fleet.glob("*.jsonl")])
+    commands, tables = dict[str, list[str]](), dict[str, list[str]]()
     for number, run in enumerate(runs):
         site.shared[f"run file {number}"] = run.read_bytes()
-        site.share_file(f"export-{number}.jsonl", "export", str(run))
-        site.share(f"export --show {number}", "export", str(run), "--show")
-        for ending in reports:
-            site.share_file(f"report-{number}.{ending}", "report", str(run))
-        for format in formats:  # noqa: A001
-            site.share(f"show {number} {format}", "show", str(run), "--format", format)
-        site.local += [site.torchmark("show", str(run), *more).stdout for more in ((), ("--details",))]
-    for format in formats:  # noqa: A001
-        site.share(f"compare {format}", "compare", str(runs[0]), str(runs[-1]), "--format", format)
-    for ending in [each for each in reports if each not in ("svg", "png")]:
-        site.share_file(f"board.{ending}", "report", "--leaderboard", str(site.home))
+        commands[f"export {number}"] = ["export", str(run), "-o", str(site.out / f"export-{number}")]
+        commands[f"export shown {number}"] = ["export", str(run), "--show"]
+        for each in reports:
+            name = f"report-{number}.{each}"
+            commands[name] = ["report", str(run), "-o", str(site.out / name)]
+        commands |= {f"show {number} {each}": ["show", str(run), "--format", each] for each in formats}
+        tables |= {f"table {number}": ["show", str(run)], f"details {number}": ["show", str(run), "--details"]}
+    both = [str(runs[0]), str(runs[-1])]
+    commands |= {f"compare {each}": ["compare", *both, "--format", each] for each in formats}
+    for each in set(reports) - {"svg", "png"}:
+        commands[f"board.{each}"] = ["report", "--leaderboard", str(site.home), "-o", str(site.out / f"board.{each}")]
+    site.shared |= site.render(commands)
+    site.local += site.render(tables).values()
     site.local += [log.read_bytes() for log in [*site.here.rglob("*.log")]]
 
 
@@ -321,7 +322,7 @@ def report(site: Site) -> int:
         print(f"never there to be found: {each.kind} '{each.planted}'")
     for name in empty:
         print(f"empty: {name}")
-    return 1 if found or missing else 0
+    return 1 if found or missing or empty else 0
 
 
 def main() -> int:

@@ -177,7 +177,7 @@ class Places:
         yield command("runs", TORCHMARK_HOME=str(self._root / self._name))
 
     def _fleet(self) -> Iterator[Call]:
-        folder, text = self._folder / "fleet", self._content
+        folder, text = self._folder / "fleet", self._content.replace("\0", "")  # a plan with NUL is refused as a whole
         jobs = folder / "jobs"
         jobs.mkdir(parents=True)
         tasks = [self._task(name) for name in ("A1", "A2", "A3")]
@@ -207,7 +207,7 @@ class Places:
             yield command("fleet", "run", "--resume", folder, "--dry-run", name="fleet run --dry-run")
 
     def _task(self, name: str) -> dict[str, Any]:
-        text = self._content
+        text = self._content.replace("\0", "")
         return {"name": name, "kind": text, "nodes": [text], "arguments": [text], "label": text, "about": text}
 
     def _progress(self) -> Iterator[Call]:

@@ -130,7 +130,7 @@ COMMANDS = (
         cases_missing,
     ),
     Command("ab", ("ab", FAKE, "--env-b", "NOTHING=1", "--target", "0.0001", "--budget", "16s"), pairs_missing),
-    Command("tune", ("tune", CASE, "--also", "delay_ms=0,1,2", "--budget", "10s"), leaders_missing),
+    Command("tune", ("tune", CASE, "--also", "delay_ms=0,1,2", "--budget", "30s"), leaders_missing),
     Command("fit", ("fit", "faulty", "--device", "fake", "--vary", "number", "--most", "8"), sizes_missing),
     Command("limits", ("limits", "--device", "fake", "--tiny", "--out", "run.jsonl"), cases_missing),
     Command(

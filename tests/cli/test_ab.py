@@ -126,6 +126,19 @@ def test_the_same_sides_are_not_different_in_any_format() -> None:
     assert found["a"]["result"]["status"] == "ok"
 
 
+def test_what_is_passed_on_has_no_paths_and_no_values_of_the_environment() -> None:
+    given = ("null", "--env-b", "MYSQL_PWD=hunter", "--env-b", "OMP_NUM_THREADS=3", "--budget", "1s")
+    for form in ("json", "md"):
+        told = ab(*given, "--format", form).stdout.replace("\\", "")
+        assert [text in told for text in ("MYSQL_PWD", "OMP_NUM_THREADS", "hunter", sys.executable)] == [
+            True,
+            True,
+            False,
+            False,
+        ]
+    assert "hunter" in ab(*given).stdout
+
+
 def test_short_of_time_it_says_so_and_what_it_has() -> None:
     done = ab("null", "--budget", "100ms", "--format", "csv")
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from torchmark.analyze.gates import gate_live
 from torchmark.analyze.live import LiveComparison, LiveSide
@@ -27,7 +28,8 @@ from torchmark.records import RunHeader
 from torchmark.report.gates import gate_lines
 from torchmark.report.live import render_live, side_line, so_far
 from torchmark.report.units import percent
-from torchmark.store import RunWriter, check_writable, home, new_header
+from torchmark.settings import told_of
+from torchmark.store import RunWriter, as_shared, check_writable, home, new_header
 from torchmark.studies.ab import Plan, Side, Study
 
 EXAMPLES = """\b
@@ -147,11 +149,19 @@ def _news(study: Study, name: str, phase: Phase) -> str:
 
 
 def _conclude(found: LiveComparison, code: int, sides: _Sides, options: dict[str, Any]) -> int:
-    emit(render_live(found, options["format"], terminal_width(), use_color()))
+    shown = found if options["format"] == "table" else replace(found, a=_shared(found.a), b=_shared(found.b))
+    emit(render_live(shown, options["format"], terminal_width(), use_color()))
     sides.conclude(found)
     if sides.ids and options["format"] == "table":
         say(f"Saved as {sides.ids[0]} (A) and {sides.ids[-1]} (B): torchmark show {sides.ids[-1]}")
     return code or _exit_code(found, options["limit"], options["allow"])
+
+
+def _shared(side: LiveSide) -> LiveSide:
+    """Other formats than the table are made to be passed on. No paths, no messages of other programs, and of the
+    environment only values of a known form."""
+    environment = {name: str(told_of(name, value)) for name, value in side.environment.items()}
+    return replace(side, result=as_shared(side.result), python="", environment=environment, last_words=())
 
 
 def _exit_code(found: LiveComparison, limit: float | None, allow: bool) -> int:

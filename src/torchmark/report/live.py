@@ -17,7 +17,6 @@ from torchmark.report import csv, figures, json, markdown, units
 from torchmark.report.console import draw, quiet_table
 from torchmark.report.headings import machine_line
 from torchmark.report.text import clean_values
-from torchmark.settings import told_of
 
 _FIGURES = ("", "per step", "±", "rate", "first step", "memory")
 _COLUMNS = (
@@ -43,8 +42,7 @@ _TOLD = ("contended", "throttled", "slowing", "paging", "oversubscribed")
 
 
 def render_live(found: LiveComparison, format: str = "table", width: int = 80, color: bool = False) -> str:  # noqa: A002
-    """The comparison in one of the formats; what processes printed is made safe first, and is only in the table."""
-    found = found if format == "table" else msgspec.structs.replace(found, a=_shared(found.a), b=_shared(found.b))
+    """The comparison in one of the formats; what processes printed is made safe first."""
     found = msgspec.convert(clean_values(msgspec.to_builtins(found)), LiveComparison)
     match format:
         case "md":
@@ -56,13 +54,6 @@ def render_live(found: LiveComparison, format: str = "table", width: int = 80, c
         case "jsonl":
             return json.lines([found])
     return _table(found, width, color)
-
-
-def _shared(side: LiveSide) -> LiveSide:
-    """Without paths, messages of other programs, and values of the environment that could be anything."""
-    environment = {name: str(told_of(name, value)) for name, value in side.environment.items()}
-    result = msgspec.structs.replace(side.result, detail=None)
-    return msgspec.structs.replace(side, result=result, python="", environment=environment, last_words=())
 
 
 def so_far(interval: Interval | None) -> str:

@@ -4,6 +4,7 @@ from torchmark.local_log import log_path
 from torchmark.store.examination import Account, HeaderLine, Sealed, examine
 from torchmark.store.export import shareable_lines, write_export
 from torchmark.store.limits import find_limits, keep_limits
+from torchmark.store.lines import as_shared
 from torchmark.store.lock import Holder, machine_lock
 from torchmark.store.named import load_runs
 from torchmark.store.notes import keep_note, read_note
@@ -19,6 +20,7 @@ __all__ = [
     "RunWriter",
     "Sealed",
     "StoredRun",
+    "as_shared",
     "check_label",
     "check_writable",
     "completed",

@@ -134,6 +134,13 @@ def encode_line(line: Line) -> bytes:
         raise StoreError(f"a line of the run file cannot be written: {error}", "Please report it") from error
 
 
+def as_shared(result: Result) -> Result:
+    """The result as it would be in a run file: only what may be shared."""
+    line = _DECODER.decode(encode_line(Finished(result)))
+    assert isinstance(line, Finished)
+    return line.result
+
+
 def is_samples(raw: bytes) -> bool:
     """Whether a line holds samples, told by its beginning: such a line is long, and rarely wanted."""
     return raw.startswith(_SAMPLES_PREFIX)
