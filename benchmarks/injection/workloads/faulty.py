@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
-import platform
 import signal
 import sys
 import time
@@ -22,7 +21,7 @@ from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 Phase = Literal["start", "import", "build", "first-step", "check", "steps", "job", "teardown"]
 Fault = Literal[
     "none", "raise", "memory", "devour", "unsupported", "wrong", "leave", "exit", "abort", "segfault", "kill",
-    "terminate", "hang", "wait", "stop", "deaf", "abandon", "tell", "daemon", "freeze", "print",
+    "terminate", "hang", "wait", "stop", "deaf", "abandon", "daemon", "freeze", "print",
 ]  # fmt: skip
 
 
@@ -92,15 +91,6 @@ def _print() -> None:
         print("x" * (1 << 20), flush=True)
 
 
-def _tell() -> NoReturn:
-    """An error as libraries raise them, with all they know of where they run."""
-    host, user, secret = platform.node(), os.environ["USER"], os.environ["API_TOKEN"]
-    raise RuntimeError(
-        f"{user}@{host}: cannot open '{Path.home()}/my models/a.pt' or {Path.cwd()}/b.pt: Authorization: Bearer "
-        f"{secret}, {secret!r} from https://{host}.example.org:8443/{user}, 10.1.2.3, fe80::1:2:3, 00:1a:2b:3c:4d:5e"
-    )
-
-
 FAULTS: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
     "wrong": lambda: None,
@@ -119,7 +109,6 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "stop": _signal(signal.SIGSTOP),
     "deaf": _deaf,
     "abandon": _abandon,
-    "tell": _tell,
     "daemon": _daemon,
     "freeze": _freeze,
     "print": _print,

@@ -10,8 +10,11 @@ import atexit
 import os
 import shutil
 import signal
+import time
 
 from torchmark.measure.lifeline import SOCKET_FOLDER, STARTER, ask_for_death_signal
+
+GOING_S = 1.0  # for a run that is killed to be gone
 
 
 def tether() -> None:
@@ -20,15 +23,19 @@ def tether() -> None:
     server = os.getpid()
 
     def remove() -> None:
-        if folder and os.getpid() == server:  # and not a worker, which was forked from it
+        """Not while the run goes on: it needs the folder for another server. The signal and the end of the pipe come a
+        moment before the run is gone."""
+        deadline = time.monotonic() + GOING_S
+        while os.getppid() == starter and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if folder and os.getpid() == server and os.getppid() != starter:  # a worker, forked from it, is not the server
             shutil.rmtree(folder, ignore_errors=True)
 
     def end(*_: object) -> None:
-        if os.getppid() != starter:  # else the run goes on, and needs the folder for another server
-            remove()
+        remove()
         os._exit(1)
 
-    atexit.register(remove)  # a server that sees the pipe to its run closed ends in order
+    atexit.register(remove)  # a server whose run closes the pipe to it ends in order
     signal.signal(signal.SIGTERM, end)
     ask_for_death_signal(signal.SIGTERM)
     if os.getppid() != starter:
