@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -59,7 +60,8 @@ def _kill_once(command: Command, takes_s: float, chance: random.Random, number: 
         except subprocess.TimeoutExpired:
             process.send_signal(sent := planned)
         code, unhandled = _end(process, sent)
-        if sent == signal.SIGINT and "KeyboardInterrupt" in place.heard and ", in main" not in place.heard:
+        entered = re.search(r'torchmark/__main__\.py", line \d+, in main', place.heard)
+        if sent == signal.SIGINT and "KeyboardInterrupt" in place.heard and not entered:
             return Tally()  # it met the start of Python, before torchmark's first line
         if command.outlives:
             place.run("fleet", "cancel", "../fleet")
