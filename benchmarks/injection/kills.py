@@ -19,7 +19,7 @@ from torchmark.store import load
 SIGNALS = (*[signal.SIGKILL] * 3, signal.SIGTERM, signal.SIGINT)
 ENDS = (0, -signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 END_S = 60.0  # a command that was asked to end has so much time for it
-RESUME_EVERY, MOST_TRIES = 5, 10
+RESUME_EVERY, MOST_TRIES = 5, 50
 REAL = Command(
     "run, cpu",
     ("run", *(f"mlp/infer:batch={size}@cpu/float32" for size in range(1, 7)), "--steps", "5", "--out", "run.jsonl"),

@@ -98,4 +98,4 @@ def test_real_processes_take_turns_and_the_winner_can_be_run_again() -> None:
 def test_a_budget_that_is_up_before_the_default_is_measured_is_one_line() -> None:
     done = torchmark("tune", "null/infer@fake/float32", "--budget", "0.05s")
     assert done.returncode == 3, done.stderr
-    assert "Allow a longer --budget" in done.stderr
+    assert "Give it more time with --budget" in done.stderr

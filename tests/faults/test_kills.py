@@ -22,7 +22,7 @@ def kills(faults):
     [
         ("run", 1.5, 4),
         ("fit", 3.0, 2),
-        ("export", 1.0, 3),
+        ("export", 0.4, 3),
         ("report", 1.5, 2),
         *(
             pytest.param(name, takes_s, 5, marks=pytest.mark.thorough)

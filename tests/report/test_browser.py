@@ -295,7 +295,7 @@ def board_page(path: Path, runs: Iterable[Run]) -> Path:
         replace(entry, cpu=f"{entry.cpu} {place}") for place, run in enumerate(runs) for entry in Entry.of_run(run, "a")
     ]
     boards = order_boards(rank_boards(sorted(entries, key=attrgetter("group")), 10))
-    source = Source(entries[0].cpu, 2, len(entries), (entries[0].cpu,))
+    source = Source(2, len(entries), (entries[0].cpu,))
     path.write_text(render_leaderboard(boards, source, "html", "0.1.0"), encoding="utf-8")
     return path
 

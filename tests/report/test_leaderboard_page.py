@@ -90,7 +90,6 @@ def test_a_page_holds_all_of_it_and_nothing_from_elsewhere(entries: list[Entry])
         "poor",
         "tried to allocate",
         "3 run files",
-        "our-runs",
     ):
         assert words in read.text
     assert [tag for tag, _ in read.tags].count("details") == len(boards_of(entries))

@@ -14,7 +14,7 @@ import msgspec
 import numpy
 import pytest
 
-from torchmark.errors import UsageError, WrongResultError
+from torchmark.errors import CaseError, WrongResultError
 from torchmark.measure.check import check_step
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Step
@@ -160,7 +160,7 @@ def test_outputs_that_are_one_percent_off_are_caught(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_data_that_is_asked_for_and_not_there_is_never_made_up(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no file"):
+    with pytest.raises(CaseError, match="no file"):
         prepare_tiny(name, Setting(mode=find_workload(name).modes[0], data=str(tmp_path)))
 
 

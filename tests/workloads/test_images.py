@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.errors import UsageError
+from torchmark.errors import CaseError
 from torchmark.workloads.images import cifar10, mnist
 from torchmark.workloads.images.files import read_cifar10_records, read_idx
 
@@ -74,7 +74,7 @@ def test_a_cifar10_file_gives_images_and_labels(tmp_path: Path, name: str) -> No
 @pytest.mark.parametrize("name", ["train-images", "train-images.gz"])
 def test_a_wrong_idx_file_is_named_with_the_cause(tmp_path: Path, name: str, content: bytes, cause: str) -> None:
     path = write(tmp_path, name, content)
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(CaseError) as raised:
         read_idx(path, (COUNT, 28, 28))
     assert raised.value.cause.startswith(name)
     assert cause in raised.value.cause
@@ -85,7 +85,7 @@ def test_a_wrong_idx_file_is_named_with_the_cause(tmp_path: Path, name: str, con
 def test_a_damaged_file_is_read_rightly_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Cut short or changed anywhere, packed or not: never anything but the bytes that are there or a usage error."""
+    """Cut short or changed anywhere, packed or not: never anything but the bytes that are there or an error that names the file."""
     packed = data.draw(st.booleans())
     whole = idx(pixels(COUNT, 28, 28))
     content = bytearray(gzip.compress(whole, 1) if packed else whole)
@@ -98,57 +98,57 @@ def test_a_damaged_file_is_read_rightly_or_refused(
     outcome: object
     try:
         outcome = read_idx(path, (COUNT, 28, 28)).tobytes()
-    except UsageError as error:
+    except CaseError as error:
         outcome = error.cause.startswith(path.name) and error.cure != ""
     assert outcome in (True, expected)
 
 
 @given(st.binary(max_size=200))
-def test_whatever_a_file_holds_it_ends_in_a_usage_error(
+def test_whatever_a_file_holds_it_ends_in_an_error_of_its_case(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("strange")
     for name in ("file", "file.gz"):
         (folder / name).write_bytes(content)
         for read in (lambda path: read_idx(path, (COUNT, 28, 28)), lambda path: read_cifar10_records(path, COUNT)):
-            with pytest.raises(UsageError):
+            with pytest.raises(CaseError):
                 read(folder / name)
 
 
 def test_a_small_packed_file_that_unpacks_without_end_is_refused_early(tmp_path: Path) -> None:
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(idx(pixels(COUNT, 28, 28)) + bytes(1 << 24)))
-    with pytest.raises(UsageError, match="more than the 2368 bytes"):
+    with pytest.raises(CaseError, match="more than the 2368 bytes"):
         read_idx(path, (COUNT, 28, 28))
 
 
 def test_a_label_that_no_class_has_is_refused(tmp_path: Path) -> None:
     content = bytearray(records())
     content[RECORD] = 10
-    with pytest.raises(UsageError, match="holds the label 10"):
+    with pytest.raises(CaseError, match="holds the label 10"):
         read_cifar10_records(write(tmp_path, "data_batch_1.bin", bytes(content)), COUNT)
 
 
 def test_an_absurd_size_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="more than any file"):
+    with pytest.raises(CaseError, match="more than any file"):
         read_idx(write(tmp_path, "file", b""), (1 << 20, 1 << 20))
 
 
 @pytest.mark.parametrize(("load", "first"), [(mnist, "train-images-idx3-ubyte"), (cifar10, "data_batch_1.bin")])
 def test_a_folder_without_the_files_is_told_what_belongs_there(tmp_path: Path, load: object, first: str) -> None:
-    with pytest.raises(UsageError, match=f"no file {first}.*leave --data out") as raised:
+    with pytest.raises(CaseError, match=f"no file {first}.*leave --data out") as raised:
         load(str(tmp_path))  # type: ignore[operator]
     assert str(tmp_path) not in str(raised.value)
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(CaseError, match="no folder"):
         load(str(tmp_path / "nowhere"))  # type: ignore[operator]
 
 
 def test_a_file_that_may_not_be_read_is_named_without_its_folder(tmp_path: Path) -> None:
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(pixels(1, 28, 28)))
     (tmp_path / "train-labels-idx1-ubyte").mkdir()
-    with pytest.raises(UsageError, match="no file train-labels"):
+    with pytest.raises(CaseError, match="no file train-labels"):
         mnist(str(tmp_path))
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(CaseError) as raised:
         read_idx(tmp_path / "train-labels-idx1-ubyte", (1,))
     assert str(tmp_path) not in str(raised.value)
 
