@@ -85,7 +85,7 @@ def test_a_wrong_idx_file_is_named_with_the_cause(tmp_path: Path, name: str, con
 def test_a_damaged_file_is_read_rightly_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Cut short or changed anywhere, packed or not: never anything but the bytes that are there or an error that names the file."""
+    """Cut short or changed anywhere, packed or not: the bytes that are there, or an error that names the file."""
     packed = data.draw(st.booleans())
     whole = idx(pixels(COUNT, 28, 28))
     content = bytearray(gzip.compress(whole, 1) if packed else whole)
