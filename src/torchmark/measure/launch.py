@@ -254,7 +254,9 @@ def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"torchmark.measure.{name}" for name in ("tether", "worker", "preload")])
-    about = {preload.VARIABLE: ",".join(imports), STARTER: str(os.getpid()), SOCKET_FOLDER: get_temp_dir()}
+    about = {preload.VARIABLE: ",".join(imports), STARTER: str(os.getpid())}
+    if multiprocessing.parent_process() is None:  # else the folder is shared with the parent's other children
+        about[SOCKET_FOLDER] = get_temp_dir()
     with _variables(about), _detached_output():
         forkserver.ensure_running()
     return context
