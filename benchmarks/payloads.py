@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import io
 import itertools
 import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -38,7 +38,7 @@ from torchmark.cli.beginning import hold_machine
 from torchmark.cli.fleet.following import follow
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.watch import RateLine
-from torchmark.errors import EXIT_BUG, EXIT_FINE
+from torchmark.errors import EXIT_BUG
 from torchmark.fleet.plan import FleetFolder
 from torchmark.fleet.standing import Observer
 from torchmark.measure.messages import Phase
@@ -295,10 +295,9 @@ class Tally:
 
 def measured_file() -> bytes:
     """What a real run leaves behind: it is complete, and passes the check."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, _surroundings(folder) | FAKE):
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
-            code = cli.main(["run", CASE, *QUICK, "--out", f"{folder}/run.jsonl"])
-        assert code == EXIT_FINE, errors.getvalue()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-P", "-m", "torchmark", "run", CASE, *QUICK, "--out", f"{folder}/run.jsonl"]
+        subprocess.run(command, env=os.environ | _surroundings(folder) | FAKE, check=True, capture_output=True)
         return Path(f"{folder}/run.jsonl").read_bytes()
 
 

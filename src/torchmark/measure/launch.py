@@ -249,12 +249,14 @@ def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
     os.environ.update(OFFLINE | dict(os.environ) | SAFE_PATH)
     if sys.platform != "linux" or fresh:
         return multiprocessing.get_context("spawn")
-    from multiprocessing import forkserver
+    from multiprocessing import forkserver, resource_tracker
     from multiprocessing.util import get_temp_dir
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"torchmark.measure.{name}" for name in ("tether", "worker", "preload")])
     about = {preload.VARIABLE: ",".join(imports), STARTER: str(os.getpid())}
+    with _detached_output():
+        resource_tracker.ensure_running()  # before there is a folder: a kill meanwhile would leave it behind
     if multiprocessing.parent_process() is None:  # else the folder is shared with the parent's other children
         about[SOCKET_FOLDER] = get_temp_dir()
     with _variables(about), _detached_output():
