@@ -70,8 +70,10 @@ def _is_library(path: Path) -> bool:
 
 
 class _Siblings(MetaPathFinder):
-    """Lets the code in a folder import the modules next to it, before libraries of the same name; nobody else's code
-    finds them there before its own, and none of them hides a module of the standard library."""
+    """Finds the modules next to a model file, for imports in that folder only.
+
+    There they come before installed libraries of the same name, but never before the standard library.
+    """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
         self._root, self._names = root, names
