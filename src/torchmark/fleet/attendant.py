@@ -18,7 +18,8 @@ from torchmark.fleet.contract import Fate, fate_of
 from torchmark.fleet.files import write
 from torchmark.store import machine_lock
 
-GRACE_S = 10.0
+GRACE_S = 10.0  # for a job that was asked to end
+LEAVING_S = 2.0  # for what it started, such as the server that forks workers, to clean up after it
 
 
 class _Cancelled(BaseException):
@@ -68,13 +69,21 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(end - time.monotonic(), 0.0))
+    end = time.monotonic() + LEAVING_S
+    for process in processes:
+        while _signal(process, 0) and time.monotonic() < end:
+            time.sleep(0.01)
         _signal(process, signal.SIGKILL)
         process.wait()
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
+def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
+    """Signal its whole group; 0 only asks whether any process of it is left."""
+    try:
         os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _cancel(number: int, frame: FrameType | None) -> None:

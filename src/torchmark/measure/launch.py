@@ -45,6 +45,7 @@ LOOK_S = 1.0  # between two looks at the size of the log
 OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DISABLE_TELEMETRY"), "1")
 # No child imports modules from the current folder: a `random.py` there is not meant for torch.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+_server_variables: dict[str, str] = {}  # in the environment of the server that forks workers
 Listen = Callable[[Message], None]
 Serve = Callable[[Connection, Connection, "str | None"], None]
 
@@ -152,6 +153,7 @@ def start(process, timeout_s: float) -> None:  # type: ignore[no-untyped-def]  #
     forked = process._start_method == "forkserver"
     if forked:
         _drop_stopped_server()
+        _ensure_server()
     guard = threading.Timer(min(timeout_s + SERVER_S, threading.TIMEOUT_MAX), _kill_server)
     guard.daemon = True
     try:
@@ -249,7 +251,7 @@ def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
     os.environ.update(OFFLINE | dict(os.environ) | SAFE_PATH)
     if sys.platform != "linux" or fresh:
         return multiprocessing.get_context("spawn")
-    from multiprocessing import forkserver, resource_tracker
+    from multiprocessing import resource_tracker
     from multiprocessing.util import get_temp_dir
 
     context = multiprocessing.get_context("forkserver")
@@ -259,9 +261,17 @@ def worker_context(imports: Iterable[str], fresh: bool) -> BaseContext:
         resource_tracker.ensure_running()  # before there is a folder: a kill meanwhile would leave it behind
     if multiprocessing.parent_process() is None:  # else the folder is shared with the parent's other children
         about[SOCKET_FOLDER] = get_temp_dir()
-    with _variables(about), _detached_output():
-        forkserver.ensure_running()
+    _server_variables.update(about)
+    _ensure_server()
     return context
+
+
+def _ensure_server() -> None:
+    """Start the server that forks workers unless it is alive. It prints nothing to the terminal."""
+    from multiprocessing import forkserver
+
+    with _variables(_server_variables), _detached_output():
+        forkserver.ensure_running()
 
 
 def _attend(  # type: ignore[no-untyped-def]  # contexts have process classes of their own

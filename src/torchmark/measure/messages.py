@@ -147,7 +147,7 @@ class Turned(Struct, frozen=True, tag="turned"):
 
 
 class SumUp(Struct, frozen=True, tag="sum up"):
-    """There are no more turns: give the result of all of them."""
+    """Give the result of all turns so far; more may follow."""
 
 
 Job = MeasureJob | SurveyJob

@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
@@ -72,7 +72,7 @@ def serve(orders_from: int, replies_to: int) -> None:
     if isinstance(job, SurveyJob):
         say(survey(job))
     elif isinstance(job, MeasureJob):
-        say(Measured(_measure(job, orders, say)))
+        _measure(job, orders, say)
     orders.get()  # nothing more will come but the end
 
 
@@ -90,8 +90,8 @@ def _listen(orders_from: int) -> Orders:
     return orders
 
 
-def _measure(job: MeasureJob, orders: Orders, say: Say) -> Result:
-    """The result of all turns: every failure that can be caught becomes a status."""
+def _measure(job: MeasureJob, orders: Orders, say: Say) -> None:
+    """Report the result of all turns so far whenever asked; every failure that can be caught becomes a status."""
     phases = Phases(say)
     common: dict[str, Any] = {
         "case": job.case,
@@ -100,16 +100,15 @@ def _measure(job: MeasureJob, orders: Orders, say: Say) -> Result:
         "seed": job.seed,
     }
     try:
-        found = _take_part(job, orders, say, phases)
+        for found in _take_part(job, orders, say, phases):
+            say(Measured(Result(**common, **found, status="ok", phases_s=phases.so_far_s)))
     except Exception as error:
         if not isinstance(error, TorchmarkError):  # ours say all there is to say
             traceback.print_exc()
-        return Result(**common, **failure_of(error, phases.current)._asdict())
-    phases.enter("")
-    return Result(**common, **found, status="ok", phases_s=phases.seconds)
+        say(Measured(Result(**common, **failure_of(error, phases.current)._asdict())))
 
 
-def _take_part(job: MeasureJob, orders: Orders, say: Say, phases: Phases) -> dict[str, Any]:
+def _take_part(job: MeasureJob, orders: Orders, say: Say, phases: Phases) -> Iterator[dict[str, Any]]:
     case, workload = job.case, find_workload(job.case.workload)
     phases.enter("import")
     device = open_device(case.device)
@@ -137,17 +136,17 @@ def _take_part(job: MeasureJob, orders: Orders, say: Say, phases: Phases) -> dic
     host.reset()
     turns = Turns(device, step.run, step_s, job.settings, job.turns)
     phases.enter("steps")
-    _take_turns(turns, Prepared(step_s, turns.block_size, step.work.items), orders, say)
-    estimate, provenance = complete_power(turns.estimate(first_s), device)
-    return {
-        "estimate": combine([estimate]),
-        "processes": (estimate,),
-        "work": step.work,
-        "memory": most_memory([before_check, read_memory(device, host)]),
-        "numeric": numeric,
-        "settings": settings | step.notes,
-        "provenance": provenance,
-    }
+    for _ in _take_turns(turns, Prepared(step_s, turns.block_size, step.work.items), orders, say):
+        estimate, provenance = complete_power(turns.estimate(first_s), device)
+        yield {
+            "estimate": combine([estimate]),
+            "processes": (estimate,),
+            "work": step.work,
+            "memory": most_memory([before_check, read_memory(device, host)]),
+            "numeric": numeric,
+            "settings": settings | step.notes,
+            "provenance": provenance,
+        }
 
 
 def _warm_step(device: Device, step: Step) -> float:
@@ -165,11 +164,15 @@ def _check(device: Device, step: Step, dtype: str | None) -> NumericCheck | None
     return numeric
 
 
-def _take_turns(turns: Turns, prepared: Prepared, orders: Orders, say: Say) -> None:
-    """Whatever happens between two turns of this side is the other's time: this one sleeps."""
+def _take_turns(turns: Turns, prepared: Prepared, orders: Orders, say: Say) -> Iterator[SumUp]:
+    """Sleep between two turns: that is the other side's time. Yields whenever the turns so far are to be summed up."""
     with quiet_interpreter():
         say(prepared)
-        while not isinstance(order := orders.get(), SumUp):
+        while True:  # until the pipe closes
+            order = orders.get()
+            if isinstance(order, SumUp):
+                yield order
+                continue
             assert isinstance(order, TakeTurn)
             if order.timed:
                 say(Turned(turns.take(order.seconds, order.block_size)))

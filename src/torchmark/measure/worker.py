@@ -127,7 +127,13 @@ class Phases:
     @property
     def elapsed_s(self) -> float:
         """With the current phase, as far as it is."""
-        return self.spent_s + time.monotonic() - self._since
+        return sum(self.so_far_s.values())
+
+    @property
+    def so_far_s(self) -> dict[str, float]:
+        """Each phase, the current one as far as it is."""
+        current_s = self.seconds.get(self.current, 0.0) + time.monotonic() - self._since
+        return self.seconds | {self.current: current_s}
 
 
 def measure(job: MeasureJob, say: Say, team: Team = ALONE) -> Result:

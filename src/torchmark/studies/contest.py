@@ -57,7 +57,7 @@ class Contestant:
 
     def __init__(self, case: Case, side: Elsewhere, stepped: Stepped, prepared: Prepared) -> None:
         self.case, self.side, self.stepped, self.prepared = case, side, stepped, prepared
-        self.has_played = False
+        self.has_played = self.is_kept = False
 
     @property
     def item_s(self) -> float:
@@ -187,8 +187,8 @@ class Arena:
             try:
                 taken[each.case.text] = each.turn(block_size)
             except ProcessFailed as failure:
-                self._end(each.case.text)
                 self._keep(each.case, failure.result)
+                self._end(each.case.text)
         return taken
 
     def inside(self, names: Sequence[str]) -> list[str]:
@@ -205,24 +205,37 @@ class Arena:
         return last.estimate is not None and is_contended(last.estimate)
 
     def leave(self, name: str) -> None:
-        """Let it sum up what its turns have shown, and end it."""
+        """Keep what its turns have shown, and end it."""
+        self.sum_up(name)
+        self._end(name)
+
+    def sum_up(self, name: str) -> None:
+        """Keep what the turns of one that is inside have shown so far. One that fails is out of the arena."""
         contestant = self._inside.get(name)
         if contestant is None:
             return
         try:
             if not contestant.has_played:  # nobody was there to play against
                 contestant.turn(contestant.prepared.block_size)
-            self._keep(contestant.case, contestant.side.ask(SumUp(), Measured).result)
+            result = contestant.side.ask(SumUp(), Measured).result
         except ProcessFailed as failure:
-            self._keep(contestant.case, failure.result)
-        finally:
+            result = failure.result
+        self._keep(contestant.case, result)
+        if result.status != "ok":
             self._end(name)
 
     def _end(self, name: str) -> None:
-        self._inside.pop(name).side.close()
+        if contestant := self._inside.pop(name, None):
+            contestant.side.close()
 
     def _keep(self, case: Case, result: Result) -> None:
-        self.results.setdefault(case.text, []).append(result)
+        """Add the result of a process, or replace what the same process had shown earlier."""
+        several, contestant = self.results.setdefault(case.text, []), self._inside.get(case.text)
+        if contestant and contestant.is_kept:
+            several.pop()
+        several.append(result)
+        if contestant:
+            contestant.is_kept = True
         self._kept(case.text)
 
 

@@ -217,12 +217,12 @@ class Search:
                 field = {"faster": [challenger], "not faster": [incumbent.text], "unsure": field}[answer]
             else:
                 field = survivors(rounds, field, incumbent.text)
-            incumbent = self._crown(incumbent, field, rounds)
+            incumbent = self._crown(arena, incumbent, field, rounds)
             best = self._best_of_each([*self._rounds, *rounds])
             self._dismiss(arena, {*field, self._leader.text, *(case.text for case in best)})
         self._rounds += rounds
 
-    def _crown(self, incumbent: Case, field: Sequence[str], rounds: Sequence[Round]) -> Case:
+    def _crown(self, arena: Arena, incumbent: Case, field: Sequence[str], rounds: Sequence[Round]) -> Case:
         """Who leads a heat in which the incumbent was left behind; where that one led all, so does its successor."""
         if incumbent.text in field or not field:
             return incumbent
@@ -230,6 +230,8 @@ class Search:
         successor = simplest(self._request.case, [self._cases[name] for name in field], found)
         if incumbent.text == self._leader.text:
             self._leader = successor
+            for case in (self._request.case, successor):  # on the disk before it is announced
+                arena.sum_up(case.text)
             self._tell(News(successor, "leads", seen_gain(self._request.case, successor, found)))
         return successor
 
