@@ -160,6 +160,19 @@ def test_the_job_of_another_fleet_is_not_ended(waiting_job: Job, tmp_path: Path)
     assert json.loads((tmp_path / "A1.fate").read_bytes())["state"] == "cancelled"
 
 
+def test_what_a_cancelled_job_has_started_may_clean_up_after_it(waiting_job: Job, tmp_path: Path) -> None:
+    clean_up = f"trap 'sleep 0.5; touch {tmp_path}/clean; exit' TERM; touch {tmp_path}/ready"
+    waiting_job.script.write_text(f"({clean_up}; while :; do sleep 0.05; done) &\nexec sleep 60\n")
+    engine = Local()
+    job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    engine.cancel([job])
+    while engine.fates([job])["A1"].state in UNDER_WAY:
+        time.sleep(0.01)
+    assert (tmp_path / "clean").exists()
+
+
 def child_of(number: int) -> int:
     return int(psutil.Process(number).children()[0].pid)
 

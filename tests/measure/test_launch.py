@@ -8,13 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from torchmark.errors import DeviceError
-from torchmark.measure import launch
+from torchmark.measure import launch, preload
 from torchmark.measure.launch import Ended, Launcher, undisturbed
+from torchmark.measure.lifeline import STARTER
 from torchmark.measure.messages import Measured, MeasureJob, Message, Phase, Sampled, Surveyed, SurveyJob
 from torchmark.measure.preflight import survey
 from torchmark.measure.sampling import Settings
@@ -39,6 +41,33 @@ def test_a_worker_says_what_it_does_and_gives_its_result(workers, play, fresh: b
     assert phases[:5] == ["import", "build", "first step", "steps", "job"]
     assert any(isinstance(message, Sampled) for message in heard)
     assert workers() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+def test_a_server_that_replaces_a_dead_one_is_set_up_alike(play) -> None:
+    """In particular it prints nothing to the terminal, and imports what all workers share."""
+    play("stream=iid2,step=0.01")
+    run()
+    first = server()
+    before = set_up(first)
+    first.kill()
+    while first.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.001)
+    ended = run()
+    assert isinstance(ended.answer, Measured)
+    assert server() != first
+    assert set_up(server()) == before
+    assert before[0] == "/dev/null"
+
+
+def server() -> psutil.Process:
+    (found,) = (each for each in psutil.Process().children() if "multiprocessing.forkserver" in str(each.cmdline()))
+    return found
+
+
+def set_up(process: psutil.Process) -> tuple[str, str, str]:
+    environment = process.environ()
+    return str(Path(f"/proc/{process.pid}/fd/2").readlink()), environment[preload.VARIABLE], environment[STARTER]
 
 
 def test_the_start_is_timed_from_outside_where_all_of_it_is_seen(play) -> None:

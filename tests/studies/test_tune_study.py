@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +96,29 @@ def factors(**times: float) -> Speed:
         return taken
 
     return speed
+
+
+def test_a_leader_and_the_default_are_kept_before_they_are_announced() -> None:
+    speed, noise = factors(dtype_is_bfloat16=0.5, compile_is_on=0.8), random.Random(0)
+    announced: list[str] = []
+    written: list[str] = []
+    Scripted.opened.clear()
+
+    def tell(news: News) -> None:
+        if news.event == "leads":
+            announced.append(news.case.text)
+            assert {CASE.text, news.case.text} <= set(written)
+
+    found = Search(
+        Request(CASE, axes_of(CASE, MACHINE)),
+        tell,
+        opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01),  # type: ignore[arg-type,return-value]
+        kept=written.append,
+    )
+    found.run()
+    assert announced
+    opened = Counter(Scripted.opened)
+    assert {text: len(several) for text, several in found.processes.items()} == opened  # each process counts once
 
 
 def test_what_helps_is_found_with_what_each_part_brought() -> None:
