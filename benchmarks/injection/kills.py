@@ -60,6 +60,8 @@ def _kill_once(command: Command, takes_s: float, chance: random.Random, number: 
         except subprocess.TimeoutExpired:
             process.send_signal(sent := planned)
         code, unhandled = _end(process, sent)
+        if sent == signal.SIGKILL and code >= 0:
+            return Tally()  # it was ending by itself, and the signal came too late
         entered = re.search(r'torchmark/__main__\.py", line \d+, in main', place.heard)
         if sent == signal.SIGINT and "KeyboardInterrupt" in place.heard and not entered:
             return Tally()  # it met the start of Python, before torchmark's first line

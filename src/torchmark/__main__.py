@@ -13,7 +13,10 @@ import signal
 
 
 def main() -> int:
-    """Run the command line. An interrupt while Python imports or shuts down prints no traceback either."""
+    """Run the command line. An interrupt while Python imports or shuts down prints no traceback either, and a request
+    to end at any moment leaves no temporary files."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         from torchmark.cli import main
 

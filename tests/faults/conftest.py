@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+import faults
+
 COMMAND = [sys.executable, "-m", "torchmark"]
 SLEEPING = "stream=iid2,step=0.01,sleep=on"
 MARK = "TORCHMARK_FAULT_TRIAL"
@@ -22,16 +21,8 @@ Start = Callable[..., subprocess.Popen[str]]
 NEED = "TORCHMARK_NEED_FAULTS"
 
 
-@pytest.fixture(scope="session")
-def faults() -> Iterator[ModuleType]:
-    """The command that does all this in large: benchmarks/faults.py."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        yield importlib.import_module("faults")
-
-
 @pytest.fixture
-def environment(faults: ModuleType, tmp_path: Path) -> dict[str, str]:
+def environment(tmp_path: Path) -> dict[str, str]:
     """A home and a lock of the test's own, the workload that fails, and a mark by which every process is found."""
     found: dict[str, str] = faults.failures.environment(tmp_path)
     found.pop("TORCHMARK_DEBUG", None)
@@ -47,7 +38,7 @@ def gate(environment: dict[str, str], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def left_behind(faults: ModuleType, tmp_path: Path) -> Callable[[], int]:
+def left_behind(tmp_path: Path) -> Callable[[], int]:
     """How many processes of this test's runs are still there a moment later."""
     return lambda: faults.left_behind(str(tmp_path))[0]
 

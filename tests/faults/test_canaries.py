@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def canaries() -> Iterator[ModuleType]:
-    """The command that does all this in large: benchmarks/canaries.py."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        yield importlib.import_module("canaries")
+import canaries
 
 
 @pytest.mark.parametrize(
@@ -30,7 +19,7 @@ def canaries() -> Iterator[ModuleType]:
     ids=["failures", "names", "all-commands"],
 )
 def test_no_canary_is_in_anything_that_is_shared(
-    canaries: ModuleType, tmp_path: Path, only: list[str], reports: tuple[str, ...], formats: tuple[str, ...]
+    tmp_path: Path, only: list[str], reports: tuple[str, ...], formats: tuple[str, ...]
 ) -> None:
     site = canaries.Site(tmp_path, canaries.Aviary(1))
     canaries.measure(site, only)
@@ -41,7 +30,7 @@ def test_no_canary_is_in_anything_that_is_shared(
     assert only == ["workload"] or len(site.aviary.found_in(local)) == len(site.aviary.all)
 
 
-def test_a_canary_is_found_however_it_is_written(canaries: ModuleType) -> None:
+def test_a_canary_is_found_however_it_is_written() -> None:
     aviary = canaries.Aviary(1)
     canary = next(each for each in aviary.all if each.planted.startswith("clients/"))
     for text in (canary.planted, canary.planted.upper(), f"xy{canary.sought}z"):

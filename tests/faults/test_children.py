@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import faults
 from torchmark.local_log import LARGEST_BYTES
 from torchmark.store import load
 
@@ -19,7 +20,7 @@ def case(fault: str) -> str:
     return f"faulty/infer:fault={fault},phase=build@fake/float32"
 
 
-def test_a_process_that_a_model_leaves_behind_keeps_no_reader_waiting(run, gate: Path, faults, tmp_path: Path) -> None:
+def test_a_process_that_a_model_leaves_behind_keeps_no_reader_waiting(run, gate: Path, tmp_path: Path) -> None:
     done = run("run", case("daemon"), "--steps", "3")
     try:
         assert done.returncode == 0, done.stderr
@@ -62,6 +63,20 @@ def test_an_interrupt_while_torch_is_imported_shows_no_traceback(start, wait_unt
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in out + err
+
+
+def test_a_group_that_is_ended_while_its_server_starts_leaves_no_temporary_files(
+    start, environment: dict[str, str], tmp_path: Path, wait_until
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment["TMPDIR"] = str(temporary)
+    process = start("run", "null/infer@fake/float32", "--steps", "3", start_new_session=True)
+    wait_until(lambda: any(temporary.glob("*/listener-*")))
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    wait_until(lambda: not [*temporary.iterdir()])
 
 
 def children(number: int) -> list[psutil.Process]:

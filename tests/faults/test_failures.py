@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import faults
 from torchmark.measure.launch import Launcher
 from torchmark.measure.messages import MeasureJob, Message, Phase
 from torchmark.measure.sampling import Settings
@@ -26,9 +27,7 @@ SILENT = [("steps", "stop"), ("check", "deaf")]
 
 
 @pytest.mark.parametrize(("tried", "timeout"), [(TRIED, "60s"), (SILENT, "8s")], ids=["tried", "silent"])
-def test_every_failure_has_its_status_and_harms_no_other_case(
-    run, environment, faults, tmp_path, left_behind, tried, timeout
-):
+def test_every_failure_has_its_status_and_harms_no_other_case(run, environment, tmp_path, left_behind, tried, timeout):
     environment["TORCHMARK_FAKE"] = "stream=iid2,step=0.01"  # on a clock of its own every phase takes as many steps
     wanted = [pair for failing in tried for pair in (failing, ("steps", "none"))]
     cases = {faults.failures.case(*pair, number): pair for number, pair in enumerate(wanted)}
@@ -42,7 +41,7 @@ def test_every_failure_has_its_status_and_harms_no_other_case(
 
 
 @pytest.mark.thorough
-def test_real_work_fails_in_the_same_ways(run, faults, tmp_path, left_behind):
+def test_real_work_fails_in_the_same_ways(run, tmp_path, left_behind):
     pairs = [("check", "wrong"), ("steps", "segfault"), ("job", "memory"), ("build", "abandon"), ("steps", "none")]
     cases = {faults.failures.case(*pair, number, "cpu"): pair for number, pair in enumerate(pairs)}
     out = tmp_path / "run.jsonl"
@@ -51,7 +50,7 @@ def test_real_work_fails_in_the_same_ways(run, faults, tmp_path, left_behind):
     assert left_behind() == 0
 
 
-def test_a_new_interpreter_that_leaves_a_child_behind_is_no_timeout(run, faults, tmp_path, left_behind):
+def test_a_new_interpreter_that_leaves_a_child_behind_is_no_timeout(run, tmp_path, left_behind):
     text = faults.failures.case("build", "abandon", 0)
     out = tmp_path / "run.jsonl"
     assert run("run", text, "--rigor", "rigorous", "--timeout", "60s", "--out", str(out)).returncode == 3
@@ -116,7 +115,7 @@ def kernel_group(folder: Path, bytes_: int) -> bool:
 
 
 def test_a_worker_that_the_kernel_kills_for_its_memory_is_told_from_one_that_was_killed(
-    run, faults, tmp_path, wait_until, do_without
+    run, tmp_path, wait_until, do_without
 ):
     group = next(
         (

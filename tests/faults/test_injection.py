@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
-
-@pytest.fixture(scope="session")
-def part(faults):
-    """A module of benchmarks/injection, by its name."""
-    assert faults
-    return lambda name: importlib.import_module(f"injection.{name}")
+from injection import changes, folders, syscalls
 
 
 @pytest.mark.parametrize("change", ["edited", "cut", "emptied", "folder_deleted"])
-def test_a_run_file_that_another_program_changes(part, change):
-    changes = part("changes")
+def test_a_run_file_that_another_program_changes(change):
     tally = changes.change_file(getattr(changes, change), seed=1, number=0)
     assert tally.held, tally
 
@@ -33,8 +25,7 @@ def test_a_run_file_that_another_program_changes(part, change):
     ],
 )
 @pytest.mark.usefixtures("strace")
-def test_a_system_call_that_fails(part, name, path, call, error, when):
-    syscalls = part("syscalls")
+def test_a_system_call_that_fails(name, path, call, error, when):
     command = next(command for command, _ in syscalls.COMMANDS if command.name == name)
     tally = syscalls.fail_call(syscalls.Fault(command, path, call, error, when))
     assert tally.held, tally
@@ -43,7 +34,6 @@ def test_a_system_call_that_fails(part, name, path, call, error, when):
 @pytest.mark.parametrize(
     "words", ["report {}/big.jsonl -o {}/work/report.html", "export {}/big.jsonl -o {}/work/a.jsonl"]
 )
-def test_a_folder_full_of_module_names(part, words):
-    folders = part("folders")
+def test_a_folder_full_of_module_names(words):
     tally = folders.run_in_hostile_folder(folders.STARTS[1], tuple(words.split()))
     assert tally.held, tally

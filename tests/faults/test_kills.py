@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import signal
 import time
 
 import pytest
 
-
-@pytest.fixture(scope="session")
-def kills(faults):
-    """benchmarks/injection/kills.py, which `faults` has put within reach."""
-    assert faults
-    return importlib.import_module("injection.kills")
+import faults
+from injection import kills
 
 
 # How long each takes undisturbed, or so long that it announces something.
@@ -36,7 +31,7 @@ def kills(faults):
         ),
     ],
 )
-def test_kills_at_random_moments(kills, name, takes_s, count):
+def test_kills_at_random_moments(name, takes_s, count):
     command = next(command for command in kills.COMMANDS if command.name == name)
     for number in range(count):
         tally = kills.kill(command, takes_s, 1, number)
@@ -45,7 +40,7 @@ def test_kills_at_random_moments(kills, name, takes_s, count):
 
 
 @pytest.mark.usefixtures("gate")
-def test_a_lost_result_and_an_orphan_would_be_noticed(faults, tmp_path, start, wait_until):
+def test_a_lost_result_and_an_orphan_would_be_noticed(tmp_path, start, wait_until):
     """The judge is no rubber stamp: it counts processes that carry the mark."""
     out = tmp_path / "run.jsonl"
     process = start("run", "faulty/infer:fault=wait@fake/float32", "--steps", "5", "--out", str(out))
@@ -57,7 +52,7 @@ def test_a_lost_result_and_an_orphan_would_be_noticed(faults, tmp_path, start, w
 
 
 @pytest.mark.parametrize("name", ["run", "ab", "fit", "fleet run", "export", "report"])
-def test_an_announced_result_that_is_not_kept_would_be_noticed(kills, name):
+def test_an_announced_result_that_is_not_kept_would_be_noticed(name):
     said = {
         "run": "[1/1] null/infer@fake/float32: 1 ms",
         "ab": "pair 1: no interval yet",

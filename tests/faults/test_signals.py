@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import faults
 from torchmark.store import load
 
 pytestmark = pytest.mark.usefixtures("gate")
@@ -77,7 +78,7 @@ def test_a_run_that_was_killed_loses_no_finished_case_and_can_be_gone_on_with(be
     assert (resumed.header, resumed.results[0]) == (kept.header, kept.results[0])
 
 
-def test_twice_it_stops_at_once_even_where_a_worker_will_not(start, faults, tmp_path, wait_until, left_behind):
+def test_twice_it_stops_at_once_even_where_a_worker_will_not(start, tmp_path, wait_until, left_behind):
     out = tmp_path / "run.jsonl"
     process = start("run", CASES[0], "faulty/infer:fault=deaf,phase=build@fake/float32", "--out", str(out))
     wait_until(lambda: faults.alive(str(tmp_path)) == 5)  # run, tracker, server, worker, and the worker's own child

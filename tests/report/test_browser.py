@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import sync_playwright
 
+import specimen
 from torchmark import cli
 from torchmark.analyze.entries import Entry
 from torchmark.analyze.leaderboard import order_boards, rank_boards
@@ -335,9 +335,7 @@ def test_hostile_strings_are_only_shown_on_boards(visit: Callable[..., Opened], 
 @pytest.fixture(scope="module")
 def rich_file() -> bytes:
     """A run file in which every field that may be empty is filled in."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))
-        data: bytes = importlib.import_module("specimen").rich_file()
+    data: bytes = specimen.rich_file()
     return data
 
 

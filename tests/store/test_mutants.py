@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+import mutations
 
 ROOT = Path(__file__).parents[2]
 FOUND = sorted((Path(__file__).parent / "recorded" / "found").glob("*.jsonl"))
 SHARDS, FILES, PAGES = 4, 100, 12
 
 
-@pytest.fixture(scope="module")
-def mutations() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))
-        yield importlib.import_module("mutations")
-
-
-def test_the_files_that_mutants_are_made_from_are_fine(mutations: ModuleType, tmp_path: Path) -> None:
+def test_the_files_that_mutants_are_made_from_are_fine(tmp_path: Path) -> None:
     for data in mutations.originals():
         (tmp_path / "run.jsonl").write_bytes(data)
         assert mutations.judge(tmp_path / "run.jsonl") == "fine"
         assert mutations.judge_page(tmp_path / "run.jsonl") == "fine"
 
 
-def test_a_mutant_depends_on_its_seed_alone(mutations: ModuleType) -> None:
+def test_a_mutant_depends_on_its_seed_alone() -> None:
     original, _ = mutations.originals()
     mutants = [mutations.mutate(original, seed) for seed in range(200)]
     assert mutants == [mutations.mutate(original, seed) for seed in range(200)]
@@ -36,7 +28,7 @@ def test_a_mutant_depends_on_its_seed_alone(mutations: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_mutants_are_read_or_refused(mutations: ModuleType, tmp_path: Path, shard: int) -> None:
+def test_mutants_are_read_or_refused(tmp_path: Path, shard: int) -> None:
     path, seen = tmp_path / "run.jsonl", set()
     for seed in range(shard * FILES, (shard + 1) * FILES):
         path.write_bytes(mutations.mutate(mutations.originals()[seed % 2], seed))
@@ -47,7 +39,7 @@ def test_mutants_are_read_or_refused(mutations: ModuleType, tmp_path: Path, shar
     assert seen == {"fine", "refused"}
 
 
-def test_mutants_are_drawn_ranked_and_gathered_or_refused(mutations: ModuleType, tmp_path: Path) -> None:
+def test_mutants_are_drawn_ranked_and_gathered_or_refused(tmp_path: Path) -> None:
     path, seen = tmp_path / "run.jsonl", set()
     for seed in range(1, 2 * PAGES, 2):  # of the file that has everything
         path.write_bytes(mutations.mutate(mutations.originals()[1], seed))
@@ -59,7 +51,7 @@ def test_mutants_are_drawn_ranked_and_gathered_or_refused(mutations: ModuleType,
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
-def test_what_was_found_once_stays_harmless(mutations: ModuleType, tmp_path: Path, path: Path) -> None:
+def test_what_was_found_once_stays_harmless(tmp_path: Path, path: Path) -> None:
     copy = tmp_path / "run.jsonl"
     copy.write_bytes(path.read_bytes())
     assert mutations.judge(copy) in ("fine", "refused")
