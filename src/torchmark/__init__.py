@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # importing `typing` would import `re` and `enum` from the current folder under `python -m`
 if TYPE_CHECKING:
+    from typing import Any
+
     from torchmark.analyze.comparison import compare_runs
     from torchmark.measure.timing import time_step
     from torchmark.store import load

@@ -16,7 +16,7 @@ def main() -> int:
     """Run the command line. An interrupt while Python imports or shuts down prints no traceback either, and a request
     to end at any moment leaves no temporary files."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        signal.signal(signal.SIGTERM, _end)
     try:
         from torchmark.cli import main
 
@@ -26,6 +26,10 @@ def main() -> int:
     finally:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from injection import changes, folders, syscalls
@@ -37,3 +40,12 @@ def test_a_system_call_that_fails(name, path, call, error, when):
 def test_a_folder_full_of_module_names(words):
     tally = folders.run_in_hostile_folder(folders.STARTS[1], tuple(words.split()))
     assert tally.held, tally
+
+
+def test_the_module_form_imports_nothing_from_the_current_folder(tmp_path):
+    names = set(folders.NAMES) - {"types"}  # which Python itself imports from there before torchmark is found
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
+    command = [sys.executable, "-m", "torchmark", "--version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

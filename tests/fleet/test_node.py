@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchmark.errors import StoreError
+from torchmark.errors import FleetError, StoreError
 from torchmark.fleet.contract import Fate
 from torchmark.fleet.node import arguments
 from torchmark.fleet.plan import Fleet, FleetFolder, Order, Task, Terms
@@ -87,6 +87,23 @@ def test_a_file_of_a_newer_torchmark_is_left_alone(run_file: Path) -> None:
     with pytest.raises(StoreError, match=r"schema is 99, newer than .*Upgrade torchmark"):
         told(run_file)
     assert run_file.read_bytes() == newer
+
+
+@pytest.mark.parametrize("how", ["mode", "owner", "link"])
+def test_a_file_that_others_may_have_written_is_not_gone_on_with(run_file: Path, tmp_path: Path, how: str) -> None:
+    if how == "owner" and os.geteuid():
+        pytest.skip("only root can give files away")
+    if how == "link":
+        run_file.rename(tmp_path / "elsewhere.jsonl")
+        run_file.symlink_to(tmp_path / "elsewhere.jsonl")
+    elif how == "owner":
+        os.chown(run_file, 65534, -1)
+    else:
+        run_file.chmod(0o666)
+    before = run_file.read_bytes()
+    with pytest.raises(FleetError, match="is a link" if how == "link" else "other user"):
+        told(run_file)
+    assert run_file.read_bytes() == before
 
 
 FAILING: dict[str, int] = {}  # path -> the error with which opening it fails, however it is opened

@@ -15,6 +15,7 @@ import pytest
 
 from torchmark.errors import StoreError
 from torchmark.store import RunWriter, Sealed, examine, load
+from torchmark.store import writer as writing
 
 CASES = tuple(f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3))
 
@@ -193,3 +194,29 @@ def test_restoring_leaves_no_descriptor_open(path: Path, make_header, make_resul
             change(path)
             writer.finished(make_result(CASES[0]))
         assert len([*folder.iterdir()]) == before
+        replaced(path)
+        with another_writer(path):
+            for _ in range(3):
+                with pytest.raises(StoreError, match="is being written by"):
+                    writer.finished(make_result(CASES[0]))
+        assert len([*folder.iterdir()]) == before
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_not_cut(
+    path: Path, make_header, make_result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        writer.finished(make_result(CASES[0]))
+    longer = path.read_bytes()
+    usual = writing.claim
+
+    def claim(descriptor: int, place: Path) -> None:
+        usual(descriptor, place)
+        path.with_suffix(".copy").write_bytes(longer[: longer.index(b"\n") + 1])
+        path.rename(path.with_suffix(".former"))
+        path.with_suffix(".copy").rename(path)
+
+    monkeypatch.setattr(writing, "claim", claim)
+    with pytest.raises(StoreError, match="replaced by another program"):
+        RunWriter.resume(path)
+    assert path.with_suffix(".former").read_bytes() == longer

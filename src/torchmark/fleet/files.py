@@ -93,6 +93,8 @@ def distrust(path: Path) -> str | None:
         return None
     if found.st_uid not in (os.geteuid(), 0):
         return f"{path} belongs to another user"
+    if stat.S_ISLNK(found.st_mode):
+        return f"{path} is a link, and may lead to a file of other users"
     sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
     return f"{path} can be changed by other users" if found.st_mode & _OTHERS_WRITE and not sticky else None
 

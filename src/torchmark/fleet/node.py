@@ -101,6 +101,8 @@ def _can_go_on(run_file: Path) -> bool:
     cannot be read just now, or not by this torchmark, is an error."""
     if not _has_content(run_file):
         return False
+    if why := distrust(run_file):
+        raise FleetError(f"{why}, and a run that goes on does what it says", "Move it away")
     try:
         completed(run_file)
     except StoreError as error:

@@ -90,7 +90,10 @@ class RunWriter:
             raise explained(path, error, "Make it writable, or start a new run without --resume") from error
         try:
             claim(writer._descriptor, path)
-            writer._take_over(*sound_bytes(path))
+            sound = sound_bytes(path)
+            if not os.path.samestat(path.stat(), os.fstat(writer._descriptor)):
+                raise StoreError(f"{path} was replaced by another program just now", "Try again")
+            writer._take_over(*sound)
         except OSError as error:
             writer.close()
             raise explained(path, error) from error
@@ -203,7 +206,7 @@ class RunWriter:
         try:
             own = os.fstat(self._descriptor)
             return os.path.samestat(self.path.stat(), own) and (own.st_size, own.st_mtime_ns) == (length, self._stamp)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def _restore(self) -> None:
@@ -239,16 +242,21 @@ class RunWriter:
                 return self._descriptor
             if not stat.S_ISREG(self.path.stat().st_mode):
                 raise OSError(errno.EEXIST, "it is no longer a file")
-            descriptor = os.open(self.path, _flags())
-            claim(descriptor, self.path)
-            return descriptor
+            return self._open(_flags())
         except FileNotFoundError:
             self.notes.append(f"{self.path} was moved or deleted, and has been written again")
             return self._create()
 
     def _create(self) -> int:
-        descriptor = os.open(self.path, _flags() | os.O_CREAT | os.O_EXCL, 0o644)
-        claim(descriptor, self.path)
+        return self._open(_flags() | os.O_CREAT | os.O_EXCL)
+
+    def _open(self, flags: int) -> int:
+        descriptor = os.open(self.path, flags, 0o644)
+        try:
+            claim(descriptor, self.path)
+        except BaseException:
+            let_go(descriptor)
+            raise
         return descriptor
 
     def _take_back(self, length: int) -> None:

@@ -129,7 +129,8 @@ def _check_trust(folder: FleetFolder, terms: Terms, tasks: Sequence[Task], trust
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise FleetError(
             f"{why}, who could make this fleet run anything",
-            f"If it is yours: chmod -R go-w {folder.path}. If you trust them: --trust-folder",
+            f"Start the fleet in a folder of your own, make this one yours (chown, then chmod -R go-w {folder.path}), "
+            "or trust them: --trust-folder",
         )
     say(f"{why}, who could make this fleet run anything. It would run:")
     for line in (*terms.setup, f"{terms.python} -m torchmark", *terms.options, *map(_describe, tasks)):
