@@ -59,7 +59,8 @@ def run_in_hostile_folder(start: tuple[str, ...], command: tuple[str, ...]) -> T
         marks = _fill(place)
         scale.write_run(place.folder, scale.Size(1, 5, 50, 1), 0)
         (place.folder / "run-000000.jsonl").rename(place.folder / "big.jsonl")
-        del place.environment["PYTHONPATH"]
+        for name in ("PYTHONPATH", "PYTHONSAFEPATH"):  # the latter is what commands set for their children
+            place.environment.pop(name, None)
         code = place.run(*command, start=start, cwd=place.folder / "hostile")
         orphans, gone_s = left_behind(place.mark)
         imported = [f"{path.name.partition('-')[0]} by {path.read_text()}" for path in sorted(marks.iterdir())]

@@ -68,7 +68,8 @@ def _open(path: str | Path, flags: int) -> int | None:
         descriptor = os.open(path, flags, 0o600)
     except (OSError, ValueError):
         return None
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:  # else it is a file of another name, too
         return descriptor
     os.close(descriptor)
     return None

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import click
@@ -100,6 +101,19 @@ def test_what_would_leave_is_printed_with_the_same_values(capsys, stored: Path, 
     assert code == 0
     assert not {"\x9b", "\u202e", "\x7f"} & set(out)
     assert json.loads(out.splitlines()[0])["header"]["label"] == hostile.label
+
+
+@pytest.mark.parametrize("command", ["export last -o", "report last -o", "new my-model -o"])
+def test_the_name_of_a_new_file_forges_no_line(capsys, tmp_path: Path, command: str) -> None:
+    ending = {"export": ".jsonl", "report": ".html", "new": ".py"}[command.split()[0]]
+    code, out, err = answer(capsys, *command.split(), str(tmp_path / f"x\nforged{ending}"))
+    assert code == 0, err
+    assert not [line for line in (out + err).splitlines() if line.startswith("forged")]
+
+
+def test_a_warning_of_a_library_is_printed_like_everything_else(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(cli, "_invoke", lambda _: warnings.warn("\x1b]0;title\x07", UserWarning, stacklevel=1))
+    assert answer(capsys)[2] == "UserWarning: ]0;title\n"
 
 
 def test_a_file_that_is_left_out_is_named_on_one_harmless_line(capsys, stored: Path, tmp_path: Path) -> None:

@@ -35,6 +35,11 @@ def test_a_model_that_stops_the_server_costs_no_other_case(run, tmp_path: Path) 
     assert [result.status for result in load(out).results] == ["ok", "ok"], done.stderr
 
 
+def test_a_model_that_stops_the_server_does_not_keep_the_run_from_ending(run, tmp_path: Path) -> None:
+    done = run("run", case("freeze"), "--steps", "3", "--timeout", "30s", "--out", str(tmp_path / "run.jsonl"))
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_log_is_bounded_and_private(run, tmp_path: Path) -> None:
     log = tmp_path / "run.jsonl.log"
     log.write_text("from before\n")
@@ -45,14 +50,16 @@ def test_the_log_is_bounded_and_private(run, tmp_path: Path) -> None:
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe"])
 def test_the_log_leads_nowhere_else(run, tmp_path: Path, kind: str) -> None:
     log, thesis = tmp_path / "run.jsonl.log", tmp_path / "thesis.txt"
     thesis.write_text("work of years")
-    log.symlink_to(thesis) if kind == "link" else os.mkfifo(log)
+    thesis.chmod(0o644)
+    make = {"link": log.symlink_to, "hard link": log.hardlink_to, "pipe": lambda _: os.mkfifo(log)}
+    make[kind](thesis)
     done = run("run", case("raise"), case("none"), "--steps", "3", "--out", str(tmp_path / "run.jsonl"))
     assert done.returncode == 0, done.stderr
-    assert thesis.read_text() == "work of years"
+    assert (thesis.read_text(), thesis.stat().st_mode & 0o777) == ("work of years", 0o644)
 
 
 @pytest.mark.parametrize("rigor", ["quick", "rigorous"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -35,7 +36,13 @@ def test_a_system_call_that_fails(name, path, call, error, when):
 
 
 @pytest.mark.parametrize(
-    "words", ["report {}/big.jsonl -o {}/work/report.html", "export {}/big.jsonl -o {}/work/a.jsonl"]
+    "words",
+    [
+        "report {}/big.jsonl -o {}/work/report.html",
+        "export {}/big.jsonl -o {}/work/a.jsonl",
+        f"run {folders.FAKE} --steps 3",  # starts the server that forks workers
+        "devices",  # starts the process that may crash
+    ],
 )
 def test_a_folder_full_of_module_names(words):
     tally = folders.run_in_hostile_folder(folders.STARTS[1], tuple(words.split()))
@@ -43,9 +50,15 @@ def test_a_folder_full_of_module_names(words):
 
 
 def test_the_module_form_imports_nothing_from_the_current_folder(tmp_path):
-    names = set(folders.NAMES) - {"types"}  # which Python itself imports from there before torchmark is found
-    for name in names:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}  # other tests set it
+
+    def run_module(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    (tmp_path / "probe.py").write_text("import sys\nprint(*sys.modules)\n")
+    by_python = set(run_module("probe").stdout.split())  # before the module that it runs
+    for name in set(folders.NAMES) - by_python:
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
-    command = [sys.executable, "-m", "torchmark", "--version"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_module("torchmark", "--version")
     assert (done.returncode, done.stderr) == (0, "")

@@ -80,6 +80,7 @@ PLANS: dict[str, bytes | Callable[[dict[str, Any]], object]] = {
     "endless": lambda plan: plan["terms"].update(time_s=1e308),
     "before-time": lambda plan: plan["terms"].update(time_s=-1),
     "null-byte": lambda plan: plan["terms"].update(python="/bin/\0sh"),
+    "longer-than-a-command": lambda plan: plan["terms"].update(python="/" * 300_000),
     "setup-of-numbers": lambda plan: plan["terms"].update(setup=[1]),
     "above": lambda plan: plan["tasks"][0].update(name="../A1"),
     "absolute": lambda plan: plan["tasks"][0].update(name="/tmp/A1"),
@@ -372,6 +373,12 @@ def test_what_a_fleet_shares_names_no_host_and_no_path(
         assert "exit code 4" in told or kind in ("csv", "jsonl")
     fleet("status", place, "--format", "json")
     assert f"exit code 4: cannot read {tmp_path}/secret.pt" in capfd.readouterr().out  # for the user's own eyes
+
+
+def test_what_jobs_print_is_for_their_user_alone(place: FleetFolder) -> None:
+    place.file(TASK, "log").touch(0o644)
+    fleet("resume", place)
+    assert place.file(TASK, "log").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_workers_print_is_not_left_among_the_run_files(place: FleetFolder) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import psutil
 import pytest
 
+from torchmark.errors import FleetError
 from torchmark.fleet.contract import UNDER_WAY, Job, Submitted
 from torchmark.fleet.local import Local
 from torchmark.store import load
@@ -154,6 +155,11 @@ def test_the_job_of_another_fleet_is_not_ended(waiting_job: Job, tmp_path: Path)
     engine.cancel([forged])
     time.sleep(0.05)
     assert engine.fates([forged, job])["A1"].state in UNDER_WAY
+    forged.script.parent.mkdir()
+    forged.script.symlink_to(job.script)
+    engine.cancel([forged])
+    time.sleep(0.05)
+    assert engine.fates([job])["A1"].state in UNDER_WAY
     engine.cancel([msgspec.structs.replace(job, script=tmp_path / "link" / "A1.sh")])  # the same, by another path
     while engine.fates([job])["A1"].state in UNDER_WAY:
         time.sleep(0.01)
@@ -228,3 +234,8 @@ def test_a_plan_can_be_seen_before_it_is_carried_out(shell: Shell, tmp_path: Pat
         "2-nodes: torchmark run mnist-ddp-mlp --threads 1 --budget 90s --workers 2, on local0 and local1",
     ]
     assert not (tmp_path / "torchmark-fleet").exists()
+
+
+def test_a_setup_that_is_too_long_for_a_command_is_an_error() -> None:
+    with pytest.raises(FleetError, match="Argument list too long"):
+        Local().try_out("true\n" * 500_000, "local0", ())

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from torchmark.measure import instructions
+from torchmark.measure.dtypes import DtypeSupport
 from torchmark.measure.instructions import announced_amx, lacks_amx
 
 
@@ -34,3 +36,12 @@ def test_a_machine_that_was_started_again_may_be_another(machine) -> None:
 
 def test_a_product_that_works_is_no_lack() -> None:
     assert not lacks_amx()
+
+
+@pytest.mark.parametrize(
+    ("cause", "lacks"), [("the process died of SIGILL", True), ("it took more than 30 s", None), ("an error", None)]
+)
+def test_only_an_illegal_instruction_proves_a_lack(monkeypatch, cause: str, lacks: bool | None) -> None:
+    died = DtypeSupport("cpu", "bfloat16", runs=False, reason=cause, crashed=True)
+    monkeypatch.setattr(instructions, "try_dtypes", lambda *_: (died,))
+    assert lacks_amx() is lacks

@@ -115,7 +115,9 @@ def test_a_lock_file_with_nonsense_in_it_still_locks(path: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("content", [b"chapter 1", b'{"pid": 1}' + bytes(5000), b'["pid"]'])
+@pytest.mark.parametrize(
+    "content", [b"chapter 1", b'{"pid": 1}' + bytes(5000), b'["pid"]', b'{"pid": 1, "since": "", "my": 1}']
+)
 def test_a_file_that_was_named_by_mistake_keeps_its_content(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with machine_lock(path=path):

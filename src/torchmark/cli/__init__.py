@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 import click
@@ -72,6 +73,7 @@ def torchmark() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; whatever goes wrong becomes one line on stderr."""
     _forgive_encodings()
+    warnings.showwarning = _show_warning
     # Not list(): the submodule of that name takes the place of the built-in once it is imported.
     code = _guarded([*(sys.argv[1:] if arguments is None else arguments)])
     try:
@@ -128,6 +130,13 @@ def _fail(message: str, code: int, error: BaseException) -> int:
         say("".join(traceback.format_exception(error)))
     say(f"torchmark: error: {' '.join(message.split())}")
     return code
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """Libraries quote the environment and files in their warnings: print those like everything else."""
+    from torchmark.cli.output import say
+
+    say(f"{category.__name__}: {message}")
 
 
 def _forgive_encodings() -> None:

@@ -44,10 +44,12 @@ def avoid_missing_instructions(devices: Sequence[str] | None) -> None:
     if known is None:
         progress = ProgressLine()
         progress.note("trying the AMX instructions of this CPU …")
-        known = b"missing" if lacks_amx() else b"present"
+        lacks = lacks_amx()
         progress.clear()
-        with contextlib.suppress(OSError):  # then it is tried again the next time
-            keep_note("instructions", amx, known)
+        if lacks is not None:
+            known = b"missing" if lacks else b"present"
+            with contextlib.suppress(OSError):  # then it is tried again the next time
+                keep_note("instructions", amx, known)
     if known == b"missing":
         os.environ[VARIABLE] = SAFE
         text = f"! This CPU announces AMX but does not have it: oneDNN uses {SAFE} instead ({VARIABLE})."

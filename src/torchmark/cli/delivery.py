@@ -10,6 +10,7 @@ from typing import TextIO
 
 from torchmark.cli.output import emit, say
 from torchmark.errors import StoreError, UsageError
+from torchmark.report.text import clean
 from torchmark.report.units import size
 from torchmark.store.files import write_whole
 
@@ -30,7 +31,7 @@ def deliver(content: str | bytes, out: Path, force: bool = False) -> None:
         write_whole(out, [whole])
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror}", "Name another place with --out") from error
-    say(f"wrote {out} ({size(len(whole))})")
+    say(f"wrote {clean(str(out))} ({size(len(whole))})")
 
 
 def _to_standard_output(content: str | bytes) -> None:

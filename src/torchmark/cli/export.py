@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from torchmark.cli.output import emit, say
+from torchmark.report.text import clean
 
 _EPILOG = """\b
 Examples:
@@ -39,4 +40,4 @@ def command(run: str, out: Path | None, show: bool) -> None:
     if out or not show:
         target = out or Path(f"torchmark-{re.sub(r'[^A-Za-z0-9-]', '-', read_header(path).id)[:80]}.jsonl")
         size = write_export(path, target)
-        say(f"Wrote {target}, {size} bytes: torchmark export {run} --show prints them")
+        say(f"Wrote {clean(str(target))}, {size} bytes: torchmark export {run} --show prints them")

@@ -12,6 +12,7 @@ import click
 
 from torchmark.cli.output import emit
 from torchmark.errors import UsageError
+from torchmark.report.text import clean
 from torchmark.store.files import explained, write_whole
 
 EXAMPLES = """\b
@@ -44,7 +45,8 @@ def command(name: str, whole: bool, out: str | None) -> None:
         kind = "keyword" if keyword.iskeyword(path.stem) else "module"
         raise UsageError(f"'{path.stem}' is already a Python {kind}", "Choose another name")
     _write(path, text.replace(_STEM, path.stem))
-    emit(f"Wrote {path}. Try it:\n  torchmark run {path}\n  torchmark list {path}\n  pytest {path}")
+    path_text = clean(str(path))
+    emit(f"Wrote {path_text}. Try it:\n  torchmark run {path_text}\n  torchmark list {path_text}\n  pytest {path_text}")
 
 
 def _is_taken(stem: str) -> bool:

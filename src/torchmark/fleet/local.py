@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchmark.errors import FleetError, UsageError
@@ -43,13 +44,10 @@ class Local(Engine):
             raise UsageError("--sbatch is for a cluster", "Leave it out with --engine local")
         limit = str(job.time_s or 0)
         command = [sys.executable, "-P", "-m", _ATTENDANT, str(job.script), str(len(job.nodes)), limit]
-        try:
-            with job.log.open("ab") as log:
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                )
-        except OSError as error:
-            raise FleetError(f"no job could be started: {error.strerror}", "Free some memory or disk") from error
+        with _explained(), job.log.open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         submitted = Submitted(job.name, str(process.pid), job.script)
         end = time.monotonic() + _START_S
         # For a moment the kernel reports no command line of a new process, and it could not be recognised.
@@ -76,14 +74,22 @@ class Local(Engine):
 
     def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:
         del options, node
-        process = subprocess.Popen(
-            ["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        null = subprocess.DEVNULL
+        with _explained():
+            process = subprocess.Popen(["bash", "-c", script], stdin=null, stdout=null, stderr=null)
         self._tried[str(process.pid)] = process
         return str(process.pid)
 
     def exit_code(self, job: str) -> int | None:
         return self._tried[job].poll()
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FleetError(f"no job could be started: {error.strerror}", "Check its plan, memory and disk") from error
 
 
 def _attendant(job: Submitted) -> psutil.Process | None:
@@ -97,9 +103,14 @@ def _attendant(job: Submitted) -> psutil.Process | None:
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(int(number[0]))
         script = next((argument for name, argument in pairwise(process.cmdline()) if name == _ATTENDANT), None)
-        if script and os.path.realpath(script) == os.path.realpath(job.script):
+        if script and _place(Path(script)) == _place(job.script):
             return process
     return None
+
+
+def _place(script: Path) -> Path:
+    """Folders may be links; a script that is a link may lead to the job of another fleet."""
+    return script.parent.resolve() / script.name
 
 
 def _terminate(process: psutil.Process) -> None:

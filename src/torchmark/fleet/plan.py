@@ -26,7 +26,7 @@ _MODE = 0o755  # whatever the umask allows: who may write here may run commands 
 
 # What a plan says becomes names of files and arguments of commands.
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9._-]*\Z", max_length=64)]
-Word = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
+Word = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", max_length=16384)]
 
 
 class Terms(Struct, frozen=True):

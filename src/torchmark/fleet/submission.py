@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from torchmark.errors import FleetError
 from torchmark.fleet.contract import Engine, Fate, Job, Node
 from torchmark.fleet.files import write
 from torchmark.fleet.plan import FleetFolder, Order, Task, Terms
+from torchmark.local_log import open_log
 
 # What `torchmark run` takes again where it goes on with a run.
 _AGAIN = ("--timeout", "--data")
@@ -30,10 +32,11 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
         if reason:
             folder.keep_fate(task, Fate("unavailable", reason))
             continue
+        os.close(open_log(log := folder.file(task, "log")))  # the job appends to it, and only its owner can read it
         job = Job(
             name=task.name,
             script=_write_script(engine, folder, terms, task),
-            log=folder.file(task, "log"),
+            log=log,
             nodes=task.nodes,
             time_s=terms.time_s,
             options=terms.scheduling,

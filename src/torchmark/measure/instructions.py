@@ -24,6 +24,9 @@ def announced_amx(root: Path = ROOT) -> str | None:
     return hashlib.sha256(f"{boot} {flags[1]}".encode()).hexdigest()[:24]
 
 
-def lacks_amx() -> bool:
-    """Whether a bfloat16 product kills the process that tries it. It takes seconds."""
-    return any(each.crashed and "SIGILL" in (each.reason or "") for each in try_dtypes("cpu", ("bfloat16",)))
+def lacks_amx() -> bool | None:
+    """Whether a bfloat16 product kills the process that tries it; None if the trial ended in another way."""
+    (tried,) = try_dtypes("cpu", ("bfloat16",))
+    if not tried.crashed:
+        return False
+    return True if "SIGILL" in (tried.reason or "") else None

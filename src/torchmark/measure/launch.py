@@ -349,6 +349,8 @@ def end_process(process) -> None:  # type: ignore[no-untyped-def]  # contexts ha
         process.join(GRACE_S)
     _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
     process.join(GRACE_S)
+    if process.is_alive() and process._start_method == "forkserver":
+        _drop_stopped_server()  # a stopped server never reports the worker's end, and Python waits for it on exit
     for descendant in descendants:
         with contextlib.suppress(psutil.Error):
             descendant.kill()

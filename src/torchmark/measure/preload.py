@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import os
 
@@ -14,6 +15,7 @@ def preload() -> None:
     for name in filter(None, os.environ.pop(VARIABLE, "").split(",")):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    faulthandler.cancel_dump_traceback_later()
 
 
 preload()

@@ -7,6 +7,7 @@ and the folder of the server's socket for good.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import time
 from torchmark.measure.lifeline import SOCKET_FOLDER, STARTER, ask_for_death_signal
 
 GOING_S = 1.0  # for a run that is killed to be gone
+HUNG_S = 600.0  # an import that takes longer never ends; while it runs in C, no signal handler of Python gets its turn
 
 
 def tether() -> None:
@@ -40,6 +42,7 @@ def tether() -> None:
     ask_for_death_signal(signal.SIGTERM)
     if os.getppid() != starter:
         end()
+    faulthandler.dump_traceback_later(HUNG_S, exit=True)  # until `preload` is done
 
 
 tether()

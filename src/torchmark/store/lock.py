@@ -29,11 +29,11 @@ else:
     import fcntl
 
 _FAR = 1 << 30  # Windows locks are mandatory: a byte far behind the text keeps the text readable
-_NOTE_BYTES, _NOTE = 4096, b'{"pid":'
+_NOTE_BYTES = 4096
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # file systems that cannot lock
 
 
-class Holder(Struct, frozen=True):
+class Holder(Struct, frozen=True, forbid_unknown_fields=True):
     """Who measures, as the lock file tells."""
 
     pid: int
@@ -119,9 +119,10 @@ def let_go(descriptor: int) -> None:
 
 def _writer(descriptor: int) -> str:
     """The process that has locked a file, as Linux tells; it may be on another machine."""
-    inode = os.fstat(descriptor).st_ino
+    file = os.fstat(descriptor)
+    place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     with contextlib.suppress(OSError):
-        found = re.search(rf"FLOCK .* WRITE ([1-9]\d*) \S+:{inode} ", Path("/proc/locks").read_text())
+        found = re.search(rf"FLOCK .* WRITE ([1-9]\d*) {place} ", Path("/proc/locks").read_text())
         if found:
             return f"process {found[1]}"
     return "another process, perhaps on another machine"
@@ -189,8 +190,7 @@ def _write_holder(descriptor: int) -> None:
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     with contextlib.suppress(OSError):
         os.lseek(descriptor, 0, os.SEEK_SET)
-        before = os.read(descriptor, _NOTE_BYTES + 1)
-        if len(before) > _NOTE_BYTES or not (before.startswith(_NOTE) or _NOTE.startswith(before)):
+        if os.fstat(descriptor).st_size and not _read_holder(descriptor).pid:
             return
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)

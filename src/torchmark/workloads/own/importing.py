@@ -70,9 +70,10 @@ def _is_library(path: Path) -> bool:
 
 
 class _Siblings(MetaPathFinder):
-    """Finds the modules next to a model file, for imports in that folder only.
+    """Finds the modules next to a model file.
 
-    There they come before installed libraries of the same name, but never before the standard library.
+    For imports in that folder they come before installed libraries of the same name, but never before the standard
+    library. For all others the folder comes last: pickles and spawned processes import from it, too.
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
