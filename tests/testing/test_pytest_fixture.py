@@ -23,6 +23,8 @@ def test_a_step(torchmark, size):
     torchmark(lambda: None, "fake", name="second")
 """
 
+HOSTILE = "\x1b]0;pwn\x07\x9b\u202e"  # OSC, C1 and bidi
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -38,9 +40,17 @@ def run(folder: Path, *options: str, step: str = "0.01") -> subprocess.Completed
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
-def keep_with_spread(folder: Path, spread: float) -> None:
+def assert_harmless(done: subprocess.CompletedProcess[str]) -> None:
+    """No character that a terminal would obey was printed, and no traceback."""
+    text = done.stdout + done.stderr
+    assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+    assert "Traceback" not in text
+    assert "INTERNALERROR" not in text
+
+
+def keep_with_spread(folder: Path, spread: float, name: str = "before.jsonl") -> None:
     """As a run of several processes would have left it."""
-    with RunWriter.resume(folder / "before.jsonl") as writer:
+    with RunWriter.resume(folder / name) as writer:
         writer.spread(spread)
 
 
@@ -93,6 +103,7 @@ def test_a_regression_fails_the_test_and_chance_does_not(folder: Path) -> None:
     wrong = run(folder, "--torchmark-fail-if-slower", "much")
     assert wrong.returncode == 4
     assert "is not a share" in wrong.stderr
+    assert_harmless(run(folder, "--torchmark-fail-if-slower", HOSTILE))
 
 
 def test_a_difference_that_cannot_be_seen_fails_the_test_unless_allowed(folder: Path) -> None:
@@ -137,6 +148,96 @@ def test_processes_of_xdist_end_up_in_one_run(folder: Path) -> None:
     assert done.returncode == 0, done.stdout
     (path,) = (folder / "home").glob("*.jsonl")
     assert len(load(path).results) == 4
+
+
+def test_paths_are_printed_without_control_characters(folder: Path) -> None:
+    name = f"before{HOSTILE}.jsonl"
+    done = run(folder, "-n0", "-k", "8", "--torchmark-out", name)
+    assert done.returncode == 0
+    assert_harmless(done)
+    assert "pytest --torchmark-against before]0;pwn.jsonl\n" in done.stdout
+    assert "torchmark show before]0;pwn.jsonl\n" in done.stdout
+    keep_with_spread(folder, 0.02, name)
+    done = run(folder, "-n2", "-k", "8", "--torchmark-against", name, step="0.02")
+    assert done.returncode == 1
+    assert_harmless(done)
+    assert "Against before]0;pwn.jsonl:" in done.stdout
+    assert ", slower against before]0;pwn.jsonl\n" in done.stdout
+
+
+def test_labels_of_strangers_are_printed_without_control_characters(folder: Path) -> None:
+    assert run(folder, "-n0", "-k", "8").returncode == 0
+    (path,) = (folder / "home").glob("*.jsonl")
+    label = '"label":"pytest'
+    path.write_text(path.read_text().replace(label, label + r"\u001b]0;pwn\u0007\u202e\n\u009b"))
+    done = run(folder, "-n0", "--torchmark-against", "pytest]0;pwn\x1b")
+    assert done.returncode == 4
+    assert_harmless(done)
+    assert re.search(r"unknown run 'pytest]0;pwn'. Did you mean 'pytest]0;pwn ?'\?$", done.stderr, re.MULTILINE)
+
+
+def test_messages_of_a_model_file_are_printed_without_control_characters(folder: Path) -> None:
+    (folder / "bad.py").write_text(f"def build():\n    raise ValueError({HOSTILE!r})\ndef inputs(): return ()\n")
+    (folder / "test_speed.py").write_text("def test_it(torchmark): torchmark.check('bad.py')\n")
+    done = run(folder, "-n0")
+    assert done.returncode == 1
+    assert_harmless(done)
+    assert "ValueError during check (bad.py, line 2): ]0;pwn" in done.stdout
+    assert "checking.py" not in done.stdout
+
+
+@pytest.mark.parametrize("label", ["a\udcffb", "a/b", "last", "", HOSTILE])
+def test_a_label_that_finds_no_run_is_a_usage_error(folder: Path, label: str) -> None:
+    done = run(folder, "-n0", f"--torchmark-label={label}")
+    assert done.returncode == 4
+    assert "ERROR: --torchmark-label: '" in done.stderr
+    assert_harmless(done)
+
+
+@pytest.mark.parametrize("out", ["test_speed.py", "test_speed.py/x.jsonl", "/proc/x/y.jsonl"])
+def test_a_file_that_cannot_be_written_is_a_usage_error(folder: Path, out: str) -> None:
+    done = run(folder, "-n0", "--torchmark-out", out)
+    assert done.returncode == 4
+    assert f"ERROR: --torchmark-out: cannot write {out}: " in done.stderr
+    assert_harmless(done)
+
+
+@pytest.mark.parametrize("processes", ["-n0", "-n2"])
+def test_a_run_that_cannot_be_saved_is_shown_and_fails_the_session(folder: Path, processes: str) -> None:
+    (folder / "home").write_text("not a folder")
+    done = run(folder, processes)
+    assert done.returncode == 1
+    assert "2 passed" in done.stdout
+    assert "test_speed.py:test_a_step-8/infer" in done.stdout
+    assert "The run was not saved: cannot write " in done.stdout
+    assert "Saved as" not in done.stdout
+    assert_harmless(done)
+
+
+@pytest.mark.parametrize("processes", ["-n0", "-n2"])
+def test_a_damaged_baseline_is_a_usage_error(folder: Path, processes: str) -> None:
+    (folder / "before.jsonl").write_text("damaged\n")
+    done = run(folder, processes, "--torchmark-against", "before.jsonl")
+    assert done.returncode == 4
+    assert re.fullmatch(r"ERROR: --torchmark-against: before.jsonl is not a run file: .*\n+", done.stderr)
+    assert_harmless(done)
+
+
+def test_parameters_that_look_like_paths_are_stored_as_hashes(folder: Path) -> None:
+    (folder / "test_speed.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('w', ['clients/bigbank.pt', '/home/jane/secret.pt', 'C:\\\\jane.pt', 'plain.pt'])\n"
+        "def test_x(torchmark, w): torchmark(lambda: None, 'fake')\n"
+    )
+    names = []
+    for processes, out in (("-n0", "a.jsonl"), ("-n2", "b.jsonl")):
+        assert run(folder, processes, "--torchmark-out", out).returncode == 0
+        assert not re.search("bigbank|jane|clients|secret", (folder / out).read_text())
+        names.append({result.case.workload for result in load(folder / out).results})
+    assert names[0] == names[1]
+    assert len(names[0]) == 4
+    assert "test_speed.py:test_x-plain.pt" in names[0]
+    assert sum(bool(re.fullmatch(r"test_speed\.py:test_x-[0-9a-f]{8}", name)) for name in names[0]) == 3
 
 
 def test_it_costs_nothing_where_it_is_not_used(folder: Path) -> None:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from torchmark.records import Run
     from torchmark.testing.bench import Bench
     from torchmark.testing.recorder import Recorder
 
 _RECORDER = pytest.StashKey["Recorder"]()
+_BASELINE = pytest.StashKey["Run | None"]()
+_LABEL = "pytest"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,29 +38,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Pass where so small a difference would not be visible.",
     )
     group.addoption("--torchmark-budget", metavar="SECONDS", type=float, default=5.0, help="For one step; default: 5.")
-    group.addoption("--torchmark-label", metavar="NAME", default="pytest", help="Name of the run; default: pytest.")
+    group.addoption("--torchmark-label", metavar="NAME", help=f"Name of the run; default: {_LABEL}.")
     group.addoption("--torchmark-out", metavar="FILE", help="Where to keep the run; default: with the others.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A baseline that is not there is a mistake in the command, not in every test."""
-    against = config.getoption("--torchmark-against")
-    if against and not hasattr(config, "workerinput"):
-        from torchmark.errors import TorchmarkError
-        from torchmark.testing.baseline import find_baseline
-
-        try:
-            find_baseline(against, config.getoption("--torchmark-label"))
-        except TorchmarkError as error:
-            raise pytest.UsageError(f"--torchmark-against: {error}") from None
+    """Check the options before any test runs. Workers of pytest-xdist get options that its controller has checked."""
+    if not hasattr(config, "workerinput"):
+        _check(config, "--torchmark-label", _check_label)
+        _check(config, "--torchmark-out", _check_out)
+        _check(config, "--torchmark-against", _baseline)
 
 
 @pytest.fixture
 def torchmark(request: pytest.FixtureRequest) -> Bench:
     """Times any callable as `torchmark run` would: `result = torchmark(step)`."""
+    from torchmark.errors import TorchmarkError
     from torchmark.testing.bench import Bench
+    from torchmark.testing.messages import failure
 
-    return Bench(_recorder(request.config), request.node.nodeid)
+    try:
+        return Bench(_recorder(request.config), request.node.nodeid)
+    except TorchmarkError as error:  # a worker of pytest-xdist may not find the baseline
+        raise failure(str(error)) from None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -67,8 +71,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if told is not None:
         told["torchmark"] = recorder.encode()
-    else:
-        recorder.keep()
+    elif not recorder.keep():
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,8 +85,9 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     recorder = config.stash.get(_RECORDER, None)
     if recorder is not None and recorder.run is not None:
-        terminalreporter.section("torchmark")
-        terminalreporter.write_line(recorder.summary())
+        from torchmark.testing.messages import show
+
+        show(terminalreporter, recorder.summary())
 
 
 def _recorder(config: pytest.Config) -> Recorder:
@@ -92,18 +97,59 @@ def _recorder(config: pytest.Config) -> Recorder:
         option = config.getoption
         config.stash[_RECORDER] = Recorder(
             against=option("--torchmark-against"),
+            stored=_baseline(config),
             limit=option("--torchmark-fail-if-slower"),
             allow=option("--torchmark-allow-inconclusive"),
             budget_s=option("--torchmark-budget"),
-            label=option("--torchmark-label"),
+            label=option("--torchmark-label") or _LABEL,
             out=option("--torchmark-out"),
         )
     return config.stash[_RECORDER]
+
+
+def _check(config: pytest.Config, option: str, check: Callable[[pytest.Config], object]) -> None:
+    """Report what is wrong with an option, if it is given at all, as a mistake in the command."""
+    if config.getoption(option) is None:
+        return
+    from torchmark.errors import TorchmarkError
+
+    try:
+        check(config)
+    except TorchmarkError as error:
+        from torchmark.testing.messages import usage_error
+
+        raise usage_error(option, error) from None
+
+
+def _check_label(config: pytest.Config) -> None:
+    from torchmark.store import check_label
+
+    check_label(config.getoption("--torchmark-label"))
+
+
+def _check_out(config: pytest.Config) -> None:
+    from torchmark.errors import StoreError
+    from torchmark.store import check_writable
+
+    try:
+        check_writable(config.getoption("--torchmark-out"))
+    except StoreError as error:  # its cure names options of `torchmark run`
+        raise StoreError(error.cause, "Choose another file") from error
+
+
+def _baseline(config: pytest.Config) -> Run | None:
+    """The run to compare with, loaded before this session's own run becomes the last one."""
+    if _BASELINE not in config.stash:
+        from torchmark.testing.baseline import load_baseline
+
+        option = config.getoption
+        config.stash[_BASELINE] = load_baseline(option("--torchmark-against"), option("--torchmark-label") or _LABEL)
+    return config.stash[_BASELINE]
 
 
 def _share(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
     share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
     if not 0 < share < 1:
-        raise ArgumentTypeError(f"'{text}' is not a share between 0 and 1, such as 5% or 0.05")
+        raise ArgumentTypeError(f"{text!r} is not a share between 0 and 1, such as 5% or 0.05")
     return share

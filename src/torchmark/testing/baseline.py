@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchmark.errors import UnknownName, UsageError
-from torchmark.store import find_run, scan_runs
+from torchmark.records import Run
+from torchmark.store import find_run, load, scan_runs
+
+
+def load_baseline(against: str | None, label: str) -> Run | None:
+    """The run that was asked for; None where none was, or where it does not exist yet."""
+    path = find_baseline(against, label) if against is not None else None
+    return load(path) if path else None
 
 
 def find_baseline(against: str, label: str) -> Path | None:

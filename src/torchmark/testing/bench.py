@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from torchmark.errors import TorchmarkError
 from torchmark.measure.timing import time_step
 from torchmark.records import Result
 from torchmark.store import machine_lock
+from torchmark.testing.messages import failure
 from torchmark.testing.recorder import Recorder
 
 
@@ -43,7 +43,7 @@ class Bench:
         count = f"-{len(self._timed) + 1}" if self._timed else ""
         case = f"{_word(self._file)}:{_word(self._name)}{f'.{_word(name)}' if name else count}"
         if (case, device) in self._timed or not self._recorder.claim(case, device, self._node):
-            pytest.fail(f"{case} was timed already: give this step a name of its own", pytrace=False)
+            raise failure(f"{case} was timed already: give this step a name of its own")
         self._timed.add((case, device))
         with machine_lock(wait=True):  # tests side by side would disturb one another
             result = time_step(
@@ -51,26 +51,28 @@ class Bench:
             )
         slower = self._recorder.add(result)
         if slower:
-            pytest.fail(slower, pytrace=False)
+            raise failure(slower)
         return result
 
     def check(self, file: str | Path, **params: Any) -> None:
         """Fail the test where a model file does not run, or computes the wrong numbers, in any of its modes."""
         from torchmark.testing.checking import check_file
 
-        wrong = ""
         try:
             check_file(Path(file), params)
         except TorchmarkError as error:
-            wrong = str(error)
-        if wrong:  # only here, or pytest would show where in torchmark it was found
-            pytest.fail(wrong, pytrace=False)
+            raise failure(str(error)) from None
 
 
 def _named(node: str) -> tuple[str, str]:
-    """The file and the test inside it, by which a result is found again. Folders are left out: results are shared."""
+    """The file and the test inside it, by which a result is found again.
+
+    Results are shared: folders are left out, and parameters that may hold a path are replaced by a hash.
+    """
     file, _, inside = node.partition("::")
     path, bracket, values = inside.partition("[")
+    if "/" in values or "\\" in values:
+        values = hashlib.sha256(values.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return file.rpartition("/")[2], path.replace("::", ".") + bracket + values
 
 

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from torchmark.analyze.comparison import Comparison, Pair, compare_runs
 from torchmark.analyze.gates import gate_runs
 from torchmark.devices import open_device
+from torchmark.errors import StoreError
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.session import measure_spread
 from torchmark.records import Result, Run, RunHeader
 from torchmark.report import render
 from torchmark.report.gates import complaints_of, gate_lines
 from torchmark.report.ratios import interval, speed
-from torchmark.store import RunWriter, home, load, new_header, new_path
-from torchmark.testing.baseline import find_baseline
+from torchmark.store import RunWriter, load, new_header, new_path
 
 _WIDTH = 80
 _NO_BASELINE = "no baseline yet; this run becomes it"
@@ -28,17 +28,23 @@ class Recorder:
     """All results so far; `run` is what was kept of them at the end."""
 
     def __init__(
-        self, against: str | None, limit: float, allow: bool, budget_s: float, label: str, out: str | None
+        self,
+        against: str | None,
+        stored: Run | None,
+        limit: float,
+        allow: bool,
+        budget_s: float,
+        label: str,
+        out: str | None,
     ) -> None:
         self.results: list[Result] = []
         self.run: Run | None = None
         self.budget_s = budget_s
         self._against, self._limit, self._allow, self._label, self._out = against, limit, allow, label, out
-        path = find_baseline(against, label) if against is not None else None
-        self._stored = load(path) if path else None  # before this session's own run becomes the last one
+        self._stored = stored
         self._compared: list[str] = []
         self._owners: dict[tuple[str, str], str] = {}
-        self._path: Path | None = None
+        self._problem = ""
 
     def add(self, result: Result) -> str:
         """Take a result; says why its test fails, if it is too slow or that could not be seen."""
@@ -67,30 +73,42 @@ class Recorder:
         """Whether no other test has timed something under this name on this device."""
         return self._owners.setdefault((case, device), node) == node
 
-    def keep(self) -> None:
-        """Write the run file."""
+    def keep(self) -> bool:
+        """Write the run file; returns whether that worked. The summary shows the results in any case."""
         header = self._header(self.results)
-        self._path = Path(self._out) if self._out else new_path(header)
-        with RunWriter.create(self._path, header) as writer:
+        spread = self._spread if self._stored is not None else None
+        try:
+            path = Path(self._out) if self._out is not None else new_path(header)
+            self._write(path, header, spread)
+            self.run = load(path)
+        except StoreError as error:
+            self.run, self._problem = Run(header, tuple(self.results), spread), error.cause
+        return not self._problem
+
+    def _write(self, path: Path, header: RunHeader, spread: float | None) -> None:
+        with RunWriter.create(path, header) as writer:
             for result in self.results:
                 writer.started(result.case.text)
                 for number, process in enumerate(result.processes):
                     writer.samples(result.case.text, number, process.samples_s)
                 writer.finished(result)
-            if self._stored is not None and self._spread is not None:
-                writer.spread(self._spread)
-        self.run = load(self._path)
+            if spread is not None:
+                writer.spread(spread)
 
     def summary(self) -> str:
         """The table of the run, what it was held against, and how to see it again."""
         assert self.run is not None
-        assert self._path is not None
-        name = self.run.header.id if self._path.parent == home() else self._path
         against = [f"Against {self._against}:", *(f"  {line}" for line in self._compared), ""] if self._compared else []
-        if self._stored is None:
-            against = [f"{_NO_BASELINE[0].upper()}{_NO_BASELINE[1:]}: pytest --torchmark-against {name}"]
-        kept = f"Saved as {self.run.header.id}: torchmark show {name}"
-        return "\n".join([render(self.run, "table", _WIDTH), *against, kept])
+        return "\n".join([render(self.run, "table", _WIDTH), *against, *self._kept(self.run.header)])
+
+    def _kept(self, header: RunHeader) -> list[str]:
+        if self._problem:
+            return [f"The run was not saved: {self._problem}. Choose another file with --torchmark-out"]
+        name = header.id if self._out is None else self._out
+        saved = f"Saved as {header.id}: torchmark show {name}"
+        if self._stored is not None:
+            return [saved]
+        return [f"{_NO_BASELINE[0].upper()}{_NO_BASELINE[1:]}: pytest --torchmark-against {name}", saved]
 
     def encode(self) -> str:
         """All of it for another process."""
