@@ -17,6 +17,7 @@ import base64
 import json
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -149,7 +150,8 @@ class Site:
         self.here = root / aviary.name("folder") / aviary.name("folder")
         self.home, self.data, self.fleet = (self.here / aviary.name("folder") for _ in range(3))
         self.tests = self.here / aviary.name("folder")
-        self.secret = aviary.name("environment")
+        self.secret, self.variable = aviary.name("environment"), f"{aviary.name('environment').upper()}_TOKEN"
+        self._granularity = f"granularity={aviary.name('environment')}"
         for folder in (self.home, self.data, self.tests):
             folder.mkdir(parents=True)
         self.out = root / "out"
@@ -159,6 +161,7 @@ class Site:
         (root / "all.json").write_text(json.dumps([each.planted for each in aviary.all]))
         self.environment = {
             **os.environ, **aviary.environment(), "HOME": str(self.here), "USER": self._login, "LOGNAME": self._login,
+            "KMP_AFFINITY": self._granularity,
             "TORCHMARK_HOME": str(self.home), "TORCHMARK_LOCK": str(root / "lock"),
             "TORCHMARK_FAKE": "stream=iid2,step=0.001", "TORCHMARK_CANARIES": str(root / "all.json"), "COLUMNS": "120",
         }  # fmt: skip
@@ -246,7 +249,8 @@ COMMANDS = {
     "workload": f"run canary_workload.py {STEPS}",
     "data": f"run mnist-cnn -p batch=4 --data DATA {STEPS}",
     "ab-fails": f"ab {CASE.format('steps')} --budget 20s",
-    "ab": "ab null/infer@fake/float32 --env-b MYSQL_PWD=SECRET --budget 2s",
+    "ab": "ab null/infer@fake/float32 --env-a VARIABLE=1 --env-b MYSQL_PWD=SECRET --env-b ARCHITECTURE=SECRET "
+    "--env-b 'PLUGIN=SECRET 1' --budget 2s",
     "tune": f"tune {CASE.format('dtype')} --budget 20s",
     "tune-fails": f"tune {CASE.format('build')} --budget 20s",
     "fit": f"fit {CASE.format('large')} --most 16 --budget 15s",
@@ -263,7 +267,9 @@ def measure(site: Site, only: Sequence[str]) -> None:
     """Every command that measures. Failures are what it is about, so no exit code is looked at."""
     for name, text in COMMANDS.items():
         if name in only or not only:
-            command = text.replace("DATA", str(site.data)).replace("SECRET", site.secret).split()
+            for word, value in (("DATA", str(site.data)), ("SECRET", site.secret), ("VARIABLE", site.variable)):
+                text = text.replace(word, value)
+            command = shlex.split(text)
             site.local.append(site.torchmark(*command, broken=name in BROKEN).stdout)
             for format in ("md", "csv", "json") if name in PRINTING else ():  # noqa: A001
                 site.share(f"{name} {format}", *command, "--format", format, broken=name in BROKEN)

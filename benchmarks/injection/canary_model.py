@@ -80,6 +80,8 @@ class Net(torch.nn.Module):
         }
         if due.get(self.fault, False):
             tell(f"{self.fault}: could not create a primitive")
+        if self.fault == "talk" and self.calls == 1:  # in the words of torch
+            warnings.warn("The operator 'PARAMETER::CLASS' will fall back to run on the CPU", stacklevel=1)
         if self.fault == "loader":
             next(iter(torch.utils.data.DataLoader(Failing(), num_workers=1)))
         return self.layer(rows)

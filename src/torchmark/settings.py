@@ -1,4 +1,5 @@
 """What a result may say about how its process was set up: every key that there is, and the form that its value has.
+Also the names of hardware, systems and versions in the form in which they may be shared.
 
 Results are shared, and the environment, a plug-in or a file of the user's may hold anything. So this is a list of what
 may be told, not of what may not: where something else stands, only that something stands there is told, or nothing.
@@ -26,12 +27,23 @@ _ALLOCATOR = (
 _ALLOCATOR = rf"{_ALLOCATOR}(?:, ?{_ALLOCATOR}){{0,15}}"
 _AFFINITY = (
     r"(?:no)?(?:verbose|warnings|respect|reset)|none|compact|balanced|scatter|disabled|explicit|norespect|"
-    rf"logical|physical|granularity=[a-z]{{1,9}}|proclist=\[{_PLACE}(?:,{_PLACE}){{0,63}}\]|[0-9]{{1,4}}"
+    r"logical|physical|granularity=(?:fine|thread|core|tile|module|die|socket|package|node|numa_domain|group|"
+    r"proc_group|l[123l]_cache|core_type|core_eff)|"
+    rf"proclist=\[{_PLACE}(?:,{_PLACE}){{0,63}}\]|[0-9]{{1,4}}"
 )
 _INSTRUCTIONS = (
-    r"ALL|DEFAULT|SSE41|AVX|AVX2(_VNNI(_2)?)?|AVX512_CORE(_VNNI|_BF16|_FP16|_AMX(_FP16)?)?|"
-    r"AVX10_\d_\d+(_AMX(_\w{1,4})?)?"
+    r"ALL|DEFAULT|SSE41|AVX|AVX2(_VNNI(_2)?)?|AVX512_MIC(_4OPS)?|AVX512_CORE(_VNNI|_BF16|_FP16|_AMX(_FP16)?)?|"
+    r"AVX10_1_512(_AMX(_FP16)?)?|AVX10_2(_512)?(_AMX_2)?|AVX10_2_ACE"
 )
+# Faults of publications that a replay can leave untried.
+_FAULT = r"(?:autograd graph|eager attention|evaluation mode)"
+# How the class names of transformers end.
+_ENDING = (
+    r"(?:Model(?:WithLMHead)?|Encoder|Decoder|Backbone|VisionTransformer|For(?:CausalLM|MaskedLM|ConditionalGeneration|"
+    r"(?:Sequence|Token|Image)Classification|QuestionAnswering)(?:Simple|WithTeacher|Learned|Fourier|ConvProcessing)?)"
+)
+# An operator of torch by its base name. That torch has it is checked where torch is loaded, see `operators.py`.
+_OPERATOR = r"(?:an operator|aten::[A-Za-z0-9_]{1,80})"
 
 # Variables of the environment that change how fast torch is, and the values that may be told. How others begin a
 # process is their own business: of LD_PRELOAD, which names files, only that there is one.
@@ -71,13 +83,13 @@ _WORDS: dict[str, str] = {
     "steps": "",
     "backend": r"gloo|nccl|xccl|ccl|mpi|ucc",
     "attention": r"none|eager|sdpa|flex_attention|flash_attention_[0-9]|paged_attention",
-    "architecture": r"[A-Za-z][A-Za-z0-9]{0,79}",
+    "architecture": rf"[A-Za-z][A-Za-z0-9_]{{0,39}}{_ENDING}",
     "data": r"files|stand-in",
     "script_threads": "",
     "reference": r"torch\.float[0-9]{2}, which the model insists on",
     "numbers": r"not checked: the model draws at random",
-    "ran_on_cpu": r"(?:an operator|[\w:.]{1,80})(?:, (?:an operator|[\w:.]{1,80})){0,20}",
-    "faults not tried": r"[a-z -]{1,40}(?:, [a-z -]{1,40}){0,9}",
+    "ran_on_cpu": rf"{_OPERATOR}(?:, {_OPERATOR}){{0,20}}",
+    "faults not tried": rf"{_FAULT}(?:, {_FAULT}){{0,9}}",
     PLUGIN: r"[A-Za-z0-9][A-Za-z0-9._-]{0,79} [0-9][A-Za-z0-9.+!_-]{0,39}",
 }
 
@@ -111,6 +123,73 @@ def told_of(variable: str, text: str | None) -> str | int | None:
     if text is None or not text.strip():
         return None
     text = text.strip().lower() if variable != "ONEDNN_MAX_CPU_ISA" else text.strip()
-    if not may_be_told(key_of(variable), text):
+    if variable not in VARIABLES or not may_be_told(key_of(variable), text):
         return SET
     return int(text) if re.fullmatch(_NUMBER, text) else text
+
+
+# The ID of a distribution in os-release, in addition to the names of other systems.
+_SYSTEMS = re.compile(
+    r"linux|macos|windows|darwin|freebsd|openbsd|netbsd|unknown|almalinux|alinux|alpine|amzn|anolis|arch|"
+    r"archarm|artix|azurelinux|bazzite|bottlerocket|cachyos|centos|clear-linux-os|coreos|cos|debian|deepin|"
+    r"devuan|elementary|endeavouros|fedora|flatcar|garuda|gentoo|guix|kali|kylin|linuxmint|mageia|manjaro|"
+    r"mariner|mx|neon|nixos|nobara|ol|openeuler|opensuse|opensuse-leap|opensuse-tumbleweed|parrot|photon|pop|"
+    r"pureos|raspbian|rhel|rocky|scientific|slackware|sled|sles|solus|steamos|tencentos|ubuntu|uos|void|wolfi|"
+    r"zorin",
+    re.IGNORECASE,
+)
+_SYSTEM_VERSION = re.compile(r"[0-9]{1,8}(?:\.[0-9]{1,4})?(?:Server(?:R2)?)?", re.IGNORECASE)
+
+_RELEASE = re.compile(
+    r"(?:[0-9]{1,4}!)?[0-9]{1,9}(?:\.[0-9]{1,9}){0,4}(?:(?:a|b|rc)[0-9]{1,9})?(?:\.post[0-9]{1,9})?(?:\.dev[0-9]{1,9})?"
+)
+# Builds that PyTorch and the makers of hardware publish.
+_BUILD = (
+    r"(?:cpu|cu[0-9]{2,3}|rocm[0-9]{1,2}(?:\.[0-9]{1,3}){0,3}|rocmsdk[0-9]{8}|xpu|lw|dfsg|cxx11\.abi|with\.pypi\.cudnn|"
+    r"(?:git)?[0-9a-f]{7,40}|nv[0-9]{2}\.[0-9]{1,2}(?:\.[0-9]{1,9})?)"
+)
+_PUBLISHED = re.compile(rf"\+(?:{_BUILD}(?:\.{_BUILD}){{0,4}})?")
+
+# In names of hardware a slash stands between model numbers: R7/R9, 6600/6600M, [A/B].
+_NUMBERS = re.compile(r"[\[(]?(?:[A-Z]{1,5}|[A-Z]{0,4}[0-9]{1,5}[A-Za-z]{0,3})[\])]?,?")
+_ADDRESS = re.compile(
+    r"\w\.[a-z-]*[a-z]{2}|\w@[a-z]|\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b|[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}|\\|~",
+    re.IGNORECASE,
+)
+
+
+def is_known_system(name: str) -> bool:
+    """Whether this is the name of a published system or distribution."""
+    return _SYSTEMS.fullmatch(name) is not None
+
+
+def shareable_system(text: str) -> str:
+    """A system's name and version; empty if the name is not a published one."""
+    name, _, version = text.partition(" ")
+    known = [name] if is_known_system(name) else []
+    return " ".join(known + ([version] if known and _SYSTEM_VERSION.fullmatch(version) else []))
+
+
+def shareable_version(text: str) -> str:
+    """A package's version. A private build keeps `+local`, which tells it from the published one; empty: no version."""
+    release = _RELEASE.match(text)
+    if not release:
+        return ""
+    build = text[release.end() :]
+    return text if not build or _PUBLISHED.fullmatch(build) else f"{release[0]}+local"
+
+
+def shareable_build(text: str) -> str:
+    """What torch was built for, such as `CUDA 12.6` or `ROCm 6.2.41133-dd7f95766`; empty if it is none of these."""
+    found = re.match(r"(CUDA|ROCm|XPU|MPS|CPU)\b(?: [0-9][0-9.]{0,19}(?:[-+][0-9a-f]{1,40})?$)?", text)
+    return found[0] if found else ""
+
+
+def shareable_hardware(text: str) -> str:
+    """The name of a device or driver without words that look like a path, a domain, an address or an account."""
+    return " ".join(word for word in text.split() if not _ADDRESS.search(word) and not _is_path(word))
+
+
+def _is_path(word: str) -> bool:
+    parts = word.removeprefix("w/").split("/")  # AMD writes `w/ Radeon Graphics`
+    return word != "/" and len(parts) > 1 and not all(map(_NUMBERS.fullmatch, parts))

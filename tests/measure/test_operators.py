@@ -18,6 +18,8 @@ from torchmark.workloads import launch
 from torchmark.workloads.contract import Step
 
 MPS = "The operator 'aten::linalg_svd' is not supported on the MPS backend and will fall back to run on the CPU."
+PRIVATE = "The operator 'bigbank::merger_hunter' is not supported and will fall back to run on the CPU."
+UNKNOWN = "The operator 'aten::merger_hunter' is not supported and will fall back to run on the CPU."
 XPU = "Aten Op fallback from XPU to CPU happends. This may have performance implications."
 
 
@@ -38,12 +40,21 @@ def test_a_short_step_on_the_cpu_tells_how_many_it_has() -> None:
     assert measured("launch/infer@cpu/float32").metrics == {"operators": 1.0}
 
 
-@pytest.mark.parametrize(("message", "named"), [(MPS, "aten::linalg_svd"), (XPU, "an operator")])
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [(MPS, "aten::linalg_svd"), (XPU, "an operator"), (PRIVATE, "an operator"), (UNKNOWN, "an operator")],
+)
 def test_an_operator_that_left_the_device_is_noticed(message: str, named: str) -> None:
     with watch_fallback() as found, warnings.catch_warnings():
         warnings.warn(message, UserWarning, stacklevel=1)
         warnings.warn("something else", UserWarning, stacklevel=1)
     assert found == [named]
+
+
+def test_nothing_falls_back_from_the_cpu_to_the_cpu() -> None:
+    with watch_fallback("cpu") as found, pytest.warns(UserWarning, match="fall back"):
+        warnings.warn(MPS, UserWarning, stacklevel=1)
+    assert found == []
 
 
 def test_a_result_says_that_a_part_of_it_ran_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +71,7 @@ def test_a_result_says_that_a_part_of_it_ran_on_the_cpu(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(launch.Launch, "prepare", prepare_warning)
     with pytest.warns(UserWarning, match="fall back"):
-        found = measured("launch/infer@cpu/float32")
+        found = measured("launch/infer@fake/float32")
     assert found.estimate is not None
     assert "cpu-fallback" in found.estimate.flags
     assert found.settings["ran_on_cpu"] == "aten::linalg_svd"

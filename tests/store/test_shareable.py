@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from torchmark.analyze.differences import differences_of
 from torchmark.records import DeviceInfo, JobEstimate, Machine, Metered, Peak, StageEstimate, Work
 from torchmark.settings import VARIABLES, key_of, may_be_told, told_of
 from torchmark.store import RunWriter, load, log_path, shareable_lines
+from torchmark.store.shareable import shareable
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example-run.jsonl"
 A = "mlp/infer:batch=64@cpu/float32+threads=2+workers=4"
@@ -81,13 +84,87 @@ def test_defaults_in_a_model_file_are_not_shared(tmp_path: Path, make_header, ma
     assert load(path).results[0].params == {"depth": 3}
 
 
-def test_the_name_of_hardware_may_have_any_form(tmp_path: Path, make_header) -> None:
+def test_the_name_of_hardware_may_have_brackets_and_slashes_between_numbers(tmp_path: Path, make_header) -> None:
     device = DeviceInfo("cuda:0", "GPU [A/B] #2", driver="1/2")
     machine = Machine("ARM A53/A72 [big]", 2, 2, 8, "Linux 6", "3.11", devices=(device,))
     header = make_header((A,), machine=machine)
     with RunWriter.create(tmp_path / "run.jsonl", header):
         pass
     assert load(tmp_path / "run.jsonl").header == header
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz",
+        "AMD EPYC 7B13 64-Core Processor",
+        "Apple M1 Ultra",
+        "ARMv8 Processor rev 1 (v8l)",
+        "AMD Ryzen 7 5800X w/ Radeon Graphics",
+        "AMD A10-7850K APU with Radeon(TM) R7 Graphics",
+        "NVIDIA A100-SXM4-80GB",
+        "NVIDIA GeForce RTX 3080 Ti / Laptop",
+        "Navi 21 [Radeon RX 6800/6800 XT / 6900 XT]",
+        "Intel(R) Data Center GPU Max 1550",
+    ],
+)
+def test_real_names_of_hardware_stay_whole(name: str) -> None:
+    assert shareable({"cpu": name, "model": name}) == {"cpu": name, "model": name}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("host7.bigbank.de /home/x", "…"),
+        ("Xeon /srv/bigbank E5", "Xeon E5"),
+        ("Xeon clients/bigbank", "Xeon"),
+        ("Xeon jane@bigbank 10.1.2.3 C:\\Users\\jane", "Xeon"),
+    ],
+)
+def test_paths_and_hosts_are_no_part_of_a_hardware_name(name: str, kept: str) -> None:
+    assert shareable({"cpu": name, "model": name, "driver": name}) == dict.fromkeys(("cpu", "model", "driver"), kept)
+
+
+@pytest.mark.parametrize(
+    ("version", "kept"),
+    [
+        ("2.6.0", "2.6.0"),
+        ("2.13.0+cpu", "2.13.0+cpu"),
+        ("2.6.0.dev20241112+cu124", "2.6.0.dev20241112+cu124"),
+        ("2.6.0+rocm6.2.4", "2.6.0+rocm6.2.4"),
+        ("2.6.0a0+git1234abc", "2.6.0a0+git1234abc"),
+        ("2.6.0a0+df5bbc09d1.nv24.12", "2.6.0a0+df5bbc09d1.nv24.12"),
+        ("2.1.0+cpu.cxx11.abi", "2.1.0+cpu.cxx11.abi"),
+        ("2.6.0+acme.internal.git123", "2.6.0+local"),
+        ("2.6.0+cu124.acme", "2.6.0+local"),
+        ("acme", "…"),
+    ],
+)
+def test_a_private_build_is_only_known_as_one(version: str, kept: str) -> None:
+    assert shareable({"torch": version, "python": version}) == {"torch": kept, "python": kept}
+    assert shareable({"torch": kept}) == {"torch": kept}
+
+
+def test_a_private_build_differs_from_the_published_one(tmp_path: Path, make_header, make_result) -> None:
+    machine = make_header((A,)).machine
+    runs = []
+    for version in ("2.6.0", "2.6.0+acme.internal"):
+        path = tmp_path / f"{len(runs)}.jsonl"
+        with RunWriter.create(path, make_header((A,), machine=replace(machine, torch=version))) as writer:
+            writer.finished(make_result(A))
+        runs.append(load(path))
+    (a, b) = runs
+    found = differences_of(a.results[0], b.results[0], a.header, b.header)
+    assert [(each.name, each.a, each.b) for each in found] == [("torch", "2.6.0", "2.6.0+local")]
+
+
+def test_only_published_systems_builds_and_versions_of_plugins_are_named() -> None:
+    private = {"os": "Bigbank-linux 7", "torch_build": "CUDA 12.6-bigbank", "settings": {"plugin": "rows 1+acme.de"}}
+    assert shareable(private) == {"os": "…", "torch_build": "CUDA", "settings": {"plugin": "rows 1+local"}}
+    for system in ("Debian 12", "Linux 6.1", "macOS 14", "Windows 2019Server", "Opensuse-leap 15", "Arch", ""):
+        assert shareable({"os": system}) == {"os": system}
+    for build in ("CPU", "MPS", "CUDA 12.6", "ROCm 6.2.41133-dd7f95766", "XPU 20250101"):
+        assert shareable({"torch_build": build}) == {"torch_build": build}
 
 
 def test_settings_are_a_list_of_what_may_be_told(tmp_path: Path, make_header, make_result) -> None:
@@ -119,11 +196,42 @@ def test_settings_are_a_list_of_what_may_be_told(tmp_path: Path, make_header, ma
         ("MKL_NUM_THREADS", "four", "set"),
         ("KMP_AFFINITY", "proclist=[/home/jane],explicit", "set"),
         ("LD_PRELOAD", "/home/jane/libjemalloc.so", "set"),
+        ("KMP_AFFINITY", "granularity=numa_domain,scatter", "granularity=numa_domain,scatter"),
+        ("KMP_AFFINITY", "granularity=hunter", "set"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX10_1_512_AMX_FP16", "AVX10_1_512_AMX_FP16"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX10_2_512_AMX_2", "AVX10_2_512_AMX_2"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX10_1_1_AMX_HUNT", "set"),
     ],
 )
 def test_a_variable_is_told_by_a_value_that_it_can_have(variable: str, value: str | None, told: object) -> None:
     assert told_of(variable, value) == told
     assert may_be_told(key_of(variable), told)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("ARCHITECTURE", "hunter"), ("ARCHITECTURE", "HunterModel"), ("PLUGIN", "bigbank 1"), ("threads", "4")],
+)
+def test_a_setting_that_is_no_variable_does_not_open_one_of_its_name(variable: str, value: str) -> None:
+    assert told_of(variable, value) == "set"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_kept"),
+    [
+        ("ran_on_cpu", "an operator, aten::svd", True),
+        ("ran_on_cpu", "bigbank::merger_hunter", False),
+        ("ran_on_cpu", "hunter", False),
+        ("architecture", "GPT2LMHeadModel", True),
+        ("architecture", "Qwen2_5_VLModel", True),
+        ("architecture", "XLNetForQuestionAnsweringSimple", True),
+        ("architecture", "MergerHunter", False),
+        ("faults not tried", "evaluation mode", True),
+        ("faults not tried", "merger hunter", False),
+    ],
+)
+def test_no_setting_takes_any_word(key: str, value: str, is_kept: bool) -> None:
+    assert may_be_told(key, value) is is_kept
 
 
 def test_about_fifteen_variables_that_change_the_speed_are_on_record() -> None:

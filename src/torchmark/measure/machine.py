@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from torchmark.devices.cpu import cpu_model
 from torchmark.meters.power import PowerMeter
 from torchmark.records import DeviceInfo, Machine
+from torchmark.settings import is_known_system, shareable_build, shareable_hardware, shareable_system, shareable_version
 
 GIB = 1024**3
 _MEMORY_STEP = GIB // 4
@@ -26,18 +27,23 @@ def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
     power = PowerMeter().read()
     version, build = torch_version()
     return Machine(
-        cpu=cpu_model(),
+        cpu=shareable_hardware(cpu_model()) or "unknown CPU",
         physical_cores=psutil.cpu_count(logical=False) or logical,
         logical_cores=logical,
         memory_gib=max(1, round(psutil.virtual_memory().total / GIB)),
-        os=os_name(),
-        python=platform.python_version(),
+        os=shareable_system(os_name()) or "unknown",
+        python=shareable_version(platform.python_version()),
         torch=version,
         torch_build=build,
         power_mode=power.mode,
         on_battery=power.on_battery,
-        devices=tuple(replace(info, memory_bytes=rounded(info.memory_bytes)) for info in devices),
+        devices=tuple(map(_shareable_device, devices)),
     )
+
+
+def _shareable_device(info: DeviceInfo) -> DeviceInfo:
+    model = shareable_hardware(info.model) or "unknown device"
+    return replace(info, model=model, memory_bytes=rounded(info.memory_bytes))
 
 
 def rounded(memory_bytes: int | None) -> int | None:
@@ -56,8 +62,11 @@ def os_name() -> str:
         release = platform.freedesktop_os_release()
     except OSError:
         return system or "unknown"
-    major = release.get("VERSION_ID", "").partition(".")[0]
-    return f"{release.get('ID', system).capitalize()} {major}".strip()
+    name, likes = release.get("ID", ""), release.get("ID_LIKE", "").split()
+    if is_known_system(name):
+        return f"{name.capitalize()} {release.get('VERSION_ID', '').partition('.')[0]}".strip()
+    # A private distribution has versions of its own, which mean nothing with the name of the one that it is based on.
+    return next((like.capitalize() for like in likes if is_known_system(like)), system)
 
 
 def torch_version() -> tuple[str | None, str | None]:
@@ -71,7 +80,7 @@ def torch_version() -> tuple[str | None, str | None]:
         text = written.read_text(encoding="utf-8")
     except OSError:
         text = ""
-    return distribution.version, read_build(text)
+    return shareable_version(distribution.version), read_build(text)
 
 
 def read_build(text: str) -> str:
@@ -79,5 +88,5 @@ def read_build(text: str) -> str:
     for name, label in (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU")):
         found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE)
         if found:
-            return f"{label} {found[1]}"
+            return shareable_build(f"{label} {found[1]}")
     return "MPS" if platform.system() == "Darwin" and platform.machine() == "arm64" else "CPU"

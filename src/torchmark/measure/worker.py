@@ -299,7 +299,7 @@ def _steps_settings(job: MeasureJob, spent_s: float, step_s: float) -> Settings:
 
 def _first_step(device: Device, step: Step) -> tuple[float, list[str]]:
     """Its seconds, and the operators that torch said it ran on the CPU instead."""
-    with watch_fallback() as fallen_back:
+    with watch_fallback(device.kind) as fallen_back:
         first_s = device.timer(step.run)(1).total_s
     return first_s, fallen_back
 

@@ -17,6 +17,7 @@ from torchmark.report import csv, figures, json, markdown, units
 from torchmark.report.console import draw, quiet_table
 from torchmark.report.headings import machine_line
 from torchmark.report.text import clean_values
+from torchmark.settings import VARIABLES, shareable_version
 
 _FIGURES = ("", "per step", "±", "rate", "first step", "memory")
 _COLUMNS = (
@@ -37,6 +38,7 @@ _MORE = {
     "budget": "Give it more time with --budget.",
     "pairs": "The machine is too restless: stop what else is running.",
 }
+_VARIABLE = "a variable"  # in place of a name that may be private
 # What would spoil the comparison of two runs that were measured one after the other; here it met both.
 _TOLD = ("contended", "throttled", "slowing", "paging", "oversubscribed")
 
@@ -44,6 +46,7 @@ _TOLD = ("contended", "throttled", "slowing", "paging", "oversubscribed")
 def render_live(found: LiveComparison, format: str = "table", width: int = 80, color: bool = False) -> str:  # noqa: A002
     """The comparison in one of the formats; what processes printed is made safe first."""
     found = msgspec.convert(clean_values(msgspec.to_builtins(found)), LiveComparison)
+    found = found if format == "table" else _shareable(found)
     match format:
         case "md":
             return _markdown(found)
@@ -54,6 +57,19 @@ def render_live(found: LiveComparison, format: str = "table", width: int = 80, c
         case "jsonl":
             return json.lines([found])
     return _table(found, width, color)
+
+
+def _shareable(found: LiveComparison) -> LiveComparison:
+    """All formats but the table are made to be passed on: only variables that torchmark knows are named."""
+    unknown = [name for name in {**found.a.environment, **found.b.environment} if name not in VARIABLES]
+    names = {name: f"{_VARIABLE} {number}" if number > 1 else _VARIABLE for number, name in enumerate(unknown, 1)}
+
+    def shared(side: LiveSide) -> LiveSide:
+        environment = {names.get(name, name): value for name, value in side.environment.items()}
+        packages = {name: shareable_version(version) for name, version in side.packages.items()}
+        return msgspec.structs.replace(side, environment=environment, packages=packages)
+
+    return msgspec.structs.replace(found, a=shared(found.a), b=shared(found.b))
 
 
 def so_far(interval: Interval | None) -> str:

@@ -8,16 +8,31 @@ hardware, software, and what the user calls things: labels, model files, paramet
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchmark.settings import KEYS, may_be_told
+from torchmark.settings import (
+    KEYS,
+    PLUGIN,
+    may_be_told,
+    shareable_build,
+    shareable_hardware,
+    shareable_system,
+    shareable_version,
+)
 
 GONE = "…"
 LONGEST_TEXT, LONGEST_NAME = 600, 200
 _TEXTS = ("reason", "evidence", "cause", "cure", "provenance", "method", "note")
 _WHOLE = ("id", "created", "cases", "case", "sha256", "command")  # cases, and what is made of them
-_GIVEN = ("label", "cpu", "os", "python", "torch", "torch_build", "power_mode", "model", "driver", "capability")
+_GIVEN: dict[str, Callable[[str], str]] = {
+    "label": str,
+    "os": shareable_system,
+    "python": shareable_version,
+    "torch": shareable_version,
+    "torch_build": shareable_build,
+    **dict.fromkeys(("cpu", "power_mode", "model", "driver", "capability"), shareable_hardware),
+}
 _TABLES = dict.fromkeys(("params", "ways", "metrics", "phases_s", "shares"), "") | {"provenance": "provenance"}
 _NAME = re.compile(r"[\w(][\w .,:;()+@=%*&®™'-]*")
 _MODEL_FILE = re.compile(r"\.(py|json)(:|$)")
@@ -31,7 +46,7 @@ def shareable(line: Any) -> Any:
 def _fields(value: Any, name: str) -> Any:
     if isinstance(value, dict):
         if name == "settings":
-            return {key: inner if may_be_told(key, inner) else GONE for key, inner in value.items() if key in KEYS}
+            return {key: _setting(key, inner) for key, inner in value.items() if key in KEYS}
         if name in _TABLES:  # the keys are names, and none of them that of a field
             return {_name(key): _fields(inner, _TABLES[name]) for key, inner in value.items()}
         return {key: _fields(inner, key) for key, inner in (_result(value) if name == "result" else value).items()}
@@ -39,7 +54,16 @@ def _fields(value: Any, name: str) -> Any:
         return [_fields(inner, name) for inner in value]
     if not isinstance(value, str) or name in _WHOLE:
         return value
-    return value[:LONGEST_TEXT] if name in _TEXTS else value[:LONGEST_NAME] if name in _GIVEN else _name(value)
+    if name in _GIVEN:
+        return _GIVEN[name](value)[:LONGEST_NAME] or (GONE if value else "")
+    return value[:LONGEST_TEXT] if name in _TEXTS else _name(value)
+
+
+def _setting(key: str, value: Any) -> Any:
+    if key == PLUGIN and isinstance(value, str):
+        package, _, version = value.partition(" ")
+        value = f"{package} {shareable_version(version)}"
+    return value if may_be_told(key, value) else GONE
 
 
 def _result(result: Mapping[str, Any]) -> dict[str, Any]:
