@@ -68,26 +68,46 @@ def test_a_sound_file_is_well_formed_and_consistent(capsys) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_copies_times_a_factor_do_not_corroborate_each_other(capsys, inside: Path) -> None:
-    """Every time in the file is scaled, so that the copy is consistent in itself."""
+@pytest.mark.parametrize("digits", [17, 9, 7])
+def test_copies_times_a_factor_do_not_corroborate_each_other(capsys, inside: Path, digits: int) -> None:
+    """Every time in the file is scaled, so that the copy is consistent in itself; so it is if they are rounded."""
     for name, factor in (("b", 1.003), ("c", 1.006)):
         lines = [json.loads(line) for line in (inside / "a.jsonl").read_text().splitlines()]
         lines[0]["header"]["id"] = name * 8
-        scaled = "".join(json.dumps(scale(line, factor)) + "\n" for line in lines[:-1])
-        seal = {"kind": "checksum", "sha256": hashlib.sha256(scaled.encode()).hexdigest()}
-        (inside / f"{name}.jsonl").write_text(scaled + json.dumps(seal) + "\n")
+        write_sealed(inside / f"{name}.jsonl", [scale(line, factor, digits) for line in lines[:-1]])
     code, shown = check(capsys, "a.jsonl", "b.jsonl", "c.jsonl")
     assert code == 1
     assert not any("corroborated" in line for line in shown if not line.startswith(" "))
     assert sum("has the samples of a.jsonl, which calls itself another run" in line for line in shown) == 2
 
 
-def scale(value, factor: float, name: str = ""):
+def scale(value, factor: float, digits: int, name: str = ""):
     if isinstance(value, dict):
-        return {key: scale(inner, factor, key) for key, inner in value.items()}
+        return {key: scale(inner, factor, digits, key) for key, inner in value.items()}
     if isinstance(value, list):
-        return [scale(inner, factor, name) for inner in value]
-    return value * factor if isinstance(value, float) and name.endswith("_s") else value
+        return [scale(inner, factor, digits, name) for inner in value]
+    return float(f"{value * factor:.{digits}g}") if isinstance(value, float) and name.endswith("_s") else value
+
+
+def write_sealed(path: Path, lines: list[dict]) -> None:
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    seal = {"kind": "checksum", "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    path.write_text(text + json.dumps(seal) + "\n")
+
+
+@pytest.mark.parametrize("spoil", ["inconsistent", "without samples", "cut off"])
+def test_only_consistent_files_corroborate_others(capsys, inside: Path, spoil: str) -> None:
+    lines = [json.loads(line) for line in (inside / "c.jsonl").read_text().splitlines()]
+    if spoil == "inconsistent":
+        next(line for line in lines if line["kind"] == "finished")["result"]["estimate"]["high_s"] *= 2
+    if spoil == "without samples":
+        lines = [line for line in lines if line["kind"] != "samples"]
+    write_sealed(inside / "c.jsonl", lines[:-1])
+    if spoil == "cut off":
+        (inside / "c.jsonl").write_text("".join((inside / "c.jsonl").read_text().splitlines(keepends=True)[:-1]))
+    _, shown = check(capsys, "a.jsonl", "b.jsonl", "c.jsonl")
+    assert "a.jsonl: well-formed, consistent" in shown
+    assert "b.jsonl: well-formed, consistent" in shown
 
 
 def test_a_file_without_samples_is_only_well_formed(capsys) -> None:

@@ -15,12 +15,22 @@ from torchmark.records import Machine, Result
 ENOUGH = 3  # files
 APART = 0.10  # what fresh processes, other memory and a warmer room explain
 SPREADS = 3.0  # and how many of the files' own margins beside that
-DIGITS, DISTINCT = 6, 3  # of samples relative to their median: decimals, and different values at least
 WIDEST = 0.2  # a margin that explains everything would say nothing
 _STEADY = ("stable", "noisy")  # whoever says that something disturbed the figure does not stand for it
 
+DIGITS, DISTINCT = 6, 3  # of the digest: decimals of samples relative to their median, and different values at least
+WINDOW, FEWEST = 256, 10  # samples of a process that are compared one by one: at most, and at least
+NEAR, COPIED = 1e-5, 0.9  # relative difference of copied samples, and their share; honest repeats differ by far more
+NOISE = 10 * NEAR  # typical deviation from the median below which samples of independent processes may be that near
 
 FloatArray = NDArray[np.float64]
+
+
+class Series(Struct, frozen=True, eq=False):
+    """What is kept of a process's samples to recognise copies of them."""
+
+    digest: str
+    logs: FloatArray  # relative to their median, so that a factor does not matter; empty if there is too little to see
 
 
 class Witness(Struct, frozen=True):
@@ -33,19 +43,22 @@ class Witness(Struct, frozen=True):
     place: tuple[str, ...]  # the work, the device and the software: only what agrees in these can agree in time
     center_s: float
     margin: float  # relative
-    samples: frozenset[str]  # what it rests on; equal samples are one measurement, however often they are sent in
+    series: tuple[Series, ...]  # one for each process; near copies are one measurement, however often they are sent in
+    counts: bool = True  # False: it is compared with others, but supports none of them
 
 
 class Corroboration(Struct, frozen=True):
     """What the files say of each other: figures that others support, copies, and figures that stand apart."""
 
     supported: frozenset[tuple[str, str]]  # file and case
-    copies: tuple[tuple[Witness, Witness], ...]  # the second has the samples of the first
+    copies: tuple[tuple[Witness, Witness], ...]  # the second has nearly the samples of the first
     apart: tuple[tuple[Witness, float, int], ...]  # how many times slower than so many others
 
 
-def witness(file: str, run: str, line: int, machine: Machine, result: Result, samples: Iterable[str]) -> Witness | None:
-    """A file's figure as it is held against those of others; `samples` are the digests of its series."""
+def witness(
+    file: str, run: str, line: int, machine: Machine, result: Result, series: Sequence[Series]
+) -> Witness | None:
+    """A file's figure as it is compared with those of others; `series` has the samples of each process."""
     estimate, device = result.estimate, result.case.device
     if result.status != "ok" or estimate is None or estimate.verdict not in _STEADY:
         return None
@@ -62,7 +75,7 @@ def witness(file: str, run: str, line: int, machine: Machine, result: Result, sa
         place=(result.case.text, str(result.version), *map(str, parts)),
         center_s=estimate.center_s,
         margin=estimate.precision,
-        samples=frozenset(samples) or frozenset([_hash(figures)]),
+        series=tuple(series) or (Series(_hash(figures), np.empty(0)),),
     )
 
 
@@ -75,32 +88,69 @@ def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
     copies: list[tuple[Witness, Witness]] = []
     apart: list[tuple[Witness, float, int]] = []
     for group in groups.values():
-        single, again = _without_copies(group)
-        copies += again
-        if len(single) < ENOUGH:
-            continue
-        for each in single:
-            others = [other for other in single if other is not each]
+        originals = _originals(group)
+        copies += [(first, each) for each, first in zip(group, originals, strict=True) if first is not each]
+        counting = [each for each, first in zip(group, originals, strict=True) if first is each and each.counts]
+        for each, first in zip(group, originals, strict=True):
+            others = [other for other in counting if other is not first]
+            if len(others) < ENOUGH - 1:
+                continue
             ratio = each.center_s / statistics.median(other.center_s for other in others)
             margin = min(max(each.margin, statistics.median(other.margin for other in others)), WIDEST)
             if max(ratio, 1 / ratio) > 1 + APART + SPREADS * margin:
                 apart.append((each, ratio, len(others)))
             else:
                 supported.add((each.file, each.case))
-    supported |= {(copy.file, copy.case) for first, copy in copies if (first.file, first.case) in supported}
     return Corroboration(frozenset(supported), tuple(copies), tuple(apart))
 
 
-def _without_copies(group: Sequence[Witness]) -> tuple[list[Witness], list[tuple[Witness, Witness]]]:
-    single: list[Witness] = []
-    copies: list[tuple[Witness, Witness]] = []
-    for each in group:
-        first = next((known for known in single if known.samples & each.samples), None)
-        if first:
-            copies.append((first, each))
-        else:
-            single.append(each)
-    return single, copies
+def _originals(group: Sequence[Witness]) -> list[Witness]:
+    """For each witness the first that has its samples, often itself. Those that count come before all others."""
+    known, found = _Known(), {}
+    for index in sorted(range(len(group)), key=lambda index: not group[index].counts):
+        found[index] = known.find(group[index].series)
+        if found[index] is None:
+            known.add(group[index])
+    return [found[index] or each for index, each in enumerate(group)]
+
+
+class _Known:
+    """Series of the witnesses that are no copies. Those of one length are compared in one operation."""
+
+    def __init__(self) -> None:
+        self._by_digest: dict[str, Witness] = {}
+        self._by_length: dict[int, tuple[list[FloatArray], list[Witness]]] = {}
+
+    def add(self, owner: Witness) -> None:
+        for each in owner.series:
+            self._by_digest.setdefault(each.digest, owner)
+            logs, owners = self._by_length.setdefault(len(each.logs), ([], []))
+            logs.append(each.logs)
+            owners.append(owner)
+
+    def find(self, series: Iterable[Series]) -> Witness | None:
+        """The witness with nearly the same samples in one of its processes."""
+        for each in series:
+            if found := self._by_digest.get(each.digest):
+                return found
+            logs, owners = self._by_length.get(len(each.logs), ([], []))
+            if logs and len(each.logs):
+                distances = np.asarray(logs) - each.logs
+                distances -= np.median(distances, axis=1, keepdims=True)
+                copied = np.mean(np.abs(distances) < NEAR, axis=1) >= COPIED
+                if copied.any():
+                    return owners[int(np.argmax(copied))]
+        return None
+
+
+def keep(values: Sequence[float]) -> Series:
+    """Reduce a process's samples to what recognises copies of them."""
+    samples = np.asarray(values, dtype=np.float64)[:WINDOW]
+    logs = np.empty(0)
+    if len(samples) >= FEWEST and np.isfinite(samples).all() and (samples > 0).all():
+        relative = np.log(samples / np.median(samples))
+        logs = relative if np.median(np.abs(relative)) >= NOISE else logs
+    return Series(digest(values), logs)
 
 
 def digest(values: Sequence[float]) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from torchmark import __version__
 from torchmark.analyze.consistency import Oddity, check_header, check_result, check_samples
-from torchmark.analyze.corroboration import Corroboration, Witness, corroborate, digest, witness
+from torchmark.analyze.corroboration import Corroboration, Series, Witness, corroborate, keep, witness
 from torchmark.measure.recognition import recognise
 from torchmark.records import Flaw, Level, Result, RunHeader
 from torchmark.report.soundness import FileReport
@@ -29,7 +30,7 @@ class FileCheck:
         self._header: RunHeader | None = None
         self._seen: dict[Flaw, None] = {}
         self._told: dict[str, list[bytes]] = {}  # by case: what was said of each of its processes
-        self._digests: dict[str, list[str]] = {}  # of all samples of a case
+        self._series: dict[str, list[Series]] = {}  # of all processes of a case
         self._recounted: dict[str, int] = {}
         self._ok: dict[str, int] = {}  # processes of each case that has a figure
         self._statuses: dict[str, str] = {}  # of each case, as last told
@@ -73,6 +74,13 @@ class FileCheck:
     def flaws(self) -> tuple[Flaw, ...]:
         """What the file itself shows."""
         return tuple(self._seen)
+
+    def testimony(self) -> Iterator[Witness]:
+        """The figures to compare with other files. Those of a file with findings, and those that could not be
+        recomputed from samples, support no other."""
+        for case, each in self.witnesses.items():
+            recounted = self._recounted.get(case, 0) >= self._ok.get(case, 1)
+            yield replace(each, counts=recounted and not self._seen)
 
     @property
     def _planned(self) -> set[str]:
@@ -134,8 +142,8 @@ class FileCheck:
         if self._header is None:
             return
         text = account.result.case.text
-        kept = self._digests.setdefault(text, [])
-        kept += map(digest, account.samples.values())
+        kept = self._series.setdefault(text, [])
+        kept += map(keep, account.samples.values())
         found = witness(self._name, self._header.id, account.line, self._header.machine, account.result, kept)
         self.witnesses.pop(text, None)
         if found:
@@ -144,7 +152,7 @@ class FileCheck:
 
 def check_files(checks: list[FileCheck]) -> list[FileReport]:
     """All files, each by itself and then against the others."""
-    found = corroborate(each for check in checks for each in check.witnesses.values())
+    found = corroborate(each for check in checks for each in check.testimony())
     return [check.report(found) for check in checks]
 
 
