@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import StoreError
-from torchmark.store import RunWriter, Sealed, examine, load
+from torchmark.store import RunWriter, Sealed, completed, examine, load, load_samples
 from torchmark.store import writer as writing
 
 CASES = tuple(f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3))
@@ -144,7 +145,54 @@ def test_a_file_that_cannot_be_restored_is_an_error_and_the_results_are_still_th
         path.parent.write_text("a file where the folder was")
         with pytest.raises(StoreError, match="cannot write"):
             writer.finished(make_result(CASES[1]))
-    assert [result.case.text for result in writer.run.results] == [CASES[0]]
+    assert [result.case.text for result in writer.run.results] == [CASES[0], CASES[1]]
+    assert writer.notes == []
+
+
+@pytest.mark.parametrize("part", [0, 100])
+@pytest.mark.parametrize("change", [replaced, edited, edited_in_place, appended_to, cut, Path.unlink])
+def test_a_full_disk_changes_no_file_and_the_next_line_restores_everything(
+    path: Path, make_header, make_result, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], part: int
+) -> None:
+    def write_part(descriptor: int, data: bytes) -> int:
+        os.write(descriptor, data[:part])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        writer.finished(make_result(CASES[0]))
+        change(path)
+        before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+        with monkeypatch.context() as full:
+            full.setattr(writing, "write_all", write_part)
+            for _ in range(2):
+                with pytest.raises(StoreError, match="No space left"):
+                    writer.finished(make_result(CASES[1]))
+        assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == before
+        assert writer.notes == []
+        writer.finished(make_result(CASES[2]))
+    assert [result.case.text for result in load(path).results] == [*CASES]
+    aside = path.with_name("run.jsonl.aside")
+    assert not aside.exists() or aside.read_bytes() == before["run.jsonl"]
+    assert aside.exists() == (change in (edited, edited_in_place, appended_to))
+
+
+@pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere")])
+def test_what_is_no_file_is_left_alone(path: Path, make_header, make_result, put: Callable[[Path], object]) -> None:
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        path.unlink()
+        put(path)
+        with pytest.raises(StoreError, match="no longer a file"):
+            writer.finished(make_result(CASES[0]))
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert writer.notes == []
+
+
+def test_a_process_is_written_at_once_with_its_samples(path: Path, make_header, make_result, make_estimate) -> None:
+    newest = make_result(CASES[0], processes=(make_estimate(samples_s=(1.0, 2.0)),))
+    with RunWriter.create(path, make_header(CASES)) as writer:
+        writer.measured(0, newest, newest)
+    assert load_samples(path) == {CASES[0]: {0: (1.0, 2.0)}}
+    assert completed(path) == {CASES[0]: 1}
 
 
 @contextlib.contextmanager

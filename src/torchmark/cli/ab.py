@@ -14,15 +14,13 @@ from torchmark.analyze.gates import gate_live
 from torchmark.analyze.live import LiveComparison, LiveSide
 from torchmark.cli.beginning import avoid_missing_instructions, hold_machine
 from torchmark.cli.gates import allow_option, gate_code
-from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import new_run
+from torchmark.cli.measuring import Ending, measure_until_stopped, new_run, say_saved
 from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
 from torchmark.cli.run_options import label_option
 from torchmark.cli.sides import find_sides
 from torchmark.cli.values import Duration, Share
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
-from torchmark.measure.awake import keep_awake
 from torchmark.measure.messages import Phase
 from torchmark.records import RunHeader
 from torchmark.report.gates import gate_lines
@@ -87,8 +85,10 @@ def command(**options: Any) -> int:
         plan = Plan(a, b, **{name: options[name] for name in names})
         with ExitStack() as files:
             sides = _Sides(plan, options["label"], files)
-            study, code = _measure(plan, sides)
-            return _conclude(study.outcome(), code, sides, options)
+            study, ending = _measure(plan, sides)
+            found = study.outcome()
+            sides.conclude(found, ending)
+            return ending.report(lambda: _conclude(found, ending, sides, options))
 
 
 class _Sides:
@@ -97,23 +97,25 @@ class _Sides:
     def __init__(self, plan: Plan, label: str, files: ExitStack) -> None:
         self._plan, self._label, self._files = plan, label, files
         self._writers: dict[str, RunWriter] = {}
-        self.ids: list[str] = []
 
     def add_pair(self, study: Study) -> None:
         """Put the pair that has just ended on the disk, and what is known with it."""
         for side, live in self._of(study.outcome()):
             writer = self._writers.get(side.name) or self._create(side, live)
-            number = len(study.processes[side.name]) - 1
-            writer.started(side.case.text, number)
-            writer.samples(side.case.text, number, study.processes[side.name][-1].processes[0].samples_s)
-            writer.finished(live.result)
+            *earlier, newest = study.processes[side.name]
+            writer.measured(len(earlier), newest, live.result)
 
-    def conclude(self, found: LiveComparison) -> None:
+    @property
+    def writers(self) -> list[RunWriter]:
+        return [*self._writers.values()]
+
+    def conclude(self, found: LiveComparison, ending: Ending) -> None:
         for side, live in self._of(found):
-            if side.name in self._writers:
-                self._writers[side.name].finished(live.result)  # a later process may have failed
-                self._writers[side.name].concluded(found.conclusion(side.name))
-                self._writers[side.name].seal()
+            if writer := self._writers.get(side.name):
+                with ending:
+                    writer.finished(live.result)  # a later process may have failed
+                    writer.concluded(found.conclusion(side.name))
+                    writer.seal()
 
     def _of(self, found: LiveComparison) -> Iterator[tuple[Side, LiveSide]]:
         return zip(self._plan.sides, (found.a, found.b), strict=True)
@@ -121,26 +123,20 @@ class _Sides:
     def _create(self, side: Side, live: LiveSide) -> RunWriter:
         header = _header(self._plan, live, f"{self._label}-{side.name.lower()}")
         writer = self._writers[side.name] = self._files.enter_context(new_run(header))
-        self.ids.append(header.id)
         return writer
 
 
-def _measure(plan: Plan, sides: _Sides) -> tuple[Study, int]:
-    """Pair after pair; an interrupt ends it in order, with what is known by then."""
+def _measure(plan: Plan, sides: _Sides) -> tuple[Study, Ending]:
+    """Pair after pair."""
     progress = ProgressLine()
     study = Study(plan, lambda name, phase: progress.note(_news(study, name, phase)))
-    progress.expect(plan.budget_s)
-    code = EXIT_FINE
-    try:
-        with orderly_end(), keep_awake():
-            for count in study.pairs():
-                sides.add_pair(study)
-                progress.mark(f"pair {count}: {so_far(study.interval)}")
-    except Interrupted as interrupt:
-        code = interrupt.exit_code
-    finally:
-        progress.clear()
-    return study, code
+
+    def measure() -> None:
+        for count in study.pairs():
+            sides.add_pair(study)
+            progress.mark(f"pair {count}: {so_far(study.interval)}")
+
+    return study, measure_until_stopped(measure, progress, plan.budget_s)
 
 
 def _news(study: Study, name: str, phase: Phase) -> str:
@@ -148,13 +144,12 @@ def _news(study: Study, name: str, phase: Phase) -> str:
     return f"pair {study.count + 1}{known} · {name}: {PHASES.get(phase.name, phase.name)}"
 
 
-def _conclude(found: LiveComparison, code: int, sides: _Sides, options: dict[str, Any]) -> int:
+def _conclude(found: LiveComparison, ending: Ending, sides: _Sides, options: dict[str, Any]) -> int:
     shown = found if options["format"] == "table" else replace(found, a=_shared(found.a), b=_shared(found.b))
     emit(render_live(shown, options["format"], terminal_width(), use_color()))
-    sides.conclude(found)
-    if sides.ids and options["format"] == "table":
-        say(f"Saved as {sides.ids[0]} (A) and {sides.ids[-1]} (B): torchmark show {sides.ids[-1]}")
-    return code or _exit_code(found, options["limit"], options["allow"])
+    if options["format"] == "table":
+        say_saved(*sides.writers)
+    return ending.code or _exit_code(found, options["limit"], options["allow"])
 
 
 def _shared(side: LiveSide) -> LiveSide:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -9,18 +10,16 @@ import click
 from torchmark.analyze.fitting import Probe, recall_fitted
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings
-from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import new_run, tell_of_log, written
+from torchmark.cli.measuring import Ending, measure_until_stopped, new_run, say_saved, tell_of_log, written
 from torchmark.cli.model_options import model_options, take_model_options
-from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
 from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.tune import find_case
 from torchmark.cli.values import Bytes, Duration
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
-from torchmark.measure.awake import keep_awake
 from torchmark.measure.messages import Message, Phase
-from torchmark.records import Case, Machine, Result, Run, RunHeader
+from torchmark.records import Case, Machine, Result, RunHeader
 from torchmark.report.fitting import render_fitted
 from torchmark.report.units import memory_limit, rate, size
 from torchmark.store import RunWriter, log_path, new_header
@@ -77,12 +76,10 @@ def command(workload: str, **options: Any) -> int:
         request = Request(case, limit_bytes=limit, ceilings=stored_ceilings(machine), **chosen)
         header = _header(request, machine, options["label"])
         with new_run(header, options["out"]) as writer:
-            study, code = _probe(request, writer)
-            writer.concluded(study.outcome().conclusion(case))
-        run = written(writer, options["format"])
-        code = _conclude(run, options["format"], code)
-        tell_of_log(run, writer.path)
-        return code
+            study, ending = _probe(request, writer)
+            with ending:
+                writer.concluded(study.outcome().conclusion(case))
+        return ending.report(lambda: _conclude(writer, options["format"]))
 
 
 def _limit(case: Case, machine: Machine, wanted: int | None) -> int | None:
@@ -96,8 +93,8 @@ def _limit(case: Case, machine: Machine, wanted: int | None) -> int | None:
     return wanted or (None if case.device == "cpu" else machine.devices[0].memory_bytes)
 
 
-def _probe(request: Request, writer: RunWriter) -> tuple[Study, int]:
-    """What a size has shown is on the disk at once; an interrupt ends it in order, with what is known by then."""
+def _probe(request: Request, writer: RunWriter) -> tuple[Study, Ending]:
+    """What a size has shown is on the disk at once."""
     progress, now = ProgressLine(), {"size": ""}
 
     def heard(message: Message) -> None:
@@ -105,38 +102,25 @@ def _probe(request: Request, writer: RunWriter) -> tuple[Study, int]:
             progress.note(f"{request.parameter} {now['size']} · {PHASES.get(message.name, message.name)}")
 
     def told(probe: Probe, newest: Result) -> None:
-        _write(writer, probe, newest)
+        writer.measured(probe.tries - 1, newest, probe.result)
         peak = size(next(reversed(probe.peaks), None))
         figure = f"{peak}, {rate(probe.rate, 'item')}" if probe.fits else probe.result.status
         progress.mark(f"{request.parameter} {probe.size}{' again' if probe.tries > 1 else ''}: {figure}")
 
-    progress.expect(request.budget_s)
-    study, code = Study(request, heard, log_path(writer.path)), EXIT_FINE
-    try:
-        with orderly_end(), keep_awake():
-            study.run(lambda number: now.update(size=str(number)), told)
-    except Interrupted as interrupt:
-        code = interrupt.exit_code
-    finally:
-        progress.clear()
-    return study, code
+    study = Study(request, heard, log_path(writer.path))
+    probe_all = partial(study.run, lambda number: now.update(size=str(number)), told)
+    return study, measure_until_stopped(probe_all, progress, request.budget_s)
 
 
-def _conclude(run: Run, format: str, code: int) -> int:  # noqa: A002
+def _conclude(writer: RunWriter, format: str) -> int:  # noqa: A002
+    run = written(writer, format)
     assert run.fitting is not None
     fitted = recall_fitted(run)
     emit(render_fitted(run, run.fitting.case, fitted, format, terminal_width(), use_color()))
     if format == "table":
-        say(f"Saved as {run.header.id}: torchmark report {run.header.id} draws the curve")
-    return code or (EXIT_FINE if fitted.largest is not None else EXIT_NOTHING_MEASURED)
-
-
-def _write(writer: RunWriter, probe: Probe, newest: Result) -> None:
-    text, number = newest.case.text, probe.tries - 1
-    writer.started(text, number)
-    for estimate in newest.processes:
-        writer.samples(text, number, estimate.samples_s)
-    writer.finished(probe.result)
+        say_saved(writer, then="torchmark report {} draws the curve")
+    tell_of_log(run, writer.path)
+    return EXIT_FINE if fitted.largest is not None else EXIT_NOTHING_MEASURED
 
 
 def _header(request: Request, machine: Machine, label: str | None) -> RunHeader:

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from torchmark.analyze.roofline import ceilings_of, split_disturbed
 from torchmark.cli.beginning import hold_machine, look
-from torchmark.cli.measuring import carry_out, new_run, tell_of_log, written
-from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
+from torchmark.cli.measuring import Ending, carry_out, exit_code_of, new_run, say_saved, tell_of_log, written
+from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import run_options
 from torchmark.cli.values import Duration
-from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
+from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, UnknownName
 from torchmark.measure.cases import check_device
-from torchmark.records import DTYPES, DeviceInfo, Limiting, Machine, Result, Run, RunHeader
+from torchmark.records import DTYPES, DeviceInfo, Limiting, Machine, Result, RunHeader
 from torchmark.report import render
 from torchmark.store import RunWriter, keep_limits, log_path, new_header
 from torchmark.studies.limits import Limits, Request, plan_cases
@@ -60,10 +61,12 @@ def command(**options: Any) -> int:
         request = _request(machine, dtypes, options)
         header = _header(request, options["label"])
         with new_run(header, options["out"]) as writer:
-            code = _measure(request, writer)
-            found = writer.run.results
-            writer.concluded(_judge(request, found, code))
-        return _conclude(request, written(writer, options["format"]), writer.path, options["format"], code)
+            ending = _measure(request, writer)
+            found = _judge(request, writer.run.results, ending.code)
+            with ending:
+                writer.concluded(found)
+                _keep(request, found, writer.path)
+        return ending.report(lambda: _conclude(writer, options["format"], ending))
 
 
 def _split(texts: tuple[str, ...]) -> list[str]:
@@ -99,7 +102,7 @@ def _header(request: Request, label: str | None) -> RunHeader:
     )
 
 
-def _measure(request: Request, writer: RunWriter) -> int:
+def _measure(request: Request, writer: RunWriter) -> Ending:
     progress = ProgressLine()
     limits = Limits(request, progress.heard, log_path(writer.path))
     return carry_out(limits.events(), limits.interrupted, writer, progress, request.budget_s)
@@ -118,18 +121,20 @@ def _judge(request: Request, results: Sequence[Result], code: int) -> Limiting:
     return Limiting(known, "" if known else "disturbed", tuple(missing))
 
 
-def _conclude(request: Request, run: Run, path: Path, format: str, code: int) -> int:  # noqa: A002
+def _keep(request: Request, found: Limiting, path: Path) -> None:
     """Limits that are kept are this machine's from now on."""
-    found = run.limiting
-    assert found is not None
-    if found.kept:
-        beside = bool(found.missing) or len(request.dtypes) < len(DTYPES)
-        for device in request.machine.devices:
-            keep_limits(request.machine, device, path, beside)
+    beside = bool(found.missing) or len(request.dtypes) < len(DTYPES)
+    for device in request.machine.devices if found.kept else ():
+        keep_limits(request.machine, device, path, beside)
+
+
+def _conclude(writer: RunWriter, format: str, ending: Ending) -> int:  # noqa: A002
+    run = written(writer, format)
+    if ending.error:
+        run = replace(run, limiting=Limiting(False, "incomplete"))  # what could not be stored is not kept
+    assert run.limiting is not None
     emit(render(run, format, terminal_width(), use_color()))
     if format == "table":
-        say(f"Stored as {run.header.id}: torchmark show {run.header.id}")
-        tell_of_log(run, path)
-    if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
-        return EXIT_NOTHING_MEASURED
-    return code or (EXIT_CHECK_FAILED if found.why == "doubted" else EXIT_FINE)
+        say_saved(writer)
+        tell_of_log(run, writer.path)
+    return exit_code_of(run) or (EXIT_CHECK_FAILED if run.limiting.why == "doubted" else EXIT_FINE)

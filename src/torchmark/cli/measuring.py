@@ -28,7 +28,7 @@ from torchmark.report.console import draw
 from torchmark.report.figures import time_by_phase
 from torchmark.report.headline import render_headline
 from torchmark.report.units import duration, relative
-from torchmark.store import RunWriter, check_writable, home, load, log_path, new_path, scan_runs
+from torchmark.store import RunWriter, check_writable, home, load, log_path, new_path, read_header, scan_runs
 
 RECENT = 10  # earlier runs that are looked at for how far processes differ here
 WIDER = 1.2
@@ -38,7 +38,12 @@ WIDER = 1.2
 def new_run(header: RunHeader, out: Path | None = None) -> Iterator[RunWriter]:
     """The file of a new run, at `out` or among the others."""
     path = out or new_path(header)
-    check_writable(path)
+    try:
+        check_writable(path)
+    except StoreError as error:
+        if isinstance(error.__cause__, FileExistsError) and not header.command.startswith("torchmark run "):
+            raise StoreError(error.cause, "Choose another name with --out") from error  # only `run` has --resume
+        raise
     with announced(RunWriter.create(path, header)) as writer:
         yield writer
 
@@ -54,6 +59,49 @@ def announced(writer: RunWriter) -> Iterator[RunWriter]:
             hint(f"! {note}.")
 
 
+class Ending:
+    """How measuring ended: all done, stopped by a signal, or because a run file could not be written.
+
+    Used as a context, it catches and records StoreError, so that what was measured is still shown.
+    """
+
+    def __init__(self) -> None:
+        self.code = EXIT_FINE
+        self.error: StoreError | None = None
+
+    def __enter__(self) -> Ending:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, StoreError):
+            self.code, self.error = error.exit_code, self.error or error
+        return isinstance(error, StoreError)
+
+    def report(self, show: Callable[[], int], cure: Callable[[], str] = lambda: "Fix that, then start again") -> int:
+        """Show what was measured. Then raise the error that ended it, or return the exit code."""
+        code = self.code
+        # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
+        with contextlib.suppress(StoreError, OSError) if code else contextlib.nullcontext():
+            code = show()
+        if self.error:
+            raise StoreError(self.error.cause, cure()) from self.error
+        return self.code or code
+
+
+def measure_until_stopped(measure: Callable[[], object], progress: ProgressLine, budget_s: float) -> Ending:
+    """Measure until all is done; a signal or a run file that cannot be written ends it early, in order."""
+    ending = Ending()
+    progress.expect(budget_s)
+    try:
+        with ending, orderly_end(), keep_awake():
+            measure()
+    except Interrupted as interrupt:
+        ending.code = interrupt.exit_code
+    finally:
+        progress.clear()
+    return ending
+
+
 def measure_plan(
     plan: Plan,
     machine: Machine,
@@ -67,23 +115,18 @@ def measure_plan(
     progress = ProgressLine([case.text for case in plan.cases])
     history = known_spread(machine, writer.path)
     session = Session(plan, machine, progress.heard, log_path(writer.path), stored_ceilings(machine), history)
-    try:
-        covered = partial(_first_answer, writer, progress) if plan.processes > 1 and format == "table" else None
-        code = carry_out(session.events(done), session.interrupted, writer, progress, plan.budget_s, covered)
-    except StoreError as error:  # a disk that is full or broken: what is on it already is shown all the same
-        with contextlib.suppress(StoreError):
-            _conclude(written(writer, format), writer, format, error.exit_code, prices)
-        go_on = f"torchmark run --resume {writer.path}"
-        raise StoreError(error.cause, f"Fix that, then resume: {go_on}") from error
-    if code == EXIT_FINE:
-        writer.ended()
+    covered = partial(_first_answer, writer, progress) if plan.processes > 1 and format == "table" else None
+    ending = carry_out(session.events(done), session.interrupted, writer, progress, plan.budget_s, covered)
+    if ending.code == EXIT_FINE:
+        with ending:
+            writer.ended()
+    if not ending.error:
+        with contextlib.suppress(StoreError):  # a checksum is only a help
+            writer.seal()
     run = written(writer, format)
     for text in widened(before, run) if before else ():
         say(text)
-    # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
-    with contextlib.suppress(StoreError, OSError) if code else contextlib.nullcontext():
-        return _conclude(run, writer, format, code, prices)
-    return code
+    return ending.report(lambda: _conclude(run, writer, format, ending, prices), partial(_way_on, writer))
 
 
 def carry_out(
@@ -93,27 +136,26 @@ def carry_out(
     progress: ProgressLine,
     budget_s: float,
     covered: Callable[[], None] | None = None,
-) -> int:
-    """Every result is on the disk before the next process starts; an interrupt ends the run in order. `covered` is
-    called once every case has had its first process."""
-    progress.expect(budget_s)
-    try:
-        with orderly_end(), keep_awake():
-            for event in events:
-                if isinstance(event, Started):
-                    progress.started(event.case, event.process)
-                _keep(event, writer)
-                if isinstance(event, Finished):
-                    progress.finished(event.result, event.process)
-                elif isinstance(event, Covered) and covered:
-                    covered()
-    except Interrupted as interrupt:
-        for result in interrupted():
-            writer.finished(result)
-        return interrupt.exit_code
-    finally:
-        progress.clear()
-    return EXIT_FINE
+) -> Ending:
+    """Every result is on the disk before the next process starts. `covered` is called once every case has had its first
+    process."""
+
+    def measure() -> None:
+        for event in events:
+            if isinstance(event, Started):
+                progress.started(event.case, event.process)
+            _keep(event, writer)
+            if isinstance(event, Finished):
+                progress.finished(event.result, event.process)
+            elif isinstance(event, Covered) and covered:
+                covered()
+
+    ending = measure_until_stopped(measure, progress, budget_s)
+    if ending.code and not ending.error:
+        with ending:
+            for result in interrupted():
+                writer.finished(result)
+    return ending
 
 
 def _keep(event: Event, writer: RunWriter) -> None:
@@ -141,24 +183,61 @@ def _first_answer(writer: RunWriter, progress: ProgressLine) -> None:
         progress.scroll(draw([Text(""), *parts, more], terminal_width(), use_color()))
 
 
-def _conclude(run: Run, writer: RunWriter, format: str, code: int, prices: Prices | None) -> int:  # noqa: A002
-    at_home = writer.path.parent == home()  # ids and `last` are looked for there only
+def _conclude(run: Run, writer: RunWriter, format: str, ending: Ending, prices: Prices | None) -> int:  # noqa: A002
+    at_home = writer.path.parent == home()
     headline = headline_of(run, "last" if at_home else str(writer.path))
+    if headline and ending.error:
+        headline = replace(headline, commands=())  # they need the file
     emit(render(run, format, terminal_width(), use_color(), prices, headline))
-    name = run.header.id if at_home else writer.path
-    if code:
-        say(f"Not all was measured. Resume: torchmark run --resume {name}")
+    if ending.code and not ending.error:
+        say(f"Not all was measured. Resume: torchmark run --resume {_name(writer)}")
     if format == "table":
         spent = time_by_phase(run)
         if spent and not headline:
             text = f"{spent} Storing took {duration(writer.seconds)}."
             say(click.wrap_text(text, terminal_width()))
-        hint(f"Saved as {run.header.id}: torchmark show {name}")
+        say_saved(writer)
         tell_of_limits(run)
         tell_of_log(run, writer.path)
-    if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
-        return EXIT_NOTHING_MEASURED
-    return code
+    return exit_code_of(run)
+
+
+def exit_code_of(run: Run) -> int:
+    """Whether anything was measured."""
+    return EXIT_FINE if any(result.status == "ok" for result in run.results) else EXIT_NOTHING_MEASURED
+
+
+def say_saved(*writers: RunWriter, then: str = "torchmark show {}") -> None:
+    """Say how to see runs again, as far as their files hold them."""
+    found = [(writer, run) for writer in writers if (run := _stored(writer))]
+    if found:
+        part = "" if all(run == writer.run for writer, run in found) else "in part "
+        ids = [f"{run.header.id} ({run.header.label})" if len(writers) > 1 else run.header.id for _, run in found]
+        hint(f"Saved {part}as {' and '.join(ids)}: {then.format(_name(found[-1][0]))}")
+
+
+def _name(writer: RunWriter) -> str:
+    """What other commands call the run: its file, unless that is in the folder where ids are looked for."""
+    return writer.run.header.id if writer.path.parent == home() else str(writer.path)
+
+
+def _stored(writer: RunWriter) -> Run | None:
+    """What the file of a run holds of it."""
+    with contextlib.suppress(StoreError):
+        run = load(writer.path)
+        return run if run.header == writer.run.header else None
+    return None
+
+
+def _way_on(writer: RunWriter) -> str:
+    """What to do after the file of a run could not be written."""
+    resume = f"then resume: torchmark run --resume {writer.path}"
+    if _stored(writer):
+        return f"Fix that, {resume}"
+    with contextlib.suppress(StoreError):
+        if read_header(writer.path) == writer.run.header:
+            return f"Fix that, remove what another program has written to that file, {resume}"
+    return "Fix that, then start again: that file does not hold the run"
 
 
 def show_complete(run: Run, name: str, format: str, prices: Prices | None) -> int:  # noqa: A002

@@ -8,16 +8,16 @@ import click
 from msgspec.structs import replace
 
 from torchmark.cli.beginning import hold_machine, look
-from torchmark.cli.measuring import carry_out, new_run, tell_of_log, written
-from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
+from torchmark.cli.measuring import Ending, carry_out, exit_code_of, new_run, say_saved, tell_of_log, written
+from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.values import Duration, Share
-from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
+from torchmark.errors import EXIT_FINE
 from torchmark.measure.cases import check_device
 from torchmark.publications import find_publication, names
 from torchmark.publications.contract import Publication
-from torchmark.records import Machine, Run, RunHeader, parse_case
+from torchmark.records import Machine, RunHeader, parse_case
 from torchmark.report.sheets import render_replicated
 from torchmark.store import RunWriter, log_path, new_header
 from torchmark.studies.beside import put_beside
@@ -61,10 +61,8 @@ def command(publications: tuple[str, ...], **options: Any) -> int:
         request = _request(chosen, tuple(device.name for device in machine.devices), options)
         header = _header(request, machine, options["label"])
         with new_run(header, options["out"]) as writer:
-            code = _replicate(request, machine, writer)
-        code = _conclude(request, written(writer, options["format"]), options["format"], code, all_devices=not wanted)
-        tell_of_log(writer.run, writer.path)
-        return code
+            ending = _replicate(request, machine, writer)
+        return ending.report(lambda: _conclude(request, writer, options["format"], all_devices=not wanted))
 
 
 def _request(chosen: tuple[Publication, ...], devices: tuple[str, ...], options: dict[str, Any]) -> Request:
@@ -110,17 +108,17 @@ def _header(request: Request, machine: Machine, label: str | None) -> RunHeader:
     )
 
 
-def _replicate(request: Request, machine: Machine, writer: RunWriter) -> int:
+def _replicate(request: Request, machine: Machine, writer: RunWriter) -> Ending:
     progress = ProgressLine([case.text for case in plan_cases(request)])
     replication = Replication(request, machine, progress.heard, log_path(writer.path))
     return carry_out(replication.events(), replication.interrupted, writer, progress, request.budget_s)
 
 
-def _conclude(request: Request, run: Run, format: str, code: int, all_devices: bool) -> int:  # noqa: A002
+def _conclude(request: Request, writer: RunWriter, format: str, all_devices: bool) -> int:  # noqa: A002
+    run = written(writer, format)
     replicated = [put_beside(each, run.results, request.devices, all_devices) for each in request.publications]
     emit(render_replicated(run, replicated, format, terminal_width(), use_color()))
     if format == "table":
-        say(f"Saved as {run.header.id}: torchmark show {run.header.id}")
-    if code == EXIT_FINE and not any(result.status == "ok" for result in run.results):
-        return EXIT_NOTHING_MEASURED
-    return code
+        say_saved(writer)
+    tell_of_log(run, writer.path)
+    return exit_code_of(run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,19 +11,25 @@ from torchmark.analyze.configurations import name_of
 from torchmark.analyze.tuning import recall_tuned
 from torchmark.cli.beginning import hold_machine, look
 from torchmark.cli.ceilings import stored_ceilings, tell_of_limits
-from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.cli.measuring import new_run, tell_of_log, written
+from torchmark.cli.measuring import (
+    Ending,
+    exit_code_of,
+    measure_until_stopped,
+    new_run,
+    say_saved,
+    tell_of_log,
+    written,
+)
 from torchmark.cli.model_options import model_options, take_model_options
-from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
+from torchmark.cli.output import emit, format_option, terminal_width, use_color
 from torchmark.cli.progress import PHASES, ProgressLine
 from torchmark.cli.run_options import data_option, run_options
 from torchmark.cli.values import Duration
-from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
-from torchmark.measure.awake import keep_awake
+from torchmark.errors import EXIT_FINE, UsageError
 from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.messages import Phase
 from torchmark.measure.parameters import split_settings
-from torchmark.records import Case, Machine, Run, RunHeader
+from torchmark.records import Case, Machine, RunHeader
 from torchmark.report.tuning import render_tuned
 from torchmark.report.units import factor
 from torchmark.store import RunWriter, new_header
@@ -83,10 +88,11 @@ def command(workload: str, **options: Any) -> int:
         )
         header = _header(request, machine, options["label"], keep, also)
         with new_run(header, options["out"]) as writer:
-            search, code = _search(request, writer, began)
+            search, ending = _search(request, writer, began)
             if case.text in search.processes:
-                writer.concluded(search.outcome().conclusion)
-        return _conclude(written(writer, options["format"]), writer.path, options["format"], code)
+                with ending:
+                    writer.concluded(search.outcome().conclusion)
+        return ending.report(lambda: _conclude(writer, options["format"]))
 
 
 def find_case(workload: str, options: dict[str, Any], device: str) -> Case:
@@ -120,8 +126,8 @@ def _describe(case: Case, axes: dict[str, tuple[Any, ...]]) -> str:
     return "\n".join([*lines, "", f"{len(lines)} configurations to begin with; what helps is then combined"])
 
 
-def _search(request: Request, writer: RunWriter, began: float) -> tuple[Search, int]:
-    """What a process has shown is on the disk at once; an interrupt ends it in order, with what is known by then."""
+def _search(request: Request, writer: RunWriter, began: float) -> tuple[Search, Ending]:
+    """What a process has shown is on the disk at once."""
     progress = ProgressLine()
     known = {"best": "default"}
 
@@ -138,38 +144,26 @@ def _search(request: Request, writer: RunWriter, began: float) -> tuple[Search, 
         trying = name_of(expand(Sweep([name]))[0], request.case)
         progress.note(f"{trying} · {PHASES.get(phase.name, phase.name)} · best so far: {known['best']}")
 
-    progress.expect(request.budget_s)
     search = Search(request, tell, listen, kept=lambda text: _write(writer, search, text), began=began)
-    code = EXIT_FINE
-    try:
-        with orderly_end(), keep_awake():
-            search.run()
-    except Interrupted as interrupt:
-        code = interrupt.exit_code
-    finally:
-        progress.clear()
-    return search, code
+    return search, measure_until_stopped(search.run, progress, request.budget_s)
 
 
-def _conclude(run: Run, path: Path, format: str, code: int) -> int:  # noqa: A002
+def _conclude(writer: RunWriter, format: str) -> int:  # noqa: A002
+    run = written(writer, format)
     if run.tuning is None:  # it was stopped before the default was measured
-        return code
+        return EXIT_FINE
     emit(render_tuned(run, recall_tuned(run), format, terminal_width(), use_color()))
     if format == "table":
-        say(f"Saved as {run.header.id}: torchmark show {run.header.id}")
+        say_saved(writer)
         tell_of_limits(run)
-        tell_of_log(run, path)
-    return code or (EXIT_FINE if any(result.status == "ok" for result in run.results) else EXIT_NOTHING_MEASURED)
+        tell_of_log(run, writer.path)
+    return exit_code_of(run)
 
 
 def _write(writer: RunWriter, search: Search, text: str) -> None:
     """The process that has just ended, and what is known of its case with it."""
     *earlier, last = search.processes[text]
-    number = sum(result.status == "ok" for result in earlier)
-    writer.started(text, number)
-    for estimate in last.processes:
-        writer.samples(text, number, estimate.samples_s)
-    writer.finished(search.result(text))
+    writer.measured(sum(result.status == "ok" for result in earlier), last, search.result(text))
 
 
 def _header(

@@ -42,7 +42,8 @@ class RunWriter:
     """Appends to one run file. What a method has written survives whatever happens next.
 
     The file is locked while it is written: a second writer is refused. Its content is kept in memory, too. Where sync
-    tools, editors or people replace, cut, move or delete the file meanwhile, the next line restores all of it.
+    tools, editors or people replace, cut, move or delete the file meanwhile, the next line restores all of it. A line
+    that could not be written raises StoreError and stays in memory, so that it can be shown.
     """
 
     def __init__(self, path: Path, descriptor: int, content: bytes = b"") -> None:
@@ -115,7 +116,7 @@ class RunWriter:
 
     @property
     def run(self) -> Run:
-        """The run as it was written, whatever has become of the file."""
+        """The run as it was measured, whatever has become of the file."""
         return load(self.path, content=bytes(self._content))
 
     @property
@@ -133,9 +134,18 @@ class RunWriter:
 
     def finished(self, result: Result) -> None:
         """What the case gave, with all processes so far; raw samples have a line of their own."""
+        self._finish(result)
+
+    def measured(self, process: int, newest: Result, result: Result) -> None:
+        """A process that has just ended, with its samples, and the result of its case with it."""
+        text = result.case.text
+        samples = (Samples(text, process, estimate.samples_s) for estimate in newest.processes)
+        self._finish(result, Started(text, process), *samples)
+
+    def _finish(self, result: Result, *before: Line) -> None:
         estimate = result.estimate and replace(result.estimate, samples_s=())
         processes = tuple(replace(process, samples_s=()) for process in result.processes)
-        self._write(Finished(replace(result, estimate=estimate, processes=processes)))
+        self._write(*before, Finished(replace(result, estimate=estimate, processes=processes)))
         if result.detail and result.detail not in self._details:
             self._details.add(result.detail)
             keep_detail(self.path, result.case.text, result.detail)
@@ -177,29 +187,40 @@ class RunWriter:
                 self.seal()
         self.close()
 
-    def _write(self, line: Line) -> None:
-        self._append(encode_line(line))
+    def _write(self, *lines: Line) -> None:
+        self._append(b"".join(map(encode_line, lines)))
 
     def _append(self, data: bytes) -> None:
-        """Add all of it or nothing: half a line in the middle of a file would spoil every line after it.
+        """Add lines to the file, or restore the file with them.
 
-        A signal may end this anywhere: `_content` comes first, so that the next line completes the file.
+        `_content` comes first and keeps what could not be written: after a signal or an error, the next line completes
+        the file.
         """
         began = time.monotonic()
         before = len(self._content)
         self._content += data
+        self._sealed = False
         try:
             if self._is_in_place(before):
-                write_all(self._descriptor, data)
+                self._extend(self._descriptor, data)
             else:
                 self._restore()
-            self._stamp = os.fstat(self._descriptor).st_mtime_ns  # now: fsync takes long enough for another change
-            os.fsync(self._descriptor)
         except OSError as error:
-            self._take_back(before)
             raise explained(self.path, error) from error
-        self._sealed = False
         self.seconds += time.monotonic() - began
+
+    def _extend(self, descriptor: int, data: bytes) -> None:
+        """Append all of it or nothing: half a line in the middle of a file would spoil every line after it."""
+        length = os.fstat(descriptor).st_size
+        try:
+            write_all(descriptor, data)
+            self._stamp = os.fstat(descriptor).st_mtime_ns  # now: fsync takes long enough for another change
+            os.fsync(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):  # a torn last line is the one fault that every reader forgives
+                if os.fstat(descriptor).st_size > length:
+                    os.ftruncate(descriptor, length)
+            raise
 
     def _is_in_place(self, length: int) -> bool:
         """Whether the file at the path is still ours, and no other program has written to it."""
@@ -210,45 +231,71 @@ class RunWriter:
             return False
 
     def _restore(self) -> None:
-        """Make the file at the path hold all that is known. A file with other content is kept under another name."""
+        """Make the file at the path hold all that is known. A file with other content is kept under another name.
+
+        Where that fails, the path holds what it held before.
+        """
         make_folder(self.path.parent)
         descriptor = self._reopen()
-        try:
-            held = _read(descriptor, len(self._content) + 1)
-            if not self._content.startswith(held):
-                self._set_aside()
+        if descriptor is None:
+            descriptor = self._create()
+            self.notes.append(f"{self.path} was moved or deleted, and has been written again")
+        else:
+            try:
+                held = _read(descriptor, len(self._content) + 1)
+                if self._content.startswith(held):
+                    self._extend(descriptor, bytes(self._content[len(held) :]))
+                else:
+                    found, descriptor = descriptor, self._replace()
+                    self._drop(found)
+            except BaseException:
                 self._drop(descriptor)
-                descriptor, held = self._create(), b""
-            write_all(descriptor, bytes(self._content[len(held) :]))
-        except BaseException:
-            self._drop(descriptor)
-            raise
+                raise
         former, self._descriptor = self._descriptor, descriptor
         self._drop(former)
         sync_folder(self.path.parent)
 
-    def _set_aside(self) -> None:
+    def _replace(self) -> int:
+        """Set the file at the path aside, and write another one."""
         aside = _free_name(self.path)
         self.path.rename(aside)
+        try:
+            descriptor = self._create()
+        except BaseException:
+            if not os.path.lexists(self.path):
+                aside.rename(self.path)
+            raise
         self.notes.append(f"{self.path} was changed by another program; that version is now {aside}")
+        return descriptor
 
     def _drop(self, descriptor: int) -> None:
         if descriptor != self._descriptor:
             let_go(descriptor)
 
-    def _reopen(self) -> int:
+    def _reopen(self) -> int | None:
+        """The file that is at the path now; None if there is nothing."""
         try:
-            if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+            about = self.path.stat()
+            if os.path.samestat(about, os.fstat(self._descriptor)):
                 return self._descriptor
-            if not stat.S_ISREG(self.path.stat().st_mode):
-                raise OSError(errno.EEXIST, "it is no longer a file")
-            return self._open(_flags())
+            if stat.S_ISREG(about.st_mode):
+                return self._open(_flags())
         except FileNotFoundError:
-            self.notes.append(f"{self.path} was moved or deleted, and has been written again")
-            return self._create()
+            if not os.path.lexists(self.path):
+                return None
+        raise OSError(errno.EEXIST, "it is no longer a file")
 
     def _create(self) -> int:
-        return self._open(_flags() | os.O_CREAT | os.O_EXCL)
+        """A new file with all content; none where that fails."""
+        descriptor = self._open(_flags() | os.O_CREAT | os.O_EXCL)
+        try:
+            self._extend(descriptor, bytes(self._content))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            let_go(descriptor)
+            raise
+        return descriptor
 
     def _open(self, flags: int) -> int:
         descriptor = os.open(self.path, flags, 0o644)
@@ -258,12 +305,6 @@ class RunWriter:
             let_go(descriptor)
             raise
         return descriptor
-
-    def _take_back(self, length: int) -> None:
-        del self._content[length:]
-        with contextlib.suppress(OSError):  # a torn last line is the one fault that every reader forgives
-            if os.fstat(self._descriptor).st_size > length:
-                os.ftruncate(self._descriptor, length)
 
 
 def _read(descriptor: int, most: int) -> bytes:
