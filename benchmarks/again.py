@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.comparison import Comparison, compare_runs, overall
 from torchmark.analyze.grades import grade_of, margin_of, taken_share
-from torchmark.analyze.repeat import with_intervals
+from torchmark.analyze.spread import with_intervals
 from torchmark.records import Estimate, Run
 from torchmark.store import load
 

@@ -178,14 +178,14 @@ class Site:
                 text = text.replace(name, canary)
             (self.here / file).write_text(text)
         (self.here / f"{names['HELPER']}.py").write_text(
-            "from telling import tell\n\ndef fail():\n    tell('helper')\n"
+            "from leaking import leak\n\ndef fail():\n    leak('helper')\n"
         )
-        (self.here / "broken.py").write_text(f"from telling import tell\ntell('import')\ndef build(): {names['CLASS']}")
+        (self.here / "broken.py").write_text(f"from leaking import leak\nleak('import')\ndef build(): {names['CLASS']}")
         (self.data / "train-images-idx3-ubyte.gz").write_bytes(b"no images")
         (self.tests / "test_speed.py").write_text(
-            "from telling import tell\n"
+            "from leaking import leak\n"
             "def test_fast(torchmark): torchmark(lambda: None, 'fake')\n"
-            "def test_bad(torchmark): torchmark(lambda: tell('test'), 'fake')\n"
+            "def test_bad(torchmark): torchmark(lambda: leak('test'), 'fake')\n"
             "def test_file(torchmark): torchmark.check('canary_model.py', fault='build')\n"
         )
         for setting in ("remote.origin.url", "user.name", "user.email", "branch.main.description"):

@@ -13,25 +13,26 @@ from __future__ import annotations
 import sys
 from statistics import median
 
-from torchmark.analyze.extrapolation import extrapolate
-from torchmark.analyze.laps import Laps
-from torchmark.measure.launch import Launcher
-from torchmark.measure.messages import Measured
-from torchmark.measure.procedures.contract import Task
-from torchmark.measure.replay import ReplayJob, serve
+import msgspec
+
+from torchmark.analyze.jobs import extrapolate
+from torchmark.measure.messages import Found, call
+from torchmark.measure.procedures import Task
+from torchmark.measure.process import Process
+from torchmark.measure.replay import ReplayJob
 from torchmark.measure.stopwatch import due
-from torchmark.records import Result, parse_case
+from torchmark.records import Laps, Result, parse_case
 
 CASE = parse_case("mlp/infer:outputs=512@cpu/float32+as-published")
 STEPS, SCALE, GOAL = 10_000, 0.01, 0.10
 PATIENCE_S = 3600.0
 
 
-def replay(launcher: Launcher, scale: float) -> Result:
-    job = ReplayJob("m1-chips", (Task(CASE, STEPS, scale),), PATIENCE_S)
-    ended = launcher.run(job, PATIENCE_S, lambda _: None)
-    assert isinstance(ended.answer, Measured), ended.reason
-    return ended.answer.result
+def replay(scale: float) -> Result:
+    job = ReplayJob((Task("m1-chips", CASE, STEPS, scale),), PATIENCE_S)
+    with Process(timeout_s=PATIENCE_S) as process:
+        order = call("torchmark.measure.replay:replay_all", job)
+        return msgspec.json.decode(process.ask(order, Found).record, type=Result)
 
 
 def laps_of(result: Result, count: int) -> list[Laps]:
@@ -44,10 +45,10 @@ def laps_of(result: Result, count: int) -> list[Laps]:
 
 
 def main() -> int:
-    launcher, runs = Launcher(serve=serve), int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 7
     inside, between = [], []
     for number in range(1, runs + 1):
-        alone, whole = replay(launcher, SCALE).job, replay(launcher, 1.0)
+        alone, whole = replay(SCALE).job, replay(1.0)
         assert alone is not None
         assert whole.job is not None
         total = whole.job.seconds

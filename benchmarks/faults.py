@@ -78,9 +78,9 @@ def mislabelled(path: Path, cases: dict[str, tuple[str, str]]) -> Sequence[str]:
     return wrong
 
 
-def fail_many(count: int, seed: int, beside: int) -> Tally:
+def fail_many(count: int, seed: int, parallel: int) -> Tally:
     runs = -(-count // FAULTS_A_RUN)
-    with ThreadPoolExecutor(beside) as pool:
+    with ThreadPoolExecutor(parallel) as pool:
         return together(report_progress("failures", pool.map(partial(fail, seed), range(runs)), count))
 
 
@@ -126,10 +126,10 @@ def peak_memory() -> int:
     return int(found[1]) * 1024
 
 
-def mutate_many(count: int, seed: int, beside: int) -> Tally:
+def mutate_many(count: int, seed: int, parallel: int) -> Tally:
     start = seed * SEEDS_APART
     tasks = [(start + first, min(FILES_A_TASK, count - first)) for first in range(0, count, FILES_A_TASK)]
-    with ProcessPoolExecutor(beside) as pool:
+    with ProcessPoolExecutor(parallel) as pool:
         return together(report_progress("files", pool.map(read_mutants, *zip(*tasks, strict=True)), count))
 
 
@@ -144,17 +144,19 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=10_000, help="mutated run files")
     parser.add_argument("--only", metavar="PART", help="leave the other parts out")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--beside", type=int, default=3 * (os.cpu_count() or 1), help="commands at the same time")
+    parser.add_argument(
+        "--parallel", "--beside", type=int, default=3 * (os.cpu_count() or 1), help="commands at the same time"
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would trials
-    seed, beside, cores = options.seed, options.beside, os.cpu_count() or 1
+    seed, parallel, cores = options.seed, options.parallel, os.cpu_count() or 1
     parts: dict[str, Callable[[int], list[tuple[str, Tally]]]] = {
-        "kills": lambda count: kill_many(count, seed, beside),
+        "kills": lambda count: kill_many(count, seed, parallel),
         "real": lambda count: kill_real(count, seed),
-        "changes": lambda count: change_many(count, seed, beside),
-        "syscalls": lambda count: fail_calls(count, seed, beside),
+        "changes": lambda count: change_many(count, seed, parallel),
+        "syscalls": lambda count: fail_calls(count, seed, parallel),
         "folders": lambda _: run_in_hostile_folders(cores),
-        "failures": lambda count: [("worker failures", fail_many(count, seed, beside))],
+        "failures": lambda count: [("worker failures", fail_many(count, seed, parallel))],
         "files": lambda count: [("mutated files", mutate_many(count, seed, cores))],
     }
     if options.only and options.only not in parts:

@@ -14,7 +14,6 @@ processes that it had to kill are watched. The exit code is 1 where a goal is mi
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -23,8 +22,8 @@ from pathlib import Path
 import psutil
 
 from torchmark.analyze.fitting import TRIES
-from torchmark.records import parse_case
-from torchmark.studies.fit import Request, Study
+from torchmark.records import Machine, parse_case
+from torchmark.studies.fit import Fit, FitOptions
 
 UNDER_LIMIT = (
     ("mlp/train@cpu/float32", "batch", 1 << 30, 2048),
@@ -34,12 +33,12 @@ UNDER_LIMIT = (
 FREE = ("tensor-add/infer@cpu/float32", "size")
 LEFT_BYTES = 100 << 20
 NEAR = 0.85  # of the limit
-NOWHERE = Path(os.devnull)  # what workers print when they run out of memory
+HERE = Machine("", 1, 1, 0, "", "")
 
 
-def exhaustive(request: Request, step: int) -> tuple[int, int]:
+def exhaustive(request: FitOptions, step: int) -> tuple[int, int]:
     """The largest size below the first that failed, and the largest that ever fitted; all are multiples of the step."""
-    studies = [Study(request, log=NOWHERE) for _ in range(TRIES)]  # one for each try: a study's probe is all its tries
+    studies = [Fit(request, HERE) for _ in range(TRIES)]  # one for each try: a study's probe is all its tries
     below_failure, ever_fitted, size = None, 0, 0
     while ever_fitted == size:
         size += step
@@ -54,9 +53,9 @@ def exhaustive(request: Request, step: int) -> tuple[int, int]:
 
 
 def compare(case: str, parameter: str, limit: int, step: int) -> bool:
-    request = Request(parse_case(case), parameter, limit, step)
-    study = Study(request, log=NOWHERE)
-    study.run()
+    request = FitOptions(parse_case(case), parameter, limit, step)
+    study = Fit(request, HERE)
+    list(study.events())
     found, began = study.outcome(), time.monotonic()
     low, high = exhaustive(request, step)
     taken_s = time.monotonic() - began
@@ -86,8 +85,8 @@ def let_loose() -> bool:
 
     kills, watcher = memory_kills(), threading.Thread(target=watch)
     watcher.start()
-    study = Study(Request(parse_case(FREE[0]), FREE[1], budget_s=240.0), log=NOWHERE)
-    study.run()
+    study = Fit(FitOptions(parse_case(FREE[0]), FREE[1], budget_s=240.0), HERE)
+    list(study.events())
     done.set()
     watcher.join()
     found = study.outcome()

@@ -4,7 +4,7 @@
     python benchmarks/gather.py --nodes 1000
 
 The run files are made up, in the form that `torchmark run` writes, for nodes of four kinds; one node is 15% slower than
-its peers. `torchmark fleet gather` is a process of its own that has read none of them before. Prints its time beside
+its peers. `torchmark fleet gather` is a process of its own that has read none of them before. Prints its time next to
 the goal; the exit code is 1 where that is missed, or the node is not named.
 """
 
@@ -23,8 +23,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from scale import TASKS, Size, case_lines, forget_pages, make_header, make_machine
-from torchmark.fleet.contract import Fate
-from torchmark.fleet.plan import Fleet, FleetFolder, Task, Terms
+from torchmark.fleet.engine import JobOutcome
+from torchmark.fleet.folder import Fleet, FleetFolder, Task, Terms
 from torchmark.records import SCHEMA_VERSION, Case
 from torchmark.store.lines import Header, Spread
 
@@ -44,7 +44,7 @@ def make_fleet(folder: Path, size: Size) -> str:
         name = f"{kind}{number // KINDS + 1}"
         tasks.append(Task(name, kind, (f"node{number}",), ("--suite", "standard"), name, f"kind {kind}"))
         write_run(place.run_file(tasks[-1]), name, number, size)
-        place.keep_fate(tasks[-1], Fate("done"))
+        place.keep_outcome(tasks[-1], JobOutcome("done"))
     place.keep(Fleet("2026-11-16T02:00:00Z", Terms(engine="local"), tuple(tasks)))
     return tasks[SLOW].label
 

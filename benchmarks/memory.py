@@ -5,7 +5,7 @@
 
 Every few milliseconds this process reads the resident memory of all processes of the run; the largest of them is the
 one that measures. While the numbers are checked it holds a second network, which is no part of the case: that time is
-left out, and printed beside it. Where a control group can be made, the kernel's own maximum for the whole run is
+left out, and printed next to it. Where a control group can be made, the kernel's own maximum for the whole run is
 printed as well: it counts all processes of the run, the check too, and leaves out libraries that were read before.
 The exit code is 1 where torchmark and the first source differ by more than a tenth.
 """

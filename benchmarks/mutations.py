@@ -25,12 +25,12 @@ from unittest import mock
 import torchmark
 from specimen import rich_file
 from torchmark import cli
-from torchmark.analyze.money import Prices
+from torchmark.analyze.efficiency import Prices
 from torchmark.errors import TorchmarkError
 from torchmark.report import FORMATS, render
-from torchmark.report.comparison import render_comparisons
-from torchmark.report.details import render_details
-from torchmark.report.listing import render_listing
+from torchmark.report.comparison import comparison_document
+from torchmark.report.details import details_document
+from torchmark.report.listing import listing_document
 from torchmark.store import RunWriter, completed, load, read_header, shareable_lines
 
 RECORDED = Path(__file__).parents[1] / "tests" / "store" / "recorded" / "v2.jsonl"
@@ -240,35 +240,35 @@ def _outcome(act: Callable[[], object]) -> str:
 
 def _draw(path: Path) -> None:
     from torchmark.report.card import render_card
-    from torchmark.report.html import render_report
+    from torchmark.report.page import page_document
 
     run = load(path, samples=True)
-    render_report([run], "0", prices=Prices(2.5, 0.3))
+    render(page_document([run], "0", prices=Prices(2.5, 0.3)), "html")
     render_card(run, "0")
 
 
 def _rank(path: Path) -> None:
-    """The folder of the file, with an index of its own beside it. The check would refuse most mutants, so that it must
+    """The folder of the file, with an index of its own next to it. The check would refuse most mutants, so that it must
     not be what the ranking relies on: it is tried by itself."""
-    from torchmark.cli import leaderboard
+    from torchmark.cli import report
 
-    leaderboard._why_unsound(path)
+    report._why_unsound(path)
     with (
         mock.patch.dict(os.environ, {"TORCHMARK_HOME": str(path.parent / "home")}),
-        mock.patch.object(leaderboard, "_why_unsound", return_value=""),
+        mock.patch.object(report, "_why_unsound", return_value=""),
     ):
         for each in ("html", "md", "csv", "json"):
-            leaderboard.leaderboard_text(path.parent, each, 10)
+            report._leaderboard(report.ReportOptions(leaderboard=str(path.parent)), each)
 
 
 def _gather(path: Path) -> None:
     """As one of two nodes."""
-    from torchmark.report.fleet import Member, gather, render_gathered
+    from torchmark.report.fleet import Member, gather, gathered_document
 
     runs = [load(path), load(RECORDED)]
     found = gather([Member(f"A{number}", "A", "a node", "done", run=run) for number, run in enumerate(runs)])
     for each in FORMATS:
-        render_gathered(found, each, 80, False)
+        render(gathered_document(found), each)
 
 
 def _read(path: Path) -> None:
@@ -280,8 +280,8 @@ def _look(path: Path) -> None:
     run = load(path, samples=True)
     for each in FORMATS:
         render(run, each, prices=Prices(2.5, 0.3))
-    render_details(run)
-    render_listing([run.header], "table")
+    render(details_document([run]))
+    render(listing_document([run.header]))
 
 
 def _compare(path: Path) -> None:
@@ -290,7 +290,7 @@ def _compare(path: Path) -> None:
     for other in (run, load(RECORDED)):
         found = torchmark.compare_runs(run, other)
         for each in ("table", "md", "csv", "json"):
-            render_comparisons([found], [run, other], each)
+            render(comparison_document([found], [run, other]), each)
 
 
 def _check(path: Path) -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/overhead.py
 
-Prints each figure beside its goal; the exit code is 1 where one is missed.
+Prints each figure next to its goal; the exit code is 1 where one is missed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from statistics import median
 from msgspec.structs import replace
 
 from torchmark.measure.cases import Sweep, expand
-from torchmark.measure.launch import Launcher
-from torchmark.measure.messages import Measured, MeasureJob
-from torchmark.measure.sampling import DEFAULTS
+from torchmark.measure.engine import DEFAULTS
+from torchmark.measure.messages import MeasureJob
+from torchmark.measure.process import measure_case
 
 
 def show(name: str, figure: float, goal: float, unit: str, scale: float = 1.0) -> bool:
@@ -48,12 +48,12 @@ def null_step() -> bool:
 
 def worker_start() -> bool:
     """From asking for a worker to its first word, once the server is up."""
-    launcher, starts = Launcher(), []
+    starts = []
     job = MeasureJob(expand(Sweep(["mlp"], tiny=True))[0], replace(DEFAULTS, steps=3))
     for _ in range(8):
         asked = time.monotonic()
         heard: list[float] = []
-        launcher.run(job, 60.0, lambda _, heard=heard: heard.append(time.monotonic()))
+        measure_case(job, 60.0, lambda _, heard=heard: heard.append(time.monotonic()))
         starts.append(heard[0] - asked)
     print(f"     first worker: {starts[0]:.2f} s")
     return show("starting a later worker", median(starts[1:]), 0.6, "s")
@@ -61,15 +61,13 @@ def worker_start() -> bool:
 
 def parent_share() -> bool:
     """CPU of this process while a worker measures, against the worker's."""
-    launcher = Launcher()
     case = expand(Sweep(["mlp"]))[0]
     before, began = getrusage(RUSAGE_SELF), time.monotonic()
-    ended = launcher.run(MeasureJob(case, replace(DEFAULTS, budget_s=6.0, target=1e-6)), 60.0, lambda _: None)
+    result = measure_case(MeasureJob(case, replace(DEFAULTS, budget_s=6.0, target=1e-6)), 60.0)
     after, seconds = getrusage(RUSAGE_SELF), time.monotonic() - began
-    assert isinstance(ended.answer, Measured)
-    assert ended.answer.result.status == "ok"
+    assert result.status == "ok"
     own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    threads = ended.answer.result.settings["threads"] or 1
+    threads = result.settings["threads"] or 1
     print(f"     parent: {own * 1e3:.0f} ms of CPU in {seconds:.1f} s")
     return show("CPU of the waiting parent", own / (seconds * float(threads)), 0.01, "%", 100.0)
 

@@ -48,7 +48,7 @@ from torch.utils.benchmark import Timer
 import torch
 from torchmark.devices import open_device
 from torchmark.measure.cases import Sweep, expand, full_params
-from torchmark.measure.sampling import DEFAULTS
+from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.timing import time_on
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting

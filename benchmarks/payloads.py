@@ -34,13 +34,13 @@ from injection.sequences import payloads
 from injection.terminal import AFTER, BEFORE, Terminal, obeyed
 from specimen import HostileFiles, written
 from torchmark import cli
-from torchmark.cli.beginning import hold_machine
-from torchmark.cli.fleet.following import follow
+from torchmark.cli.fleet_run import follow
+from torchmark.cli.machine_setup import hold_machine
 from torchmark.cli.progress import ProgressLine
-from torchmark.cli.watch import RateLine
+from torchmark.cli.run import RateLine
 from torchmark.errors import EXIT_BUG
-from torchmark.fleet.plan import FleetFolder
-from torchmark.fleet.standing import Observer
+from torchmark.fleet.folder import FleetFolder
+from torchmark.fleet.jobs import Observer
 from torchmark.measure.messages import Phase
 from torchmark.records import parse_case
 from torchmark.report import FORMATS

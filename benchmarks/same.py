@@ -6,7 +6,7 @@
 Three runs through the command line, at default rigor, one after the other as a user would measure them: before, after,
 and the cases of one workload again while each of its steps takes 10% longer. That is brought about from outside: a
 `sitecustomize` module in the workers' path lets every step be followed by a tenth of its own time of waiting. Then
-`before` is compared with `after`, and with `after` in which that workload is the slowed one. Prints each figure beside
+`before` is compared with `after`, and with `after` in which that workload is the slowed one. Prints each figure next to
 its goal; the exit code is 1 where one is missed.
 """
 

@@ -6,7 +6,7 @@
     python benchmarks/scale.py --folder DIR       keeps the folder, and uses what is there already
 
 The runs are made up, each from its own seed, in the form that `torchmark run` writes. Every command is a process of
-its own and finds nothing of the folder in memory the first time. Prints each figure beside its goal; the exit code is
+its own and finds nothing of the folder in memory the first time. Prints each figure next to its goal; the exit code is
 1 where one is missed.
 """
 

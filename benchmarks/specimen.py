@@ -15,18 +15,17 @@ from unittest import mock
 from msgspec.structs import replace
 
 import torchmark
-from torchmark.analyze.cautions import cautions_of
-from torchmark.analyze.extrapolation import extrapolate
-from torchmark.analyze.laps import Laps
+from torchmark.analyze.jobs import extrapolate
+from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import StoreError
 from torchmark.records import (
     BreakEven,
-    Caution,
     Conclusion,
     Contribution,
     DeviceInfo,
     Fitting,
     JobEstimate,
+    Laps,
     Limiting,
     Live,
     Machine,
@@ -34,6 +33,7 @@ from torchmark.records import (
     Metered,
     NumericCheck,
     Peak,
+    Remark,
     Result,
     RunHeader,
     StageEstimate,
@@ -81,7 +81,7 @@ def rich_file() -> bytes:
         parse_case(CASES[1]), "ok", 1, "seen", {"batch": 64, "outputs": 2}, estimate, (estimate,),
         Work(64, "sample", 1e9, 1e6), Memory(1 << 28, 1 << 27, 1 << 27, "sampled"), NumericCheck(1e-7, 1e-5, "x"), job,
         {"loss": 0.5}, {"steps": 1.0}, {"threads": 2, "attention": "sdpa", "data": "files", "onednn": True},
-        cautions=(Caution("noisy", "seen", "wait"),), sustained=Sustained(1.0, 0.002, 0.003, (0.4, 0.6), 0.1, "seen"),
+        cautions=(Remark("noisy", "seen", "wait"),), sustained=Sustained(1.0, 0.002, 0.003, (0.4, 0.6), 0.1, "seen"),
         provenance={"energy": "measured by RAPL", "clock": "unavailable because it is not told"}, budget_s=3.0,
         peak=Peak(0.5, "compute", {"compute": 0.5, "bandwidth": 0.2}, 1e12, 1e10, False, "3f9c2a71"),
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """The engine's test-bed: step times with a known truth, played on a virtual clock through the code that measures.
 
-    python benchmarks/testbed.py                   300 trials a stream, ours beside torch's timer and a fixed loop
+    python benchmarks/testbed.py                   300 trials a stream, ours next to torch's timer and a fixed loop
     python benchmarks/testbed.py --trials 40       a quick look
     python benchmarks/testbed.py --only sticky     one stream
 

@@ -2,7 +2,7 @@
 
     python benchmarks/tune.py                        all three workloads, about an hour on two cores
     python benchmarks/tune.py --only mlp             one of them
-    python benchmarks/tune.py --only mlp --parts grid,final --folder KEPT    what is missing, beside what is there
+    python benchmarks/tune.py --only mlp --parts grid,final --folder KEPT    what is missing, next to what is there
 
 Five parts for each workload, every one through the command line or as a bare script without torchmark:
 
@@ -14,7 +14,7 @@ Five parts for each workload, every one through the command line or as a bare sc
 - bare: a plain script against the same with the settings that are known to be good, and against the same with the
   printed lines pasted into it, in processes that take turns.
 
-Prints each figure beside its goal; the exit code is 1 where one is missed.
+Prints each figure next to its goal; the exit code is 1 where one is missed.
 """
 
 from __future__ import annotations

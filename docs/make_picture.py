@@ -18,7 +18,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from torchmark import load
-from torchmark.cli.headlines import headline_of
+from torchmark.cli.output import headline_of
 from torchmark.report import render
 
 FOLDER = Path(__file__).parent

@@ -1,9 +1,15 @@
-"""What several tests need: made-up records, with one run that shows everything a run can show, and who is at work."""
+"""Shared fixtures: made-up records, a run that uses every field, and the worker processes that are alive.
+
+Also sets up the processes of the tests: the default signal handlers, one fork server for all tests of a pytest process,
+and threads that sleep while they wait.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver, spawn
 from typing import Any
 
 import psutil
@@ -11,13 +17,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from torchmark.records import (
-    Caution,
     Contention,
     DeviceInfo,
     Estimate,
     Machine,
     Memory,
     NumericCheck,
+    Remark,
     Result,
     Run,
     RunHeader,
@@ -26,7 +32,42 @@ from torchmark.records import (
     parse_case,
 )
 
-# The machine that tests run on may be busy, and no promise here is about time. A folder is not state worth guarding.
+# `nohup` and some CI runners start programs with these signals ignored, which every process of a test would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# Several tests run at once on few cores: OpenMP threads that spin while they wait would take the time of the others.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+
+class CurrentEnvironment:
+    """Pickled for a new worker, replaces the environment there by the one of this process at that moment.
+
+    The fork server keeps the environment it was started with. A test that sets a variable for workers would need a
+    new server, which imports torch for seconds.
+    """
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return exec, (f"import os; os.environ.clear(); os.environ.update({dict(os.environ)!r})",)
+
+
+prepare, preload = spawn.get_preparation_data, forkserver.set_forkserver_preload
+
+
+def prepare_with_environment(name: str) -> dict[str, Any]:
+    return {**prepare(name), "environment": CurrentEnvironment()}
+
+
+def preload_with_torch(modules: Sequence[str]) -> None:
+    """The first test may not need torch, the next ones do."""
+    preload([*modules, "torch"])
+
+
+spawn.get_preparation_data = prepare_with_environment  # type: ignore[assignment]
+forkserver.set_forkserver_preload = preload_with_torch  # type: ignore[assignment]
+
+# Tests may run on a busy machine and assert no times.
 settings.register_profile("calm", deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile("calm")
 
@@ -96,7 +137,7 @@ def header(cases: tuple[str, ...] = (), **changes: Any) -> RunHeader:
 
 
 def rich_run() -> Run:
-    busy = Caution("contended", "other processes used 38% of the CPU", "stop them and run again")
+    busy = Remark("contended", "other processes used 38% of the CPU", "stop them and run again")
     results = (
         result("null/infer@cpu/float32", 4.1e-8, work=Work(items=0, unit="step")),
         result("mlp/infer@cpu/float32", processes=tuple(map(estimate, (2.50e-3, 2.53e-3, 2.55e-3)))),
@@ -110,7 +151,7 @@ def rich_run() -> Run:
             "matmul/infer:size=4096@cpu/float32",
             1.92,
             estimate=estimate(1.92, 0.021, verdict="noisy", flags=("single-process",)),
-            cautions=(busy, Caution("few-samples", "only 6 steps fitted into the budget", "give it --budget 5m")),
+            cautions=(busy, Remark("few-samples", "only 6 steps fitted into the budget", "give it --budget 5m")),
         ),
         result(
             "tensor-add/infer:size=100000000,variant=in-place@cpu/float32",

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ ALLOWED = {
     "fleet": {"store"},
     "testing": {"devices", "workloads", "measure", "analyze", "store", "report"},
 }
+ALLOWED["library"] = set(ALLOWED) - {"report", "fleet", "testing"}
 ALLOWED["cli"] = set(ALLOWED)
 TORCH_ROOMS = {"devices", "workloads", "meters", "measure", "studies"}
 
@@ -60,49 +62,58 @@ def imports(tree: ast.AST, package: str, late: bool = False) -> Iterator[Import]
             yield from imports(node, package, late or function or typing)
 
 
-def modules() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+class Module(NamedTuple):
+    """One file of src/: its path in it, the package or module below torchmark that it belongs to, and what is in it."""
+
+    path: str
+    room: str
+    tree: ast.Module
+    imports: tuple[Import, ...]
 
 
-def room_of(path: Path) -> str:
-    parts = path.relative_to(SOURCE).with_suffix("").parts
-    return parts[0]
+@cache
+def modules() -> list[Module]:
+    found = []
+    for file in sorted(SOURCE.rglob("*.py")):
+        path, tree = file.relative_to(SOURCE), ast.parse(file.read_text(encoding="utf-8"))
+        package = ".".join(("torchmark", *path.parent.parts))
+        room = path.with_suffix("").parts[0]
+        found.append(Module(path.as_posix(), room, tree, tuple(imports(tree, package))))
+    return found
 
 
-def found(path: Path) -> list[Import]:
-    package = ".".join(("torchmark", *path.relative_to(SOURCE).parent.parts))
-    return list(imports(ast.parse(path.read_text(encoding="utf-8")), package))
-
-
-@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_imports_go_one_way(path: Path) -> None:
-    room = room_of(path)
-    if room == "__main__":
-        outside = {"os", "sys", "signal"}  # `--help` and interrupts wait for no more
-        assert {".".join(each.module.split(".")[:2]) for each in found(path)} == {*outside, "torchmark.cli"}
-        return
-    if room == "__init__":
-        assert all(each.late for each in found(path) if each.module.startswith("torchmark"))
-        return
-    assert room in FREE or room in ALLOWED, f"{room} is no room that the architecture knows"
-    targets = {(each.module.split(".")[1], each.line) for each in found(path) if each.module.startswith("torchmark.")}
-    names = {"__version__"} if room in ("cli", "store") else set()
-    may = {room} | FREE | ALLOWED.get(room, set()) | names if room not in FREE else FREE
-    breaches = [f"{path.name}:{line} imports {target}" for target, line in sorted(targets) if target not in may]
+def test_imports_go_one_way() -> None:
+    breaches = []
+    for path, room, _, found in modules():
+        if room in ("__main__", "__init__"):
+            continue
+        assert room in FREE or room in ALLOWED, f"{room} is not part of the architecture"
+        targets = {(each.module.split(".")[1], each.line) for each in found if each.module.startswith("torchmark.")}
+        names = {"__version__"} if room in ("cli", "store") else set()
+        may = {room} | FREE | ALLOWED.get(room, set()) | names if room not in FREE else FREE
+        breaches += [f"{path}:{line} imports {target}" for target, line in sorted(targets) if target not in may]
     assert not breaches
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_torch_is_imported_late_and_only_where_work_runs(path: Path) -> None:
-    for each in found(path):
-        if each.module.split(".")[0] == "torch":
-            assert room_of(path) in TORCH_ROOMS, f"{path.name}:{each.line} must not import torch"
-            assert each.late, f"{path.name}:{each.line} imports torch at once"
+def test_the_entry_points_import_little() -> None:
+    (main,) = (each for each in modules() if each.path == "__main__.py")
+    outside = {"os", "sys", "signal"}  # `--help` and interrupts wait for no more
+    assert {".".join(each.module.split(".")[:2]) for each in main.imports} == {*outside, "torchmark.cli"}
+    (package,) = (each for each in modules() if each.path == "__init__.py")
+    assert all(each.late for each in package.imports if each.module.startswith("torchmark"))
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_slow_imports_are_avoided(path: Path) -> None:
-    assert not [each for each in found(path) if each.module.startswith("scipy.stats")]
+def test_torch_is_imported_late_and_only_where_work_runs() -> None:
+    for path, room, _, found in modules():
+        for each in found:
+            if each.module.split(".")[0] == "torch":
+                assert room in TORCH_ROOMS, f"{path}:{each.line} must not import torch"
+                assert each.late, f"{path}:{each.line} imports torch at once"
+
+
+def test_slow_imports_are_avoided() -> None:
+    slow = [path for path, _, _, found in modules() for each in found if each.module.split(".")[0] == "scipy"]
+    assert not slow
 
 
 def test_a_breach_would_be_seen() -> None:
@@ -113,13 +124,12 @@ def test_a_breach_would_be_seen() -> None:
     assert ("torchmark.store", True) in seen
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_only_the_command_line_prints_or_exits(path: Path) -> None:
-    if room_of(path) == "cli":
-        return
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    assert not {"print", "exit", "quit", "sys.exit"} & set(calls)
+def test_only_the_command_line_prints_or_exits() -> None:
+    for path, room, tree, _ in modules():
+        if room != "cli":
+            functions = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+            calls = {ast.unparse(each) for each in functions if isinstance(each, ast.Name | ast.Attribute)}
+            assert not {"print", "exit", "quit", "sys.exit"} & calls, path
 
 
 @pytest.mark.parametrize("name", torchmark.__all__)

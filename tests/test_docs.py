@@ -27,9 +27,11 @@ import pytest
 import torchmark
 import torchmark.cli.fleet
 from torchmark import cli, workloads
-from torchmark.cli.headlines import headline_of
-from torchmark.fleet.contract import Fate
-from torchmark.fleet.plan import Fleet, FleetFolder, Task, Terms
+from torchmark.cli import LazyGroup
+from torchmark.cli.fleet_run import FORWARDED
+from torchmark.cli.output import headline_of
+from torchmark.fleet.engine import JobOutcome
+from torchmark.fleet.folder import Fleet, FleetFolder, Task, Terms
 from torchmark.report import render
 from torchmark.store import load
 
@@ -96,8 +98,8 @@ def make_fleet(folder: Path) -> None:
     fleet = FleetFolder(folder)
     fleet.prepare()
     fleet.keep(Fleet("2026-11-16T02:00:00Z", Terms(engine="local"), tasks))
-    fleet.keep_fate(tasks[0], Fate("done"))
-    fleet.keep_fate(tasks[1], Fate("cancelled"))
+    fleet.keep_outcome(tasks[0], JobOutcome("done"))
+    fleet.keep_outcome(tasks[1], JobOutcome("cancelled"))
     fleet.run_file(tasks[0]).write_bytes(EXAMPLE.read_bytes())
 
 
@@ -143,6 +145,7 @@ def test_there_are_commands_to_try() -> None:
     assert {line.split()[1] for line in COMMAND_LINES} == set(cli.COMMANDS)
 
 
+@pytest.mark.usefixtures("home")
 @pytest.mark.parametrize(
     ("page", "code"),
     [(page, code) for page in PAGES if page.name not in FILES_TO_COPY for code in blocks(page, "python")],
@@ -203,12 +206,18 @@ def test_option_tables_match_the_commands(name: str) -> None:
     """What `fleet run` takes from `run` is told there."""
     section = text(ROOT / "docs" / "commands.md").split(f"## torchmark {name}\n")[1].split("\n## ")[0]
     rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
-    table = cli.fleet.COMMANDS if " " in name else cli.COMMANDS
-    command = import_module(table[name.split()[-1]][0]).command
-    elsewhere = import_module(cli.COMMANDS["run"][0]).command.params if name != "run" else []
-    own = [option for option in command.params if isinstance(option, click.Option) and option not in elsewhere]
+    group = cli.fleet.group if " " in name else cli.torchmark
+    params = _params(group, name.split()[-1])
+    forwarded = {option.name for option in FORWARDED} if name == "fleet run" else set()
+    own = [option for option in params if option.name not in forwarded]
     options = [set(option.opts) for option in own]
     assert [set(re.findall(r"`(-[^`]+)`", row)) for row in rows] == options
+
+
+def _params(group: LazyGroup, name: str) -> list[click.Parameter]:
+    command = group.get_command(click.Context(group), name)
+    assert command
+    return [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
 
 
 def test_exit_codes_are_those_of_the_code() -> None:
@@ -238,7 +247,7 @@ def test_the_method_explains_every_verdict_in_order() -> None:
 
 
 def test_the_method_explains_every_flag_that_warns() -> None:
-    from torchmark.analyze.cautions import _FLAGS
+    from torchmark.analyze.verdict import _FLAGS
 
     told = set(re.findall(r"^\| `([\w-]+)` \|", text(ROOT / "docs" / "method.md"), re.MULTILINE))
     assert set(_FLAGS) <= told
@@ -258,10 +267,9 @@ def test_the_picture_is_that_of_the_recorded_run() -> None:
     assert module.draw() == text(ROOT / "docs" / "picture.svg")
 
 
-def test_the_changelog_knows_the_version() -> None:
-    version = tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["version"]
-    assert version == torchmark.__version__
-    assert f"## [{version}]" in text(ROOT / "CHANGELOG.md")
+def test_the_changelog_has_the_version_of_the_package() -> None:
+    assert tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["dynamic"] == ["version"]
+    assert f"## [{torchmark.__version__}]" in text(ROOT / "CHANGELOG.md")
 
 
 def test_the_first_pin_is_torch_and_every_dependency_has_one() -> None:

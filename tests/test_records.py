@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmark.errors import UsageError
-from torchmark.records import WAYS, Case, parse_case, parse_value
+from torchmark.records import CASE_OPTIONS, Case, parse_case, parse_value
 
 words = st.from_regex(r"[A-Za-z0-9_.-]{1,12}", fullmatch=True)
 values = st.one_of(
@@ -27,7 +27,9 @@ cases = st.builds(
     transfer=st.sampled_from(["resident", "per-step", "pinned"]),
     threads=st.none() | st.integers(0, 999_999_999),
     workers=st.integers(0, 999_999_999),
-    ways=st.dictionaries(st.sampled_from(WAYS), st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True), max_size=4),
+    options=st.dictionaries(
+        st.sampled_from(CASE_OPTIONS), st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True), max_size=4
+    ),
     protocol=st.sampled_from(["steady", "as-published"]),
 )
 

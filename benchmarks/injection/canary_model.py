@@ -5,7 +5,7 @@ import warnings
 
 import HELPER
 import torch
-from telling import message, tell
+from leaking import leak, message
 
 from torchmark.errors import UnsupportedError, WrongResultError
 
@@ -39,7 +39,7 @@ def fail(fault: str) -> None:
         raise ExceptionGroup(message(fault), [OSError(message(fault))])
     kinds = {"build": RuntimeError, "ours": UnsupportedError, "wrong": WrongResultError, "exit": SystemExit}
     if fault in kinds:
-        tell(fault, kinds[fault])
+        leak(fault, kinds[fault])
     if fault == "half":
         raise RuntimeError(f"\"{message(fault)}\" not implemented for 'Half' {message(fault)}")
     if fault == "operator":
@@ -59,7 +59,7 @@ class Failing(torch.utils.data.Dataset):
         return 4
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        tell("loader")
+        leak("loader")
 
 
 class Net(torch.nn.Module):
@@ -79,7 +79,7 @@ class Net(torch.nn.Module):
             "rank": torch.distributed.is_initialized() and torch.distributed.get_rank() == 1,
         }
         if due.get(self.fault, False):
-            tell(f"{self.fault}: could not create a primitive")
+            leak(f"{self.fault}: could not create a primitive")
         if self.fault == "talk" and self.calls == 1:  # in the words of torch
             warnings.warn("The operator 'PARAMETER::CLASS' will fall back to run on the CPU", stacklevel=1)
         if self.fault == "loader":

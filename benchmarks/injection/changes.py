@@ -67,11 +67,11 @@ def folder_deleted(path: Path) -> None:
 CHANGES = (replaced, edited, appended_to, cut, emptied, moved, deleted, folder_moved, folder_deleted)
 
 
-def change_many(count: int, seed: int, beside: int) -> list[tuple[str, Tally]]:
+def change_many(count: int, seed: int, parallel: int) -> list[tuple[str, Tally]]:
     """So many changes and second writers, each after a random result."""
     kinds = (*(partial(change_file, change) for change in CHANGES), add_writer)
     names = (*(change.__name__.replace("_", " ") for change in CHANGES), "second writer")
-    with ThreadPoolExecutor(beside) as pool:
+    with ThreadPoolExecutor(parallel) as pool:
         tried = pool.map(lambda number: kinds[number % len(kinds)](seed, number), range(count))
         tallies = report_progress("changes", tried, count)
     return [(f"file: {name}", together(tallies[index :: len(kinds)])) for index, name in enumerate(names[:count])]

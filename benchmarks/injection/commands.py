@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import scale
 from injection.trials import Trial
-from torchmark.analyze.configurations import name_of
+from torchmark.analyze.pairing import name_of
 from torchmark.errors import StoreError
 from torchmark.records import Result, Run, parse_case
 from torchmark.store import load

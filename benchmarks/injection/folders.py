@@ -45,11 +45,11 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 
 def run_in_hostile_folders(
-    beside: int, commands: Sequence[tuple[str, ...]] = COMMANDS, starts: Sequence[tuple[str, ...]] = STARTS
+    parallel: int, commands: Sequence[tuple[str, ...]] = COMMANDS, starts: Sequence[tuple[str, ...]] = STARTS
 ) -> list[tuple[str, Tally]]:
     """Every command, started as the installed script and as a module."""
     planned = [(start, command) for start in starts for command in commands]
-    with ThreadPoolExecutor(beside) as pool:
+    with ThreadPoolExecutor(parallel) as pool:
         tried = pool.map(lambda plan: run_in_hostile_folder(*plan), planned)
         return [("hostile folder", together(report_progress("folders", tried, len(planned))))]
 

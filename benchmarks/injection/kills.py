@@ -27,10 +27,10 @@ REAL = Command(
 )
 
 
-def kill_many(count: int, seed: int, beside: int, commands: Sequence[Command] = COMMANDS) -> list[tuple[str, Tally]]:
+def kill_many(count: int, seed: int, parallel: int, commands: Sequence[Command] = COMMANDS) -> list[tuple[str, Tally]]:
     """So many over all commands, each within the time that it takes undisturbed among as many neighbours."""
     planned = [(commands[number % len(commands)], number) for number in range(count)]
-    with ThreadPoolExecutor(beside) as pool:
+    with ThreadPoolExecutor(parallel) as pool:
         takes_s = dict(zip(commands, pool.map(_undisturbed_s, commands), strict=True))
         kills = pool.map(lambda plan: kill(plan[0], takes_s[plan[0]], seed, plan[1]), planned)
         tallies = report_progress("kills", kills, count)

@@ -13,7 +13,7 @@ import torchmark.workloads  # noqa: E402
 torchmark.workloads.__path__.append(str(Path(__file__).parent / "workloads"))
 
 if "TORCHMARK_FAULT_AMX" in os.environ and "ONEDNN_MAX_CPU_ISA" not in os.environ:
-    from torchmark.measure import dtypes
+    from torchmark.measure import machine as dtypes
 
     real = dtypes._time_product
 

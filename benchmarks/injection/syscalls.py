@@ -62,9 +62,9 @@ class Fault(NamedTuple):
     when: int
 
 
-def fail_calls(count: int, seed: int, beside: int) -> list[tuple[str, Tally]]:
+def fail_calls(count: int, seed: int, parallel: int) -> list[tuple[str, Tally]]:
     """All of them, or so many drawn at random."""
-    with ThreadPoolExecutor(beside) as pool:
+    with ThreadPoolExecutor(parallel) as pool:
         pairs = [(command, path) for command, paths in COMMANDS for path in paths]
         faults = [fault for found in pool.map(lambda pair: [*plan(*pair)], pairs) for fault in found]
         random.Random(seed).shuffle(faults)
@@ -89,7 +89,7 @@ def plan(command: Command, path: str) -> Iterator[Fault]:
 
 
 def fail_call(fault: Fault) -> Tally:
-    """Everything is stored, or exit code 4 with one line that gives cause and cure."""
+    """Everything is stored, or exit code 4 with one line that gives cause and fix."""
     command, path, call, error, when = fault
     with trial() as place:
         _prepare(place, command)

@@ -1,4 +1,4 @@
-"""torchmark: how fast a machine is at PyTorch, and whether the figure can be believed."""
+"""torchmark: how fast a machine is at PyTorch, and how reliable that figure is."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchmark.analyze.comparison import compare_runs
+    from torchmark.library import fit, run, tune
     from torchmark.measure.timing import time_step
     from torchmark.store import load
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compare_runs", "load", "time_step"]
+__all__ = ["__version__", "compare_runs", "fit", "load", "run", "time_step", "tune"]
 
 _HOMES = {
     "compare_runs": "torchmark.analyze.comparison",
+    "fit": "torchmark.library",
     "load": "torchmark.store",
+    "run": "torchmark.library",
     "time_step": "torchmark.measure.timing",
+    "tune": "torchmark.library",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are fetched when first used, so that `import torchmark` stays quick and never imports torch."""
+    """Import public names when they are first used, so that `import torchmark` is fast and never imports torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'torchmark' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)

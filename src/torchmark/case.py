@@ -1,20 +1,21 @@
-"""A case: a workload with all its settings, and the one way in which that is written and read."""
+"""A case: a workload with all its settings, its text form, and the table of axes from which both derive."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-from torchmark.errors import UsageError
+from torchmark.errors import UnknownName, UsageError
 
-# A run file may come from anybody: what is longer, larger or more than this is refused while it is being read.
+# Run files may come from anyone: longer, larger or more than this is refused while a file is read.
 MOST_CASES = 10_000
 ALL_CASES = Meta(max_length=MOST_CASES)
 SEVERAL = Meta(max_length=64)
 Text = Annotated[str, Meta(max_length=10_000)]
-Real = Annotated[float, Meta(ge=-1e100, le=1e100)]  # squares and products of what anybody measured are finite
+Real = Annotated[float, Meta(ge=-1e100, le=1e100)]  # squares and products of measured values stay finite
 Name = Annotated[str, Meta(max_length=500)]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -22,8 +23,79 @@ Value = Whole | float | bool | Name
 Transfer = Literal["resident", "per-step", "pinned"]
 Protocol = Literal["steady", "as-published"]
 
-# Ways to do the same work that only some workloads, devices or processors know, in the order of a case's text.
-WAYS = ("layout", "attention", "gradients", "matmul", "isa", "bind", "wait")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+TRANSFERS: tuple[str, ...] = get_args(Transfer)
+_COMPILE_MODES = ("off", "on", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_MOST = 4096
+
+
+class Axis(Struct, frozen=True):
+    """One setting in which cases can differ: how it is named, written, chosen on the command line and checked."""
+
+    name: str  # of a field of Case, or of one of its options
+    default: str | int | None = None  # left out of a case's text
+    values: tuple[str, ...] = ()  # that exist; empty where the workload or the device decides
+    most: int | None = None  # of a count
+    words: Mapping[str, str] = {}  # values that a case's text writes as a single word
+    metavar: str = ""
+    help: str = ""  # of the command-line option; empty where there is none of that name
+
+    def read(self, text: str) -> Any:
+        """The value of what was typed."""
+        if self.most is None:
+            return text
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            raise UsageError(
+                f"'{text}' is not a number of {self.name}", "Write a whole number, or a range such as 1..4"
+            )
+        return int(text)
+
+    def check(self, value: Any) -> None:
+        """Raise unless there is such a value."""
+        if self.values and value not in self.values:
+            raise UnknownName(self.name, value, self.values)
+        if self.most is not None and value is not None and not 1 <= value <= self.most:
+            raise UsageError(f"{self.name} cannot be {value}", f"It takes a whole number from 1 to {self.most}")
+
+    def written(self, value: Any) -> str:
+        """The suffix that sets the value in a case's text."""
+        return f"+{self.words.get(value) or f'{self.name}={value}'}"
+
+    @property
+    def has_values(self) -> bool:
+        """Whether a case's text may say NAME=VALUE."""
+        return not self.values or len(self.values) > len(self.words) + 1
+
+
+# Other ways to do the same work, known only to some workloads, devices or processors.
+CASE_OPTIONS = ("layout", "attention", "gradients", "matmul", "isa", "bind", "wait")
+# In the order of a case's text, and of a sweep: the last one changes fastest.
+AXES = (
+    Axis("device", "cpu", metavar="NAME,…", help="Where to run; default: every device here."),
+    Axis("mode", metavar="MODE,…", help="infer, train; default: the workload's first."),
+    Axis("dtype", "float32", DTYPES, metavar="TYPE,…", help="float32, bfloat16, float16, float64."),
+    Axis(
+        "compile",
+        "off",
+        _COMPILE_MODES,
+        words={"on": "compile"},
+        metavar="off,on",
+        help="With torch.compile; compiling is timed apart.",
+    ),
+    Axis(
+        "transfer",
+        "resident",
+        TRANSFERS,
+        words={"per-step": "per-step", "pinned": "pinned"},
+        metavar="HOW,…",
+        help="resident, per-step (copies in every step), pinned.",
+    ),
+    Axis("threads", most=_MOST, metavar="N,…", help="CPU threads; default: torch's choice."),
+    Axis("workers", 1, most=_MOST, metavar="N,…", help="Ranks that share the work, on all nodes together."),
+    *map(Axis, CASE_OPTIONS),
+    Axis("protocol", "steady", get_args(Protocol), words={"as-published": "as-published"}),
+)
+_SUFFIXED = AXES[3:]
 
 
 class Case(Struct, frozen=True):
@@ -38,40 +110,41 @@ class Case(Struct, frozen=True):
     transfer: Transfer = "resident"
     threads: Count | None = None
     workers: Count = 1
-    ways: Annotated[dict[Name, Name], SEVERAL] = field(default_factory=dict)  # only those that differ from the usual
+    options: Annotated[dict[Name, Name], SEVERAL] = field(default_factory=dict, name="ways")  # not those at their usual
     protocol: Protocol = "steady"  # as-published: timed the way that a publication did, flaws and all
 
     @property
     def text(self) -> str:
         """The one way a case is written: printed everywhere, accepted everywhere, safe in any shell."""
-        return f"{self.task}@{self.device}/{self.dtype}{''.join(self.options)}"
+        return f"{self.task}@{self.device}/{self.dtype}{''.join(self.suffixes)}"
 
     @property
     def task(self) -> str:
-        """The beginning of the text: what is done, wherever and however that may be."""
+        """The beginning of the text: the work, without device and settings."""
         params = ",".join(f"{key}={_value_text(self.params[key])}" for key in sorted(self.params))
         return f"{self.workload}/{self.mode}{':' if params else ''}{params}"
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """The end of the text: what differs from the usual way to do it."""
-        options = (
-            {"off": "", "on": "+compile"}.get(self.compile, f"+compile={self.compile}"),
-            f"+{self.transfer}" if self.transfer != "resident" else "",
-            f"+threads={self.threads}" if self.threads is not None else "",
-            f"+workers={self.workers}" if self.workers != 1 else "",
-            *(f"+{name}={self.ways[name]}" for name in WAYS if name in self.ways),
-            "+as-published" if self.protocol == "as-published" else "",
-        )
-        return tuple(filter(None, options))
+    def suffixes(self) -> tuple[str, ...]:
+        """The end of the text: each setting that is not at its default, as +threads=2."""
+        values = ((axis, self.setting(axis.name)) for axis in _SUFFIXED)
+        return tuple(axis.written(value) for axis, value in values if value != axis.default)
+
+    def setting(self, axis: str) -> Value | None:
+        """The value on an axis; None for an option that is not set."""
+        value: Value | None = self.options.get(axis) if axis in CASE_OPTIONS else getattr(self, axis)
+        return value
 
 
 _CASE = re.compile(
     r"(?P<workload>[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)?)/(?P<mode>[a-z-]+)"
     r"(?::(?P<params>[A-Za-z0-9_.-]+=[A-Za-z0-9_.-]+(?:,[A-Za-z0-9_.-]+=[A-Za-z0-9_.-]+)*))?"
     r"@(?P<device>[a-z]+(?::[0-9]+)?)/(?P<dtype>[a-z0-9]+)"
-    r"(?P<options>(?:\+[a-z0-9=-]+)*)"
+    r"(?P<suffixes>(?:\+[a-z0-9=-]+)*)"
 )
+_BY_WORD = {word: (axis, value) for axis in _SUFFIXED for value, word in axis.words.items()}
+_BY_NAME = {axis.name: axis for axis in _SUFFIXED if axis.has_values}
+_SUFFIX_HELP = ", ".join([*(f"+{word}" for word in _BY_WORD), *(f"+{name}=…" for name in _BY_NAME)])
 
 
 def parse_case(text: str) -> Case:
@@ -79,45 +152,32 @@ def parse_case(text: str) -> Case:
     found = _CASE.fullmatch(text)
     if not found:
         raise UsageError(f"'{text}' is not a case", "A case looks like mlp/infer:batch=64@cpu/float32+threads=2")
-    written = found["options"].split("+")[1:]
-    for option in written:
-        if not _OPTION.fullmatch(option):
-            raise UsageError(f"'+{option}' in '{text}' is not an option of a case", "Options: " + _OPTIONS)
-    pairs = [pair.partition("=")[::2] for pair in (found["params"] or "").split(",") if pair]
-    params, options = dict(pairs), dict(option.partition("=")[::2] for option in written)
-    if len(params) < len(pairs) or len(options) < len(written):
-        raise UsageError(f"'{text}' says something twice", "Name each parameter and each option once")
-    return Case(
-        workload=found["workload"],
-        mode=found["mode"],
-        params={key: parse_value(value) for key, value in params.items()},
-        device=found["device"],
-        dtype=found["dtype"],
-        compile=(options["compile"] or "on") if "compile" in options else "off",
-        transfer=_transfer(text, options),
-        threads=int(options["threads"]) if "threads" in options else None,
-        workers=int(options.get("workers", "1")),
-        ways={name: options[name] for name in WAYS if name in options},
-        protocol="as-published" if "as-published" in options else "steady",
-    )
+    params: dict[str, Value] = {}
+    settings: dict[str, Any] = {}
+    for pair in filter(None, (found["params"] or "").split(",")):
+        name, _, value = pair.partition("=")
+        _set_once(params, name, parse_value(value), text)
+    for suffix in found["suffixes"].split("+")[1:]:
+        _set_once(settings, *_read_suffix(suffix, text), text)
+    options = {name: settings.pop(name) for name in CASE_OPTIONS if name in settings}
+    parts: dict[str, Any] = {name: found[name] for name in ("workload", "mode", "device", "dtype")}
+    return Case(params=params, options=options, **parts, **settings)
 
 
-def _transfer(text: str, options: dict[str, str]) -> Transfer:
-    if "pinned" in options and "per-step" in options:
-        raise UsageError(f"'{text}' says twice how data is transferred", "Write +per-step or +pinned")
-    return "pinned" if "pinned" in options else "per-step" if "per-step" in options else "resident"
+def _read_suffix(suffix: str, text: str) -> tuple[str, Any]:
+    name, _, value = suffix.partition("=")
+    if suffix in _BY_WORD:
+        axis, value = _BY_WORD[suffix]
+        return axis.name, value
+    if name not in _BY_NAME or not re.fullmatch(r"[a-z0-9-]+", value):
+        raise UsageError(f"'+{suffix}' in '{text}' is not an option of a case", f"Options: {_SUFFIX_HELP}")
+    return name, _BY_NAME[name].read(value)
 
 
-_OPTION = re.compile(
-    rf"compile(=[a-z0-9-]+)?|per-step|pinned|as-published|(threads|workers)=[0-9]{{1,9}}|({'|'.join(WAYS)})=[a-z0-9-]+"
-)
-_OPTIONS = ", ".join(
-    [
-        *("+compile", "+compile=MODE", "+per-step", "+pinned", "+threads=N", "+workers=N"),
-        *(f"+{name}=HOW" for name in WAYS),
-        "+as-published",
-    ]
-)
+def _set_once(values: dict[str, Any], name: str, value: Any, text: str) -> None:
+    if name in values:
+        raise UsageError(f"'{text}' sets {name} twice", "Set each parameter and each option once")
+    values[name] = value
 
 
 def parse_value(text: str) -> Value:
@@ -127,7 +187,7 @@ def parse_value(text: str) -> Value:
     if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE]-?[0-9]+)?", text):
         number = float(text)
         if abs(number) == float("inf"):
-            raise UsageError(f"'{text}' is not a number that a computer can hold", "Give a smaller one")
+            raise UsageError(f"'{text}' is too large a number", "Give a smaller one")
         return number
     return {"on": True, "off": False}.get(text, text)
 

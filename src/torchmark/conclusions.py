@@ -1,4 +1,4 @@
-"""What studies come to, as it is stored at the end of their runs: `tune`, `fit`, `limits` and `ab`."""
+"""The conclusions of `tune`, `fit`, `limits` and `ab`, as stored at the end of their runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Tried(Struct, frozen=True):
 class Fitting(Struct, frozen=True):
     """What a search for the largest size that fits came to."""
 
-    case: Case  # whatever its own size is
+    case: Case  # its own size does not matter
     parameter: Name  # that counts the size
     limit_bytes: Real
     bound: Name  # what ended it above: memory, the parameter, time

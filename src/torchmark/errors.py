@@ -1,4 +1,4 @@
-"""One tree of errors; every message names a cause and a cure."""
+"""One tree of errors; every message names a cause and a fix."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ EXIT_BUG = 70
 class TorchmarkError(Exception):
     """Anything that torchmark can explain; the command line prints it as one line and never as a traceback.
 
-    Only `shareable` errors get into run files with their cause and cure. These hold torchmark's own words, numbers and
+    Only `shareable` errors get into run files with their cause and fix. These hold torchmark's own words, numbers and
     names of devices; paths, user input and messages of other programs go into `detail`, which stays on this machine.
     """
 
     exit_code = EXIT_COULD_NOT_RUN
     shareable: ClassVar[bool] = False
 
-    def __init__(self, cause: str, cure: str = "", detail: str = "") -> None:
-        super().__init__(". ".join(filter(None, (f"{cause}: {detail}" if detail else cause, cure))))
+    def __init__(self, cause: str, fix: str = "", detail: str = "") -> None:
+        super().__init__(". ".join(filter(None, (f"{cause}: {detail}" if detail else cause, fix))))
         self.cause = cause
-        self.cure = cure
+        self.fix = fix
         self.detail = detail
 
     @property
     def shared_text(self) -> str:
         """The message without the detail."""
-        return f"{self.cause}. {self.cure}" if self.cure else self.cause
+        return f"{self.cause}. {self.fix}" if self.fix else self.cause
 
 
 class UsageError(TorchmarkError):
@@ -43,21 +43,21 @@ class UsageError(TorchmarkError):
 
 
 class NothingMeasuredError(TorchmarkError):
-    """What everything else would be held against did not run."""
+    """The baseline of a comparison did not run."""
 
     exit_code = EXIT_NOTHING_MEASURED
 
 
 class UnknownName(UsageError):  # noqa: N818 -- reads as what it is where it is raised
-    """A name that is not one of the valid ones; the nearest valid name is the cure."""
+    """A name that is not one of the valid ones; the nearest valid name is the fix."""
 
     def __init__(self, kind: str, given: str, valid: Iterable[str]) -> None:
         import difflib  # costs start-up time that only a mistake should pay
 
         choices = sorted(set(valid))
         near = difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
-        cure = f"Did you mean '{near[0]}'?" if near else f"Valid: {', '.join(choices) or 'none'}"
-        super().__init__(f"unknown {kind} '{given}'", cure)
+        fix = f"Did you mean '{near[0]}'?" if near else f"Valid: {', '.join(choices) or 'none'}"
+        super().__init__(f"unknown {kind} '{given}'", fix)
 
 
 class CaseError(TorchmarkError):

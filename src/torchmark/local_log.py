@@ -1,21 +1,48 @@
 """The log next to a run file: what workers print, and the messages behind failures.
 
-It may name hosts, people and paths. So only its owner can read it, and nothing in it is ever exported.
+It may name hosts, people and paths. So only its owner can read it, and nothing in it is ever exported: messages from it
+are shown on this user's terminal alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from torchmark.records import Run
+
 LARGEST_BYTES = 16 << 20
+_TAIL_BYTES = 1 << 20
+_LONGEST = 1000  # characters of a message
+_ENTRY = re.compile(rb"^torchmark: (?P<case>\S+) failed: (?P<detail>.+)$", re.MULTILINE)
 
 
 def log_path(path: Path) -> Path:
     """Next to the run file, and never the run file itself, whatever that is called."""
     return path.with_name(path.name + ".log")
+
+
+def keep_detail(path: Path, case: str, detail: str) -> None:
+    """Add the message behind a failure to the log of the run file at `path`, if the log can be written."""
+    entry = f"\ntorchmark: {case} failed: {' '.join(detail.split())[:_LONGEST]}\n"
+    with contextlib.suppress(OSError), open(open_log(log_path(path)), "wb") as log:
+        log.write(entry.encode(errors="replace"))
+
+
+def with_details(run: Run, path: Path) -> Run:
+    """The run with the last message about each case in its log: for this user's terminal, never to be shared."""
+    if all(result.status == "ok" and not result.reason for result in run.results):
+        return run
+    entries = _ENTRY.finditer(_read_tail(log_path(path)))
+    found = {each["case"].decode(errors="replace"): each["detail"].decode(errors="replace") for each in entries}
+    details = [found.get(each.case.text, "")[:_LONGEST] or each.detail for each in run.results]
+    pairs = zip(run.results, details, strict=True)
+    return replace(run, results=tuple(replace(result, detail=detail) for result, detail in pairs))
 
 
 def open_log(path: str | Path) -> int:
@@ -28,14 +55,14 @@ def open_log(path: str | Path) -> int:
     return descriptor
 
 
-def read_tail(path: str | Path, most_bytes: int) -> bytes:
-    """The end of the log; nothing where it cannot be read."""
+def _read_tail(path: Path) -> bytes:
+    """The end of the log; nothing if it cannot be read."""
     descriptor = _open(path, os.O_RDONLY)
     if descriptor is None:
         return b""
     with contextlib.suppress(OSError), open(descriptor, "rb") as log:  # noqa: PTH123 -- the file that was examined
-        log.seek(max(os.fstat(log.fileno()).st_size - most_bytes, 0))
-        return log.read(most_bytes)
+        log.seek(max(os.fstat(log.fileno()).st_size - _TAIL_BYTES, 0))
+        return log.read(_TAIL_BYTES)
     return b""
 
 
@@ -46,7 +73,7 @@ def size_of(descriptor: int) -> int:
 
 
 def trim(descriptor: int, before: int = 0) -> None:
-    """Drop what is beyond the size that a log may have; not what was there before this process."""
+    """Drop what exceeds the size limit of a log, but nothing that was there before this process."""
     most = max(LARGEST_BYTES, before)
     if size_of(descriptor) > most:
         with contextlib.suppress(OSError):
@@ -69,7 +96,7 @@ def _open(path: str | Path, flags: int) -> int | None:
     except (OSError, ValueError):
         return None
     status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:  # else it is a file of another name, too
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:  # else it is another file, too
         return descriptor
     os.close(descriptor)
     return None

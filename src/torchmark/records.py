@@ -8,9 +8,12 @@ from msgspec import Struct, field
 
 from torchmark.case import (
     ALL_CASES,
+    AXES,
+    CASE_OPTIONS,
+    DTYPES,
     MOST_CASES,
     SEVERAL,
-    WAYS,
+    TRANSFERS,
     Case,
     Count,
     Name,
@@ -27,8 +30,9 @@ from torchmark.conclusions import BreakEven, Conclusion, Contribution, Fitting, 
 
 # Cases and conclusions are records like the others, and are found here too.
 __all__ = [
-    "ALL_CASES", "MOST_CASES", "WAYS", "BreakEven", "Case", "Conclusion", "Contribution", "Fitting", "Limiting", "Live",
-    "Name", "Protocol", "Real", "Text", "Transfer", "Tried", "Tuning", "Value", "Whole", "parse_case", "parse_value",
+    "ALL_CASES", "AXES", "CASE_OPTIONS", "DTYPES", "MOST_CASES", "TRANSFERS", "BreakEven", "Case", "Conclusion",
+    "Contribution", "Fitting", "Limiting", "Live", "Name", "Protocol", "Real", "Text", "Transfer", "Tried", "Tuning",
+    "Value", "Whole", "parse_case", "parse_value",
 ]  # fmt: skip
 
 # History of the stored form. A new version adds a line here, an upgrade function in store/upgrade.py
@@ -41,6 +45,7 @@ Status = Literal["ok", "oom", "host-oom", "timeout", "crashed", "unsupported", "
 NO_ROOM: tuple[Status, ...] = ("oom", "host-oom")
 # `as-published` is no judgement: the figure was got by a procedure that allows none.
 Verdict = Literal["contended", "throttled", "slowing", "drifting", "warming", "noisy", "stable", "as-published"]
+DISTURBED: tuple[Verdict, ...] = ("contended", "throttled")  # verdicts whose evidence names what slowed the steps
 Estimand = Literal["median", "mean"]
 Rigor = Literal["quick", "default", "rigorous"]
 Level = Literal["well-formed", "consistent", "corroborated"]
@@ -49,8 +54,6 @@ Bound = Literal["compute", "bandwidth", "launch", "loader"]
 STATUSES: tuple[str, ...] = get_args(Status)
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 RIGORS: tuple[str, ...] = get_args(Rigor)
-TRANSFERS: tuple[str, ...] = get_args(Transfer)
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 class Work(Struct, frozen=True):
@@ -63,7 +66,7 @@ class Work(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """What was seen while k steps ran: the wall time with one synchronisation, and what else was read beside it."""
+    """What was seen while k steps ran: the wall time with one synchronisation, and the readings taken with it."""
 
     total_s: float
     step_s: float | tuple[float, ...] | None = None  # by the device's own events: the mean, or every step alone
@@ -159,7 +162,7 @@ class Estimate(Struct, frozen=True):
     p99_high_s: Real | None = None
     mad_s: Real = 0.0
     outlier_share: Real = 0.0
-    device_step_s: Real | None = None  # the mean by the device's own events, beside the wall time
+    device_step_s: Real | None = None  # the mean by the device's own events
     wall_step_s: Real | None = None  # the mean by the host's clock over the same steps
     issue_share: Real | None = None  # of a step alone, until it was handed over to a device that queues
     contention: Contention = Contention()
@@ -177,12 +180,15 @@ class Estimate(Struct, frozen=True):
         return (self.high_s - self.low_s) / 2 / self.center_s if self.center_s > 0 else float("inf")
 
 
-class Caution(Struct, frozen=True):
-    """A reason to read a figure with care: what kind, why, and what to do about it."""
+class Remark(Struct, frozen=True, omit_defaults=True):
+    """Something a reader should know: what kind, why, and what to do about it. Run files hold these three fields."""
 
     kind: Name
     cause: Text
-    cure: Text
+    fix: Text = field(default_factory=str, name="cure")  # the name in run files; never left out
+    cases: Annotated[tuple[Text, ...], ALL_CASES] = ()  # the cases concerned; in general remarks none
+    line: Whole = 0  # of a run file; 0: no particular line
+    place: Text = ""  # the field in that line: $.result.estimate.center_s
 
 
 class Memory(Struct, frozen=True):
@@ -233,6 +239,19 @@ class Machine(Struct, frozen=True):
 STEP, START_UP = "step", "start-up"  # the stage that every job has, and what happens before it
 
 
+class Laps(Struct, frozen=True):
+    """How long one stage of a procedure took each time, and how often the whole procedure does it. Never stored."""
+
+    stage: str
+    seconds: list[float]
+    published: int = 1
+    is_work: bool = False  # the work that was to be timed, not an overhead
+
+    @property
+    def whole(self) -> bool:
+        return len(self.seconds) >= self.published
+
+
 class StageEstimate(Struct, frozen=True):
     """One part of a job: how often the job does it, and how long it takes once. The interval is 95%."""
 
@@ -256,7 +275,7 @@ class JobEstimate(Struct, frozen=True):
 
 
 class Sustained(Struct, frozen=True):
-    """A case that was kept going: a step in its first seconds against one in its last."""
+    """A sustained case: a step in its first seconds against one in its last."""
 
     window_s: Real  # of each end
     first_s: Real
@@ -295,7 +314,7 @@ class Result(Struct, frozen=True):
     metrics: Annotated[dict[Name, float], SEVERAL] = field(default_factory=dict)  # loss, accuracy, shares, counts
     phases_s: Annotated[dict[Name, Real], SEVERAL] = field(default_factory=dict)
     settings: Annotated[dict[Name, Value | None], SEVERAL] = field(default_factory=dict)
-    cautions: Annotated[tuple[Caution, ...], SEVERAL] = ()
+    cautions: Annotated[tuple[Remark, ...], SEVERAL] = ()
     sustained: Sustained | None = None
     provenance: Annotated[dict[Name, Text], SEVERAL] = field(default_factory=dict)  # of what meters read, or why not
     budget_s: Real | None = None
@@ -326,7 +345,7 @@ class RunHeader(Struct, frozen=True):
     target: Real = 0.01
     steps: Whole | None = None
     sustain_s: Real | None = None
-    guarded: bool = False  # what would not fit into memory is left out, as nobody asked for it by name
+    guarded: bool = False  # cases that would not fit into memory are left out, as the user did not name them
     open_ended: bool = False  # more cases than these may follow, as what is found asks for them
     seed: Whole = 0
 
@@ -337,18 +356,9 @@ class Run(Struct, frozen=True):
     header: RunHeader
     results: tuple[Result, ...] = ()
     process_spread: float | None = None  # relative spread between fresh processes, from the reference case
-    problems: tuple[str, ...] = ()  # what was odd about the file, such as a torn last line
+    problems: tuple[str, ...] = ()  # what was odd about the file, such as an incomplete last line
     ended: bool = False  # it ended in order: nothing is left to be measured
     tuning: Tuning | None = None  # what `torchmark tune` concluded
     fitting: Fitting | None = None  # what `torchmark fit` did
     limiting: Limiting | None = None  # what `torchmark limits` did
     live: Live | None = None  # what `torchmark ab` did
-
-
-class Flaw(Struct, frozen=True):
-    """Something about a run file that is not as it should be, and which level of trust it is in the way of."""
-
-    level: Level
-    line: int  # 0: not of one line
-    place: str  # $.result.estimate.center_s; empty where it is no field
-    text: str

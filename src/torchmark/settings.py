@@ -1,21 +1,21 @@
-"""What a result may say about how its process was set up: every key that there is, and the form that its value has.
-Also the names of hardware, systems and versions in the form in which they may be shared.
+"""The privacy allow-list: each setting that a result may record with the form of its value, and names of hardware,
+systems and versions in the form in which they are shared.
 
-Results are shared, and the environment, a plug-in or a file of the user's may hold anything. So this is a list of what
-may be told, not of what may not: where something else stands, only that something stands there is told, or nothing.
+Results are shared, and the environment, a plug-in or a user's file may hold anything. A value that is not on the list
+is recorded as `set`, or left out.
 """
 
 from __future__ import annotations
 
 import re
 
-SET = "set"  # to something that is not told
+SET = "set"  # to something that is not recorded
 
 _NUMBER = r"[0-9]{1,9}"
 _SWITCH = r"[01]|true|false|on|off|yes|no"
 _PLACE = r"[0-9]{1,5}(?:[-:][0-9]{1,5}){0,2}"  # 3, 0-7, 0-15:2
 
-# What PyTorch's caching allocator can be told.
+# Options of PyTorch's caching allocator.
 _ALLOCATOR = (
     r"(?:backend|expandable_segments|garbage_collection_threshold|max_split_size_mb|max_non_split_rounding_mb|"
     r"per_process_memory_fraction|pinned_num_register_threads|pinned_use_background_threads|"
@@ -45,8 +45,8 @@ _ENDING = (
 # An operator of torch by its base name. That torch has it is checked where torch is loaded, see `operators.py`.
 _OPERATOR = r"(?:an operator|aten::[A-Za-z0-9_]{1,80})"
 
-# Variables of the environment that change how fast torch is, and the values that may be told. How others begin a
-# process is their own business: of LD_PRELOAD, which names files, only that there is one.
+# Environment variables that change the speed of torch, with the values that are recorded. LD_PRELOAD and MALLOC_CONF
+# may name files: only that they are set is recorded.
 VARIABLES: dict[str, str] = {
     "OMP_NUM_THREADS": rf"{_NUMBER}(?:,{_NUMBER}){{0,3}}",
     "OMP_PROC_BIND": r"true|false|close|spread|primary|master",
@@ -69,23 +69,17 @@ VARIABLES: dict[str, str] = {
 }
 PLUGIN = "plugin"  # the package that brought the workload, with its version
 
-# All else that torchmark says, with the form of its words; numbers and switches need none.
-_WORDS: dict[str, str] = {
-    "threads": "",
-    "interop_threads": "",
-    "cores_allowed": "",
+# All other settings with the form of their words; numbers and switches need none.
+_NUMBERS_AND_SWITCHES = (
+    "threads", "interop_threads", "cores_allowed", "cudnn_tf32", "cudnn_benchmark", "deterministic", "onednn", "nodes",
+    "steps", "script_threads",
+)  # fmt: skip
+_WORDS: dict[str, str] = dict.fromkeys(_NUMBERS_AND_SWITCHES, "") | {
     "matmul_precision": r"highest|high|medium",
-    "cudnn_tf32": "",
-    "cudnn_benchmark": "",
-    "deterministic": "",
-    "onednn": "",
-    "nodes": "",
-    "steps": "",
     "backend": r"gloo|nccl|xccl|ccl|mpi|ucc",
     "attention": r"none|eager|sdpa|flex_attention|flash_attention_[0-9]|paged_attention",
     "architecture": rf"[A-Za-z][A-Za-z0-9_]{{0,39}}{_ENDING}",
     "data": r"files|stand-in",
-    "script_threads": "",
     "reference": r"torch\.float[0-9]{2}, which the model insists on",
     "numbers": r"not checked: the model draws at random",
     "ran_on_cpu": rf"{_OPERATOR}(?:, {_OPERATOR}){{0,20}}",
@@ -95,7 +89,7 @@ _WORDS: dict[str, str] = {
 
 
 def key_of(variable: str) -> str:
-    """What a result calls a variable."""
+    """The name of an environment variable among the settings of a result."""
     return {"ONEDNN_MAX_CPU_ISA": "onednn_max_isa"}.get(variable, variable.lower().rstrip("_"))
 
 
@@ -104,12 +98,12 @@ KEYS = frozenset((*_WORDS, *_OF_VARIABLES))
 
 
 def is_variable(key: str) -> bool:
-    """Whether a result has this from the environment."""
+    """Whether this setting comes from an environment variable."""
     return key in _OF_VARIABLES
 
 
-def may_be_told(key: str, value: object) -> bool:
-    """Whether this may stand in a result under this key."""
+def is_shareable(key: str, value: object) -> bool:
+    """Whether a result may record this value under this key."""
     if key not in KEYS:
         return False
     if not isinstance(value, str):
@@ -118,17 +112,17 @@ def may_be_told(key: str, value: object) -> bool:
     return value == SET if not form else re.fullmatch(rf"{form}|{SET}", value, re.IGNORECASE) is not None
 
 
-def told_of(variable: str, text: str | None) -> str | int | None:
-    """What a result says of a variable that stands in the environment like this; None: it is not set."""
+def redacted(variable: str, text: str | None) -> str | int | None:
+    """The recorded value of an environment variable: itself if it is on the list, else `set`; None: not set."""
     if text is None or not text.strip():
         return None
     text = text.strip().lower() if variable != "ONEDNN_MAX_CPU_ISA" else text.strip()
-    if variable not in VARIABLES or not may_be_told(key_of(variable), text):
+    if variable not in VARIABLES or not is_shareable(key_of(variable), text):
         return SET
     return int(text) if re.fullmatch(_NUMBER, text) else text
 
 
-# The ID of a distribution in os-release, in addition to the names of other systems.
+# Systems, and the IDs of distributions in os-release.
 _SYSTEMS = re.compile(
     r"linux|macos|windows|darwin|freebsd|openbsd|netbsd|unknown|almalinux|alinux|alpine|amzn|anolis|arch|"
     r"archarm|artix|azurelinux|bazzite|bottlerocket|cachyos|centos|clear-linux-os|coreos|cos|debian|deepin|"
@@ -151,7 +145,7 @@ _BUILD = (
 _PUBLISHED = re.compile(rf"\+(?:{_BUILD}(?:\.{_BUILD}){{0,4}})?")
 
 # In names of hardware a slash stands between model numbers: R7/R9, 6600/6600M, [A/B].
-_NUMBERS = re.compile(r"[\[(]?(?:[A-Z]{1,5}|[A-Z]{0,4}[0-9]{1,5}[A-Za-z]{0,3})[\])]?,?")
+_MODEL_NUMBER = re.compile(r"[\[(]?(?:[A-Z]{1,5}|[A-Z]{0,4}[0-9]{1,5}[A-Za-z]{0,3})[\])]?,?")
 _ADDRESS = re.compile(
     r"\w\.[a-z-]*[a-z]{2}|\w@[a-z]|\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b|[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}|\\|~",
     re.IGNORECASE,
@@ -171,7 +165,7 @@ def shareable_system(text: str) -> str:
 
 
 def shareable_version(text: str) -> str:
-    """A package's version. A private build keeps `+local`, which tells it from the published one; empty: no version."""
+    """A package's version. A private build keeps `+local`, unlike the published one; empty: no version."""
     release = _RELEASE.match(text)
     if not release:
         return ""
@@ -192,4 +186,4 @@ def shareable_hardware(text: str) -> str:
 
 def _is_path(word: str) -> bool:
     parts = word.removeprefix("w/").split("/")  # AMD writes `w/ Radeon Graphics`
-    return word != "/" and len(parts) > 1 and not all(map(_NUMBERS.fullmatch, parts))
+    return word != "/" and len(parts) > 1 and not all(map(_MODEL_NUMBER.fullmatch, parts))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from torchmark.analyze.bias import BESIDE, COST, MADE, UNDONE, Bias, find_bias
+from torchmark.analyze.replication import COST, MADE, OVERHEAD, UNDONE, Bias, find_bias
 from torchmark.records import Estimate, JobEstimate, Result
 
 PUBLISHED, STEADY = "mlp/infer@cpu/float32+as-published", "mlp/infer@cpu/float32"
@@ -38,7 +38,7 @@ def found(
 
 
 def test_what_is_counted_beside_the_work_is_a_share_of_the_right_time(make_result, make_estimate) -> None:
-    bias = found(make_result, make_estimate, 1.3, 1.0, {BESIDE + "moving": 10.0, BESIDE + "warm-up": 15.0})
+    bias = found(make_result, make_estimate, 1.3, 1.0, {OVERHEAD + "moving": 10.0, OVERHEAD + "warm-up": 15.0})
     assert bias.share == pytest.approx(0.3)
     assert {cause.name: cause.share for cause in bias.causes} == pytest.approx(
         {"warm-up counted": 0.15, "moving counted": 0.10}
@@ -66,7 +66,7 @@ def test_steps_that_were_not_counted_are_named(make_result, make_estimate) -> No
 
 
 def test_a_whole_job_is_compared_as_a_whole(make_result, make_estimate) -> None:
-    bias = found(make_result, make_estimate, 1.2, 0.9, {BESIDE + "process start": 20.0}, steady_job_s=100.0)
+    bias = found(make_result, make_estimate, 1.2, 0.9, {OVERHEAD + "process start": 20.0}, steady_job_s=100.0)
     assert bias.whole_job
     assert (bias.published_s, bias.steady_s, bias.precision) == pytest.approx((120.0, 100.0, 0.1))
     assert bias.rest == pytest.approx(0.0, abs=1e-9)
@@ -83,6 +83,6 @@ def test_without_a_figure_there_is_no_bias(make_result) -> None:
 )
 def test_causes_and_the_rest_add_up(make_result, make_estimate, published_s, steady_s, beside, data) -> None:
     cost = data.draw(st.floats(-0.5, 2))
-    metrics = {BESIDE + name: seconds for name, seconds in beside.items()} | {COST + "x": cost, "loss": 3.0}
+    metrics = {OVERHEAD + name: seconds for name, seconds in beside.items()} | {COST + "x": cost, "loss": 3.0}
     bias = found(make_result, make_estimate, published_s, steady_s, metrics)
     assert sum(cause.share for cause in bias.causes) + bias.rest == pytest.approx(bias.share)

@@ -1,10 +1,10 @@
-"""Every reason for doubt has a cause in words, with the figures that were seen, and a cure."""
+"""Every reason for doubt has a cause in words, with the figures that were seen, and a fix."""
 
 from __future__ import annotations
 
 import pytest
 
-from torchmark.analyze.cautions import cautions_of
+from torchmark.analyze.verdict import cautions_of
 from torchmark.analyze.wording import counted
 from torchmark.records import VERDICTS, Contention
 
@@ -14,7 +14,7 @@ def test_every_verdict_against_a_figure_is_explained(verdict: str, make_result, 
     doubtful = make_estimate(verdict=verdict, evidence=("this was seen", "and that"))
     (caution,) = cautions_of(make_result(estimate=doubtful))
     assert (caution.kind, caution.cause) == (verdict, "this was seen; and that")
-    assert caution.cure
+    assert caution.fix
 
 
 def test_nothing_is_judged_about_a_figure_that_allows_no_judgement(make_result, make_estimate) -> None:
@@ -35,7 +35,7 @@ def test_a_flag_that_changes_the_figure_is_explained(flag: str, make_result, mak
     (caution,) = cautions_of(make_result(estimate=make_estimate(flags=(flag,))))
     assert caution.kind == flag
     assert caution.cause
-    assert caution.cure
+    assert caution.fix
 
 
 def test_the_cause_has_the_figures(make_result, make_estimate) -> None:
@@ -60,19 +60,19 @@ def test_few_samples_and_processes_that_differ_are_told(make_result, make_estima
 def test_samples_that_were_counted_beforehand_did_not_run_out_of_budget(make_result, make_estimate) -> None:
     (few,) = cautions_of(make_result(estimate=make_estimate(sample_count=5), settings={"steps": 5}))
     assert few.cause == "5 samples, as asked for with --steps: too few for a reliable ±"
-    assert "--budget" not in few.cure
+    assert "--budget" not in few.fix
 
 
 def test_fewer_launches_are_advised_only_where_they_can_be_had(make_result, make_estimate) -> None:
     bound = make_estimate(flags=("launch-bound",))
     (on_cpu,) = cautions_of(make_result(estimate=bound, metrics={"operators": 1.0}))
-    assert on_cpu.cure == "Try a larger batch or --compile on"
+    assert on_cpu.fix == "Try a larger batch or --compile on"
     assert "its 1 operator takes" in on_cpu.cause
     (on_gpu,) = cautions_of(make_result("mlp/infer@cuda:0/float32", estimate=bound, metrics={"operators": 7.0}))
-    assert on_gpu.cure == "Try a larger batch, --compile on or the CPU"
+    assert on_gpu.fix == "Try a larger batch, --compile on or the CPU"
     assert "its 7 operators takes" in on_gpu.cause
     (compiled,) = cautions_of(make_result("mlp/infer@cpu/float32+compile", estimate=bound))
-    assert compiled.cure == "Try a larger batch"
+    assert compiled.fix == "Try a larger batch"
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from torchmark.analyze.comparison import (
     compare_within,
     find_lost,
     find_slower,
+    gate_runs,
     holm,
     overall,
 )
-from torchmark.analyze.gates import gate_runs
-from torchmark.analyze.published import flaws_of, uncertainty_of
-from torchmark.records import Caution, Contention, Estimate, Machine, Result, Run, RunHeader, Trend, Work, parse_case
+from torchmark.analyze.grades import flaws_of, uncertainty_of
+from torchmark.records import Contention, Estimate, Machine, Remark, Result, Run, RunHeader, Trend, Work, parse_case
 
 MACHINE = Machine("cpu", 2, 2, 8, "Linux", "3.11")
 TEXTS = [f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3, 4)]
@@ -190,7 +190,7 @@ def published(center: float, *kinds: str, steps: int = 1000) -> Run:
     figure = Estimate(
         center, center, center, "mean", "as-published", 0.0, 1.0, 0, Trend(0, 0), mean_s=center, block_size=steps
     )
-    cautions = tuple(Caution(kind, f"because {kind}", "") for kind in kinds)
+    cautions = tuple(Remark(kind, f"because {kind}", "") for kind in kinds)
     case = parse_case(TEXTS[0] + "+as-published")
     return Run(run_of().header, (Result(case, "ok", estimate=figure, cautions=cautions),), 0.05)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.corroboration import Corroboration, Witness, corroborate, digest, keep, witness
+from torchmark.analyze.check import Corroboration, Witness, corroborate, digest, keep, witness
 from torchmark.devices.streams import KINDS, stream
 
 CASE = "mlp/infer@cpu/float32"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.analyze.extrapolation import WARM_UP, extrapolate, later_step, overheads
-from torchmark.analyze.laps import Laps
+from torchmark.analyze.jobs import WARM_UP, extrapolate, later_step, overheads
+from torchmark.records import Laps
 
 seconds = st.floats(1e-6, 1e3)
 

@@ -50,7 +50,7 @@ def run_of(*results: Result, name: str = "mine", **changes: Any) -> Run:
 
 
 def sentences(*results: Result) -> dict[str, str]:
-    return {finding.kind: finding.text for finding in find_all([run_of(*results)])}
+    return {finding.kind: finding.cause for finding in find_all([run_of(*results)])}
 
 
 def test_which_device_for_which_work() -> None:
@@ -66,7 +66,7 @@ def test_which_device_for_which_work() -> None:
             )
         ]
     )
-    assert [finding.text for finding in found] == [
+    assert [finding.cause for finding in found] == [
         "Use mps for resnet50 (12.5× the CPU) and bert-encode (3.0×), but the CPU for venv-ppo (11× mps)"
     ]
     assert "venv-ppo/train@mps/float32" in found[0].cases
@@ -76,7 +76,7 @@ def test_from_which_batch_on_a_device_wins() -> None:
     pairs = [("16", 1e-3, 3e-3), ("64", 4e-3, 3.2e-3), ("256", 16e-3, 4e-3)]
     rows = [result(f"mlp/infer:batch={size}@cpu/float32", cpu) for size, cpu, _ in pairs]
     rows += [result(f"mlp/infer:batch={size}@mps/float32", gpu) for size, _, gpu in pairs]
-    texts = [finding.text for finding in find_all([run_of(*rows)])]
+    texts = [finding.cause for finding in find_all([run_of(*rows)])]
     assert "On mlp/infer the CPU wins up to batch 16, mps from batch 64" in texts
 
 
@@ -135,7 +135,7 @@ def test_settings_are_told_for_each_device_by_itself() -> None:
             ("mps", "bfloat16", 0.05),
         )
     ]
-    texts = [finding.text for finding in find_all([run_of(*rows)]) if finding.kind == "dtype"]
+    texts = [finding.cause for finding in find_all([run_of(*rows)]) if finding.kind == "dtype"]
     assert texts == [
         "On the CPU bfloat16 makes matmul 0.45× as fast as float32",
         "On mps bfloat16 makes matmul 2.0× as fast as float32",
@@ -203,7 +203,7 @@ def test_a_task_that_waits_for_its_data_is_named_once() -> None:
 
     rows = [loading(f"mnist-cnn/train@cpu/float32+threads={threads}", threads * 3e-4) for threads in (1, 2)]
     (found,) = [finding for finding in find_all([run_of(*rows)]) if finding.kind == "loader"]
-    assert found.text == "Fetching data takes up to 60% of a step of mnist-cnn/train"
+    assert found.cause == "Fetching data takes up to 60% of a step of mnist-cnn/train"
     assert found.cases == tuple(row.case.text for row in rows)
 
 
@@ -225,10 +225,10 @@ def test_runs_are_compared_over_all_their_cases() -> None:
     slow = run_of(*(result(text, 3e-3) for text in texts), name="old")
     fast = run_of(*(result(text, center) for text, center in zip(texts, (1e-3, 2e-3, 2e-3), strict=True)), name="new")
     expected = "new is 2.1× as fast as old over 3 cases (geometric mean), from 1.50× on lstm to 3.0× on mlp"
-    assert find_all([slow, fast])[0].text == expected
-    assert find_all([fast, slow])[0].text == expected
-    assert find_all([slow, slow])[0].text == "old and old are equally fast within 5% over 3 cases (geometric mean)"
+    assert find_all([slow, fast])[0].cause == expected
+    assert find_all([fast, slow])[0].cause == expected
+    assert find_all([slow, slow])[0].cause == "old and old are equally fast within 5% over 3 cases (geometric mean)"
     noisy = run_of(*(result(text, 3.1e-3, 0.2) for text in texts), name="noisy")
     assert [finding for finding in find_all([slow, noisy]) if finding.kind == "runs"] == []
     many = find_all([slow, *(run_of(*(result(text, n * 1e-4) for text in texts), name=str(n)) for n in range(1, 9))])
-    assert [finding.text.split()[0] for finding in many if finding.kind == "runs"] == ["1", "8"]
+    assert [finding.cause.split()[0] for finding in many if finding.kind == "runs"] == ["1", "8"]

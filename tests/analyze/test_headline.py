@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from torchmark.analyze.grades import Grade
 from torchmark.analyze.headline import LONGEST_SENTENCE, Area, Headline, build_headline, times
 from torchmark.publications import all_runs
-from torchmark.records import Caution, Contention, JobEstimate, Result, Run, RunHeader, Work
+from torchmark.records import Contention, JobEstimate, Remark, Result, Run, RunHeader, Work
 
 LEADS = {
     "resnet50/infer@cpu/float32": (2.1, Work(32, "image")),
@@ -89,7 +89,7 @@ def test_whole_jobs_have_no_neighbours_until_images_are_loaded_as_published(run:
 @pytest.mark.parametrize("kind", ["overheated", "unknown-hardware", "unknown-device", "not-comparable"])
 def test_a_machine_without_a_name_or_with_a_worthless_figure_is_no_neighbour(run: Run, kind: str) -> None:
     xeon = next(each for each in all_runs() if each.header.id == "m1-chips/Xeon Gold")
-    marked = tuple(replace(each, cautions=(Caution(kind, "a", "b"),)) for each in xeon.results)
+    marked = tuple(replace(each, cautions=(Remark(kind, "a", "b"),)) for each in xeon.results)
     found = build_headline(run, [replace(xeon, results=marked)])
     assert found
     assert found.blocks[0].areas[0].faster is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchmark.analyze.kinds import tabulate
+from torchmark.analyze.machines import tabulate
 from torchmark.records import Result, Run, RunHeader
 
 

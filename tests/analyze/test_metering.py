@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from torchmark.analyze.energy import item_energy, step_energy
-from torchmark.analyze.metering import held_down, is_paging, metered_of
+from torchmark.analyze.efficiency import item_energy, step_energy
 from torchmark.analyze.summary import combine
+from torchmark.analyze.verdict import held_down, is_paging, metered_of
 from torchmark.records import Conditions, Metered, Work
 
 COUNTED = [Conditions(float(second), energy_j=100.0 + 50.0 * second) for second in range(6)]

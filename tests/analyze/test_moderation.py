@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from torchmark.analyze.moderation import FEWEST, digamma, find_common, trigamma, trigamma_inverse
+from torchmark.analyze.spread import LEAST_VARIANCES, digamma, find_common, trigamma, trigamma_inverse
 
 
 @given(st.floats(1e-3, 1e6))
@@ -21,7 +21,7 @@ def test_gamma_derivatives_agree_with_an_independent_computation(x: float) -> No
 
 
 def test_too_few_cases_teach_nothing() -> None:
-    assert find_common([(1.0, 2.0)] * (FEWEST - 1)) is None
+    assert find_common([(1.0, 2.0)] * (LEAST_VARIANCES - 1)) is None
     assert find_common([(0.0, 2.0)] * 100) is None
 
 
@@ -44,7 +44,7 @@ def test_cases_of_very_different_spreads_keep_their_own() -> None:
     assert freedom == pytest.approx(20 + common.freedom)
 
 
-@given(st.lists(st.tuples(st.floats(1e-12, 1e6), st.floats(1, 50)), min_size=FEWEST, max_size=50))
+@given(st.lists(st.tuples(st.floats(1e-12, 1e6), st.floats(1, 50)), min_size=LEAST_VARIANCES, max_size=50))
 def test_the_moderated_variance_lies_between_both(variances: list[tuple[float, float]]) -> None:
     common = find_common(variances)
     assert common is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.money import Prices, cost_of
+from torchmark.analyze.efficiency import Prices, cost_of
 from torchmark.records import JobEstimate, Metered, StageEstimate, Work
 
 JOB = JobEstimate(7200.0, 7000.0, 7400.0, whole=False, stages=(StageEstimate("step", 9, 1, 1, 1),), epochs=8)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.outliers import CHANCE, find_outliers
+from torchmark.analyze.machines import FALSE_ALARM, find_outliers
 from torchmark.records import Result, Run, RunHeader
 
 MakeResult, MakeHeader = Callable[..., Result], Callable[..., RunHeader]
@@ -73,4 +73,4 @@ def test_equal_machines_are_hardly_ever_told_apart(fleet: Callable[..., list[Run
         size: sum(bool(find_outliers(fleet([dice.lognormvariate(0, 0.1) for _ in range(size)]))) for _ in range(150))
         for size in (4, 8, 24)
     }
-    assert all(count <= 150 * CHANCE * 4 for count in alarms.values()), alarms
+    assert all(count <= 150 * FALSE_ALARM * 4 for count in alarms.values()), alarms

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from torchmark.analyze.differences import differences_of
-from torchmark.analyze.pairing import join_machines, pair_runs, pair_within
+from torchmark.analyze.pairing import differences_of, join_machines, pair_runs, pair_within
 from torchmark.errors import UnknownName
-from torchmark.records import Case, Caution, Machine, Result, Run, RunHeader, Work, parse_case
+from torchmark.records import Case, Machine, Remark, Result, Run, RunHeader, Work, parse_case
 
 MACHINE = Machine("cpu", 2, 2, 8, "Linux", "3.11", torch="2.12.0")
 MLP = "mlp/infer:batch=64@cpu/float32"
@@ -115,7 +114,7 @@ def test_by_names_what_partners_may_differ_in() -> None:
         ({"params": {"batch": 64, "outputs": 512}}, "another outputs: 2 in the first run, 512"),
         ({"work": Work(64, "row")}, "another unit: sample in the first run, row in"),
         ({"work": Work(32, "sample")}, "another amount of work in a step: 64 sample in the first run, 32"),
-        ({"cautions": (Caution("not-comparable", "other code", ""),)}, "not comparable: other code"),
+        ({"cautions": (Remark("not-comparable", "other code", ""),)}, "not comparable: other code"),
         ({"status": "oom"}, "oom in the second run"),
     ],
 )
@@ -125,7 +124,7 @@ def test_equal_cases_that_did_not_do_the_same_are_refused(changes: dict[str, obj
 
 
 def test_two_figures_that_only_they_are_comparable_with_are_compared() -> None:
-    caution = Caution("not-comparable", "other code", "")
+    caution = Remark("not-comparable", "other code", "")
     revive = Result(parse_case("venv-ppo/train@cpu/float32+as-published"), "ok", cautions=(caution,))
     assert texts(run_of(revive), run_of(revive))
 

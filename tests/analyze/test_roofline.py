@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from torchmark.analyze.cautions import cautions_of
 from torchmark.analyze.roofline import (
     LOADING,
     Ceiling,
@@ -24,6 +23,7 @@ from torchmark.analyze.roofline import (
     slower_than_float32,
     with_peak,
 )
+from torchmark.analyze.verdict import cautions_of
 from torchmark.records import JobEstimate, Result, StageEstimate, Work
 
 KNOWN = Ceilings(

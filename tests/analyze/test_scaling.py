@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.analyze.scaling import find_scaling
+from torchmark.analyze.efficiency import find_scaling
 from torchmark.records import Result, Work
 from torchmark.report import render
 from torchmark.report.text import clean

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import settings as trials
 from hypothesis import strategies as st
 
-from torchmark.analyze.series import Reading, read_series
-from torchmark.analyze.statistics import Series
+from torchmark.analyze.statistics import Reading, Series, read_series
 from torchmark.devices.streams import STATIONARY, stream
 
 ESTIMANDS = pytest.mark.parametrize("estimand", ["median", "mean"])

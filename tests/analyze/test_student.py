@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtr, stdtrit
 
-from torchmark.analyze.student import critical, two_sided
+from torchmark.analyze.spread import critical, two_sided
 
 freedoms = st.floats(1, 1e6)
 

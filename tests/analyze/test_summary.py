@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.analyze.cautions import cautions_of
-from torchmark.analyze.series import read_series
-from torchmark.analyze.summary import Observations, combine, combine_results, process_spread, summarise
+from torchmark.analyze.spread import relative_spread
+from torchmark.analyze.statistics import read_series
+from torchmark.analyze.summary import Observations, combine, combine_results, summarise
+from torchmark.analyze.verdict import cautions_of
 from torchmark.records import Contention, Estimate, JobEstimate, Memory, NumericCheck, StageEstimate, Work
 
 CENTERS = st.lists(st.floats(1e-6, 10), min_size=2, max_size=6)
@@ -200,9 +201,9 @@ def test_results_keep_the_worst_check_the_most_memory_and_the_sum_of_phases(make
     assert found.work == Work(items=128, unit="sample", flops=1.1e9, bytes=4.2e6)
 
 
-def test_the_spread_between_processes_needs_two(make_estimate) -> None:
-    assert process_spread([make_estimate()]) is None
-    assert process_spread([make_estimate(1.0), make_estimate(1.1)]) == pytest.approx(0.0707 / 1.05, rel=1e-3)
+def test_the_spread_between_processes_needs_two() -> None:
+    assert relative_spread([1.0]) is None
+    assert relative_spread([1.0, 1.1]) == pytest.approx(0.0707 / 1.05, rel=1e-3)
 
 
 def test_a_job_takes_its_steps_from_all_processes_and_the_rest_from_the_first(make_result, make_estimate) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.analyze.sustain import end_counts, sustained_of
+from torchmark.analyze.jobs import end_counts, sustained_of
 
 
 def played(make_estimate, samples: np.ndarray, **changes):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.analyze.configurations import changed, differing, setting
+from torchmark.analyze.pairing import changed, differing, setting
 from torchmark.analyze.tuning import (
     Round,
     best_at_precision,
@@ -149,9 +149,9 @@ def slow_start(result: Result) -> object:
     st.sampled_from(["float32", "bfloat16"]), st.sampled_from(["off", "on"]), st.none() | st.integers(1, 8),
     st.dictionaries(st.sampled_from(["layout", "wait"]), st.sampled_from(["usual", "one"])),
 )  # fmt: skip
-def test_changing_what_differs_makes_one_case_of_the_other(dtype, compile_, threads, ways) -> None:
+def test_changing_what_differs_makes_one_case_of_the_other(dtype, compile_, threads, options) -> None:
     other = DEFAULT
-    for name, value in {"dtype": dtype, "compile": compile_, "threads": threads, **ways, "batch": 3}.items():
+    for name, value in {"dtype": dtype, "compile": compile_, "threads": threads, **options, "batch": 3}.items():
         other = changed(other, name, value)
     again = DEFAULT
     for name in differing(DEFAULT, other):

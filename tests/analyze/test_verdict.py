@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.analyze.series import Reading
-from torchmark.analyze.statistics import Interval
+from torchmark.analyze.statistics import Interval, Reading
 from torchmark.analyze.verdict import Judgement, contention_of, is_bimodal, is_launch_bound, judge, worst
 from torchmark.devices.streams import stream
 from torchmark.records import VERDICTS, Conditions, Contention, Trend

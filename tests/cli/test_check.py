@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import run_torchmark
 
 from torchmark import cli
 from torchmark.store import load
@@ -30,10 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure(path: Path, script: str, *options: str) -> None:
-    """In a process of its own: what the fake device plays is read when the first worker starts."""
-    environment = os.environ | {"TORCHMARK_FAKE": script, "TORCHMARK_LOCK": str(path.with_suffix(".lock"))}
-    command = [sys.executable, "-m", "torchmark", "run", CASE, "--out", str(path), *options]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    environment = {"TORCHMARK_FAKE": script, "TORCHMARK_LOCK": str(path.with_suffix(".lock"))}
+    assert run_torchmark("run", CASE, "--out", str(path), *options, environment=environment).returncode == 0
 
 
 @pytest.fixture(autouse=True)
@@ -155,9 +151,8 @@ def test_a_run_that_was_killed_is_told_and_one_that_was_completed_is_sound(capsy
     code, told = check(capsys, "a.jsonl")
     assert code == 1
     assert any("1 of 1 cases have no result" in line for line in told)
-    environment = os.environ | {"TORCHMARK_FAKE": "stream=iid2,step=0.01", "TORCHMARK_LOCK": str(inside / "lock")}
-    resume = [sys.executable, "-m", "torchmark", "run", "--resume", "a.jsonl"]
-    subprocess.run(resume, env=environment, check=True, capture_output=True)
+    environment = {"TORCHMARK_FAKE": "stream=iid2,step=0.01", "TORCHMARK_LOCK": str(inside / "lock")}
+    assert run_torchmark("run", "--resume", "a.jsonl", environment=environment).returncode == 0
     assert check(capsys, "a.jsonl")[0] == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import run_torchmark
 
 from torchmark import cli
 from torchmark.records import Run
@@ -213,10 +213,9 @@ def test_a_slower_device_is_found_from_end_to_end() -> None:
     """Two real runs of the fake device, the second with steps that take a tenth longer."""
     for name, step in (("before", "0.01"), ("after", "0.011")):
         command = ["run", "null/infer@fake/float32", "--budget", "60s", "--label", name]
-        environment = os.environ | {"TORCHMARK_FAKE": f"stream=iid2,step={step}"}
-        subprocess.run([sys.executable, "-m", "torchmark", *command], env=environment, capture_output=True, check=True)
-    command = [sys.executable, "-m", "torchmark", "compare", "before", "after", "--fail-if-slower", "5%"]
-    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=False)
+        script = {"TORCHMARK_FAKE": f"stream=iid2,step={step}"}
+        assert run_torchmark(*command, environment=script).returncode == 0
+    done = run_torchmark("compare", "before", "after", "--fail-if-slower", "5%", "--format", "json")
     assert done.returncode == 1, done.stderr
     ((pair,),) = (each["pairs"] for each in json.loads(done.stdout)["comparisons"])
     assert pair["low"] < 1.1 < pair["high"]

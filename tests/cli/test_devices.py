@@ -3,19 +3,22 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from torchmark.cli.devices import command
-from torchmark.errors import UnknownName
+from torchmark import cli
 
 
-def invoke(*arguments, **environment):
-    return CliRunner().invoke(command, arguments, env=environment)
+@pytest.fixture
+def invoke(capsys):
+    def call(*arguments):
+        code = cli.main(["devices", *arguments])
+        return code, *capsys.readouterr()
+
+    return call
 
 
-def test_the_table_names_device_threads_torch_and_dtypes():
-    answer = invoke()
-    assert answer.exit_code == 0, answer.output
+def test_the_table_names_device_threads_torch_and_dtypes(invoke):
+    code, out, _ = invoke()
+    assert code == 0, out
     for word in (
         "cpu",
         "torch 2.",
@@ -26,12 +29,11 @@ def test_the_table_names_device_threads_torch_and_dtypes():
         "GiB",
         "Meters of cpu: energy ",
     ):
-        assert word in answer.output
+        assert word in out
 
 
-def test_json_is_one_object_in_base_units():
-    answer = invoke("--format", "json", "--device", "cpu")
-    found = json.loads(answer.stdout)
+def test_json_is_one_object_in_base_units(invoke):
+    found = json.loads(invoke("--format", "json", "--device", "cpu")[1])
     assert found["machine"]["devices"][0]["name"] == "cpu"
     assert found["machine"]["devices"][0]["memory_bytes"] > 2**28
     assert len(found["dtypes"]) == 4
@@ -43,22 +45,24 @@ def test_json_is_one_object_in_base_units():
 
 
 @pytest.mark.parametrize(("fault", "code"), [("none", 0), ("no-sync", 1), ("cached", 1)])
-def test_the_audit_fails_where_a_proof_fails(fault, code):
-    answer = invoke("--audit", "--device", "fake", TORCHMARK_FAKE=f"fault={fault}")
-    assert answer.exit_code == code, answer.output
-    assert ("FAIL" in answer.output) == bool(code)
-    assert "proofs hold." in answer.output
+def test_the_audit_fails_where_a_proof_fails(invoke, monkeypatch, fault, code):
+    monkeypatch.setenv("TORCHMARK_FAKE", f"fault={fault}")
+    got, out, _ = invoke("--audit", "--device", "fake")
+    assert got == code, out
+    assert ("FAIL" in out) == bool(code)
+    assert "tests passed." in out
 
 
-def test_the_audit_speaks_json():
-    answer = invoke("--audit", "--device", "fake", "--format", "json", TORCHMARK_FAKE="fault=nan")
-    assert answer.exit_code == 1
-    proofs = json.loads(answer.stdout)["proofs"]
+def test_the_audit_speaks_json(invoke, monkeypatch):
+    monkeypatch.setenv("TORCHMARK_FAKE", "fault=nan")
+    code, out, _ = invoke("--audit", "--device", "fake", "--format", "json")
+    assert code == 1
+    proofs = json.loads(out)["proofs"]
     assert {proof["device"] for proof in proofs} == {"fake"}
     assert any(proof["passed"] is False for proof in proofs)
 
 
-def test_an_unknown_device_gets_the_nearest():
-    answer = invoke("--device", "cup")
-    assert isinstance(answer.exception, UnknownName)
-    assert "'cpu'" in answer.exception.cure
+def test_an_unknown_device_gets_the_nearest(invoke):
+    code, _, err = invoke("--device", "cup")
+    assert code == 2
+    assert "'cpu'" in err

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import run_torchmark
 
 from torchmark import cli
 
-COMMAND = [sys.executable, "-m", "torchmark"]
 pytestmark = pytest.mark.usefixtures("own_place")
 
 
@@ -39,24 +37,22 @@ def test_mistakes_are_told_before_anything_is_started(
     ("text", "size"), [("8GiB", 8 << 30), ("8 GB", 8 * 10**9), ("1.5g", 15 * 10**8), ("512MiB", 512 << 20), ("7B", 7)]
 )
 def test_memory_is_written_as_people_write_it(text: str, size: int) -> None:
-    from torchmark.cli.values import Bytes
+    from torchmark.cli.options import Bytes
 
     assert Bytes().convert(text, None, None) == size
 
 
-@pytest.mark.slow
 def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory() -> None:
     limit, step = 700 << 20, 1024
-    done = subprocess.run(
-        [*COMMAND, "fit", "tensor-add", "--vary", "size", "--device", "cpu", "--limit", "700MiB", "--step", f"{step}",
-         "--label", "small"],
-        capture_output=True, text=True, check=False,
+    done = run_torchmark(
+        "fit", "tensor-add", "--vary", "size", "--device", "cpu", "--limit", "700MiB", "--step", f"{step}",
+        "--label", "small",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "is the largest that fits into 700 MiB" in done.stdout
     assert "Memory = " in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
-    shown = subprocess.run([*COMMAND, "show", "small", "--format", "json"], capture_output=True, text=True, check=True)
+    shown = run_torchmark("show", "small", "--format", "json")
     told = json.loads(shown.stdout)
     results, fitting = told["results"], told["run"]["fitting"]
     sizes = {result["case"]["params"].get("size", 12288): result for result in results}
@@ -67,7 +63,7 @@ def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory() ->
     assert 0 < too_large - largest <= step
     assert largest >= 2048
     assert len(sizes[largest]["processes"]) == fitting["tries"] == 3  # it fitted each time, and not by luck
-    assert subprocess.run([*COMMAND, "check", "small"], check=False, capture_output=True).returncode == 0
+    assert run_torchmark("check", "small").returncode == 0
 
 
 def test_more_memory_than_there_is_cannot_be_tried(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +78,6 @@ def test_the_starter_file_can_be_fitted(capsys, tmp_path: Path, monkeypatch: pyt
     assert "batch from 1 to at most 1048576" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_what_a_model_prints_is_in_the_log_and_not_on_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "talk.py").write_text(
         "import sys, torch\n"
@@ -90,10 +85,7 @@ def test_what_a_model_prints_is_in_the_log_and_not_on_the_terminal(tmp_path: Pat
         "    print('chatter', file=sys.stderr)\n"
         "    return torch.nn.Linear(8, 8), torch.ones(batch, 8)\n"
     )
-    done = subprocess.run(
-        [*COMMAND, "fit", "talk.py", "--device", "cpu", "--most", "2", "--out", "run.jsonl"],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
+    done = run_torchmark("fit", "talk.py", "--device", "cpu", "--most", "2", "--out", "run.jsonl", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "chatter" not in done.stdout + done.stderr
     assert "chatter" in (tmp_path / "run.jsonl.log").read_text()

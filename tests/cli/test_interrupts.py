@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from torchmark.cli.interrupts import Interrupted, orderly_end
-from torchmark.measure.signals import ending_handlers, set_handlers
+from torchmark.cli.execution import Interrupted, orderly_end
+from torchmark.measure.lifecycle import ending_handlers, set_handlers
 
 
 @pytest.fixture(autouse=True)

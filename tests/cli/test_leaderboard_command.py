@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run_torchmark
 
 from torchmark.cli import main
 from torchmark.errors import EXIT_COULD_NOT_RUN, EXIT_FINE, EXIT_USAGE
@@ -31,8 +31,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A real run of a played device."""
     path = tmp_path_factory.mktemp("measured") / "run.jsonl"
     script = {"TORCHMARK_FAKE": "stream=iid2,step=0.01,seed=1", "TORCHMARK_LOCK": str(path.with_suffix(".lock"))}
-    command = [sys.executable, "-m", "torchmark", "run", *CASES, "--out", str(path)]
-    subprocess.run(command, env=os.environ | script, check=True, capture_output=True)
+    assert run_torchmark("run", *CASES, "--out", str(path), environment=script).returncode == 0
     return path.read_bytes()
 
 

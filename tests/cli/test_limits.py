@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import run_torchmark
 
 from torchmark import cli
-from torchmark.cli.ceilings import tell_of_limits
-from torchmark.report.limits import render_limits
+from torchmark.cli.machine_setup import hint_at_limits
+from torchmark.report import render
+from torchmark.report.limits import limits_document
 from torchmark.store import find_run, keep_limits, load
 
 pytestmark = pytest.mark.usefixtures("own_place")
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torchmark", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +42,7 @@ def test_a_dry_run_shows_what_is_measured_first(capsys) -> None:
 def test_the_hint_about_limits_keeps_to_the_width_of_the_terminal(capsys, monkeypatch, full_run) -> None:
     for columns in (80, 50):
         monkeypatch.setenv("COLUMNS", str(columns))
-        tell_of_limits(full_run)
+        hint_at_limits(full_run)
         told = capsys.readouterr().err
         assert max(map(len, told.splitlines())) <= columns
         assert told.split()[-2:] == ["torchmark", "limits"]
@@ -56,7 +50,7 @@ def test_the_hint_about_limits_keeps_to_the_width_of_the_terminal(capsys, monkey
 
 def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them(capsys, own_place: Path) -> None:
     """Small sizes in a short time: what is found is low, but it is found, kept and used."""
-    done = run("limits", "--device", "cpu", "--dtype", "float32", "--tiny", "--budget", "30s")
+    done = run_torchmark("limits", "--device", "cpu", "--dtype", "float32", "--tiny", "--budget", "30s")
     assert done.returncode == 0, done.stderr
     for word in ("arithmetic", "float32", "FLOP/s", "triad", "GB/s", "round trip", "FLOP/byte"):
         assert word in done.stdout
@@ -68,7 +62,9 @@ def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them
     assert not (own_place / "limits").exists()  # tiny sizes find no limits
     assert cli.main(["check", str(path)]) == 0
     keep_limits(found.header.machine, found.header.machine.devices[0], path)
-    later = run("run", "matmul", "tensor-add", "--tiny", "--device", "cpu", "--budget", "10s", "--rigor", "quick")
+    later = run_torchmark(
+        "run", "matmul", "tensor-add", "--tiny", "--device", "cpu", "--budget", "10s", "--rigor", "quick"
+    )
     assert later.returncode == 0, later.stderr
     assert "Of this machine's peak, by what bounds it" in later.stdout
     capsys.readouterr()
@@ -80,7 +76,7 @@ def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them
 
 
 def test_limits_that_were_not_found_are_held_against_nobody(own_place: Path) -> None:
-    done = run("limits", "--device", "cpu", "--dtype", "float32", "--budget", "1s")
+    done = run_torchmark("limits", "--device", "cpu", "--dtype", "float32", "--budget", "1s")
     assert done.returncode == 3
     assert "Not kept: the search is not complete." in done.stdout
     assert not (own_place / "limits").exists()
@@ -106,7 +102,7 @@ def test_what_failed_and_what_is_slow_is_said(make_result, make_estimate, make_h
         estimate=None,
     )
     results = (product("float32", 1e-4), dead, product("float16", 2e-2))
-    text = render_limits(Run(make_header(tuple(each.case.text for each in results)), results), 100)
+    text = render(limits_document(Run(make_header(tuple(each.case.text for each in results)), results)), "table", 100)
     assert "330 GFLOP/s" in text
     assert "no fast path: 200 times slower than float32" in text
     assert "SIGILL" in text
@@ -144,7 +140,7 @@ def measure_limits(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate):
 
 
 def test_a_disturbed_ceiling_is_not_kept_and_what_is_missing_is_said(capsys, measure_limits) -> None:
-    from torchmark.cli.ceilings import stored_ceilings
+    from torchmark.library import stored_ceilings
 
     assert measure_limits(lambda case: 0.3 if case.dtype == "bfloat16" else 0.0) == 0
     out = capsys.readouterr().out

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import run_torchmark
 
 from torchmark import cli, workloads
 from torchmark.store import RunWriter, keep_origin, load, new_path
@@ -46,7 +47,8 @@ def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, cwd=folder)
+    workloads.forget()
+    return run_torchmark(*arguments, folder=folder)
 
 
 def test_a_model_is_measured_in_every_way_and_its_file_tells_no_path(own_place: Path, tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_a_run_that_the_user_started_goes_on_by_itself(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--input float32[8,3]", "are about a model of your own"),
+        ("--input float32[8,3]", "describe a model of your own"),
         ("my_model.py --input float[8", "'float[8' is not an input"),
         ("my_model.py --loss nothing", "names no function"),
         ("my_model.py --input float32[3] --input float32[4] -p batch=3", "do not begin with the same size"),

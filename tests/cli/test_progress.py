@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from torchmark.cli.progress import ProgressLine
-from torchmark.cli.watch import RateLine
+from torchmark.cli.run import RateLine
 from torchmark.measure.messages import Phase
 from torchmark.records import parse_case
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,14 @@ def test_a_publication_is_one_table_of_all_its_machines(shown, name: str, width:
     assert "+as-published" not in output
 
 
+@pytest.mark.parametrize("name", names())
+def test_the_letters_of_the_cautions_follow_the_rows(shown, name: str) -> None:
+    table, _, care = shown("show", name, width=160).partition("\nCare\n")
+    used = re.findall(r"  ([a-z]+)$", table.partition("  care\n")[2], re.MULTILINE)
+    named = re.findall(r"^  ([a-z]) [a-z-]+  ", care, re.MULTILINE)
+    assert list(dict.fromkeys("".join(used))) == named == sorted(named)
+
+
 @pytest.mark.parametrize("width", [80, 120, 160])
 def test_one_machine_is_shown_like_a_run_without_what_nobody_knows(shown, width: int) -> None:
     output = shown("show", "m1-chips/m1 ultra gpu", width=width)
@@ -87,7 +96,7 @@ def test_one_machine_is_shown_like_a_run_without_what_nobody_knows(shown, width:
 
 def test_out_of_memory_is_shown_with_its_reason(shown) -> None:
     output = shown("show", "apple-silicon-bert/v100")
-    assert "published as '-': out of memory" in output
+    assert "published as '-': out of memory" in " ".join(output.split())
     assert output.startswith("apple-silicon-bert/V100 · 2022 · on cuda/float32 as published\nNVIDIA V100 SXM2\n")
     assert "\nApple M1 Max, 10 cores, 32 GiB\n" in shown("show", "apple-silicon-bert/M1 Max CPU")
 

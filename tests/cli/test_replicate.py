@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_line import run_torchmark
 
 from torchmark import cli
 from torchmark.publications import names
@@ -16,10 +16,6 @@ from torchmark.store import load
 
 COMMAND = [sys.executable, "-m", "torchmark"]
 pytestmark = pytest.mark.usefixtures("own_place")
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=os.environ, check=False)
 
 
 @pytest.mark.parametrize(
@@ -48,15 +44,14 @@ def test_a_dry_run_lists_every_case_once_and_keeps_nothing(capsys: pytest.Captur
     assert not (tmp_path / "home").exists()
 
 
-@pytest.mark.slow
 def test_a_replication_is_printed_kept_shown_and_compared(tmp_path: Path) -> None:
     """With a budget that only the cheapest row fits into: all the others must say why."""
     out = tmp_path / "run.jsonl"
     arguments = ["replicate", "m1-chips", "--scale", "0.01", "--budget", "25s", "--device", "cpu", "--out", str(out)]
-    done = run(*arguments)
+    done = run_torchmark(*arguments)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
-    rows = [line for line in done.stdout.splitlines() if line.startswith(("M1", "RTX", "Xeon"))]
+    rows = [line for line in done.stdout.splitlines() if line.strip().startswith(("M1", "RTX", "Xeon"))]
     assert len(rows) == 29  # as many as the publication has figures
     assert all(
         any(word in row for word in ("~", "not asked for", "would take", "its turn", "timeout", "-")) for row in rows
@@ -67,9 +62,9 @@ def test_a_replication_is_printed_kept_shown_and_compared(tmp_path: Path) -> Non
     assert mlp.estimate is not None
     assert len(mlp.estimate.samples_s) == 100
     assert "--scale 0.01" in stored.header.command
-    shown = run("show", str(out), "--format", "json")
+    shown = run_torchmark("show", str(out), "--format", "json")
     assert json.loads(shown.stdout)["results"][0]["case"]["protocol"] == "as-published"
-    compared = run("compare", str(out), "m1-chips/M1 CPU")
+    compared = run_torchmark("compare", str(out), "m1-chips/M1 CPU")
     assert "mlp/infer:outputs=512" in compared.stdout
 
 

@@ -119,7 +119,7 @@ def test_a_damaged_file_is_named_and_the_others_are_reported(folder: Path, capsy
     assert main(["report", "bad.jsonl"]) == 4
 
 
-def test_a_place_that_cannot_be_written_is_an_error_with_a_cure(capsys: Capture) -> None:
+def test_a_place_that_cannot_be_written_is_an_error_with_a_fix(capsys: Capture) -> None:
     assert main(["report", "-o", "no/such/folder/page.html"]) == 4
     error = capsys.readouterr().err
     assert "cannot write no/such/folder/page.html" in error

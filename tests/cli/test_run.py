@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import run_torchmark
 
 from torchmark import cli
-from torchmark.cli.planning import make_header, make_plan, plan_rest
-from torchmark.measure import preflight
+from torchmark.cli.run import RunOptions, make_plan, plan_rest
+from torchmark.library import make_header
 from torchmark.measure.messages import Surveyed
 from torchmark.records import DeviceInfo, Machine, Run, parse_case
 from torchmark.store import load
@@ -38,8 +39,7 @@ def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str, fake: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | ({"TORCHMARK_FAKE": fake} if fake else {})
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=environment, check=False)
+    return run_torchmark(*arguments, environment={"TORCHMARK_FAKE": fake} if fake else None)
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -76,12 +76,16 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, words: str, *arguments:
         ("mlp -p bach=16", "unknown parameter of mlp 'bach'. Did you mean 'batch'?"),
         ("mlp -p batch=0", "batch=0 is not possible for mlp"),
         ("mlp -p batch=many", "batch=many is not possible for mlp"),
-        ("mlp -p batch", "Write KEY=VALUE"),
+        ("mlp -p batch", "Write NAME=VALUE"),
         ("tensor-add -p variant=residnt", "unknown variant of tensor-add 'residnt'. Did you mean 'resident'?"),
-        ("mlp --compile maybe", "unknown compile mode 'maybe'"),
+        ("mlp --compile maybe", "unknown compile 'maybe'"),
         ("mlp --transfer per-stpe", "unknown transfer 'per-stpe'. Did you mean 'per-step'?"),
+        ("mlp --option layout", "Write NAME=VALUE, such as --option layout=channels-last"),
+        ("mlp --option layuot=x", "unknown option 'layuot'. Did you mean 'layout'?"),
+        ("resnet50 --way layout=sideways", "unknown layout of resnet50 'sideways'"),
+        ("--way layout=contiguous", "--option needs a workload"),
         ("mlp --threads 0", "threads cannot be 0"),
-        ("mlp --threads two", "'two' is no number of threads"),
+        ("mlp --threads two", "'two' is not a number of threads"),
         ("mlp --budget 0", "must be above 0"),
         ("mlp --budget soon", "'soon' is not a time. Write 30s, 5m or 1h30m"),
         ("mlp --budget " + "1" * 60 + "x", "is not a time"),
@@ -95,8 +99,8 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, words: str, *arguments:
         ("--workers 2", "--workers needs a workload"),
         ("mlp --mode train --workers 2 --nodes 2", "--nodes and --rendezvous belong together"),
         ("mlp --mode train --workers 2 --rendezvous a:1", "--nodes and --rendezvous belong together"),
-        ("mlp --mode train --workers 2 --nodes 2 --rendezvous a", "'a' is no place to meet"),
-        ("mlp --mode train --workers 3 --nodes 2 --rendezvous a:1", "cannot be shared out among 2 nodes"),
+        ("mlp --mode train --workers 2 --nodes 2 --rendezvous a", "'a' is not HOST:PORT"),
+        ("mlp --mode train --workers 3 --nodes 2 --rendezvous a:1", "cannot be divided among 2 nodes"),
         ("mlp/infer@cpu/float99", "unknown dtype 'float99'"),
         ("mlp/infer@cpu", "is not a case"),
         ("mlp/infer@gpu/float32", "a case cannot be on 'gpu'"),
@@ -109,8 +113,8 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, words: str, *arguments:
         ("mlp --label=", "'' is not a label"),
         ("mlp --label=-x", "'-x' is not a label"),
         ("--resume last", "there are no runs"),
-        ("--resume last mlp", "--resume goes on with the cases and settings of that run"),
-        ("--resume last --watch", "--resume goes on with the cases and settings of that run"),
+        ("--resume last mlp", "--resume continues with the cases and settings of that run"),
+        ("--resume last --watch", "--resume continues with the cases and settings of that run"),
     ],
 )
 def test_wrong_input_is_one_line_with_the_cure_and_nothing_is_started(capsys, tmp_path, arguments, words) -> None:
@@ -132,7 +136,6 @@ def test_a_dry_run_shows_the_cases_and_measures_nothing(capsys, tmp_path: Path) 
     assert not (tmp_path / "home").exists()
 
 
-@pytest.mark.slow
 def test_a_device_that_is_not_here_is_one_line_and_exit_4() -> None:
     done = run("run", "null", "--device", "xpu:7")
     assert (done.returncode, done.stdout) == (4, "")
@@ -150,9 +153,9 @@ def test_gpu_is_the_accelerator_that_is_here_or_a_usage_error(capsys, monkeypatc
             )
         )
 
-    monkeypatch.setattr(preflight, "survey", machine("cpu"))
+    monkeypatch.setattr("torchmark.measure.machine.survey", machine("cpu"))
     fails(capsys, 2, "no accelerator was found here", "run", "mlp", "--device", "gpu")
-    monkeypatch.setattr(preflight, "survey", machine("xpu:0", "xpu:1", "cpu"))
+    monkeypatch.setattr("torchmark.measure.machine.survey", machine("xpu:0", "xpu:1", "cpu"))
     assert cli.main(["run", "mlp", "--device", "cpu,gpu", "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[:2] == ["mlp/infer@xpu:0/float32", "mlp/infer@cpu/float32"]
 
@@ -249,13 +252,12 @@ def test_a_run_in_which_nothing_succeeds_is_exit_3_and_kept(tmp_path: Path) -> N
 
 
 def test_a_suite_that_goes_on_leaves_out_what_does_not_fit_and_named_cases_are_tried(full_run) -> None:
-    options = {"budget_s": None, "timeout_s": 600.0, "target": None, "steps": None, "sustain_s": None, "seed": 0}
-    options |= {"suite_name": None, "rigor": "default", "data": None, "nodes": 1, "rendezvous": None, "dry_run": True}
     cases = tuple(map(parse_case, CASES))
     for workloads, is_guarded in (((), True), (("null",), False)):
-        plan = make_plan(cases, options | {"workloads": workloads})
+        options = RunOptions(workloads=workloads, dry_run=True)
+        plan = make_plan(cases, options)
         header = make_header(plan, full_run.header.machine, None)
-        rest, _ = plan_rest(Run(header), Path("run.jsonl"), options | {"workloads": workloads})
+        rest, _ = plan_rest(Run(header), Path("run.jsonl"), options)
         assert plan.guarded == header.guarded == rest.guarded == is_guarded
 
 
@@ -267,7 +269,7 @@ def test_a_run_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
     out.write_text(elsewhere)
     done = run("run", "--resume", str(out))
     assert done.returncode == 2
-    assert "begun on another machine: its logical_cores was 9" in done.stderr
+    assert "started on another machine: its logical_cores was 9" in done.stderr
     assert out.read_text() == elsewhere
 
 
@@ -321,7 +323,6 @@ def test_only_one_case_can_be_watched(capsys) -> None:
     fails(capsys, 2, "--watch shows one case, not 2", "run", *CASES[:2], "--watch")
 
 
-@pytest.mark.slow
 def test_real_work_is_measured_and_its_numbers_checked() -> None:
     done = run("run", "mlp", "matmul", "--tiny", "--device", "cpu", "--budget", "10s", "--format", "json")
     assert done.returncode == 0, done.stderr

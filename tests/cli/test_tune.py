@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from command_line import run_torchmark
 
 from torchmark import cli
 from torchmark.store import find_run, load
 
-COMMAND = [sys.executable, "-m", "torchmark"]
 pytestmark = pytest.mark.usefixtures("own_place")
-
-
-def torchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -25,11 +19,11 @@ def torchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("nowhere", "unknown workload 'nowhere'"),
         ("mlp --keep colour", "unknown setting 'colour'"),
         ("mlp --also colour=red", "unknown setting 'colour'"),
-        ("mlp --also batch", "'batch' does not set a parameter"),
+        ("mlp --also batch", "'batch' is not NAME=VALUE"),
         ("mlp -p batch=1,2", "that is 2 cases"),
         ("mnist-ddp-mlp/train@cpu/float32+workers=2", "takes 2 workers"),
-        ("mlp/infer@cpu/float32+layout=channels-last", "unknown way of mlp/infer 'layout'"),
-        ("mlp/train@cpu/float32+gradients=no-grad", "unknown way of mlp/train 'gradients'"),
+        ("mlp/infer@cpu/float32+layout=channels-last", "unknown option of mlp/infer 'layout'"),
+        ("mlp/train@cpu/float32+gradients=no-grad", "unknown option of mlp/train 'gradients'"),
         ("resnet50/infer@cpu/float32+layout=channels-first", "Did you mean 'channels-last'?"),
     ],
 )
@@ -53,7 +47,7 @@ def test_a_plan_lists_what_is_tried_at_first(capsys: pytest.CaptureFixture[str])
 
 
 def test_where_nothing_is_to_gain_it_says_so_and_keeps_a_sound_run() -> None:
-    done = torchmark("tune", "null/infer@fake/float32", "--label", "nothing")
+    done = run_torchmark("tune", "null/infer@fake/float32", "--label", "nothing")
     assert done.returncode == 0, done.stderr
     assert "Nothing that was tried is faster than the default beyond chance." in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -62,12 +56,12 @@ def test_where_nothing_is_to_gain_it_says_so_and_keeps_a_sound_run() -> None:
     assert run.header.command.startswith("torchmark tune null/infer@fake/float32")
     assert run.tuning
     assert run.tuning.winner == run.tuning.case == run.results[0].case
-    assert torchmark("check", "nothing").returncode == 0
+    assert run_torchmark("check", "nothing").returncode == 0
 
 
 def test_a_default_that_fails_ends_it_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHMARK_FAKE", "fault=oom,after=0")
-    done = torchmark("tune", "null/infer@fake/float32")
+    done = run_torchmark("tune", "null/infer@fake/float32")
     assert done.returncode == 3
     assert "itself ended as oom: out of memory: MemoryError" in done.stderr
 
@@ -75,7 +69,7 @@ def test_a_default_that_fails_ends_it_with_its_reason(monkeypatch: pytest.Monkey
 @pytest.mark.thorough
 def test_real_processes_take_turns_and_the_winner_can_be_run_again() -> None:
     """One that is forked and one that needs an interpreter of its own: whoever wins, both have right numbers."""
-    done = torchmark(
+    done = run_torchmark(
         "tune", "mlp", "-p", "batch=2", "--keep", "dtype,compile,threads,gradients", "--also", "wait=passive",
         "--device", "cpu", "--label", "small", "--format", "json",
     )  # fmt: skip
@@ -91,11 +85,11 @@ def test_real_processes_take_turns_and_the_winner_can_be_run_again() -> None:
     if by_case[passive] in measured:
         assert by_case[passive]["settings"]["omp_wait_policy"] == "passive"
         assert found["tuned"]["relative"][base] == 1
-    assert torchmark("check", "small").returncode == 0
-    assert torchmark("run", found["tuned"]["winner"], "--dry-run").returncode == 0
+    assert run_torchmark("check", "small").returncode == 0
+    assert run_torchmark("run", found["tuned"]["winner"], "--dry-run").returncode == 0
 
 
 def test_a_budget_that_is_up_before_the_default_is_measured_is_one_line() -> None:
-    done = torchmark("tune", "null/infer@fake/float32", "--budget", "0.05s")
+    done = run_torchmark("tune", "null/infer@fake/float32", "--budget", "0.05s")
     assert done.returncode == 3, done.stderr
     assert "Give it more time with --budget" in done.stderr

@@ -77,7 +77,7 @@ def test_a_driver_that_raises_hides_no_other_device(simulation):
     assert "driver gone" in devices.broken()["cuda"]
 
 
-def test_a_gpu_with_a_cpu_only_torch_gets_cause_and_cure(monkeypatch, tmp_path):
+def test_a_gpu_with_a_cpu_only_torch_gets_cause_and_fix(monkeypatch, tmp_path):
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
@@ -88,7 +88,7 @@ def test_a_gpu_with_a_cpu_only_torch_gets_cause_and_cure(monkeypatch, tmp_path):
     (caution,) = Cuda.diagnose()
     assert caution.kind == "cpu-only-torch"
     assert "NVIDIA" in caution.cause
-    assert "Install" in caution.cure
+    assert "Install" in caution.fix
     with pytest.raises(DeviceError, match="CPU-only build"):
         devices.open_device("cuda")
 
@@ -101,7 +101,7 @@ def test_an_amd_gpu_is_seen_without_torch(simulation, monkeypatch, tmp_path):
     simulation.torch.cuda.is_available = lambda: False
     (caution,) = Cuda.diagnose()
     assert "AMD" in caution.cause
-    assert "ROCm" in caution.cure
+    assert "ROCm" in caution.fix
     simulation.torch.version.hip = "6.2"
     assert Cuda.diagnose()[0].kind == "gpu-unusable"
 

@@ -110,7 +110,7 @@ def test_it_hangs_on_request():
 def test_bad_values_are_usage_errors(text):
     with pytest.raises(UsageError) as raised:
         parse_script(text)
-    assert raised.value.cure
+    assert raised.value.fix
 
 
 @given(

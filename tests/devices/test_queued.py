@@ -67,13 +67,13 @@ def test_rocm_is_cuda_with_an_architecture_name(simulation):
 
 
 @pytest.mark.parametrize(
-    ("message", "cure"), [("no kernel image is available", "Install a torch build"), ("out of memory", "close them")]
+    ("message", "fix"), [("no kernel image is available", "Install a torch build"), ("out of memory", "close them")]
 )
-def test_a_device_that_runs_no_kernel_is_refused_with_its_cure(simulation, message, cure):
+def test_a_device_that_runs_no_kernel_is_refused_with_its_fix(simulation, message, fix):
     simulation.kernel_error = RuntimeError(f"{message}\nmore")
     with pytest.raises(DeviceError, match=message) as raised:
         open_device("cuda:0")
-    assert cure in raised.value.cure
+    assert fix in raised.value.fix
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
 """Code for devices that are not here is at least written to names that the installed torch has."""
 
+from __future__ import annotations
+
 import ast
 from pathlib import Path
 
 import pytest
-import torch
 
 import torchmark
 
-SOURCES = sorted(Path(torchmark.__file__).parent.rglob("*.py"))
 ROOTS = ("torch.cuda.", "torch.mps.", "torch.xpu.", "torch.backends.", "torch.version.", "torch.accelerator.")
 
 
@@ -19,33 +19,39 @@ def dotted(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def used_names() -> set[str]:
-    names = (dotted(node) for source in SOURCES for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))))
-    return {name for name in names if name.startswith(ROOTS)}
+@pytest.fixture(scope="module")
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Every part of the source that mentions torch, with the name of its file."""
+    sources = sorted(Path(torchmark.__file__).parent.rglob("*.py"))
+    texts = ((source.name, source.read_text(encoding="utf-8")) for source in sources)
+    return [(name, node) for name, text in texts if "torch." in text for node in ast.walk(ast.parse(text))]
 
 
-def test_the_search_finds_what_each_device_lives_by():
-    assert {"torch.cuda.synchronize", "torch.mps.synchronize", "torch.xpu.synchronize"} <= used_names()
+@pytest.fixture(scope="module")
+def used_names(nodes: list[tuple[str, ast.AST]]) -> set[str]:
+    return {name for name in (dotted(node) for _, node in nodes) if name.startswith(ROOTS)}
 
 
-@pytest.mark.parametrize("name", sorted(used_names()))
-def test_the_name_exists_in_the_installed_torch(name):
-    found = torch
-    for part in name.split(".")[1:]:
-        assert hasattr(found, part), f"{name} does not exist in torch {torch.__version__}"
-        found = getattr(found, part)
+def test_the_search_finds_what_each_device_lives_by(used_names: set[str]) -> None:
+    assert {"torch.cuda.synchronize", "torch.mps.synchronize", "torch.xpu.synchronize"} <= used_names
 
 
-def test_each_device_synchronises_in_one_place():
-    calls = {}
-    for source in SOURCES:
-        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Call)
-                and dotted(node.func).startswith("torch.")
-                and "synchronize" in dotted(node.func)
-            ):
-                calls.setdefault(dotted(node.func), []).append(source.name)
+def test_the_names_exist_in_the_installed_torch(used_names: set[str]) -> None:
+    import torch
+
+    for name in sorted(used_names):
+        found = torch
+        for part in name.split(".")[1:]:
+            assert hasattr(found, part), f"{name} does not exist in torch {torch.__version__}"
+            found = getattr(found, part)
+
+
+def test_each_device_synchronises_in_one_place(nodes: list[tuple[str, ast.AST]]) -> None:
+    calls: dict[str, list[str]] = {}
+    for source, node in nodes:
+        function = dotted(node.func) if isinstance(node, ast.Call) else ""
+        if function.startswith("torch.") and "synchronize" in function:
+            calls.setdefault(function, []).append(source)
     assert calls == {
         "torch.cuda.synchronize": ["cuda.py"],
         "torch.mps.synchronize": ["mps.py"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -73,17 +74,27 @@ def test_an_interrupt_while_torch_is_imported_shows_no_traceback(start, wait_unt
 
 
 def test_a_group_that_is_ended_while_its_server_starts_leaves_no_temporary_files(
-    start, environment: dict[str, str], tmp_path: Path, wait_until
+    start, environment: dict[str, str], wait_until
 ) -> None:
-    temporary = tmp_path / "tmp"
+    with tempfile.TemporaryDirectory() as name:  # its path is short enough for that of a socket, unlike a test's own
+        temporary = Path(name)
+        environment["TMPDIR"] = name
+        process = start("run", "null/infer@fake/float32", "--steps", "3", start_new_session=True)
+        wait_until(lambda: any(temporary.glob("*/listener-*")))
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGTERM
+        wait_until(lambda: not [*temporary.iterdir()])
+
+
+def test_a_temporary_folder_with_a_path_too_long_for_a_socket_is_no_obstacle(
+    run, environment: dict[str, str], tmp_path: Path
+) -> None:
+    temporary = tmp_path / ("x" * 100)
     temporary.mkdir()
     environment["TMPDIR"] = str(temporary)
-    process = start("run", "null/infer@fake/float32", "--steps", "3", start_new_session=True)
-    wait_until(lambda: any(temporary.glob("*/listener-*")))
-    os.killpg(process.pid, signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
-    wait_until(lambda: not [*temporary.iterdir()])
+    done = run("run", "null/infer@fake/float32", "--steps", "3")
+    assert done.returncode == 0, done.stderr
 
 
 def children(number: int) -> list[psutil.Process]:

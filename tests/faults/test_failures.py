@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 import faults
-from torchmark.measure.launch import Launcher
-from torchmark.measure.messages import MeasureJob, Message, Phase
-from torchmark.measure.sampling import Settings
+from torchmark.measure.engine import Settings
+from torchmark.measure.messages import Measured, MeasureJob
+from torchmark.measure.process import Process, ProcessFailed
 from torchmark.records import parse_case
 from torchmark.store import load
 
@@ -58,22 +57,16 @@ def test_a_new_interpreter_that_leaves_a_child_behind_is_no_timeout(run, tmp_pat
     assert left_behind() == 0
 
 
-def test_a_worker_that_is_stopped_in_the_middle_of_its_answer_holds_nobody_up(workers):
-    """Its answer is longer than a pipe holds, and nobody reads before it is stopped."""
-    stopped: list[psutil.Process] = []
-
-    def stop(message: Message) -> None:
-        if isinstance(message, Phase) and message.name == "check":
-            (worker,) = workers()
-            time.sleep(0.5)
-            worker.suspend()
-            stopped.append(worker)
-
-    job = MeasureJob(parse_case("null/infer@fake/float32"), Settings(steps=30_000))
-    ended = Launcher(imports_torch=False).run(job, 8.0, stop)
-    assert (ended.answer, ended.status) == (None, "timeout")
-    assert ended.reason == "no result after 8 s; it was busy with: check"
-    assert not stopped[0].is_running()
+def test_a_process_that_stops_in_the_middle_of_a_message_holds_nobody_up(tmp_path):
+    code = "import os, signal; os.write(1, b'{\"type\":'); os.kill(os.getpid(), signal.SIGSTOP)"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    case = parse_case("null/infer@fake/float32")
+    process = Process(case, environment={"PYTHONPATH": str(tmp_path)}, timeout_s=4.0)
+    with process, pytest.raises(ProcessFailed) as caught:
+        process.ask(MeasureJob(case, Settings()), Measured)
+    assert caught.value.result.status == "timeout"
+    assert caught.value.result.reason == "no result after 4 s; it was busy with: start"
+    assert not psutil.pid_exists(process.pid)
 
 
 def test_without_the_server_that_forks_workers_one_case_is_lost_and_no_more(start, tmp_path, wait_until, left_behind):

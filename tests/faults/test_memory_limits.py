@@ -61,7 +61,6 @@ def test_a_type_is_believed_before_any_message() -> None:
     assert failure_of(MemoryError(), "steps").status == "oom"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("limit", [pytest.param("RLIMIT_AS", marks=pytest.mark.thorough), "RLIMIT_DATA"])
 def test_a_real_allocation_under_a_limit_is_oom_and_the_next_case_is_measured(run, tmp_path, limit: str) -> None:
     out = tmp_path / "run.jsonl"

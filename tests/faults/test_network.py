@@ -40,7 +40,6 @@ def test_an_address_beyond_this_machine_would_be_noticed() -> None:
     assert [line for line in (*inside, *outside) if OUTSIDE.search(line)] == outside
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("strace")
 def test_no_call_leads_beyond_this_machine(run, tmp_path: Path) -> None:
     """Every process of a run, of which one case uses a library that can fetch models. Ranks are left out: torch asks

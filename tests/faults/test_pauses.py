@@ -7,16 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from multiprocessing import forkserver
 
 import psutil
 import pytest
 
-from torchmark.analyze.cautions import cautions_of
-from torchmark.measure.launch import Launcher
-from torchmark.measure.messages import Measured, MeasureJob, Message, Phase
-from torchmark.measure.sampling import Settings
+from torchmark.analyze.verdict import cautions_of
+from torchmark.measure.engine import Settings
+from torchmark.measure.messages import MeasureJob, Message, Phase
+from torchmark.measure.process import measure_case
 from torchmark.measure.timing import MOST_VOID, Unpaused
 from torchmark.records import Moment, parse_case
 
@@ -29,26 +27,18 @@ def hold(process: psutil.Process) -> None:
     process.resume()
 
 
-@pytest.fixture
-def steps_of_50_ms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The server that forks workers keeps the environment in which it was started."""
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+def test_a_worker_that_was_stopped_gives_the_right_figure_and_says_so(workers, monkeypatch) -> None:
     monkeypatch.setenv("TORCHMARK_FAKE", "stream=iid2,step=0.05,sleep=on")
-    yield
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
-
-@pytest.mark.usefixtures("steps_of_50_ms")
-def test_a_worker_that_was_stopped_gives_the_right_figure_and_says_so(workers) -> None:
     def stop(message: Message) -> None:
         if isinstance(message, Phase) and message.name == "steps":
             (worker,) = workers()
             threading.Timer(0.5, hold, (worker,)).start()
 
     job = MeasureJob(parse_case("null/infer@fake/float32"), Settings(budget_s=4.0))
-    ended = Launcher(imports_torch=False).run(job, 60.0, stop)
-    assert isinstance(ended.answer, Measured), ended.reason
-    found = ended.answer.result.estimate
+    result = measure_case(job, 60.0, stop)
+    assert result.status == "ok", result.reason
+    found = result.estimate
     assert found is not None
     assert "paused" in found.flags
     assert found.void_count <= 1  # none, if it fell between two samples
@@ -56,11 +46,11 @@ def test_a_worker_that_was_stopped_gives_the_right_figure_and_says_so(workers) -
     assert found.center_s == pytest.approx(0.05, rel=0.2)
 
 
-def test_a_pause_is_a_caution_with_its_cure(make_result, make_estimate) -> None:
+def test_a_pause_is_a_caution_with_its_fix(make_result, make_estimate) -> None:
     (caution,) = cautions_of(make_result(estimate=make_estimate(flags=("paused",), void_count=2)))
     assert caution.kind == "paused"
     assert "2 samples across it were taken again" in caution.cause
-    assert "awake" in caution.cure
+    assert "awake" in caution.fix
 
 
 class Clocks:

@@ -76,7 +76,7 @@ def test_a_killed_ab_keeps_every_pair_that_it_announced(start, wait_until, envir
 STUDIES = {
     "ab": (("ab", NULL, "--env-b", "NOTHING=1", "--target", "0.0001"), r"^pair 2:", "B is 1.000× as fast as A"),
     "tune": (
-        ("tune", "faulty/infer:delay_ms=3@fake/float32", "--also", "delay_ms=0,1,2", "--budget", "30s"),
+        ("tune", "faulty/infer:delay_ms=3@fake/float32", "--also", "delay_ms=0,1,2", "--budget", "5m"),
         "^best so far:",
         "What was tried",
     ),

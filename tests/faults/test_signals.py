@@ -11,6 +11,7 @@ from collections.abc import Callable
 from fcntl import ioctl
 from pathlib import Path
 
+import psutil
 import pytest
 
 import faults
@@ -79,9 +80,13 @@ def test_a_run_that_was_killed_loses_no_finished_case_and_can_be_gone_on_with(be
 
 
 def test_twice_it_stops_at_once_even_where_a_worker_will_not(start, tmp_path, wait_until, left_behind):
+    """The worker and its child ignore SIGTERM, and are stopped: neither sees that the run ends."""
     out = tmp_path / "run.jsonl"
     process = start("run", CASES[0], "faulty/infer:fault=deaf,phase=build@fake/float32", "--out", str(out))
     wait_until(lambda: faults.alive(str(tmp_path)) == 5)  # run, tracker, server, worker, and the worker's own child
+    groups = {os.getpgid(each.pid) for each in psutil.Process(process.pid).children(recursive=True)}
+    (worker,) = groups - {os.getpgid(process.pid)}
+    os.killpg(worker, signal.SIGSTOP)
     process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.3)  # the worker does not answer

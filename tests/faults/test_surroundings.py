@@ -10,8 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from torchmark.store import load
 
 CASE = "null/infer@fake/float32"
@@ -95,7 +93,6 @@ def test_hardware_that_throttles_itself_is_named_as_the_cause(run, own_mounts, d
     assert "the hardware throttled itself" in result.estimate.evidence[0]
 
 
-@pytest.mark.slow
 def test_what_would_spoil_a_run_is_told_before_it_begins(run, own_mounts, environment, tmp_path):
     """A GPU whose tool is here beside a torch for CPUs alone, and a container's shared memory."""
     tool = tmp_path / "bin" / "nvidia-smi"

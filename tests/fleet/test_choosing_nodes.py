@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmark.errors import UsageError
-from torchmark.fleet.choice import choose, choose_alike, letters, names
-from torchmark.fleet.contract import Node, fate_of
+from torchmark.fleet.engine import JobOutcome, Node, outcome_of
 from torchmark.fleet.slurm import _with_features, read_node
-from torchmark.fleet.tasks import equal_threads, one_each, together
+from torchmark.fleet.tasks import choose, choose_alike, equal_threads, letters, names, one_each, together
 
 SINFO = """\
 n1|gpu|idle|64|515000|gpu:a100:4(S:0-1)|2|16|2|amd,ib|none
@@ -27,8 +26,8 @@ def test_what_a_scheduler_says_of_nodes_is_understood() -> None:
     assert [node.obstacle for node in NODES] == [
         None,
         None,
-        "drained: bad fan, see ticket",
-        "idle and does not answer: Not responding",
+        JobOutcome("unavailable", "drained", "bad fan, see ticket"),
+        JobOutcome("unavailable", "idle and does not answer", "Not responding"),
         None,
     ]
     assert NODES[0].about == "2×16×2 cores, 503 GiB, gpu:a100:4, amd,ib"
@@ -94,4 +93,4 @@ def test_ranks_of_all_teams_have_as_many_threads() -> None:
     ("code", "state"), [(0, "done"), (3, "done"), (4, "failed"), (70, "failed"), (137, "killed"), (-9, "killed")]
 )
 def test_exit_codes_tell_how_a_job_ended(code: int, state: str) -> None:
-    assert fate_of(code).state == state
+    assert outcome_of(code).state == state

@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from torchmark import cli
-from torchmark.fleet import files
-from torchmark.fleet.contract import Fate
-from torchmark.fleet.plan import Fleet, FleetFolder, Task, Terms
+from torchmark.fleet import folder as files
+from torchmark.fleet.engine import JobOutcome
+from torchmark.fleet.folder import Fleet, FleetFolder, Task, Terms
 
 COMMANDS = {
     "status": ("status",),
@@ -132,7 +132,7 @@ CONTENTS = {
 def test_no_file_about_a_job_is_a_bug_or_waits_for_ever(
     place: FleetFolder, content: str, command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchmark.cli.fleet.following.SHORTEST_S", 0.05)
+    monkeypatch.setattr("torchmark.cli.fleet_run.SHORTEST_S", 0.05)
     endings = ("job", "fate", "end", "log", "meeting", "begun", "order", "sh")
     for ending in endings if content in CONTENTS else (*endings, "jsonl"):
         path = place.file(TASK, ending) if ending != "jsonl" else place.run_file(TASK)
@@ -147,7 +147,7 @@ def test_what_cannot_be_replaced_is_an_error_that_names_it(
     place: FleetFolder, ending: str, kind: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Links and pipes are put away; a folder is not, nor is a log that is no file."""
-    monkeypatch.setattr("torchmark.cli.fleet.following.SHORTEST_S", 0.05)
+    monkeypatch.setattr("torchmark.cli.fleet_run.SHORTEST_S", 0.05)
     path = place.file(TASK, ending)
     NO_FILES[kind](path)
     code = fleet("resume", place)
@@ -221,7 +221,7 @@ def test_folders_and_files_of_a_fleet_are_written_by_its_user_alone(tmp_path: Pa
         folder = FleetFolder(tmp_path / "fleet")
         folder.prepare()
         folder.keep(Fleet("", Terms("local"), (TASK,)))
-        folder.keep_fate(TASK, Fate("done"))
+        folder.keep_outcome(TASK, JobOutcome("done"))
     finally:
         os.umask(before)
     assert folder.distrust() is None
@@ -279,7 +279,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], li
         )
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setattr("torchmark.cli.fleet.cancel.PATIENCE_S", 0.0)
+    monkeypatch.setattr("torchmark.cli.fleet.PATIENCE_S", 0.0)
 
     def read(answer: str) -> list[str]:
         (tmp_path / "answer").write_text(answer)
@@ -344,14 +344,14 @@ def test_a_killed_command_leaves_no_temporary_file_for_long(place: FleetFolder) 
     target.write_text("mine")
     ours.unlink()
     ours.symlink_to(target)
-    place.keep_fate(TASK, Fate("done"))
+    place.keep_outcome(TASK, JobOutcome("done"))
     files.write(place.jobs / "plan.json", b"new")
     assert target.read_text() == "mine"
     assert not ours.exists()
 
 
 def test_a_write_that_is_killed_is_swept_up_by_the_next_command(place: FleetFolder) -> None:
-    program = "import os, sys; from pathlib import Path; from torchmark.fleet import files\n"
+    program = "import os, sys; from pathlib import Path; from torchmark.fleet import folder as files\n"
     program += "Path.replace = lambda *_: os.kill(os.getpid(), 9); files.write(Path(sys.argv[1]), b'new')"
     killed = subprocess.run([sys.executable, "-c", program, str(place.jobs / "plan.json")], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -365,7 +365,7 @@ def test_what_a_fleet_shares_names_no_host_and_no_path(
 ) -> None:
     place.file(TASK, "job").write_text("0")
     place.file(TASK, "log").write_text(f"torchmark: error: cannot read {tmp_path}/secret.pt on kestrel-9\n")
-    place.keep_fate(TASK, Fate("failed", "exit code 4"))
+    place.keep_outcome(TASK, JobOutcome("failed", "exit code 4"))
     for kind in ("table", "md", "json", "csv", "jsonl"):
         fleet("gather", place, "--format", kind)
         told = capfd.readouterr().out

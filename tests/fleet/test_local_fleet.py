@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from torchmark.errors import FleetError
-from torchmark.fleet.contract import UNDER_WAY, Job, Submitted
+from torchmark.fleet.engine import UNDER_WAY, Job, Submitted
 from torchmark.fleet.local import Local
 from torchmark.store import load
 
@@ -81,8 +81,8 @@ def test_what_is_over_its_time_or_killed_is_told(make_shell: Make, tmp_path: Pat
         if state == "killed":
             slow.wait_until((folder / "A1.jsonl").exists)
             slow.wait_until((folder / "jobs" / "A1.job").exists)
-            attendant = int((folder / "jobs" / "A1.job").read_text().partition("@")[0])
-            os.killpg(child_of(attendant), 9)
+            supervisor = int((folder / "jobs" / "A1.job").read_text().partition("@")[0])
+            os.killpg(child_of(supervisor), 9)
         done = slow.finish(start)
         assert done.returncode == 4, done.stderr
         assert slow.states(folder)["A1"]["state"] == state
@@ -106,9 +106,9 @@ def test_a_job_is_recognised_as_soon_as_it_is_submitted(
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: [] if next(looks, None) is not None else real(self))
     job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
     assert next(looks, None) is None
-    assert engine.fates([job])["A1"].state in UNDER_WAY
+    assert engine.outcomes([job])["A1"].state in UNDER_WAY
     (tmp_path / "go").touch()
-    while engine.fates([job])["A1"].state in UNDER_WAY:
+    while engine.outcomes([job])["A1"].state in UNDER_WAY:
         time.sleep(0.01)
     assert (tmp_path / "A1.fate").exists()
 
@@ -122,7 +122,7 @@ def test_a_job_runs_nothing_from_the_current_folder(
     (tmp_path / "go").touch()
     engine = Local()
     job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
-    while engine.fates([job])["A1"].state in UNDER_WAY:
+    while engine.outcomes([job])["A1"].state in UNDER_WAY:
         time.sleep(0.01)
     assert json.loads((tmp_path / "A1.fate").read_bytes())["state"] == "done"
     assert not (tmp_path / "executed").exists()
@@ -136,7 +136,7 @@ def test_only_processes_that_prove_to_be_the_jobs_own_are_ended(waiting_job: Job
     try:
         forged = number.format(other=other.pid, start=psutil.Process(other.pid).create_time())
         engine, job = Local(), Submitted("A1", forged, waiting_job.script)
-        assert engine.fates([job])["A1"].state == "killed"
+        assert engine.outcomes([job])["A1"].state == "killed"
         engine.cancel([job])
         time.sleep(0.05)
         assert other.poll() is None
@@ -148,20 +148,20 @@ def test_only_processes_that_prove_to_be_the_jobs_own_are_ended(waiting_job: Job
 def test_the_job_of_another_fleet_is_not_ended(waiting_job: Job, tmp_path: Path) -> None:
     engine = Local()
     job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
-    while engine.fates([job])["A1"].state != "running":
+    while engine.outcomes([job])["A1"].state != "running":
         time.sleep(0.01)
     (tmp_path / "link").symlink_to(tmp_path)
     forged = msgspec.structs.replace(job, script=tmp_path / "other" / "A1.sh")
     engine.cancel([forged])
     time.sleep(0.05)
-    assert engine.fates([forged, job])["A1"].state in UNDER_WAY
+    assert engine.outcomes([forged, job])["A1"].state in UNDER_WAY
     forged.script.parent.mkdir()
     forged.script.symlink_to(job.script)
     engine.cancel([forged])
     time.sleep(0.05)
-    assert engine.fates([job])["A1"].state in UNDER_WAY
+    assert engine.outcomes([job])["A1"].state in UNDER_WAY
     engine.cancel([msgspec.structs.replace(job, script=tmp_path / "link" / "A1.sh")])  # the same, by another path
-    while engine.fates([job])["A1"].state in UNDER_WAY:
+    while engine.outcomes([job])["A1"].state in UNDER_WAY:
         time.sleep(0.01)
     assert json.loads((tmp_path / "A1.fate").read_bytes())["state"] == "cancelled"
 
@@ -174,7 +174,7 @@ def test_what_a_cancelled_job_has_started_may_clean_up_after_it(waiting_job: Job
     while not (tmp_path / "ready").exists():
         time.sleep(0.01)
     engine.cancel([job])
-    while engine.fates([job])["A1"].state in UNDER_WAY:
+    while engine.outcomes([job])["A1"].state in UNDER_WAY:
         time.sleep(0.01)
     assert (tmp_path / "clean").exists()
 
@@ -213,8 +213,8 @@ def test_a_machine_without_slurm_says_so(make_shell: Make, tmp_path: Path) -> No
     [
         (["nosuch"], "unknown workload"),
         (["null", "--together", "2", "--workers", "3"], "can be shared out among 2 nodes"),
-        (["null", "--together", "0"], "is no number of nodes"),
-        (["null", "--engine", "local", "--each-kind", "--nodes", "2"], "say different things"),
+        (["null", "--together", "0"], "is not a number of nodes"),
+        (["null", "--engine", "local", "--each-kind", "--nodes", "2"], "contradict each other"),
         (["--resume", "nowhere"], "there is no fleet in"),
         (["mlp", "--resume", "nowhere"], "cannot be changed"),
     ],

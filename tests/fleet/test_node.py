@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import FleetError, StoreError
-from torchmark.fleet.contract import Fate
+from torchmark.fleet.engine import JobOutcome
+from torchmark.fleet.folder import Fleet, FleetFolder, Order, Task, Terms
+from torchmark.fleet.jobs import Observer
 from torchmark.fleet.node import arguments
-from torchmark.fleet.plan import Fleet, FleetFolder, Order, Task, Terms
-from torchmark.fleet.standing import Observer
 from torchmark.records import Result, RunHeader
 from torchmark.store import RunWriter, load
 
@@ -147,6 +147,6 @@ def test_nodes_that_start_together_anew_keep_what_they_had(folder: FleetFolder, 
     assert not run_file.exists()
     assert load(folder.path / "A1.jsonl.aside-1") == before
     folder.keep(Fleet("", Terms("local"), (task,)))
-    folder.keep_fate(task, Fate("done"))
+    folder.keep_outcome(task, JobOutcome("done"))
     (standing,) = Observer(folder, None).look([task])
     assert "A1.jsonl.aside" in standing.reason

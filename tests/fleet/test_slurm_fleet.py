@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from torchmark.fleet.plan import Fleet, FleetFolder, Task, Terms
+from torchmark.fleet.folder import Fleet, FleetFolder, Task, Terms
 from torchmark.records import Run
 from torchmark.store import load
 
@@ -191,7 +191,6 @@ def test_mistakes_are_told_before_anything_measures(shell: Shell, hidden: Path, 
     assert kinds.stdout.count("\n") == 1  # both nodes are of one kind
 
 
-@pytest.mark.slow
 def test_two_nodes_train_together_and_give_the_scaling_table(shell: Shell, tmp_path: Path) -> None:
     folder = tmp_path / "fleet"
     sizes = "-p batch=2 --together 1,2 --threads 1 --budget 4s --rigor quick"

@@ -1,4 +1,4 @@
-"""A sweep becomes the cases that were asked for, and what cannot be is refused with a cause and a cure."""
+"""A sweep becomes the cases that were asked for, and what cannot be is refused with a cause and a fix."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchmark.errors import UnknownName, UsageError
-from torchmark.measure.cases import COMPILE_MODES, Sweep, expand, full_params
-from torchmark.measure.parameters import split_settings, split_values
+from torchmark.measure.cases import Sweep, expand, full_params, split_settings, split_values
 from torchmark.meters.contention import allowed_cores
-from torchmark.records import DTYPES, TRANSFERS, parse_case
+from torchmark.records import AXES, parse_case
 from torchmark.workloads import find_workload
 
 
+def sweep(*workloads: str, **changes: Any) -> Sweep:
+    """Names that are no fields of a sweep are axes."""
+    axes = {name: changes.pop(name) for name in [*changes] if name not in Sweep.__struct_fields__}
+    return Sweep(workloads, axes, **changes)
+
+
 def texts(*workloads: str, **changes: Any) -> list[str]:
-    return [case.text for case in expand(Sweep(workloads, **changes))]
+    return [case.text for case in expand(sweep(*workloads, **changes))]
 
 
 def some(values: Any) -> st.SearchStrategy[list[str]]:
@@ -27,26 +32,26 @@ def some(values: Any) -> st.SearchStrategy[list[str]]:
 
 
 numbers = st.integers(1, 4096).map(str)
+OTHERS = {
+    "device": some(["cpu", "cuda:1", "mps"]),
+    "mode": some(["infer", "train", "infer,train"]),
+    "threads": st.lists(st.sampled_from(["1", "2", "1..3"]), max_size=2),
+}
 mlp_sweeps = st.builds(
     Sweep,
     workloads=st.just(["mlp"]),
-    devices=some(["cpu", "cuda:1", "mps"]),
-    modes=some(["infer", "train", "infer,train"]),
+    axes=st.fixed_dictionaries({axis.name: some(axis.values) for axis in AXES if axis.values and axis.help} | OTHERS),
     params=st.dictionaries(st.sampled_from(["batch", "outputs"]), st.lists(numbers, min_size=1, max_size=3)),
-    dtypes=some(DTYPES),
-    compile=some(COMPILE_MODES),
-    transfer=some(TRANSFERS),
-    threads=st.lists(st.sampled_from(["1", "2", "1..3"]), max_size=2),
 )
 
 
 @settings(max_examples=50)
 @given(mlp_sweeps)
-def test_every_case_is_unique_and_is_what_its_text_says(sweep: Sweep) -> None:
-    cases = expand(sweep)
+def test_every_case_is_unique_and_is_what_its_text_says(asked: Sweep) -> None:
+    cases = expand(asked)
     written = [case.text for case in cases]
     assert len(set(written)) == len(written) > 0
-    assert expand(sweep) == cases
+    assert expand(asked) == cases
     assert tuple(parse_case(text) for text in written) == cases
     assert expand(Sweep(written)) == cases
     for case in cases:
@@ -66,13 +71,13 @@ def test_ranges_are_what_they_say(first: int, more: int, by: int) -> None:
 
 @given(st.text(max_size=30))
 def test_no_value_that_can_be_typed_ends_in_a_traceback(text: str) -> None:
-    for changes in ({"params": {"batch": [text]}}, {"dtypes": [text]}, {"threads": [text]}, {"devices": [text]}):
+    for changes in ({"params": {"batch": [text]}}, {"dtype": [text]}, {"threads": [text]}, {"device": [text]}):
         with suppress(UsageError):
-            assert all(parse_case(case.text) == case for case in expand(Sweep(["mlp"], **changes)))
+            assert all(parse_case(case.text) == case for case in expand(sweep("mlp", **changes)))
 
 
 def test_the_last_part_changes_fastest() -> None:
-    assert texts("mlp", modes=["train,infer"], params={"batch": ["16,64"]}, dtypes=["float32"]) == [
+    assert texts("mlp", mode=["train,infer"], params={"batch": ["16,64"]}, dtype=["float32"]) == [
         "mlp/train:batch=16@cpu/float32",
         "mlp/train:batch=64@cpu/float32",
         "mlp/infer:batch=16@cpu/float32",
@@ -91,7 +96,7 @@ def test_defaults_are_left_out_and_no_case_comes_twice() -> None:
 
 def test_a_case_that_is_written_out_is_taken_as_it_is() -> None:
     written = "mlp/train:batch=64@cpu/float32+compile+per-step+threads=2"
-    assert texts(written, "null", dtypes=["bfloat16"]) == [written, "null/infer@cpu/bfloat16"]
+    assert texts(written, "null", dtype=["bfloat16"]) == [written, "null/infer@cpu/bfloat16"]
 
 
 def test_tiny_cases_are_small_unless_a_size_is_given() -> None:
@@ -103,11 +108,13 @@ def test_tiny_cases_are_small_unless_a_size_is_given() -> None:
     ("changes", "message"),
     [
         ({"workloads": ["mpl"]}, "unknown workload 'mpl'. Did you mean 'mlp'"),
-        ({"modes": ["trian"]}, "unknown mode of mlp 'trian'. Did you mean 'train'"),
+        ({"mode": ["trian"]}, "unknown mode of mlp 'trian'. Did you mean 'train'"),
         ({"params": {"bach": ["1"]}}, "unknown parameter of mlp 'bach'. Did you mean 'batch'"),
         ({"workloads": ["tensor-add"], "params": {"variant": ["as-runn"]}}, "'as-runn'. Did you mean 'as-run'"),
-        ({"dtypes": ["flot32"]}, "unknown dtype 'flot32'. Did you mean 'float32'"),
-        ({"devices": ["cuba"]}, "unknown device 'cuba'. Did you mean 'cuda'"),
+        ({"layout": ["sideways"]}, "unknown option of mlp/infer 'layout'"),
+        ({"speed": ["fast"]}, "unknown option 'speed'"),
+        ({"dtype": ["flot32"]}, "unknown dtype 'flot32'. Did you mean 'float32'"),
+        ({"device": ["cuba"]}, "unknown device 'cuba'. Did you mean 'cuda'"),
         ({"transfer": ["per-stp"]}, "unknown transfer 'per-stp'. Did you mean 'per-step'"),
         ({"compile": ["max-autotun"]}, "Did you mean 'max-autotune'"),
         ({"workloads": ["mpl/infer@cpu/float32"]}, "Did you mean 'mlp'"),
@@ -115,7 +122,7 @@ def test_tiny_cases_are_small_unless_a_size_is_given() -> None:
 )
 def test_an_unknown_name_is_answered_with_the_nearest(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnknownName, match=message):
-        expand(Sweep(**({"workloads": ["mlp"]} | changes)))
+        expand(sweep(*changes.pop("workloads", ["mlp"]), **changes))
 
 
 @pytest.mark.parametrize(
@@ -126,45 +133,45 @@ def test_an_unknown_name_is_answered_with_the_nearest(changes: dict[str, Any], m
         ({"params": {"batch": ["1.5"]}}, "batch=1.5 is not possible"),
         ({"params": {"batch": ["-1"]}}, "batch=-1 is not possible"),
         ({"params": {"batch": ["9" * 6000]}}, "."),
-        ({"params": {"batch": ["64..16"]}}, "leads nowhere"),
-        ({"params": {"batch": ["1..64x1"]}}, "leads nowhere"),
+        ({"params": {"batch": ["64..16"]}}, "is empty or endless"),
+        ({"params": {"batch": ["1..64x1"]}}, "is empty or endless"),
         ({"params": {"batch": ["1..99999999"]}}, "more than 1000 values"),
         ({"params": {"batch": ["1..999"], "outputs": ["1..999"]}}, "more than 10000 cases"),
         ({"params": {"batch": ["1,,2"]}}, "a value is empty"),
         ({"threads": ["0"]}, "threads cannot be 0"),
-        ({"threads": ["two"]}, "'two' is no number of threads"),
+        ({"threads": ["two"]}, "'two' is not a number of threads"),
         ({"workloads": ["matmul"], "workers": ["2"]}, "matmul runs in one worker only"),
-        ({"workers": ["1,two"]}, "'two' is no number of workers"),
-        ({"devices": ["cuda:one"]}, "does not say which cuda device"),
+        ({"workers": ["1,two"]}, "'two' is not a number of workers"),
+        ({"device": ["cuda:one"]}, "does not say which cuda device"),
         ({"workloads": []}, "no workload is named"),
         ({"workloads": ["mlp/infer@cpu"]}, "is not a case"),
-        ({"workloads": ["mlp/infer@cpu/float32"], "params": {"batch": ["1"]}}, "change nothing"),
+        ({"workloads": ["mlp/infer@cpu/float32"], "params": {"batch": ["1"]}}, "do not change a case"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_a_cure(changes: dict[str, Any], message: str) -> None:
+def test_a_value_that_cannot_be_is_refused_with_a_fix(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        expand(Sweep(**({"workloads": ["mlp"]} | changes)))
-    assert caught.value.cure
+        expand(sweep(*changes.pop("workloads", ["mlp"]), **changes))
+    assert caught.value.fix
 
 
 def test_without_workers_it_is_the_published_count() -> None:
     assert texts("mnist-ddp-mlp") == ["mnist-ddp-mlp/train@cpu/float32+workers=4"]
     assert texts("mnist-ddp-sigmoid", workers=["1"]) == ["mnist-ddp-sigmoid/train@cpu/float32"]
-    assert texts("mlp", modes=["train"]) == ["mlp/train@cpu/float32"]
+    assert texts("mlp", mode=["train"]) == ["mlp/train@cpu/float32"]
 
 
 def test_counts_of_workers_are_compared_with_equal_threads() -> None:
     cores = len(allowed_cores())
     for most, nodes in ((2, 1), (cores, 1), (4 * cores, 1), (2 * cores, 2)):
-        cases = expand(Sweep(["mlp"], modes=["train"], workers=[f"1,{most}"], nodes=nodes))
+        cases = expand(sweep("mlp", mode=["train"], workers=[f"1,{most}"], nodes=nodes))
         assert {case.threads for case in cases} == {max(1, cores * nodes // most)} or most == 1
-        given = expand(Sweep(["mlp"], modes=["train"], workers=[f"1,{most}"], threads=["3"]))
+        given = expand(sweep("mlp", mode=["train"], workers=[f"1,{most}"], threads=["3"]))
         assert {case.threads for case in given} == {3}
-    assert [case.threads for case in expand(Sweep(["mlp"], modes=["train"], workers=["2"]))] == [None]
+    assert [case.threads for case in expand(sweep("mlp", mode=["train"], workers=["2"]))] == [None]
 
 
 def test_settings_are_gathered_by_name() -> None:
     assert split_settings(["batch=16,64", "outputs=2", "batch=1..3"]) == {"batch": ("16,64", "1..3"), "outputs": ("2",)}
     for text in ("batch", "=4", "batch="):
-        with pytest.raises(UsageError, match="does not set a parameter"):
+        with pytest.raises(UsageError, match="is not NAME=VALUE"):
             split_settings([text])

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchmark.measure import instructions
-from torchmark.measure.dtypes import DtypeSupport
-from torchmark.measure.instructions import announced_amx, lacks_amx
+from torchmark.measure.machine import DtypeSupport, announced_amx, lacks_amx
 
 
 @pytest.fixture
@@ -39,9 +37,9 @@ def test_a_product_that_works_is_no_lack() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cause", "lacks"), [("the process died of SIGILL", True), ("it took more than 30 s", None), ("an error", None)]
+    ("cause", "lacks"), [("the worker was ended by SIGILL", True), ("no result after 30 s", None), ("an error", None)]
 )
 def test_only_an_illegal_instruction_proves_a_lack(monkeypatch, cause: str, lacks: bool | None) -> None:
     died = DtypeSupport("cpu", "bfloat16", runs=False, reason=cause, crashed=True)
-    monkeypatch.setattr(instructions, "try_dtypes", lambda *_: (died,))
+    monkeypatch.setattr("torchmark.measure.machine.try_dtypes", lambda *_: (died,))
     assert lacks_amx() is lacks

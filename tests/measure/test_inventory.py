@@ -1,4 +1,4 @@
-"""The inventory says what is here and what is wrong, with its cure."""
+"""The inventory says what is here and what is wrong, with its fix."""
 
 import platform
 import subprocess
@@ -7,15 +7,14 @@ import sys
 import pytest
 
 from torchmark.devices import KINDS
-from torchmark.measure import dtypes, inventory, machine, trial
-from torchmark.measure.dtypes import DtypeSupport
-from torchmark.measure.inventory import Threads
+from torchmark.measure import machine, process
+from torchmark.measure.machine import DtypeSupport, Threads
 from torchmark.meters.power import Power
 from torchmark.records import DTYPES, Conditions, DeviceInfo
 
 
 def test_each_dtype_runs_or_says_why_not():
-    supports = dtypes.try_dtypes("cpu")
+    supports = machine.try_dtypes("cpu")
     assert tuple(support.dtype for support in supports) == DTYPES
     assert all(support.runs or support.reason for support in supports)
     assert {support.dtype for support in supports if support.runs} >= {"float32", "float64"}
@@ -30,41 +29,41 @@ def test_twenty_times_slower_than_float32_is_no_fast_path():
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_dtype_that_kills_its_process_is_an_answer_and_the_others_are_tried(monkeypatch):
     monkeypatch.setenv("TORCHMARK_FAKE", "fault=crash,after=6")  # two dtypes need four pieces of work each
-    outcomes = list(trial.try_each("audit:check_outputs", "fake", ("float64", "float32"), object))
-    assert isinstance(outcomes[-1], trial.Death)
+    outcomes = list(process.try_each("torchmark.measure.audit:check_outputs", "fake", ("float64", "float32"), object))
+    assert isinstance(outcomes[-1], process.Death)
     assert "SIGABRT" in outcomes[-1].cause
     assert len(outcomes) == 2
 
 
-def test_a_crashing_dtype_becomes_a_caution_with_a_cure():
-    reason = "the process died of SIGILL"
+def test_a_crashing_dtype_becomes_a_caution_with_a_fix():
+    reason = "the worker was ended by SIGILL during a bfloat16 product"
     crashed = DtypeSupport("cpu", "bfloat16", runs=False, reason=reason, crashed=True)
     refused = DtypeSupport("mps", "float64", runs=False, reason="no float64")
-    (caution,) = inventory.judge_dtypes([crashed, refused])
+    (caution,) = machine.judge_dtypes([crashed, refused])
     assert "bfloat16" in caution.cause
-    assert "ONEDNN_MAX_CPU_ISA" in caution.cure
+    assert "ONEDNN_MAX_CPU_ISA" in caution.fix
 
 
 @pytest.mark.parametrize(
-    ("threads", "cores", "worth", "cure"), [(8, 2, 2.0, "=2"), (4, 4, 1.5, "=2"), (2, 2, 2.0, None)]
+    ("threads", "cores", "worth", "fix"), [(8, 2, 2.0, "=2"), (4, 4, 1.5, "=2"), (2, 2, 2.0, None)]
 )
-def test_more_threads_than_cores(threads, cores, worth, cure):
-    cautions = inventory.judge_threads(Threads(threads, 2, cores, worth))
-    assert [caution.cure.endswith(cure) for caution in cautions] == ([True] if cure else [])
+def test_more_threads_than_cores(threads, cores, worth, fix):
+    cautions = machine.judge_threads(Threads(threads, 2, cores, worth))
+    assert [caution.fix.endswith(fix) for caution in cautions] == ([True] if fix else [])
 
 
 def test_other_programs_and_a_greedy_hypervisor():
     before = Conditions(at_s=10.0, capacity=2.0, other_cpu_s=100.0, steal_s=5.0)
     busy = Conditions(at_s=11.0, capacity=2.0, other_cpu_s=101.0, steal_s=5.5)
     quiet = Conditions(at_s=11.0, capacity=2.0, other_cpu_s=100.01, steal_s=5.0)
-    assert [caution.kind for caution in inventory.judge_load(before, busy)] == ["busy", "steal"]
-    assert inventory.judge_load(before, quiet) == ()
-    assert inventory.judge_load(Conditions(at_s=1), Conditions(at_s=2)) == ()
+    assert [caution.kind for caution in machine.judge_load(before, busy)] == ["busy", "steal"]
+    assert machine.judge_load(before, quiet) == ()
+    assert machine.judge_load(Conditions(at_s=1), Conditions(at_s=2)) == ()
 
 
 def test_power_saver_and_battery(monkeypatch):
-    monkeypatch.setattr("torchmark.meters.power.PowerMeter.read", lambda _: Power(True, "profile low-power", True))
-    assert [caution.kind for caution in inventory.judge_power()] == ["power-saver", "on-battery"]
+    monkeypatch.setattr("torchmark.measure.machine.read_power", lambda: Power(True, "profile low-power", True))
+    assert [caution.kind for caution in machine.judge_power()] == ["power-saver", "on-battery"]
 
 
 def test_the_machine_is_described_without_torch_and_without_naming_its_host():

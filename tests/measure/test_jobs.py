@@ -7,10 +7,10 @@ import time
 import pytest
 
 from torchmark.devices import open_device
-from torchmark.measure.jobs import run_whole
+from torchmark.measure.engine import Settings
 from torchmark.measure.messages import MeasureJob
-from torchmark.measure.sampling import Settings
-from torchmark.measure.worker import ENDING_S, _measure_job
+from torchmark.measure.pipeline import ENDING_S, _measure_job
+from torchmark.measure.timing import run_whole
 from torchmark.records import JobEstimate, StageEstimate, Work, parse_case
 from torchmark.workloads.contract import Step
 

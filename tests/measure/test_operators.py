@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.cautions import cautions_of
-from torchmark.measure.messages import MeasureJob
-from torchmark.measure.operators import count_operators, watch_fallback
-from torchmark.measure.sampling import Settings
-from torchmark.measure.worker import measure
+from torchmark.analyze.verdict import cautions_of
+from torchmark.measure.engine import Settings
+from torchmark.measure.messages import Measured, MeasureJob, Message, Prepare, SumUp, TakeTurn
+from torchmark.measure.pipeline import count_operators, measure, measure_in_turns, watch_fallback
 from torchmark.records import Result, parse_case
 from torchmark.workloads import launch
 from torchmark.workloads.contract import Step
@@ -57,7 +57,30 @@ def test_nothing_falls_back_from_the_cpu_to_the_cpu() -> None:
     assert found == []
 
 
-def test_a_result_says_that_a_part_of_it_ran_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def measured_in_turns(text: str) -> Result:
+    """As a process of `ab` and `tune` measures."""
+    answers: list[Message] = []
+    orders = iter([Prepare(), TakeTurn(0.3, 1), SumUp()])
+
+    class Scripted:
+        say = answers.append
+
+        def receive(self) -> object:
+            if isinstance(answers[-1], Measured):
+                raise KeyboardInterrupt  # the pipe is closed
+            return next(orders)
+
+    job = MeasureJob(parse_case(text), Settings(budget_s=0.3, min_time_s=0.1), turns=8)
+    with pytest.raises(KeyboardInterrupt):
+        measure_in_turns(job, Scripted())  # type: ignore[arg-type]
+    assert isinstance(answers[-1], Measured)
+    return answers[-1].result
+
+
+@pytest.mark.parametrize("measured", [measured, measured_in_turns])
+def test_a_result_says_that_a_part_of_it_ran_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, measured: Callable[[str], Result]
+) -> None:
     prepare = launch.Launch.prepare
 
     def prepare_warning(*arguments: Any) -> Step:

@@ -9,22 +9,18 @@ import pytest
 
 from torchmark.devices import open_device
 from torchmark.devices.fake import Fake, Script
-from torchmark.measure import power
-from torchmark.measure.power import complete_power
-from torchmark.meters.contract import QUANTITIES, Vitals, VitalsMeter, estimated
+from torchmark.measure import timing
+from torchmark.measure.timing import complete_power
+from torchmark.meters.meter import estimated
 from torchmark.records import Metered
 
 
-class Watts(VitalsMeter):
-    """A device that tells nothing but its power, which rises with every question."""
+class Watts:
+    """A device that reports nothing but its power, which rises with every question."""
 
     def __init__(self) -> None:
-        self.provenance = dict.fromkeys(QUANTITIES, "unavailable because") | {"energy": estimated("a test")}
         self._told: Iterator[int] = iter(range(100, 10_000))
         self.asked = 0
-
-    def read(self) -> Vitals:
-        return Vitals()
 
     def watts(self) -> float | None:
         self.asked += 1
@@ -33,21 +29,21 @@ class Watts(VitalsMeter):
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(power, "SAMPLING_S", 0.1)
-    monkeypatch.setattr(power, "SETTLING_S", 0.05)
-    monkeypatch.setattr(power, "PAUSE_S", 0.005)
+    monkeypatch.setattr(timing, "SAMPLING_S", 0.1)
+    monkeypatch.setattr(timing, "SETTLING_S", 0.05)
+    monkeypatch.setattr(timing, "PAUSE_S", 0.005)
 
 
 def tell(monkeypatch: pytest.MonkeyPatch, energy: str) -> None:
-    monkeypatch.setattr(power, "provenance", lambda _device: {"energy": energy})
-    monkeypatch.setattr(power, "open_vitals", lambda _device: Watts())
+    monkeypatch.setattr(timing, "provenance", lambda _device: {"energy": energy})
+    monkeypatch.setattr(timing, "open_vitals", lambda _device: Watts())
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_device_that_tells_watts_alone_is_watched_beside_steps_that_nobody_times(monkeypatch, make_estimate) -> None:
     tell(monkeypatch, estimated("a test"))
     meter, ran = Watts(), list[float]()
-    monkeypatch.setattr(power, "open_vitals", lambda _device: meter)
+    monkeypatch.setattr(timing, "open_vitals", lambda _device: meter)
 
     def step() -> None:
         """It lasts until the meter was asked often: whoever asks may be late."""
@@ -69,7 +65,7 @@ def test_where_nothing_may_be_run_the_power_stays_unknown(monkeypatch, make_esti
     found, sources = complete_power(make_estimate(), open_device("cpu"))
     assert (found.metered.mean_w, sources["energy"]) == (
         None,
-        "unavailable because its power was not looked at beside untimed steps",
+        "unavailable because its power was not sampled during untimed steps",
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchmark.measure import preflight, worker
+from torchmark.measure import machine, worker
 from torchmark.measure.messages import Refused, Surveyed, SurveyJob
 from torchmark.records import parse_case
 
@@ -30,13 +30,13 @@ def test_a_device_that_was_named_and_fails_ends_it() -> None:
 
 def test_shared_memory_matters_only_to_cases_that_load_in_processes(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "dev/shm").mkdir(parents=True)
-    monkeypatch.setattr(preflight, "SHARED_BYTES", 1 << 80)
-    (caution,) = preflight.judge_shared_memory([PLAIN, LOADING], tmp_path)
+    monkeypatch.setattr(machine, "SHARED_BYTES", 1 << 80)
+    (caution,) = machine.judge_shared_memory([PLAIN, LOADING], tmp_path)
     assert caution.kind == "shared-memory"
-    assert preflight.judge_shared_memory([PLAIN], tmp_path) == ()
-    assert preflight.judge_shared_memory([LOADING], tmp_path / "dev") == ()
+    assert machine.judge_shared_memory([PLAIN], tmp_path) == ()
+    assert machine.judge_shared_memory([LOADING], tmp_path / "dev") == ()
 
 
 def test_the_fake_device_needs_no_look_around() -> None:
-    machine, cautions = preflight.look_around(["fake"], [parse_case("null/infer@fake/float32")])
-    assert ([device.name for device in machine.devices], cautions) == (["fake"], ())
+    described, cautions = machine.look_around(["fake"], [parse_case("null/infer@fake/float32")])
+    assert ([device.name for device in described.devices], cautions) == (["fake"], ())

@@ -17,12 +17,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from torchmark.measure.launch import Ended, Launcher
+from torchmark.measure.engine import Settings
 from torchmark.measure.messages import Failed, Measured, MeasureJob, Phase, Rendezvous, Sampled
+from torchmark.measure.process import Process, ProcessFailed
 from torchmark.measure.ranks import root_cause, threads_per_rank
-from torchmark.measure.sampling import Settings
 from torchmark.meters.contention import allowed_cores
-from torchmark.records import parse_case
+from torchmark.records import Result, parse_case
+
+pytestmark = pytest.mark.usefixtures("faulty")
 
 QUICK = Settings(budget_s=0.5, min_time_s=0.1, target=0.5)
 
@@ -66,23 +68,35 @@ class Faulty(Workload):
 '''
 
 
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give the workers of this module a workload that fails: their fork server loads it when it starts."""
+    folder = tmp_path_factory.mktemp("workload")
+    (folder / "more").mkdir()
+    (folder / "more" / "faulty.py").write_text(FAULTY)
+    found = f"import torchmark.workloads\ntorchmark.workloads.__path__.append({str(folder / 'more')!r})\n"
+    (folder / "sitecustomize.py").write_text(found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        yield
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the ranks leave their numbers; in workers that start from now on there is a workload that fails."""
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "faulty.py").write_text(FAULTY)
-    found = f"import torchmark.workloads\ntorchmark.workloads.__path__.append({str(tmp_path / 'more')!r})\n"
-    (tmp_path / "sitecustomize.py").write_text(found)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the ranks leave their process ids."""
     monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # it would keep the environment from before
-    yield tmp_path
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    return tmp_path
 
 
-def run(fault: str, listen: Callable[[object], None] = lambda _: None, **changes: object) -> Ended:
+def run(fault: str, listen: Callable[[object], None] = lambda _: None, **changes: object) -> Result:
     case = parse_case(f"faulty/train:fault={fault}@cpu/float32+workers=2")
-    return Launcher().run(MeasureJob(case, QUICK, **changes), 200.0, listen)  # type: ignore[arg-type]
+    try:
+        with Process(timeout_s=200.0, listen=listen) as process:  # this process does not know the workload
+            return process.ask(MeasureJob(case, QUICK, **changes), Measured).result  # type: ignore[arg-type]
+    except ProcessFailed as failure:
+        return failure.result
 
 
 def living(folder: Path) -> list[int]:
@@ -115,9 +129,7 @@ def test_a_rank_that_ends_badly_ends_the_case_by_its_name_and_leaves_nothing(fol
         ("raise", "crashed", ["rank 1: IndexError during its part of the work", "list index out of range"]),
         ("oom", "oom", ["rank 1: out of memory: RuntimeError", "allocate"]),
     ):
-        ended = run(fault)
-        assert isinstance(ended.answer, Measured), (fault, ended.reason)
-        result = ended.answer.result
+        result = run(fault)
         assert (fault, result.status) == (fault, status)
         assert all(word in result.explanation for word in words), (fault, result.explanation)
         assert living(folder) == []
@@ -125,9 +137,7 @@ def test_a_rank_that_ends_badly_ends_the_case_by_its_name_and_leaves_nothing(fol
 
 def test_ranks_give_one_result_and_say_what_they_do(folder: Path) -> None:
     heard: list[object] = []
-    ended = run("none", heard.append)
-    assert isinstance(ended.answer, Measured), ended.reason
-    result = ended.answer.result
+    result = run("none", heard.append)
     assert (result.status, result.reason) == ("ok", None)
     assert result.estimate is not None
     assert result.processes[0].samples_s
@@ -152,10 +162,9 @@ def test_a_port_behind_which_nobody_answers_is_given_up_in_time(folder: Path) ->
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         meeting = Rendezvous(f"127.0.0.1:{taken.getsockname()[1]}", nodes=2, patience_s=2.0)
-        ended = run("none", rendezvous=meeting)
-    assert isinstance(ended.answer, Measured)
-    assert ended.answer.result.status == "crashed"
-    assert "the nodes did not meet within 2 s" in (ended.answer.result.reason or "")
+        result = run("none", rendezvous=meeting)
+    assert result.status == "crashed"
+    assert "the nodes did not meet within 2 s" in (result.reason or "")
 
 
 @pytest.mark.parametrize("who", ["session", "worker"])

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.analyze.laps import Laps
 from torchmark.errors import DoesNotFitError
 from torchmark.measure.replay import paced
 from torchmark.measure.stopwatch import FEWEST_STEPS, Stopwatch, due, would_take
+from torchmark.records import Laps
 
 
 @given(st.integers(1, 100_000), st.floats(1e-6, 1.0))

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import torchmark
-from torchmark.measure.sampling import Settings
+from torchmark.measure.engine import Settings
 from torchmark.measure.timing import quiet_interpreter, time_on
 
 

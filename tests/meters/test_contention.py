@@ -24,62 +24,50 @@ def test_only_the_allowed_cores_count(tmp_path, monkeypatch):
     lines = "cpu  900 0 0 0 0 0 0 9 0 0\ncpu0 800 0 0 0 0 0 0 7 0 0\ncpu1 10000 20 30 999 999 40 50 200 0 0\nintr 5\n"
     write(tmp_path / "proc/stat", lines)
     ticks = os.sysconf("SC_CLK_TCK")
-    assert contention.Steal(tmp_path).read() == 200 / ticks
+    assert contention.open_steal(tmp_path).read() == 200 / ticks
     own_s = time.process_time() + sum(os.times()[2:4])
-    assert contention.OtherCpu(tmp_path).read() == pytest.approx(max(0, 10140 / ticks - own_s), abs=1)
+    assert contention.open_other_cpu(tmp_path)() == pytest.approx(max(0, 10140 / ticks - own_s), abs=1)
 
 
 @linux
 def test_the_time_of_own_children_is_not_others(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     write(tmp_path / "proc/stat", "cpu  0\ncpu0 1000000 0 0 0 0 0 0 0 0 0\n")
-    alone_s = contention.OtherCpu(tmp_path).read()
+    alone_s = contention.open_other_cpu(tmp_path)()
     write(tmp_path / "proc/self/task/1/children", "55 ")
     write(tmp_path / "proc/55/task/55/children", "56 ")
     write(tmp_path / "proc/55/stat", f"55 (a b) c) S {'0 ' * 10} 700 200 100 0 0\n")
     write(tmp_path / "proc/56/stat", f"56 (x) S {'0 ' * 10} 1000 0 0 0 0\n")
     own_s = 2000 / os.sysconf("SC_CLK_TCK")
-    assert alone_s - contention.OtherCpu(tmp_path).read() == pytest.approx(own_s, abs=1)
+    assert alone_s - contention.open_other_cpu(tmp_path)() == pytest.approx(own_s, abs=1)
 
 
 @linux
 def test_others_cpu_only_grows():
-    meter = contention.OtherCpu()
-    readings = [meter.read() for _ in range(50)]
+    read = contention.open_other_cpu()
+    readings = [read() for _ in range(50)]
     assert readings == sorted(readings)
     assert readings[0] > 0
 
 
 @linux
-def test_the_threads_own_wait_is_read_for_each_thread_by_itself():
-    wait_s, switches = contention.read_wait()
+def test_each_thread_reads_its_own_wait():
+    read = contention.wait_reader()
+    wait_s, switches = read()
     assert wait_s >= 0
     assert switches >= 0
-    elsewhere = []
-    thread = threading.Thread(target=lambda: elsewhere.append(contention.read_wait()))
+    other = []
+    thread = threading.Thread(target=lambda: other.append(contention.wait_reader()()))
     thread.start()
     thread.join()
-    assert elsewhere[0][1] <= switches + 5
-    assert contention.read_wait()[0] >= wait_s
-
-
-@linux
-def test_a_forked_child_reads_its_own_wait_and_not_its_parents():
-    contention.read_wait()
-    parent_reader = contention._readers.read
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, b"own" if contention._readers.read is not parent_reader else b"parent's")
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reading, 20) == b"own"
+    assert other[0][1] <= switches + 5
+    assert read()[0] >= wait_s
 
 
 def test_a_thread_that_ended_still_counts(tmp_path):
     for task, waited in ((1, 2_000_000_000), (2, 3_000_000_000)):
         write(tmp_path / f"proc/self/task/{task}/schedstat", f"5 {waited} 1\n")
-    meter = contention.RunQueueWait(tmp_path)
+    meter = contention.open_wait(tmp_path)
     assert meter.read() == 5.0
     (tmp_path / "proc/self/task/2/schedstat").unlink()
     assert meter.read() == 5.0
@@ -125,7 +113,7 @@ def test_what_cannot_be_read_is_none_with_a_reason(tmp_path):
 
 
 def test_off_linux_others_cpu_comes_from_psutil(tmp_path):
-    assert contention.OtherCpu(tmp_path).read() > 0
+    assert contention.open_other_cpu(tmp_path)() > 0
 
 
 @linux

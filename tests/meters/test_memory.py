@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from torchmark.meters.memory import HostMemoryMeter
+from torchmark.meters.process import HostMemoryMeter
 
 
 def test_a_short_peak_is_remembered():

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from torchmark import meters
 from torchmark.devices.streams import stream
 from torchmark.measure.engine import Settings, measure_steps
-from torchmark.meters.vitals import open_vitals
+from torchmark.meters import open_vitals
 
 pynvml = pytest.importorskip("pynvml")
 UUID = "ffc79498-8ff3-c2dc-3b0d-fafd804516ae"
@@ -86,7 +86,7 @@ def test_a_gpu_without_a_counter_is_estimated_from_its_power(library: Library) -
     library.told["nvmlDeviceGetTotalEnergyConsumption"] = None
     meter = open_vitals("cuda:0")
     assert (meter.read().energy_j, meter.watts()) == (None, 250.0)
-    assert meter.provenance["energy"].startswith("estimated from the power that NVML told")
+    assert meter.provenance["energy"].startswith("estimated from power that NVML reported")
     library.told["nvmlDeviceGetPowerUsage"] = None
     assert open_vitals("cuda:0").provenance["energy"].startswith("unavailable because")
 

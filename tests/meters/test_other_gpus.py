@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchmark.meters.vitals import open_vitals
+from torchmark.meters import open_vitals
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def test_an_intel_gpu_tells_clock_and_heat_and_its_power_when_asked(intel: dict[
     meter = open_vitals("xpu:1")
     seen = meter.read()
     assert (seen.energy_j, seen.clock_hz, seen.temperature_c, meter.watts()) == (None, 1.55e9, 48.0, 120.5)
-    assert meter.provenance["energy"] == "estimated from the power that Level Zero told beside untimed steps"
-    assert meter.provenance["throttling"] == "unavailable because torch does not tell"
+    assert meter.provenance["energy"] == "estimated from power that Level Zero reported during untimed steps"
+    assert meter.provenance["throttling"] == "unavailable because torch does not report it"
     assert intel
 
 
@@ -87,7 +87,7 @@ def test_an_amd_gpu_counts_its_energy(zeus: ModuleType) -> None:
     meter = open_vitals("cuda:2")
     assert (meter.read().energy_j, meter.read().temperature_c) == (5.5, 71)
     assert meter.provenance["energy"] == "measured by AMD SMI, through zeus"
-    assert meter.provenance["clock"] == "unavailable because zeus does not tell"
+    assert meter.provenance["clock"] == "unavailable because zeus does not report it"
 
 
 @pytest.mark.usefixtures("rocm")

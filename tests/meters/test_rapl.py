@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmark import meters
-from torchmark.meters.rapl import Zone, open_rapl
+from torchmark.meters.cpu import EnergyCounter, open_rapl
 
 REFUSED = "unavailable because only root may read the energy counter of the processor"
 FULL = 262_143_328_850  # as a server's package tells it
@@ -53,7 +53,7 @@ def test_a_counter_that_begins_anew_goes_on_counting(growths: list[int]) -> None
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        counter = Zone(zone(Path(folder) / "zone", "package-0", 5_000_000))
+        counter = EnergyCounter(zone(Path(folder) / "zone", "package-0", 5_000_000))
         assert counter.read() == 0.0
         total = 5_000_000
         for growth in growths:

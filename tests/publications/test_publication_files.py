@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 
-from torchmark.analyze import published
+from torchmark.analyze import grades
 from torchmark.errors import UnknownName
 from torchmark.measure.cases import check_case, full_params
 from torchmark.publications import find_publication, names
@@ -151,7 +151,7 @@ def test_a_measured_figure_names_work_that_can_be_done_here(publication: Publica
 def test_whole_programs_have_the_steps_of_their_epochs(figure: Figure) -> None:
     case = parse_case(figure.case or "")
     params = full_params(case)
-    recipe = find_workload(case.workload).recipe(params)
+    recipe = find_workload(case.workload).recipe
     assert figure.steps == recipe.epochs * math.ceil(params.images / (params.batch * case.workers))
 
 
@@ -169,7 +169,7 @@ def test_every_note_is_used_and_there_and_helps(publication: Publication) -> Non
     used |= {kind for table in publication.tables for kind in table.notes}
     used |= {kind for figure in publication.figures for kind in figure.notes}
     assert used == set(publication.notes)
-    assert all(note.cause and note.cure for note in publication.notes.values())
+    assert all(note.cause and note.fix for note in publication.notes.values())
     assert len({machine.name for machine in publication.machines}) == len(publication.machines)
     assert {figure.machine for figure in publication.figures} == {machine.name for machine in publication.machines}
 
@@ -230,7 +230,7 @@ def test_a_name_that_is_almost_right_is_helped() -> None:
 
 def test_every_kind_of_note_is_known_to_be_a_flaw_or_not() -> None:
     kinds = {kind for publication in PUBLICATIONS for kind in publication.notes}
-    assert kinds == set(published._ADDED) | set(published._ADDED_ONCE)
+    assert kinds == set(grades._ADDED) | set(grades._ADDED_ONCE)
 
 
 def test_hardware_that_is_not_named_or_not_sound_is_joined_with_nothing() -> None:

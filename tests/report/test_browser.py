@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from itertools import cycle, islice, pairwise, product
+from itertools import cycle, islice, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from playwright.sync_api import sync_playwright
 
 import specimen
 from torchmark import cli
-from torchmark.analyze.entries import Entry
-from torchmark.analyze.leaderboard import order_boards, rank_boards
-from torchmark.records import Caution, Metered, Peak, Result, Run, Work
-from torchmark.report.html import render_report
-from torchmark.report.leaderboard import Source, render_leaderboard
+from torchmark.analyze.leaderboard import Entry, order_boards, rank_boards
+from torchmark.records import Metered, Peak, Remark, Result, Run, Work
+from torchmark.report import render
+from torchmark.report.leaderboard import Source, leaderboard_document
+from torchmark.report.page import page_document
 
 HOSTILE = (
     '"><script>alert(1)</script>',
@@ -55,7 +55,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory, wide_run: Run, slower_run: Run) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(render_report([wide_run, slower_run], "0.1.0"), encoding="utf-8")
+    path.write_text(render(page_document([wide_run, slower_run], "0.1.0"), "html"), encoding="utf-8")
     return path
 
 
@@ -165,7 +165,7 @@ def crowded_pages(tmp_path_factory: pytest.TempPathFactory, wide_run: Run) -> li
         labels = [f"Intel Xeon Platinum 8370C workstation {place}" for place in range(count)]
         runs = [replace(run, header=replace(run.header, id=label[-1] * 8, label=label)) for label in labels]
         pages.append(folder / f"{count}.html")
-        pages[-1].write_text(render_report(runs, "0.1.0"), encoding="utf-8")
+        pages[-1].write_text(render(page_document(runs, "0.1.0"), "html"), encoding="utf-8")
     return pages
 
 
@@ -175,21 +175,24 @@ def crowded(result: Result, place: int) -> Result:
     flops = 3e9 * result.estimate.center_s * (1 + place % 7) ** 2
     work = Work(128, "sequence", flops, flops / 4 ** (place % 6))
     peak = Peak(0.5, "bandwidth" if place % 2 else "compute", {}, 300e9, 60e9 if place % 3 else 25e9)
-    estimate = replace(result.estimate, metered=Metered(mean_w=133.0), flags=("oversubscribed",))
-    return replace(result, work=work, peak=peak, estimate=estimate)
+    estimate = replace(result.estimate, metered=Metered(mean_w=133.0), flags=("oversubscribed",), samples_s=())
+    processes = tuple(replace(each, samples_s=()) for each in result.processes)  # a chart of each would be drawn
+    return replace(result, work=work, peak=peak, estimate=estimate, processes=processes)
 
 
 def test_the_last_column_of_the_results_is_visible_with_many_runs(
     visit: Callable[..., Opened], crowded_pages: list[Path]
 ) -> None:
-    for path, width in product(crowded_pages, (1200, 1280)):
-        page = visit(path, width=width).page
-        assert page.locator("#results thead th:visible").count() == 11
-        edges = page.locator("#results tr > :last-child").evaluate_all(
-            "cells => cells.map(cell => cell.getBoundingClientRect().right)"
-        )
-        frame = page.locator("#results .scroller").evaluate("frame => frame.getBoundingClientRect().right")
-        assert max(edges) <= frame <= width
+    for path in crowded_pages:
+        page = visit(path).page
+        for width in (1200, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.locator("#results thead th:visible").count() == 11
+            edges = page.locator("#results tr > :last-child").evaluate_all(
+                "cells => cells.map(cell => cell.getBoundingClientRect().right)"
+            )
+            frame = page.locator("#results .scroller").evaluate("frame => frame.getBoundingClientRect().right")
+            assert max(edges) <= frame <= width
 
 
 def test_the_last_column_of_the_results_can_be_reached_on_a_phone(
@@ -270,12 +273,12 @@ def test_hostile_strings_run_nothing_and_break_nothing(
             yield from HOSTILE
 
     words = forever()
-    cautions = (Caution("a", "b", "c"),) * len(HOSTILE)
+    cautions = (Remark("a", "b", "c"),) * len(HOSTILE)
     results = tuple(replace(each, cautions=cautions, reason="why") for each in wide_run.results)
     run = replace(wide_run, results=results, problems=("a",) * len(HOSTILE))
     runs = [msgspec.convert(poisoned(msgspec.to_builtins(run), words), Run) for _ in range(2)]
     path = tmp_path / "hostile.html"
-    path.write_text(render_report([*runs, wide_run], "0.1.0"), encoding="utf-8")
+    path.write_text(render(page_document([*runs, wide_run], "0.1.0"), "html"), encoding="utf-8")
     for width in (1280, 375):
         opened = visit(path, width=width)
         opened.page.get_by_role("button", name="rate").click()
@@ -296,7 +299,7 @@ def board_page(path: Path, runs: Iterable[Run]) -> Path:
     ]
     boards = order_boards(rank_boards(sorted(entries, key=attrgetter("group")), 10))
     source = Source(2, len(entries), (entries[0].cpu,))
-    path.write_text(render_leaderboard(boards, source, "html", "0.1.0"), encoding="utf-8")
+    path.write_text(render(leaderboard_document(boards, source, "0.1.0"), "html"), encoding="utf-8")
     return path
 
 
@@ -386,19 +389,21 @@ def test_a_hostile_file_runs_nothing_through_the_command_itself(
         str(hostile_file(tmp_path / "runs" / f"{start}.jsonl", rich_file, islice(cycle(HOSTILE), start, None)))
         for start in range(len(HOSTILE))
     ]
-    monkeypatch.setattr("torchmark.cli.leaderboard._why_unsound", lambda _: "")  # which refuses all of them
+    monkeypatch.setattr("torchmark.cli.report._why_unsound", lambda _: "")  # which refuses all of them
     page, board = tmp_path / "page.html", tmp_path / "board.html"
     assert cli.main(["report", *files, "-o", str(page)]) == 0
     assert cli.main(["report", "--leaderboard", str(tmp_path / "runs"), "-o", str(board)]) == 0
-    for path, width in product((page, board), (1280, 375)):
-        opened = visit(path, width=width)
+    for path in (page, board):
+        opened = visit(path)
         opened.page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
         opened.page.get_by_label("Filter").last.fill("alert")
-        assert opened.page.locator("tbody tr:visible").count() > 0
+        for width in (1280, 375):
+            opened.page.set_viewport_size({"width": width, "height": 900})
+            assert opened.page.locator("tbody tr:visible").count() > 0
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
         assert (opened.said, opened.requests) == ([], [path.as_uri()])
         assert [opened.page.locator(tag).count() for tag in ("script", "style")] == [1, 1]
         assert opened.page.locator("img, iframe, object, embed, base, form, a[href^=javascript]").count() == 0
-        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 COVERED = """() => {

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from torchmark.analyze.comparison import compare_all, compare_within
 from torchmark.errors import UnknownName
-from torchmark.records import Caution, Result, Run, parse_case
-from torchmark.report import FORMATS
-from torchmark.report.comparison import CSV_COLUMNS, render_comparisons
-from torchmark.report.ratios import letter, place
+from torchmark.records import Remark, Result, Run, parse_case
+from torchmark.report import FORMATS, render
+from torchmark.report.comparison import comparison_document, letter, place
 
 EVIL = "\x1b[31m\u202eevil\u2066\x00\x9b\u200b\n<script>|`*"
 
@@ -49,7 +48,7 @@ def runs(make_run) -> list[Run]:
     del after["lstm/infer@cpu/float32"]
     first, second = make_run("before", before), make_run("after", after)
     *others, ppo, resnet = second.results
-    ppo = replace(ppo, cautions=(Caution("not-comparable", "it is other code", ""),))
+    ppo = replace(ppo, cautions=(Remark("not-comparable", "it is other code", ""),))
     others[0] = replace(others[0], settings={**others[0].settings, "threads": 4})
     second = replace(second, results=(*others, ppo, Result(resnet.case, "oom", reason="too large")))
     machine = replace(first.header.machine, torch="2.14.0+cpu")
@@ -58,7 +57,7 @@ def runs(make_run) -> list[Run]:
 
 def rendered(runs: list[Run], format_name: str = "table", width: int = 80, color: bool = False) -> str:
     comparisons = compare_all(runs, None, [place(index) for index in range(len(runs))])
-    return render_comparisons(comparisons, runs, format_name, width, color)
+    return render(comparison_document(comparisons, runs), format_name, width, color)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -84,7 +83,7 @@ def test_two_runs_fit_and_say_what_matters(runs: list[Run], width: int) -> None:
 def test_a_published_figure_has_a_rough_ratio_with_its_flaws_as_footnotes(make_run, make_result, make_estimate) -> None:
     mine = make_run("mine", {"mlp/infer@cpu/float32": 2e-3})
     figure = make_estimate(1e-3, 0.0, verdict="as-published", estimand="mean", mean_s=1e-3)
-    cautions = (Caution("no-sync", "nobody waited", "wait"), Caution("other-shape", "the text is wrong", "read"))
+    cautions = (Remark("no-sync", "nobody waited", "wait"), Remark("other-shape", "the text is wrong", "read"))
     published = make_result(
         "mlp/infer@mps/float32+as-published", estimate=figure, settings={"printed": "10"}, cautions=cautions
     )
@@ -99,7 +98,7 @@ def test_a_published_figure_has_a_rough_ratio_with_its_flaws_as_footnotes(make_r
     assert "would not be visible" not in text
     markdown = rendered([mine, theirs], "md")
     assert r"2.0× \[a\]" in markdown
-    assert r"- \[a\] nobody waited" in markdown
+    assert r"- \[a\]: nobody waited" in markdown
     (pair,) = json.loads(rendered([mine, theirs], "json"))["comparisons"][0]["pairs"]
     assert [flaw["cause"] for flaw in pair["flaws"]] == ["nobody waited"]
     assert pair["assumed"] >= 0.15
@@ -137,13 +136,13 @@ def test_inside_a_run_the_columns_are_the_two_values(make_run) -> None:
     run = make_run(
         "mine", {"mlp/infer@cpu/float32": 2e-3, "mlp/infer@mps/float32": 1e-3, "lstm/infer@cpu/float32": 1.0}
     )
-    text = render_comparisons(compare_within([run], "device"), [run])
+    text = render(comparison_document(compare_within([run], "device"), [run]))
     head, row = (line for line in text.splitlines() if line.startswith(("case", "mlp/infer")))
     assert head.split()[:3] == ["case", "cpu", "mps"]
     assert "2.00×" in row
     assert "measured with one device only" in text
     more = make_run("mine", {f"mlp/infer@{device}/float32": 1e-3 for device in ("cpu", "mps", "cuda:0")})
-    text = render_comparisons(compare_within([more], "device"), [more])
+    text = render(comparison_document(compare_within([more], "device"), [more]))
     assert "cpu → mps" in text
     assert "cpu → cuda:0" in text
 
@@ -159,7 +158,6 @@ def test_every_format_has_every_case(runs: list[Run]) -> None:
     cells = list(csv.DictReader(io.StringIO(rendered(runs, "csv"))))
     assert {row["case"] for row in cells} == texts
     (first,) = [row for row in cells if row["case"] == "mlp/infer@cpu/float32"]
-    assert tuple(first) == CSV_COLUMNS
     assert float(first["speed"]) == pytest.approx(1 / float(first["ratio"]))
     assert float(first["speed_low"]) < float(first["speed"]) < float(first["speed_high"])
     assert first["differences"] == "threads 2 → 4; torch 2.13.0+cpu → 2.14.0+cpu"
@@ -173,7 +171,7 @@ def test_every_format_has_every_case(runs: list[Run]) -> None:
 
 def test_nothing_in_a_file_is_obeyed(runs: list[Run], make_result) -> None:
     first, second = runs
-    evil = make_result(reason=EVIL, settings={EVIL: EVIL}, cautions=(Caution("not-comparable", EVIL, EVIL),))
+    evil = make_result(reason=EVIL, settings={EVIL: EVIL}, cautions=(Remark("not-comparable", EVIL, EVIL),))
     evil = replace(evil, case=parse_case("lstm/infer@cpu/float32"))
     machine = replace(first.header.machine, cpu=EVIL, torch=EVIL)
     poisoned = replace(

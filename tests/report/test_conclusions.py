@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from torchmark.analyze.fitting import Fitted, MemoryModel, Probe
-from torchmark.analyze.live import LiveComparison, LiveSide
+from torchmark.analyze.interleaved import LiveComparison, LiveSide
 from torchmark.analyze.tuning import Tuned
 from torchmark.records import Limiting, Result, Run, parse_case
 from torchmark.report import render
-from torchmark.report.conclusions import conclusion
-from torchmark.report.fitting import render_fitted
-from torchmark.report.html import render_report
+from torchmark.report.fitting import fitting_document
 from torchmark.report.live import answer, basis
-from torchmark.report.tuning import render_tuned
+from torchmark.report.page import page_document
+from torchmark.report.run import conclusion
+from torchmark.report.tuning import tuning_document
 
 DEFAULT, WINNER = (parse_case(f"mlp/infer@cpu/{dtype}") for dtype in ("float32", "bfloat16"))
 SIZES = (1, 2, 4, 8)
@@ -61,7 +61,7 @@ def test_show_and_the_page_repeat_the_conclusion(stored: dict[str, Run], study: 
     said = conclusion(run)
     assert said
     table, markdown = (words(render(run, form, 200).replace("\\", "")) for form in ("table", "md"))
-    page = words(unescape(re.sub(r"<[^>]*>", "", render_report([run], "1.0"))))
+    page = words(unescape(re.sub(r"<[^>]*>", "", render(page_document([run], "1.0"), "html"))))
     for line in said:
         assert line in table
         assert line in markdown
@@ -71,8 +71,8 @@ def test_show_and_the_page_repeat_the_conclusion(stored: dict[str, Run], study: 
 def test_show_prints_what_tune_and_fit_printed(stored: dict[str, Run], fitted: Fitted) -> None:
     run = stored["tune"]
     tuned = Tuned(DEFAULT, WINNER, DEFAULT, run.results, "done", 2.0, 1.9, 2.1, pairs=5, relative=run.tuning.relative)
-    assert render(run) == render_tuned(run, tuned)
-    assert render(stored["fit"]) == render_fitted(stored["fit"], DEFAULT, fitted)
+    assert render(run) == render(tuning_document(run, tuned))
+    assert render(stored["fit"]) == render(fitting_document(stored["fit"], DEFAULT, fitted))
     assert "2 GiB" in render(stored["fit"])
 
 
@@ -86,7 +86,7 @@ def test_an_ab_run_says_which_side_it_is(stored: dict[str, Run]) -> None:
 
 
 def test_a_curve_of_sizes_has_no_caption_about_workers(stored: dict[str, Run]) -> None:
-    page = render_report([stored["fit"]], "1.0")
+    page = render(page_document([stored["fit"]], "1.0"), "html")
     assert "Speed at each value that was measured." in page
     assert "workers" not in page.partition('id="growth"')[2].partition("</section>")[0]
 
@@ -107,6 +107,8 @@ def test_a_most_efficient_size_is_named_only_where_nothing_is_in_doubt(
     """Noise at a size that is far from the best changes nothing; one that was slowed might have been the best."""
     probes = tuple(replace(each, doubt=doubt) if each.size == 4 else each for each in fitted.probes)
     efficient = None if doubt == "contended" else 8
-    text = render_fitted(stored["fit"], DEFAULT, replace(fitted, probes=probes, efficient=efficient), width=200)
+    text = render(
+        fitting_document(stored["fit"], DEFAULT, replace(fitted, probes=probes, efficient=efficient)), width=200
+    )
     assert words in text
     assert ("close other programs and run: torchmark" in text) == (doubt == "contended")

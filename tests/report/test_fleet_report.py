@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from torchmark.records import Estimate, Result, Run, RunHeader, Work
-from torchmark.report.fleet import Gathered, Member, gather, render_gathered, render_status
+from torchmark.report import render
+from torchmark.report.fleet import Gathered, Member, gather, gathered_document, status_document
 
 CASES = ("mlp/infer@cpu/float32", "bert-classify/train:batch=16,sequence=128@cpu/float32+compile")
 
@@ -37,7 +38,7 @@ def found(members: list[Member]) -> Gathered:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_one_table_says_it_all_and_fits(found: Gathered, width: int) -> None:
-    text = render_gathered(found, "table", width)
+    text = render(gathered_document(found), "table", width)
     assert max(map(len, text.splitlines())) <= width
     assert "13 nodes of 2 kinds: 12 done, 1 unavailable" in text
     assert "A7 is 10% slower than its 11 peers" in text
@@ -48,21 +49,21 @@ def test_one_table_says_it_all_and_fits(found: Gathered, width: int) -> None:
 
 
 def test_markdown_and_json_tell_the_same(found: Gathered) -> None:
-    assert "A7 is 10% slower than its 11 peers" in render_gathered(found, "md")
-    told = json.loads(render_gathered(found, "json"))
+    assert "A7 is 10% slower than its 11 peers" in render(gathered_document(found), "md")
+    told = json.loads(render(gathered_document(found), "json"))
     assert [node["state"] for node in told["nodes"]] == ["done"] * 12 + ["unavailable"]
     assert told["outliers"][0]["label"] == "A7"
     assert len(told["runs"]) == 12
-    assert render_gathered(found, "csv").count("\n") == 1 + 12 * 2
-    assert render_gathered(found, "jsonl").count("\n") == 12 * 2
+    assert render(gathered_document(found), "csv").count("\n") == 1 + 12 * 2
+    assert render(gathered_document(found), "jsonl").count("\n") == 12 * 2
 
 
 def test_the_state_of_every_job_fits_into_a_terminal(members: list[Member]) -> None:
-    text = render_status(members, "table", 80)
+    text = render(status_document(members), "table", 80)
     assert max(map(len, text.splitlines())) <= 80
     assert "rack7-node3" in text  # given only where names are asked for
     assert "2/2" in text
-    assert json.loads(render_status(members, "json"))["nodes"][-1]["names"] == ["rack7-node3"]
+    assert json.loads(render(status_document(members), "json"))["nodes"][-1]["names"] == ["rack7-node3"]
 
 
 def test_teams_of_nodes_give_a_scaling_table(
@@ -86,7 +87,7 @@ def test_teams_of_nodes_give_a_scaling_table(
     assert [(row.nodes, row.workers) for row in scaling.rows] == [(1, 1), (1, 2), (2, 2), (2, 4)]
     assert [row.efficiency for row in scaling.rows] == [1.0, 1.0, 0.5, 0.5]
     for form in ("table", "md"):
-        text = render_gathered(found, form)
+        text = render(gathered_document(found), form)
         assert "Every rank has 1 thread, in all rows" in text
         assert "nodes" in text
         assert "50%" in text

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from torchmark.analyze.headline import Headline, build_headline
 from torchmark.publications import all_runs
 from torchmark.records import JobEstimate, Result, Run, RunHeader, StageEstimate, Work
-from torchmark.report import render, render_all
+from torchmark.report import render
 from torchmark.report.card import render_card
-from torchmark.report.html import render_report
+from torchmark.report.page import page_document
+from torchmark.report.run import runs_document
 
 LEADS = {
     "resnet50/infer": (2.1, Work(32, "image")),
@@ -48,7 +49,7 @@ def headline(quick_run: Run) -> Headline:
 def test_the_terminal_shows_it_above_the_table(quick_run: Run, headline: Headline) -> None:
     text = render(quick_run, "table", 80, headline=headline)
     assert text.startswith("Intel Xeon Platinum 8370C, 2 cores, 16 GiB · torch 2.13.0+cpu · CPU float32\n")
-    places = [text.index(part) for part in ("next slower", "In short: ", "Confidence: ", "[a] ", "Details: ", "case ")]
+    places = [text.index(part) for part in ("next slower", "[a] ", "In short: ", "Confidence: ", "Details: ", "case ")]
     assert places == sorted(places)
     for row in (
         r"vision +15\.2 image/s +±0\.4% +Xeon Gold 1\.8× +M1 CPU 0\.51× \[a\]",
@@ -61,6 +62,13 @@ def test_the_terminal_shows_it_above_the_table(quick_run: Run, headline: Headlin
         assert re.search(rf"(?m)^ *{row}$", text), row
     assert text.count("torch 2.13.0") == 1
     assert "65.0 s projected (60.0 s to 70.0 s): 8442 × step" in text
+
+
+def test_what_is_pasted_names_no_folder_of_this_machine(quick_run: Run) -> None:
+    headline = build_headline(quick_run, all_runs(), "/home/me/run.jsonl")
+    assert headline
+    assert "torchmark show /home/me/run.jsonl" in render(quick_run, headline=headline)
+    assert "/home/me" not in render(quick_run, "md", headline=headline)
 
 
 @pytest.mark.parametrize("width", [40, 60, 72, 80, 100, 140])
@@ -100,21 +108,26 @@ def test_json_and_markdown_have_it_too(quick_run: Run, headline: Headline) -> No
     whole = json.loads(render(quick_run, "json", headline=headline))
     vision = whole["headline"]["blocks"][0]["areas"][0]
     assert (vision["name"], vision["faster"]["run"]) == ("vision", "m1-chips/Xeon Gold")
-    assert json.loads(render_all([quick_run], "json", None, [headline]))["runs"][0]["headline"] == whole["headline"]
+    assert (
+        json.loads(render(runs_document([quick_run], None, [headline]), "json"))["runs"][0]["headline"]
+        == whole["headline"]
+    )
     assert "headline" not in json.loads(render(quick_run, "json"))
-    text = render_all([quick_run], "md", None, [headline])
+    text = render(runs_document([quick_run], None, [headline]), "md")
     assert "| vision | 15.2 image/s | ±0.4% | good | Xeon Gold 1.8× | M1 CPU 0.51× \\[a\\] |" in text
-    assert "**In short:** " in text
+    assert "\nIn short: " in text
 
 
 def test_the_page_opens_with_it(quick_run: Run, headline: Headline) -> None:
-    page = render_report([quick_run], "0.1.0", headlines=[headline])
+    page = render(page_document([quick_run], "0.1.0", headlines=[headline]), "html")
     titles = re.findall(r"<h2[^>]*>([^<]*)</h2>", page)
     assert titles[0] == "Headline"
     assert "M1 CPU 0.51× [a]" in page
     assert '<span class="chip good">good</span>' in page
     other = replace(quick_run, header=replace(quick_run.header, id="other"))
-    assert 'id="headline"' not in render_report([quick_run, other], "0.1.0", headlines=[headline, headline])
+    assert 'id="headline"' not in render(
+        page_document([quick_run, other], "0.1.0", headlines=[headline, headline]), "html"
+    )
 
 
 def test_strings_of_a_file_are_made_safe(quick_run: Run) -> None:
@@ -125,7 +138,7 @@ def test_strings_of_a_file_are_made_safe(quick_run: Run) -> None:
     found = build_headline(run, all_runs(), evil)
     assert found
     texts = [render(run, name, headline=found) for name in ("table", "md", "json")]
-    texts += [render_report([run], "0.1.0", headlines=[found]), render_card(run, "0.1.0", None, found)]
+    texts += [render(page_document([run], "0.1.0", headlines=[found]), "html"), render_card(run, "0.1.0", None, found)]
     assert not [text for text in texts if "\x1b" in text or "\u202e" in text or "\\u202e" in text]
     assert "<script>alert" not in texts[3]
 

@@ -9,18 +9,19 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
+import altair
 import pytest
 from msgspec.structs import replace
 
-from torchmark.records import Caution, Result, Run, Work
-from torchmark.report import context
+from torchmark.records import Remark, Result, Run, Work
+from torchmark.report import render
 from torchmark.report.card import draw_png, headline_results, render_card
-from torchmark.report.charts import bars, curves, ratios, strips, workers
-from torchmark.report.charts.scales import factor_ticks
-from torchmark.report.charts.series import find_series, run_names
-from torchmark.report.draw import Chart
-from torchmark.report.html import MOST_CARDS, render_report
-from torchmark.report.page import Section, fill, is_own_page, render_page
+from torchmark.report.charts import bars, curves, strips
+from torchmark.report.charts.drawing import Chart, factor_ticks, find_series
+from torchmark.report.document import Cell, Column, Document, Lines, Remarks, Section, Table, Title
+from torchmark.report.html import is_own_page
+from torchmark.report.names import run_names
+from torchmark.report.page import MOST_CARDS, caveats, page_document
 
 LARGEST = 1_500_000
 
@@ -52,7 +53,7 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(wide_run: Run, slower_run: Run) -> str:
-    return render_report([wide_run, slower_run], "0.1.0")
+    return render(page_document([wide_run, slower_run], "0.1.0"), "html")
 
 
 def titles(page: str) -> list[str]:
@@ -86,7 +87,7 @@ def test_the_policy_allows_this_style_and_this_script_and_nothing_else(page: str
     ],
 )
 def test_only_a_command_that_is_safe_to_paste_is_offered(wide_run: Run, command: str, is_shown: bool) -> None:
-    page = render_report([replace(wide_run, header=replace(wide_run.header, command=command))], "0.1.0")
+    page = render(page_document([replace(wide_run, header=replace(wide_run.header, command=command))], "0.1.0"), "html")
     assert ("Command to reproduce" in page) is is_shown
     assert (command in page) is is_shown
 
@@ -114,14 +115,16 @@ def test_every_link_and_label_leads_to_an_element_of_its_own(page: str) -> None:
 def test_sections_are_there_for_what_there_is_to_say(page: str, full_run: Run, slower_run: Run) -> None:
     everything = ["Speed", "Compared with workstation", "Diminishing returns", "Results", "Step times", "Caveats"]
     assert [title for title in titles(page) if title in everything] == everything
-    plain = titles(render_report([full_run], "0.1.0"))
+    plain = titles(render(page_document([full_run], "0.1.0"), "html"))
     assert {"Speed", "Results", "Caveats", "Machine"} <= set(plain)
     assert not {"Compared with workstation", "Diminishing returns", "Step times"} & set(plain)
-    assert "Compared with after-upgrade" in titles(render_report([full_run, slower_run], "0.1.0", baseline=1))
+    assert "Compared with after-upgrade" in titles(
+        render(page_document([full_run, slower_run], "0.1.0", baseline=1), "html")
+    )
 
 
 def test_a_run_without_results_is_a_page_too(full_run: Run) -> None:
-    page = render_report([replace(full_run, results=())], "0.1.0")
+    page = render(page_document([replace(full_run, results=())], "0.1.0"), "html")
     assert titles(page) == ["Results", "Machine"]
     assert "No case was finished." in page
     assert "<table" not in page
@@ -129,18 +132,18 @@ def test_a_run_without_results_is_a_page_too(full_run: Run) -> None:
 
 def test_a_run_of_failures_says_so_and_gives_the_reasons(full_run: Run, make_result: Callable[..., Result]) -> None:
     failed = make_result(status="crashed", estimate=None, reason="killed by signal 9")
-    page = render_report([replace(full_run, results=(failed,))], "0.1.0")
+    page = render(page_document([replace(full_run, results=(failed,))], "0.1.0"), "html")
     assert titles(page) == ["Results", "Caveats", "Machine"]
     assert "No case gave a figure." in page
     assert "killed by signal 9" in page
-    assert "No case gave a figure." not in render_report([full_run], "0.1.0")
+    assert "No case gave a figure." not in render(page_document([full_run], "0.1.0"), "html")
 
 
 def test_equal_cautions_of_several_machines_are_one_note() -> None:
     from torchmark.store import load_runs
 
     runs = load_runs("m1-chips")
-    page = render_report(runs, "0.1.0")
+    page = render(page_document(runs, "0.1.0"), "html")
     caveats = page[page.index('<section id="caveats"') :]
     assert caveats.count("no step was run beforehand") == 1
     assert "6 machines" in caveats
@@ -151,7 +154,7 @@ def test_equal_cautions_of_several_machines_are_one_note() -> None:
 def test_cautions_that_differ_in_their_figures_are_one_note_with_every_figure(
     full_run: Run, make_result: Callable[..., Result]
 ) -> None:
-    cautions = [Caution("paging", f"the interval is ±{percent}%", "Give it more time") for percent in (3, 5)]
+    cautions = [Remark("paging", f"the interval is ±{percent}%", "Give it more time") for percent in (3, 5)]
     runs = [
         replace(
             full_run,
@@ -160,26 +163,27 @@ def test_cautions_that_differ_in_their_figures_are_one_note_with_every_figure(
         )
         for name, caution in zip(("one", "two"), cautions, strict=True)
     ]
-    (note,) = context.notes(runs, ["one", "two"])
-    assert (note.title, note.where, note.cure) == ("paging", "one, two", "Give it more time")
+    found = caveats(runs, ["one", "two"])
+    (note,) = found.remarks
+    assert (note.kind, found.where, note.fix) == ("paging", ["one, two"], "Give it more time")
     assert note.cause == "For example: the interval is ±3%"
     assert note.cases == ("one: mlp/infer: the interval is ±3%", "two: mlp/infer: the interval is ±5%")
 
 
 def test_two_dozen_series_are_drawn_in_two_dozen_ways(full_run: Run) -> None:
     runs = [replace(full_run, header=replace(full_run.header, id=f"{index:08x}", label=None)) for index in range(24)]
-    page = render_report(runs, "0.1.0")
+    page = render(page_document(runs, "0.1.0"), "html")
     fills = {each.color for each in find_series(runs)}
     assert len(fills) == 24
     for fill_ in fills:
         name = re.findall(r"series-[\d-]+", fill_)[0]
         assert (f"--{name}: " in page) or (f'<pattern id="{name}"' in page)
         assert f'fill="{fill_}"' in page
-    assert "<pattern" not in render_report(runs[:8], "0.1.0")
+    assert "<pattern" not in render(page_document(runs[:8], "0.1.0"), "html")
 
 
 def test_what_fails_is_shown_with_its_reason(full_run: Run) -> None:
-    page = render_report([full_run], "0.1.0")
+    page = render(page_document([full_run], "0.1.0"), "html")
     assert page.count("tried to allocate 37.3 GB with 14.1 GB free") >= 2
     assert "other processes used 38% of the CPU" in page
     assert "stop them and run again" in page
@@ -195,7 +199,7 @@ def test_thousands_of_results_are_still_a_page_to_send_around(
         replace(sampled, case=replace(base.case, workload=f"w{index % 100}", params={"batch": 1 + index // 100}))
         for index in range(2_000)
     )
-    page = render_report([replace(full_run, results=results)], "0.1.0")
+    page = render(page_document([replace(full_run, results=results)], "0.1.0"), "html")
     assert len(page.encode()) <= LARGEST
     assert page.count('<svg class="chart"') <= 4 * MOST_CARDS
     assert "Showing the first 1000 of 2000" in page
@@ -204,7 +208,7 @@ def test_thousands_of_results_are_still_a_page_to_send_around(
 
 def test_many_runs_are_still_a_page_to_send_around(full_run: Run) -> None:
     runs = [replace(full_run, header=replace(full_run.header, id=f"{index:08x}", label=None)) for index in range(150)]
-    page = render_report(runs, "0.1.0")
+    page = render(page_document(runs, "0.1.0"), "html")
     assert len(page.encode()) <= LARGEST
     assert "102 more not shown" in page
 
@@ -220,7 +224,7 @@ def test_absurd_numbers_make_a_page_without_absurd_figures(wide_run: Run) -> Non
         figures = {"center_s": center_s, "low_s": low_s, "high_s": high_s, "samples_s": samples, "warmup_cut": 2**62}
         results.append(replace(result, estimate=result.estimate and replace(result.estimate, **figures)))
     odd = replace(wide_run, results=tuple(results), process_spread=1e100)
-    page = render_report([odd, wide_run], "0.1.0")
+    page = render(page_document([odd, wide_run], "0.1.0"), "html")
     assert not re.search(
         r"\b(nan|inf|infinity)\b", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL), re.I
     )
@@ -228,26 +232,26 @@ def test_absurd_numbers_make_a_page_without_absurd_figures(wide_run: Run) -> Non
 
 def charts(*runs: Run) -> list[Chart]:
     series = find_series(runs)
-    drawn: list[Chart] = [bars.draw_panel(panel) for panel in bars.find_panels(series)]
-    drawn += [curves.draw_panel(panel) for panel in curves.find_panels(series)]
+    drawn: list[Chart] = [bars.draw_speeds(panel) for panel in bars.find_speeds(series)]
+    drawn += [curves.draw_curves(panel) for panel in curves.find_curves(series)]
     found = [strips.find_strip(result) for run in runs for result in run.results]
     return drawn + [strips.draw_strip(strip) for strip in found if strip]
 
 
 def test_every_chart_is_valid_vega_lite(wide_run: Run, slower_run: Run) -> None:
-    from torchmark.analyze.scaling import find_scaling
+    from torchmark.analyze.efficiency import find_scaling
 
     drawn = charts(wide_run, slower_run)
-    drawn += [workers.draw_scaling(each) for each in find_scaling(wide_run.results)]
-    panels = ratios.find_panels([wide_run, slower_run], baseline=0)
-    drawn += [ratios.draw_ratios(panel.ratios, ratios.shared_domain(panel.ratios)) for panel in panels]
+    drawn += [curves.draw_scaling(each) for each in find_scaling(wide_run.results)]
+    panels = bars.find_ratios([wide_run, slower_run], baseline=0)
+    drawn += [bars.draw_ratios(panel.bars, bars.shared_domain(panel.bars)) for panel in panels]
     assert len(drawn) > 15
     for chart in drawn:
-        chart.marks.to_dict()  # altair refuses what its schema does not know
+        altair.Chart.from_dict(chart.spec)  # altair refuses what its schema does not know
 
 
 def test_the_same_work_stands_together_with_the_fastest_first(wide_run: Run, slower_run: Run) -> None:
-    panels = {panel.title: panel for panel in bars.find_panels(find_series([wide_run, slower_run]))}
+    panels = {panel.title: panel for panel in bars.find_speeds(find_series([wide_run, slower_run]))}
     mlp = panels["mlp · infer"].bars
     assert [bar.label for bar in mlp] == [
         "workstation · cuda:0",
@@ -262,29 +266,29 @@ def test_the_same_work_stands_together_with_the_fastest_first(wide_run: Run, slo
 
 def test_other_units_and_other_versions_never_share_a_panel(full_run: Run, make_result: Callable[..., Result]) -> None:
     results = (make_result(), make_result("mlp/train@cpu/float32", work=Work(1, "epoch")), make_result(version=2))
-    panels = bars.find_panels(find_series([replace(full_run, results=results)]))
+    panels = bars.find_speeds(find_series([replace(full_run, results=results)]))
     assert [len(panel.bars) for panel in panels] == [1, 1]
 
 
 def test_what_is_no_speed_is_not_drawn(full_run: Run, make_result: Callable[..., Result]) -> None:
     results = (make_result("null/infer@cpu/float32", work=Work(0, "step")), make_result(center_s=0.0))
-    assert bars.find_panels(find_series([replace(full_run, results=results)])) == ()
+    assert bars.find_speeds(find_series([replace(full_run, results=results)])) == ()
 
 
 def test_factors_are_of_speed_and_stand_by_workload_or_by_run(wide_run: Run, slower_run: Run) -> None:
-    panels = {panel.title: panel for panel in ratios.find_panels([wide_run, slower_run], baseline=0)}
-    (resnet,) = panels["resnet50"].ratios
+    panels = {panel.title: panel for panel in bars.find_ratios([wide_run, slower_run], baseline=0)}
+    (resnet,) = panels["resnet50"].bars
     assert resnet.value == pytest.approx(1 / 0.7)
     assert resnet.low < resnet.value < resnet.high
     assert "faster" in resnet.figure
-    assert "On average 0.926× as fast" in panels["bert-encode"].mean
+    assert "On average 0.926× as fast" in panels["bert-encode"].note
     third = replace(slower_run, header=replace(slower_run.header, id="ff", label="third"))
-    by_run = ratios.find_panels([wide_run, slower_run, third], baseline=2)
+    by_run = bars.find_ratios([wide_run, slower_run, third], baseline=2)
     assert [panel.title for panel in by_run] == ["workstation", "after-upgrade"]
 
 
 def test_curves_follow_a_sweep_and_mark_where_it_broke_off(wide_run: Run) -> None:
-    (panel,) = curves.find_panels(find_series([wide_run]))
+    (panel,) = curves.find_curves(find_series([wide_run]))
     assert (panel.title, panel.parameter, panel.unit) == ("bert-encode/infer", "batch", "sample")
     assert [curve.name for curve in panel.curves] == ["cpu", "cuda:0"]
     assert [point.x for point in panel.curves[0].points] == [1, 2, 4, 8, 16, 32]
@@ -294,7 +298,7 @@ def test_curves_follow_a_sweep_and_mark_where_it_broke_off(wide_run: Run) -> Non
 def test_published_batches_make_curves_although_the_usual_one_is_unsaid() -> None:
     from torchmark.store import load_runs
 
-    panels = curves.find_panels(find_series(load_runs("apple-silicon-bert")))
+    panels = curves.find_curves(find_series(load_runs("apple-silicon-bert")))
     assert {panel.parameter for panel in panels} == {"batch"}
     assert {tuple(point.x for point in curve.points) for panel in panels for curve in panel.curves} == {(16, 64, 256)}
 
@@ -350,8 +354,13 @@ def test_runs_are_told_apart(wide_run: Run) -> None:
 
 
 def test_templates_escape_whatever_they_are_given() -> None:
-    page = render_page("<b>", [Section("a", "<i>", fill("chips.html.jinja", chips=[]), "<u>")], version="<s>")
-    assert not {"b", "i", "u", "s"} & {tag for tag, _ in Tags(page).tags}
+    evil = "\u202e<blink>"
+    table = Table([Column(evil)], [[Cell(evil, "good", note=evil, chip=True)]], caption=evil)
+    blocks = [Lines([evil]), table, Remarks([Remark(evil, evil, evil, (evil, evil))])]
+    page = render(Document(lambda: [Title(evil, [evil]), Section(evil, blocks, evil)], version=evil), "html")
+    assert page.count("&lt;blink&gt;") > 10
+    assert "\u202e" not in page
+    assert "blink" not in {tag for tag, _ in Tags(page).tags}
     assert is_own_page(page.encode()[:4096])
     assert not is_own_page(b"<!doctype html><title>torchmark</title>")
 

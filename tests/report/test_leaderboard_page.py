@@ -11,10 +11,10 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import asdict, replace
 
-from torchmark.analyze.entries import Entry
-from torchmark.analyze.leaderboard import Board, Tally, order_boards, rank_boards
+from torchmark.analyze.leaderboard import Board, Entry, Tally, order_boards, rank_boards
 from torchmark.errors import UnknownName
-from torchmark.report.leaderboard import BOARDS_SHOWN, FORMATS, PROBLEMS_SHOWN, Source, render_leaderboard
+from torchmark.report import render
+from torchmark.report.leaderboard import BOARDS_SHOWN, FORMATS, PROBLEMS_SHOWN, Source, leaderboard_document
 
 SOURCE = Source(3, 27, ("bad.jsonl is not a run file",))
 HOSTILE = "</code></details><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\"'`|=cmd"
@@ -46,7 +46,7 @@ def boards_of(entries: list[Entry]) -> tuple[Board, ...]:
 
 
 def show(entries: list[Entry], format: str, source: Source = SOURCE) -> str:  # noqa: A002
-    return render_leaderboard(boards_of(entries), source, format, "0.1.0")
+    return render(leaderboard_document(boards_of(entries), source, "0.1.0"), format)
 
 
 class Reader(HTMLParser):
@@ -68,12 +68,12 @@ class Reader(HTMLParser):
 
 def test_a_board_shows_ranks_ties_rates_and_failures(entries: list[Entry]) -> None:
     text = show(entries, "md")
-    board = text.split("### `mlp/infer float32 version 1`")[1].split("###")[0]
+    board = text.split("### mlp/infer float32 version 1\n")[1].split("###")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in board.splitlines() if line.startswith("|")][2:]
     assert [row[0] for row in rows] == ["1", "2=", "2="]
     assert rows[0][1] == "H100 (Intel Xeon Platinum 8370C, 2 cores, 16 GiB) +compile"
     assert rows[0][2:6] == ["202k sample/s", "±0.4%", "633 µs", "good"]
-    failed = text.split("### `tensor-add")[1]
+    failed = text.split("### tensor-add")[1]
     assert failed.count("| - |") >= 3
     assert "oom: tried to allocate 37.3 GB with 14.1 GB free" in failed
     assert "bad.jsonl is not a run file" in text
@@ -174,7 +174,9 @@ def test_the_overall_table_comes_first_and_says_what_it_rests_on(entries: list[E
     boards = order_boards(rank_boards(entries, 20, tally))
     overall = tally.overall(20)
     assert overall
-    texts = {form: render_leaderboard(boards, SOURCE, form, "0.1.0", overall) for form in ("md", "html", "json")}
+    texts = {
+        form: render(leaderboard_document(boards, SOURCE, "0.1.0", overall), form) for form in ("md", "html", "json")
+    }
     first = texts["md"].split("### ")[1]
     assert first.startswith("Overall")
     assert f"over the {len(overall.tasks)} cases that at least half of all machines did" in first

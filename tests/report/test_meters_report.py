@@ -9,13 +9,14 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.money import Prices
+from torchmark.analyze.efficiency import Prices
 from torchmark.records import JobEstimate, Metered, Result, Run, StageEstimate, Sustained, Work
-from torchmark.report import render, render_all
+from torchmark.report import render
 from torchmark.report.charts import strips
-from torchmark.report.details import render_details
-from torchmark.report.html import render_report
-from torchmark.report.meters import sustained_text
+from torchmark.report.details import details_document
+from torchmark.report.figures import sustained
+from torchmark.report.page import page_document
+from torchmark.report.run import runs_document
 
 DARK = "unavailable because the system shows no energy counter of the processor"
 HOT = Metered(65.0, 80.0, (3e9, 2.4e9), (50.0, 97.0), ("heat",), 3)
@@ -59,20 +60,20 @@ def test_an_estimate_is_marked_as_one(bright: Run) -> None:
 
 
 def test_details_say_where_a_reading_comes_from_or_why_there_is_none(bright: Run, dark: Run) -> None:
-    told = flat(render_details(bright, 100))
+    told = flat(render(details_document([bright]), "table", 100))
     assert "energy 65.0 W (peak 80.0 W), 780 mJ/step, 6.09 mJ/sample (measured by RAPL: the whole processor)" in told
     assert "clock 2.40 GHz at last, at most 3.00 GHz" in told
     assert "temperature 50 °C at first, at most 97 °C" in told
     assert "throttling heat" in told
     assert "from disk 3 pages" in told
-    told = flat(render_details(dark, 100))
+    told = flat(render(details_document([dark]), "table", 100))
     assert f"energy {DARK} clock unavailable because the system does not tell it" in told
     assert "steal" not in told
 
 
 def test_a_case_that_was_kept_going_tells_its_ends_in_every_format(bright: Run) -> None:
     words = "10.0 ms a step in the first 10.0 s, 12.0 ms in the last: 20% slower (18% to 22%), +3.1% a minute"
-    for text in (render(bright, "table", 80), render(bright, "md"), render_details(bright)):
+    for text in (render(bright, "table", 80), render(bright, "md"), render(details_document([bright]))):
         assert words in flat(text)
         assert "the clock fell" in text
     (row,) = csv.DictReader(io.StringIO(render(bright, "csv")))
@@ -93,7 +94,7 @@ def test_a_case_that_was_kept_going_tells_its_ends_in_every_format(bright: Run) 
 )
 def test_only_a_change_beyond_chance_is_one(bright: Run, last_s: float, interval, words: str) -> None:
     found = replace(SLOWED, last_s=last_s, interval=interval, cause=None)
-    assert words in sustained_text(replace(bright.results[0], sustained=found))
+    assert words in sustained(replace(bright.results[0], sustained=found))
 
 
 def test_the_strip_marks_both_ends(bright: Run) -> None:
@@ -131,7 +132,7 @@ def test_costs_are_labelled_as_the_users_numbers_in_every_format(bright: Run) ->
     (row,) = csv.DictReader(io.StringIO(render(bright, "csv", prices=PRICES)))
     assert float(row["cost_per_million_items"]) == expected
     assert float(row["cost_per_job"]) == pytest.approx(2 * float(row["cost_per_epoch"]))
-    for text in (render(bright, "json", prices=PRICES), render_all([bright], "json", PRICES)):
+    for text in (render(bright, "json", prices=PRICES), render(runs_document([bright], PRICES), "json")):
         whole = json.loads(text)
         run = whole["runs"][0] if "runs" in whole else whole
         assert run["prices"] == {"hour": 2.5, "kilowatt_hour": 0.3}
@@ -148,17 +149,17 @@ def test_power_that_nobody_saw_is_not_priced_and_that_is_said(dark: Run) -> None
 
 
 def test_the_page_has_energy_costs_and_the_reasons_for_what_is_missing(bright: Run, dark: Run) -> None:
-    page = render_report([bright], "0.1.0", prices=PRICES)
+    page = render(page_document([bright], "0.1.0", prices=PRICES), "html")
     for words in ("6.09 mJ/sample", "Cost at your prices", "20% slower", "measured by RAPL", "per million items"):
         assert words in page
-    page = render_report([dark], "0.1.0")
+    page = render(page_document([dark], "0.1.0"), "html")
     assert f"energy {DARK}" in page
     assert "Cost" not in page
 
 
 def test_a_result_of_an_older_file_says_nothing_of_meters(make_result) -> None:
     old: Result = make_result()
-    assert "energy" not in render_details(Run(header=make_run_header(old), results=(old,)))
+    assert "energy" not in render(details_document([Run(header=make_run_header(old), results=(old,))]))
 
 
 def make_run_header(result: Result):

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from rich.text import Text
 
 from torchmark.errors import UnknownName
-from torchmark.records import Case, Caution, Result, Run, Work
+from torchmark.records import Case, Remark, Result, Run, Work
 from torchmark.report import FORMATS, render
-from torchmark.report.console import draw, fold_case
 from torchmark.report.csv import table
-from torchmark.report.details import render_details, strip
+from torchmark.report.details import details_document, strip
+from torchmark.report.document import Cell, Code, Column, Document, Facts, Lines, Remarks, Section, Table, Title
 from torchmark.report.json import lines, pretty
+from torchmark.report.terminal import draw, fold_case
 from torchmark.report.text import clean, printable
 
 EVIL = "\x1b[31m\u202eevil\u2066\x00\x9b\u200b\n<script>|`*"
@@ -81,12 +81,12 @@ def test_people_see_grades_and_programs_the_verdict_as_well(full_run: Run) -> No
     rows = list(csv.DictReader(io.StringIO(render(full_run, "csv"))))
     assert [row["grade"] for row in rows] == ["good", "good", "fair", "good", ""]
     assert [row["verdict"] for row in rows] == ["stable", "stable", "contended", "noisy", ""]
-    assert "contended oversubscribed bimodal" in render_details(full_run)
+    assert "contended oversubscribed bimodal" in render(details_document([full_run]))
 
 
 def test_what_a_good_grade_answers_is_no_caution(full_run: Run, make_result, make_estimate) -> None:
     kinds = ("noisy", "warming", "drifting", "slowing", "contended", "few-samples", "process-spread", "oversubscribed")
-    cautions = tuple(Caution(kind, f"because of {kind}", "wait") for kind in kinds)
+    cautions = tuple(Remark(kind, f"because of {kind}", "wait") for kind in kinds)
     good = replace(full_run, results=(make_result(cautions=cautions),))
     for format_name in ("table", "md"):
         text = render(good, format_name)
@@ -94,7 +94,7 @@ def test_what_a_good_grade_answers_is_no_caution(full_run: Run, make_result, mak
         assert text.count("because of") == 1
         poor = replace(good, results=(make_result(cautions=cautions, estimate=make_estimate(half=0.5)),))
         assert render(poor, format_name).count("because of") == len(kinds)
-    assert render_details(good).count("because of") == len(kinds)
+    assert render(details_document([good])).count("because of") == len(kinds)
 
 
 def test_a_narrow_terminal_loses_columns_and_no_unit(full_run: Run) -> None:
@@ -132,11 +132,12 @@ def test_cases_at_different_places_keep_their_place(full_run: Run, make_result) 
 
 
 def test_a_caution_of_all_cases_is_said_once(full_run: Run, make_result) -> None:
-    battery = Caution("on-battery", "the machine runs on battery", "plug it in")
+    battery = Remark("on-battery", "the machine runs on battery", "plug it in")
     results = tuple(make_result(f"mlp/infer:batch={size}@cpu/float32", cautions=(battery,)) for size in (1, 2, 3))
     text = render(replace(full_run, results=results))
     assert text.count("plug it in") == 1
     assert "all cases" in text
+    assert "- **on-battery** (all cases): " in render(replace(full_run, results=results), "md")
 
 
 def test_colour_is_there_only_when_wanted(full_run: Run) -> None:
@@ -197,10 +198,10 @@ def test_markdown_is_one_table(full_run: Run) -> None:
 @pytest.mark.parametrize("format_name", FORMATS)
 @pytest.mark.parametrize("color", [False, True])
 def test_nothing_in_a_file_reaches_the_terminal_unfiltered(full_run: Run, make_result, format_name, color) -> None:
-    bad = make_result(status="crashed", reason=EVIL, cautions=(Caution(EVIL, EVIL, EVIL),), work=Work(1, EVIL))
+    bad = make_result(status="crashed", reason=EVIL, cautions=(Remark(EVIL, EVIL, EVIL),), work=Work(1, EVIL))
     bad = replace(bad, case=Case(EVIL, EVIL, {EVIL: EVIL}, EVIL, EVIL), settings={EVIL: EVIL})
     run = replace(full_run, header=replace(full_run.header, label=EVIL, id=EVIL), results=(bad,), problems=(EVIL,))
-    for text in (render(run, format_name, 80, color), render_details(run, 80, color)):
+    for text in (render(run, format_name, 80, color), render(details_document([run]), "table", 80, color)):
         for character in "\u202e\u2066\u200b\x00\x9b":
             assert character not in text
             assert f"\\u{ord(character):04x}" not in text.lower()
@@ -208,8 +209,26 @@ def test_nothing_in_a_file_reaches_the_terminal_unfiltered(full_run: Run, make_r
         assert "\x1b[31mevil" not in text
 
 
+@pytest.mark.parametrize("format_name", ["table", "md", "html"])
+@pytest.mark.parametrize("split", [False, True])
+def test_every_text_of_a_block_is_cleaned(format_name: str, split: bool) -> None:
+    wide = [Column(EVIL, kind) for kind in ("case", "figure", "value", "name", "cut", "text")]
+    row = [EVIL, Cell(EVIL, "bad", note=EVIL), *[EVIL] * 4]
+    grid = Table(wide, [row], [EVIL], EVIL, [(EVIL, EVIL)], split=split)
+    grouped = Table([Column(EVIL, repeats="heading"), Column(EVIL)], [[EVIL, EVIL]])
+    remarks = [Remark(EVIL, EVIL, EVIL, cases=(EVIL,)), Remark("", EVIL)]
+    said = [Remarks(remarks, where=[EVIL, EVIL], local=[EVIL, None]), Remarks(remarks, brief=True)]
+    inner = [Lines([EVIL, Cell(EVIL, "strong")]), Facts([(EVIL, EVIL)]), Code(EVIL), grid, grouped, *said]
+    document = Document(lambda: [Title(EVIL, [EVIL]), Section(EVIL, inner, EVIL), *inner], version=EVIL)
+    for color in (False, True):
+        text = re.sub(r"\x1b\[(?:0|[12]|3[123])m", "", render(document, format_name, 80, color))
+        assert "evil" in text
+        assert clean(text.replace("\n", "")) == text.replace("\n", "")
+        assert "\x1b[31m\u202e" not in render(document, format_name, 80, color)
+
+
 def test_markdown_and_html_in_a_file_stay_text(full_run: Run, make_result) -> None:
-    bad = make_result(status="crashed", reason="<script>| [x](y) **b**", cautions=(Caution("a|b", "<img>", "`"),))
+    bad = make_result(status="crashed", reason="<script>| [x](y) **b**", cautions=(Remark("a|b", "<img>", "`"),))
     text = render(replace(full_run, results=(bad,)), "md")
     outside = re.sub(r"`[^`]*`", "", text.replace("\\`", ""))
     assert "<" not in outside
@@ -231,7 +250,7 @@ def test_printed_text_keeps_its_lines_and_nothing_to_obey() -> None:
 
 
 def test_colours_are_ours_alone() -> None:
-    drawn = draw([Text("faint\x1b[8m hidden\x1b]0;title\x07", style="dim")], 80, color=True)
+    drawn = draw([Lines([Cell("faint\x1b[8m hidden\x1b]0;title\x07", "quiet")])], 80, color=True)
     assert drawn == "\x1b[2mfaint[8m hidden]0;title\x1b[0m\n"
     assert printable(drawn) is drawn
     assert "\x1b" not in printable(drawn + "and more")
@@ -270,7 +289,11 @@ def test_a_folded_case_keeps_every_character_and_the_width(text: str, width: int
 
 def test_details_tell_everything(full_run: Run, make_estimate) -> None:
     processes = tuple(make_estimate(samples_s=(1e-3, 2e-3, 3e-3)) for _ in range(2))
-    text = render_details(replace(full_run, results=(replace(full_run.results[1], processes=processes),)), 100)
+    text = render(
+        details_document([replace(full_run, results=(replace(full_run.results[1], processes=processes),))]),
+        "table",
+        100,
+    )
     for words in ("p90, p99", "phases", "matmul_precision highest", "numeric check", "process 2", "310 MB", "▁▄█"):
         assert words in text
 

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from torchmark.records import Peak, Run, Work
 from torchmark.report import render
 from torchmark.report.charts import roofline
-from torchmark.report.charts.series import find_series
-from torchmark.report.details import render_details
-from torchmark.report.draw import draw
-from torchmark.report.html import render_report
+from torchmark.report.charts.drawing import draw, find_series
+from torchmark.report.details import details_document
+from torchmark.report.page import page_document
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def run(make_result, make_header) -> Run:
 
 
 def test_every_result_with_ceilings_is_a_point_below_a_roof(run: Run) -> None:
-    (panel,) = roofline.find_panels(find_series([run]))
+    (panel,) = roofline.find_rooflines(find_series([run]))
     assert [point.bound for point in panel.points] == ["compute", "bandwidth", "loader"]
     assert [roof.name for roof in panel.roofs] == [
         "float32 300 GFLOP/s",
@@ -52,9 +51,9 @@ def test_every_result_with_ceilings_is_a_point_below_a_roof(run: Run) -> None:
 
 
 def test_the_chart_is_drawn_with_its_figures_for_those_who_do_not_see_it(run: Run) -> None:
-    (panel,) = roofline.find_panels(find_series([run]))
-    chart = roofline.draw_panel(panel)
-    altair.Chart.from_dict(chart.marks.to_dict() | {"datasets": chart.data})
+    (panel,) = roofline.find_rooflines(find_series([run]))
+    chart = roofline.draw_roofline(panel)
+    altair.Chart.from_dict(chart.spec | {"datasets": chart.data})
     drawing = draw(chart, "Roofline")
     said = re.findall(r'aria-label="([^"]*of peak[^"]*)"', drawing)
     assert len(said) == 3
@@ -62,8 +61,8 @@ def test_the_chart_is_drawn_with_its_figures_for_those_who_do_not_see_it(run: Ru
 
 
 def test_roofs_and_points_with_room_are_named(run: Run) -> None:
-    (panel,) = roofline.find_panels(find_series([run]))
-    texts = [label["text"] for label in roofline.draw_panel(panel).data["labels"]]
+    (panel,) = roofline.find_rooflines(find_series([run]))
+    texts = [label["text"] for label in roofline.draw_roofline(panel).data["labels"]]
     assert texts[:4] == [roof.name for roof in panel.roofs]
     assert {"mlp", "cifar-cnn"} <= {*texts[4:]} <= {"mlp", "cifar-cnn", "llm-decode"}
 
@@ -79,15 +78,15 @@ def test_a_label_without_room_is_left_out(run: Run) -> None:
         for index, each in enumerate(run.results[:3] * 40)
         if each.work
     )
-    (panel,) = roofline.find_panels(find_series([replace(run, results=results)]))
-    assert len(roofline.draw_panel(panel).data["labels"]) < len(results) / 2
+    (panel,) = roofline.find_rooflines(find_series([replace(run, results=results)]))
+    assert len(roofline.draw_roofline(panel).data["labels"]) < len(results) / 2
 
 
 def test_a_page_has_a_roofline_only_where_there_is_one(run: Run, full_run: Run) -> None:
-    page = render_report([run], "0.1.0")
+    page = render(page_document([run], "0.1.0"), "html")
     assert ">Roofline</h2>" in page
     assert "of peak" in page
-    assert "Roofline" not in render_report([full_run], "0.1.0")
+    assert "Roofline" not in render(page_document([full_run], "0.1.0"), "html")
 
 
 def test_every_format_tells_the_share_and_its_bound(run: Run) -> None:
@@ -100,7 +99,7 @@ def test_every_format_tells_the_share_and_its_bound(run: Run) -> None:
     assert "| 81% bandwidth |" in render(run, "md")
     assert ",0.62,compute," in render(run, "csv")
     assert '"bound": "loader"' in render(run, "json")
-    full = render_details(run, 120)
+    full = render(details_document([run]), "table", 120)
     assert "62%, bound by compute (of a step: compute 62%, bandwidth 10%)" in full
     assert "150 GFLOP/s, 60.0 GB/s, found in this run, measured again right after it" in full
     assert all(max(map(len, text.splitlines())) <= width for text, width in ((narrow, 80), (wide, 130)))

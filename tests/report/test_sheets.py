@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from torchmark.analyze.bias import Bias, Cause
-from torchmark.analyze.sheets import Own, Printed, Replicated, Row, Sheet
+from torchmark.analyze.replication import Bias, Cause, Own, Printed, Replicated, Row, Sheet
 from torchmark.records import Run
-from torchmark.report import FORMATS
-from torchmark.report.sheets import like_printed, render_replicated
+from torchmark.report import FORMATS, render
+from torchmark.report.replication import like_printed, replication_document
 
 
 @pytest.mark.parametrize(
@@ -61,11 +60,11 @@ BIAS = Bias("mlp/infer@cpu/float32", 2.52e-3, 2.4e-3, 0.01, "stable", (Cause("au
 
 
 def rendered(run: Run, sheet: Sheet, format: str = "table", width: int = 80) -> str:  # noqa: A002
-    return render_replicated(run, [Replicated("m1-chips", "A title", (sheet,), (BIAS,))], format, width)
+    return render(replication_document(run, [Replicated("m1-chips", "A title", (sheet,), (BIAS,))]), format, width)
 
 
 def test_every_row_has_a_figure_or_its_reason(full_run: Run) -> None:
-    lines = rendered(full_run, by_machine()).splitlines()
+    lines = [line.strip() for line in rendered(full_run, by_machine()).splitlines()]
     rows = {tuple(line.split()[:2]): line for line in lines if line[:2] in ("M1", "Xe", "Ul")}
     assert "~25.2" in rows["M1", "CPU"]
     assert rows["M1", "CPU"].rstrip().endswith("0.500×")
@@ -94,7 +93,7 @@ def test_cpu_against_accelerator_with_the_speedup(full_run: Run) -> None:
         by_machine=False,
         has_speedup=True,
     )
-    (row,) = [line for line in rendered(full_run, sheet).splitlines() if line.startswith("1 ")]
+    (row,) = [line for line in rendered(full_run, sheet).splitlines() if line.startswith("  1 ")]
     assert row.split() == ["1", "128", "59", "ms/it", "199.6%", "80.0", "ms/it", "20.0", "ms/it", "4.00×"]
 
 

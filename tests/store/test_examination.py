@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import StoreError
-from torchmark.records import Fitting, Flaw, Tuning, parse_case
+from torchmark.records import Fitting, Remark, Tuning, parse_case
 from torchmark.store import Account, HeaderLine, RunWriter, Sealed, examine, load, write_export
 
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
@@ -29,7 +29,7 @@ def path(tmp_path: Path, make_header, make_result, make_estimate) -> Path:
 
 
 def flaws(path: Path) -> list[tuple[int, str]]:
-    return [(part.line, part.place) for part in examine(path) if isinstance(part, Flaw)]
+    return [(part.line, part.place) for part in examine(path) if isinstance(part, Remark)]
 
 
 def edit(path: Path, old: bytes, new: bytes) -> Path:
@@ -90,9 +90,9 @@ def test_a_file_that_was_cut_off_says_so(path: Path) -> None:
     assert flaws(path) == [(8, "")]
     for lines in range(1, 8):  # at the end of a line nothing is torn, and only the checksum tells that there was more
         path.write_bytes(b"".join(data.splitlines(keepends=True)[:lines]))
-        (flaw,) = [part for part in examine(path) if isinstance(part, Flaw)]
-        assert (flaw.level, flaw.line, flaw.place) == ("well-formed", lines, "")
-        assert flaw.text.startswith("no checksum at its end")
+        (flaw,) = [part for part in examine(path) if isinstance(part, Remark)]
+        assert (flaw.kind, flaw.line, flaw.place) == ("well-formed", lines, "")
+        assert flaw.cause.startswith("no checksum at its end")
         assert not any(isinstance(part, Sealed) for part in examine(path))
 
 

@@ -60,8 +60,8 @@ def test_limits_of_some_dtypes_only_stand_beside_those_of_the_others(run: Path, 
     keep_limits(MACHINE, CPU, run)
     for path in some:
         path.touch()
-        keep_limits(MACHINE, CPU, path, beside=True)
-        keep_limits(MACHINE, CPU, path, beside=True)
+        keep_limits(MACHINE, CPU, path, alongside=True)
+        keep_limits(MACHINE, CPU, path, alongside=True)
     assert find_limits(MACHINE, CPU) == some[:1:-1]  # eight at most, the newest first
     keep_limits(MACHINE, CPU, run)
     assert find_limits(MACHINE, CPU) == [run]

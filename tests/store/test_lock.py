@@ -48,8 +48,8 @@ def test_a_second_run_is_told_who_measures_and_what_to_do(path: Path) -> None:
     with another_run(path) as other, pytest.raises(LockedError) as raised, machine_lock(path=path):
         pass
     assert f"process {other.pid}, since 20" in raised.value.cause
-    assert "--wait" in raised.value.cure
-    assert "--share" in raised.value.cure
+    assert "--wait" in raised.value.fix
+    assert "--share" in raised.value.fix
 
 
 def test_the_lock_is_free_again_afterwards(path: Path) -> None:

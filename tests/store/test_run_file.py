@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from torchmark.errors import StoreError
-from torchmark.records import Case, Caution, Estimate, NumericCheck, Result, Trend, Work, parse_case
+from torchmark.records import Case, Estimate, NumericCheck, Remark, Result, Trend, Work, parse_case
 from torchmark.settings import KEYS
 from torchmark.store import RunWriter, check_writable, completed, load, load_samples
 
@@ -53,7 +53,7 @@ results = st.builds(
     settings=st.dictionaries(  # whatever is under a known key, and no text that is not of its form
         st.sampled_from(sorted(KEYS)), st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite
     ),
-    cautions=st.lists(st.builds(Caution, names, words, words), max_size=2).map(tuple),
+    cautions=st.lists(st.builds(Remark, names, words, words), max_size=2).map(tuple),
 )
 
 
@@ -158,7 +158,7 @@ def test_cut_at_every_byte_no_finished_line_is_lost(path: Path, tmp_path: Path, 
         cut.write_bytes(data[:length])
         assert sum(completed(cut).values()) >= sum(end <= length for end in finished)
         torn = length not in ends and length + 1 not in ends
-        assert any("torn" in problem for problem in load(cut).problems) == torn
+        assert any("incomplete" in problem for problem in load(cut).problems) == torn
 
 
 def test_a_file_cut_inside_its_header_is_no_run(whole: Path, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_wrong_value_is_one_error_that_names_file_line_and_field(whole: Path, 
     with pytest.raises(StoreError, match=field) as raised:
         load(whole)
     assert f"{whole}, line 5" in str(raised.value)
-    assert raised.value.cure
+    assert raised.value.fix
 
 
 @pytest.mark.parametrize("schema", [3, 10**15, -1, -(10**15), 0])
@@ -309,7 +309,7 @@ def test_a_place_that_cannot_be_written_is_known_before_measuring(make_header) -
     with pytest.raises(StoreError) as raised:
         check_writable(place)
     assert str(place) in str(raised.value)
-    assert raised.value.cure
+    assert raised.value.fix
     with pytest.raises(StoreError):
         RunWriter.create(place, make_header())
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.differences import differences_of
+from torchmark.analyze.pairing import differences_of
 from torchmark.records import DeviceInfo, JobEstimate, Machine, Metered, Peak, StageEstimate, Work
-from torchmark.settings import VARIABLES, key_of, may_be_told, told_of
+from torchmark.settings import VARIABLES, is_shareable, key_of, redacted
 from torchmark.store import RunWriter, load, log_path, shareable_lines
-from torchmark.store.shareable import shareable
+from torchmark.store.lines import shareable
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example-run.jsonl"
 A = "mlp/infer:batch=64@cpu/float32+threads=2+workers=4"
@@ -204,8 +204,8 @@ def test_settings_are_a_list_of_what_may_be_told(tmp_path: Path, make_header, ma
     ],
 )
 def test_a_variable_is_told_by_a_value_that_it_can_have(variable: str, value: str | None, told: object) -> None:
-    assert told_of(variable, value) == told
-    assert may_be_told(key_of(variable), told)
+    assert redacted(variable, value) == told
+    assert is_shareable(key_of(variable), told)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_variable_is_told_by_a_value_that_it_can_have(variable: str, value: st
     [("ARCHITECTURE", "hunter"), ("ARCHITECTURE", "HunterModel"), ("PLUGIN", "bigbank 1"), ("threads", "4")],
 )
 def test_a_setting_that_is_no_variable_does_not_open_one_of_its_name(variable: str, value: str) -> None:
-    assert told_of(variable, value) == "set"
+    assert redacted(variable, value) == "set"
 
 
 @pytest.mark.parametrize(
@@ -231,13 +231,13 @@ def test_a_setting_that_is_no_variable_does_not_open_one_of_its_name(variable: s
     ],
 )
 def test_no_setting_takes_any_word(key: str, value: str, is_kept: bool) -> None:
-    assert may_be_told(key, value) is is_kept
+    assert is_shareable(key, value) is is_kept
 
 
 def test_about_fifteen_variables_that_change_the_speed_are_on_record() -> None:
     assert 15 <= len(VARIABLES) <= 20
     assert len({key_of(name) for name in VARIABLES}) == len(VARIABLES)
-    assert not {name for name in VARIABLES if may_be_told(key_of(name), "jane")}
+    assert not {name for name in VARIABLES if is_shareable(key_of(name), "jane")}
 
 
 def test_a_recorded_run_is_written_again_as_it_is(tmp_path: Path) -> None:

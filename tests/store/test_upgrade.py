@@ -10,7 +10,7 @@ import pytest
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION
 from torchmark.store import RunWriter, load, load_samples, shareable_lines
-from torchmark.store.upgrade import UPGRADES
+from torchmark.store.lines import UPGRADES
 
 RECORDED = Path(__file__).parent / "recorded"
 

@@ -15,40 +15,49 @@ from torchmark.studies.ab import (
     SLOW_ROUNDS,
     TURN_S,
     VERY_SLOW_ROUNDS,
-    Plan,
+    Comparison,
+    ComparisonOptions,
+    PairMeasured,
     Side,
-    Study,
     rounds_for,
     turn_seconds,
 )
+from torchmark.studies.study import Completed
 
 CASE = parse_case("null/infer@fake/float32")
 
 
-def plan(script_a: str = "step=0.01", script_b: str = "step=0.01,seed=1", **changes: object) -> Plan:
+def plan(script_a: str = "step=0.01", script_b: str = "step=0.01,seed=1", **changes: object) -> ComparisonOptions:
     a, b = (
         Side(name, CASE, sys.executable, {"TORCHMARK_FAKE": script})
         for name, script in (("A", script_a), ("B", script_b))
     )
-    return Plan(a, b, **changes)  # type: ignore[arg-type]
+    return ComparisonOptions(a, b, **changes)  # type: ignore[arg-type]
+
+
+def counts(study: Comparison) -> list[int]:
+    """Measure pair after pair; the counts that are announced."""
+    return [event.count for event in study.events() if isinstance(event, PairMeasured)]
 
 
 def test_equal_sides_are_the_same_and_nothing_is_left_of_them() -> None:
     others = set(psutil.Process().children(recursive=True))  # servers of other tests
-    study = Study(plan())
-    assert list(study.pairs()) == [1, 2, 3, 4, 5]
+    study = Comparison(plan())
+    events = list(study.events())
+    assert [event.count for event in events if isinstance(event, PairMeasured)] == [1, 2, 3, 4, 5]
     found = study.outcome()
     assert (found.verdict, found.stopped, len(found.ratios)) == ("same", "clear", 5)
     assert found.a.machine is not None
-    assert {len(results) for results in study.processes.values()} == {5}
-    assert study.processes["A"][0].processes[0].samples_s
+    stored = [event for event in events if isinstance(event, Completed)]
+    assert [(event.side, event.process) for event in stored] == [(side, pair) for pair in range(5) for side in "AB"]
+    assert stored[0].newest.processes[0].samples_s
     assert found.a.result.processes[0].samples_s == ()
     assert set(psutil.Process().children(recursive=True)) <= others
 
 
 def test_five_percent_slower_is_found() -> None:
-    study = Study(plan(script_b="step=0.0105,seed=1"))
-    list(study.pairs())
+    study = Comparison(plan(script_b="step=0.0105,seed=1"))
+    counts(study)
     found = study.outcome()
     assert (found.verdict, found.stopped) == ("slower", "clear")
     assert found.ratio == pytest.approx(1.05, rel=0.01)
@@ -58,8 +67,8 @@ def test_five_percent_slower_is_found() -> None:
 
 
 def test_a_spent_budget_ends_it_without_an_answer() -> None:
-    study = Study(plan(budget_s=0.1))
-    assert list(study.pairs()) == [1]
+    study = Comparison(plan(budget_s=0.1))
+    assert counts(study) == [1]
     found = study.outcome()
     assert (found.verdict, found.stopped, found.low) == ("unsure", "budget", None)
     assert found.ratio == found.ratios[0]
@@ -67,8 +76,8 @@ def test_a_spent_budget_ends_it_without_an_answer() -> None:
 
 @pytest.mark.parametrize(("broken", "name"), [("a", "A"), ("b", "B")])
 def test_the_side_that_fails_is_named_with_its_reason(broken: str, name: str) -> None:
-    study = Study(plan(**{f"script_{broken}": "fault=crash"}))
-    assert list(study.pairs()) == []
+    study = Comparison(plan(**{f"script_{broken}": "fault=crash"}))
+    assert counts(study) == []
     found = study.outcome()
     assert (found.stopped, found.verdict, found.ratio) == ("failed", "unsure", None)
     sides = {"A": found.a.result, "B": found.b.result}
@@ -77,14 +86,15 @@ def test_the_side_that_fails_is_named_with_its_reason(broken: str, name: str) ->
 
 
 def test_what_is_thrown_meanwhile_ends_both_processes() -> None:
-    def interrupt(name: str, _: object) -> None:
-        if name == "B":
+    def interrupt(_: object, who: str = "") -> None:
+        if who == "B":
             raise KeyboardInterrupt
 
     others = set(psutil.Process().children(recursive=True))  # servers of other tests
-    study = Study(plan(), interrupt)
+    study = Comparison(plan())
+    study.listen = interrupt
     with pytest.raises(KeyboardInterrupt):
-        list(study.pairs())
+        list(study.events())
     assert study.outcome().stopped == "interrupted"
     end = time.monotonic() + 30
     while set(psutil.Process().children(recursive=True)) - others:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.sheets import Own, Replicated
+from torchmark.analyze.replication import Own, Replicated
 from torchmark.publications import find_publication, names
 from torchmark.records import JobEstimate, Result, Run
-from torchmark.report.sheets import render_replicated
-from torchmark.studies.beside import put_beside
-from torchmark.studies.replicate import Request, plan_replays, steady_case
+from torchmark.report import render
+from torchmark.report.replication import replication_document
+from torchmark.studies.published_tables import published_tables
+from torchmark.studies.replicate import ReplicateOptions, plan_tasks, steady_case
 
 
 @pytest.fixture
@@ -23,15 +24,15 @@ def beside(make_result: Callable[..., Result], make_estimate: Callable) -> Calla
     def make(name: str, devices: Sequence[str] = ("cpu",), steady: bool = False) -> Replicated:
         publication = find_publication(name)
         results = []
-        for each in plan_replays(Request((publication,), tuple(devices))):
+        for each in plan_tasks(ReplicateOptions((publication,), tuple(devices))):
             step_s = 0.002 if each.case.device == "cpu" else 0.001
-            total = step_s * each.task.steps
+            total = step_s * each.steps
             estimate = make_estimate(step_s, verdict="as-published")
             job = JobEstimate(total, total, total, whole=True)
             results.append(make_result(each.case.text, estimate=estimate, job=job, metrics={"folded": 1.0}))
             if steady:
                 results.append(make_result(steady_case(each.case).text, step_s / 2))
-        return put_beside(publication, results, devices)
+        return published_tables(publication, results, devices)
 
     return make
 
@@ -46,7 +47,7 @@ def test_every_published_figure_has_a_counterpart_or_a_reason(
     beside: Callable[..., Replicated], full_run: Run, name: str, devices: tuple[str, ...]
 ) -> None:
     replicated = beside(name, devices)
-    lines = [json.loads(line) for line in render_replicated(full_run, [replicated], "jsonl").splitlines()]
+    lines = [json.loads(line) for line in render(replication_document(full_run, [replicated]), "jsonl").splitlines()]
     measured = [figure for figure in find_publication(name).figures if figure.kind == "measured"]
     shown = [(line["table"], line["machine"], line["row"], line["printed"]) for line in lines if line["printed"]]
     assert len(set(shown)) == len({id(figure) for figure in measured})
@@ -54,7 +55,7 @@ def test_every_published_figure_has_a_counterpart_or_a_reason(
         for row in sheet.rows:
             assert len(row.own) == len(sheet.places)
             assert any(own.value is not None or own.reason for own in row.own)
-    assert max(map(len, render_replicated(full_run, [replicated], "table", 100).splitlines())) <= 100
+    assert max(map(len, render(replication_document(full_run, [replicated]), "table", 100).splitlines())) <= 100
 
 
 def test_rows_that_are_gpus_say_that_there_is_none(beside: Callable[..., Replicated]) -> None:
@@ -102,8 +103,8 @@ def test_the_right_way_stands_beside_it_in_the_same_unit(beside: Callable[..., R
 
 def test_what_was_never_replayed_says_so(make_result: Callable[..., Result]) -> None:
     publication = find_publication("m1-chips")
-    own = all_own(put_beside(publication, [], ["cpu"], all_devices=False))
+    own = all_own(published_tables(publication, [], ["cpu"], all_devices=False))
     assert {each.reason for each in own} == {"not replayed", "not asked for"}
     failed = make_result("mlp/infer:outputs=512@cpu/float32+as-published", status="timeout", reason="late")
     failed = replace(failed, estimate=None)
-    assert "late" in {each.reason for each in all_own(put_beside(publication, [failed], ["cpu"]))}
+    assert "late" in {each.reason for each in all_own(published_tables(publication, [failed], ["cpu"]))}

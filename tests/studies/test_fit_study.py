@@ -10,19 +10,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from torchmark import records
 from torchmark.analyze.fitting import CONTENDING, RATE_TRIES, TRIES
 from torchmark.records import Contention, Memory, Result, Work, parse_case
-from torchmark.studies.fit import Request, Study
+from torchmark.studies.fit import Fit, FitOptions, Probed
+from torchmark.studies.study import Announcement, Completed
 
 CASE = parse_case("mlp/infer@cpu/float32")
 LIMIT = 1000 << 20
+HERE = records.Machine("a processor", 2, 2, 16, "Linux", "3")
 
 
-class Machine(Study):
+class Machine(Fit):
     """One on which a size takes fixed + per item, and up to `chance` more of that, as it comes."""
 
     def __init__(self, seed: int, chance: float, per_item: int, most: int | None = None) -> None:
-        super().__init__(Request(CASE, limit_bytes=LIMIT, most=most))
+        super().__init__(FitOptions(CASE, limit_bytes=LIMIT, most=most), HERE)
         self._random, self._chance, self._per_item = random.Random(seed), chance, per_item
         self.needed: dict[int, list[float]] = {}
 
@@ -36,7 +39,7 @@ class Machine(Study):
 @given(seed=st.integers(0, 10**6), chance=st.sampled_from([0.0, 0.02, 0.1]), per_item=st.integers(1 << 16, 80 << 20))
 def test_the_answer_fitted_every_time_and_nothing_smaller_failed(seed: int, chance: float, per_item: int) -> None:
     study = Machine(seed, chance, per_item)
-    study.run()
+    list(study.events())
     found = study.outcome()
     assert found.bound == "memory"
     assert found.largest is not None
@@ -59,7 +62,7 @@ def test_rates_near_the_highest_are_of_two_processes(make_estimate, seed: int, c
             return replace(super()._measure(size), estimate=made, processes=(made,), work=work)
 
     study = Rated(seed, chance, 1 << 20)
-    study.run()
+    list(study.events())
     found = study.outcome()
     rates = {probe.size: probe.rate for probe in found.probes if probe.fits and probe.size <= found.largest}
     highest = max(rates, key=lambda size: rates[size])
@@ -75,7 +78,7 @@ def test_rates_near_the_highest_are_of_two_processes(make_estimate, seed: int, c
 
 def test_where_memory_is_no_limit_nothing_is_tried_again() -> None:
     study = Machine(0, 0.0, 1 << 10, most=64)
-    study.run()
+    list(study.events())
     assert (study.outcome().bound, study.outcome().largest) == ("parameter", 64)
     assert all(len(needed) == 1 for needed in study.needed.values())
 
@@ -87,18 +90,21 @@ def test_a_try_that_ends_for_another_reason_changes_nothing() -> None:
             result = super()._measure(size)
             return replace(result, status="timeout", reason="too slow") if again else result
 
-    study, told = Slow(0, 0.0, 1 << 20), list[str]()
-    study.run(told=lambda _, newest: told.append(newest.status))
+    study = Slow(0, 0.0, 1 << 20)
+    stored = [event.newest.status for event in study.events() if isinstance(event, Completed)]
     found = study.outcome()
     assert (found.bound, found.answer.tries, found.answer.fits) == ("memory", 1, True)
-    assert "timeout" not in told
+    assert "timeout" not in stored
 
 
 def test_every_try_is_told_with_what_is_known_of_its_size() -> None:
-    study, seen = Machine(7, 0.1, 1 << 20), list[tuple[int, int, str]]()
-    study.run(told=lambda probe, newest: seen.append((probe.size, probe.tries, newest.status)))
-    assert [tries for size, tries, _ in seen if size == study.outcome().largest] == [1, 2, 3]
-    again = [status for _, tries, status in seen if tries > 1]
+    study = Machine(7, 0.1, 1 << 20)
+    events = [event for event in study.events() if isinstance(event, Completed | Announcement)]
+    stored, announced = events[::2], events[1::2]  # each is stored before it is announced
+    tried = [(event.probe.size, event.probe.tries) for event in announced if isinstance(event, Probed)]
+    assert [event.process + 1 for event in stored if isinstance(event, Completed)] == [tries for _, tries in tried]
+    assert [tries for size, tries in tried if size == study.outcome().largest] == [1, 2, 3]
+    again = [event.newest.status for event in stored if isinstance(event, Completed) and event.process]
     assert again[-2:] == ["ok", "ok"]
 
 
@@ -116,34 +122,34 @@ class Failing(Machine):
 
 def test_an_error_of_the_model_is_no_want_of_memory() -> None:
     study = Failing(lambda size: size > 64, "model.py, line 3: IndexError: index out of range in self")
-    study.run()
+    list(study.events())
     assert (study.outcome().bound, study.outcome().largest) == ("crashed", 64)
 
 
 def test_a_worker_that_died_where_something_smaller_ran_had_no_room() -> None:
     study = Failing(lambda size: size > 64, "the worker was ended by SIGSEGV during steps")
-    study.run()
+    list(study.events())
     assert (study.outcome().bound, study.outcome().largest) == ("memory", 64)
 
 
 def test_sizes_that_are_too_small_to_work_are_passed_over() -> None:
-    study, told = Failing(lambda size: size < 4, "ValueError: Expected more than 1 value per channel"), list[int]()
-    study.run(told=lambda probe, _: told.append(probe.size))
-    assert told[:3] == [1, 2, 4]
+    study = Failing(lambda size: size < 4, "ValueError: Expected more than 1 value per channel")
+    tried = [event.probe.size for event in study.events() if isinstance(event, Probed)]
+    assert tried[:3] == [1, 2, 4]
     assert (study.outcome().bound, study.outcome().probes[0].size) == ("memory", 4)
     hopeless = Failing(lambda _: True, "ValueError: never")
-    hopeless.run()
+    list(hopeless.events())
     assert (hopeless.outcome().bound, hopeless.outcome().largest) == ("crashed", None)
 
 
 def test_a_longer_sequence_counts_by_its_tokens(make_estimate) -> None:
-    class Reading(Study):
+    class Reading(Fit):
         def _measure(self, size: int) -> Result:
             made = make_estimate(center_s=0.01 * size)
             return Result(self.case, "ok", estimate=made, processes=(made,), work=Work(8, "sample"))
 
     Reading.case = parse_case("bert-encode/infer:batch=8@cpu/float32")
-    study = Reading(Request(Reading.case, "sequence", limit_bytes=LIMIT))
+    study = Reading(FitOptions(Reading.case, "sequence", limit_bytes=LIMIT), HERE)
     assert study.probe(4).rate == study.probe(16).rate == pytest.approx(800.0)
     assert study.outcome().unit == "token"
 
@@ -158,7 +164,7 @@ def test_one_stray_crash_undoes_nothing_that_is_known(make_estimate) -> None:
             return replace(found, status="crashed", reason="the worker was ended by SIGKILL") if again else found
 
     study = Killed(0, 0.0, 1 << 20)
-    study.run()
+    list(study.events())
     assert study.outcome().largest is not None
     assert study.outcome().largest > 600
 
@@ -176,7 +182,7 @@ def test_no_size_is_called_efficient_by_processes_that_others_slowed(
             return replace(super()._measure(size), estimate=made, processes=(made,), work=Work(size, "item"))
 
     study = Busy(0, 0.0, 1 << 20, most=16)
-    study.run()
+    list(study.events())
     found = study.outcome()
     assert found.efficient == efficient
     assert len(study.needed[8]) == tries

@@ -10,14 +10,14 @@ from msgspec.structs import asdict, replace
 from torchmark.measure.cases import full_params
 from torchmark.measure.session import Finished, Revised
 from torchmark.records import Case, DeviceInfo, Machine, Result
-from torchmark.studies.limits import Limits, Request, array_bytes, plan_cases
+from torchmark.studies.limits import Limits, LimitsOptions, array_bytes, plan_cases
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
 
 GIB = 1 << 30
 CPU = DeviceInfo("cpu", "Xeon", memory_bytes=16 * GIB, cache_bytes=32 << 20)
 MACHINE = Machine("Xeon", 2, 2, 16, "Linux 6", "3.11", devices=(CPU,))
-REQUEST = Request(MACHINE, ("float32",))
+REQUEST = LimitsOptions(MACHINE, ("float32",))
 Seconds = Callable[[Case, float, float], float]  # from a case, its FLOPs and its bytes
 
 
@@ -25,7 +25,7 @@ Seconds = Callable[[Case, float, float], float]  # from a case, its FLOPs and it
 def play(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate) -> Callable[..., dict[str, Result]]:
     """The search over workers that take the time they are told to; none or less of it kills them."""
 
-    def search(seconds: Seconds, request: Request = REQUEST) -> dict[str, Result]:
+    def search(seconds: Seconds, request: LimitsOptions = REQUEST) -> dict[str, Result]:
         def run(_: Limits, case: Case) -> Result:
             workload, params = find_workload(case.workload), full_params(case)
             work = workload.work(params, Setting(case.mode, dtype=case.dtype, world_size=case.workers))
@@ -37,7 +37,7 @@ def play(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate) -> Callabl
             return make_result(case.text, estimate=found, processes=(found,), work=work, params=asdict(params))
 
         monkeypatch.setattr(Limits, "_run", run)
-        events = Limits(request, lambda _: None).events()
+        events = Limits(request).events()
         return {event.result.case.text: event.result for event in events if isinstance(event, Finished | Revised)}
 
     return search
@@ -124,7 +124,7 @@ def test_arrays_are_beyond_all_caches_and_leave_room(memory: int, cache: int, ex
 
 def test_links_and_exchanges_are_asked_for_where_there_are_any() -> None:
     gpus = tuple(DeviceInfo(f"cuda:{index}", "GPU", memory_bytes=16 * GIB) for index in range(2))
-    texts = [case.text for case in plan_cases(Request(replace(MACHINE, devices=gpus), ("float32",)))]
+    texts = [case.text for case in plan_cases(LimitsOptions(replace(MACHINE, devices=gpus), ("float32",)))]
     copies = [text for text in texts if text.startswith("copy/infer")]
     assert len(copies) == 8
     assert "copy/infer:direction=to-host,pinned=on,size_bytes=268435456,sizes=all@cuda:1/float32" in copies
@@ -142,7 +142,7 @@ def test_in_the_end_everything_is_held_against_the_best_of_all(play) -> None:
 
 def test_products_that_may_be_shortened_are_tried_both_ways_where_there_is_hardware_for_it() -> None:
     gpu = DeviceInfo("cuda:0", "GPU", memory_bytes=16 * GIB)
-    texts = [case.text for case in plan_cases(Request(replace(MACHINE, devices=(gpu, CPU)), ("float32",)))]
+    texts = [case.text for case in plan_cases(LimitsOptions(replace(MACHINE, devices=(gpu, CPU)), ("float32",)))]
     assert [text for text in texts if text.startswith("matmul")] == [
         "matmul/infer:size=256@cuda:0/float32",
         "matmul/infer:size=256@cuda:0/float32+matmul=high",

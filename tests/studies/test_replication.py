@@ -6,24 +6,23 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import forkserver
 
 import psutil
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.consistency import check_result, check_samples
+from torchmark.analyze.check import check_result, check_samples
 from torchmark.measure.messages import Message, Phase
-from torchmark.measure.preflight import survey
 from torchmark.measure.session import Finished, Started
 from torchmark.publications import find_publication
 from torchmark.publications.contract import Figure, Publication, PublishedMachine, PublishedTable
 from torchmark.records import DeviceInfo, Machine, Result
-from torchmark.report.sheets import render_replicated
-from torchmark.studies.beside import put_beside
-from torchmark.studies.replicate import Replication, Request, plan_cases, plan_replays
+from torchmark.report import render
+from torchmark.report.replication import replication_document
+from torchmark.studies.published_tables import published_tables
+from torchmark.studies.replicate import ReplicateOptions, Replication, plan_cases, plan_tasks
+from torchmark.studies.study import Listen
 
 TINY = {
     "m1-chips": [
@@ -63,16 +62,11 @@ def machine(memory_bytes: int = 8 * GIB) -> Machine:
     return Machine("cpu", 1, 1, 8, "Linux", "3", devices=(DeviceInfo("cpu", "cpu", memory_bytes),))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_server() -> None:
-    """Workers of all tests share what is imported for the first, and not what an earlier test had imported."""
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
-    survey(["cpu"], ["bert-encode"])
-
-
-def replicate(request: Request, listen: Callable[[Message], None] = lambda _: None) -> dict[str, Result]:
+def replicate(request: ReplicateOptions, listen: Listen = lambda *_: None) -> dict[str, Result]:
     found = {}
-    for event in Replication(request, machine(), listen).events():
+    study = Replication(request, machine())
+    study.listen = listen
+    for event in study.events():
         if isinstance(event, Finished):
             found[event.result.case.text] = event.result
     return found
@@ -84,7 +78,7 @@ MARKS = dict.fromkeys(("m1-chips", "intel-vs-m2", "m1-gpu-for-ml"), pytest.mark.
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in TINY])
 def test_each_publication_is_replayed_by_its_own_procedure(name: str) -> None:
-    request = Request((tiny(name, *TINY[name]),), ("cpu",), scale=0.5, budget_s=300.0)
+    request = ReplicateOptions((tiny(name, *TINY[name]),), ("cpu",), scale=0.5, budget_s=300.0)
     results = replicate(request)
     assert set(results) == {case.text for case in plan_cases(request)} >= set(TINY[name])
     for result in results.values():
@@ -107,7 +101,7 @@ def test_each_publication_is_replayed_by_its_own_procedure(name: str) -> None:
 
 def test_at_full_scale_every_step_is_run_and_nothing_extrapolated() -> None:
     (text,) = TINY["m1-chips"][:1]
-    result = replicate(Request((tiny("m1-chips", text),), ("cpu",), budget_s=120.0))[text]
+    result = replicate(ReplicateOptions((tiny("m1-chips", text),), ("cpu",), budget_s=120.0))[text]
     assert result.job is not None
     assert result.job.whole
     assert [(stage.name, stage.steps) for stage in result.job.stages] == [
@@ -121,9 +115,9 @@ def test_at_full_scale_every_step_is_run_and_nothing_extrapolated() -> None:
 
 def test_the_compiler_is_seen_to_fold_the_listing() -> None:
     publication = tiny("simple-add", *TINY["simple-add"])
-    results = replicate(Request((publication,), ("cpu",), scale=0.01, budget_s=120.0))
+    results = replicate(ReplicateOptions((publication,), ("cpu",), scale=0.01, budget_s=120.0))
     assert {result.params["variant"] for result in results.values()} == {"as-run", "as-written", "resident"}
-    readings = put_beside(publication, list(results.values()), ["cpu"]).sheets[-1]
+    readings = published_tables(publication, list(results.values()), ["cpu"]).sheets[-1]
     assert [row.labels for row in readings.rows] == [("as-run",), ("as-written",), ("resident",)]
     folded, ratio = readings.notes
     assert "the very same memory" in folded
@@ -133,9 +127,9 @@ def test_the_compiler_is_seen_to_fold_the_listing() -> None:
 def test_the_right_way_beside_it_and_what_the_difference_is_made_of() -> None:
     (text,) = TINY["m1-chips"][:1]
     publication = tiny("m1-chips", text)
-    results = replicate(Request((publication,), ("cpu",), scale=0.5, budget_s=25.0, steady=True))
+    results = replicate(ReplicateOptions((publication,), ("cpu",), scale=0.5, budget_s=25.0, steady=True))
     assert set(results) == {text, text.removesuffix("+as-published")}
-    (bias,) = put_beside(publication, list(results.values()), ["cpu"]).biases
+    (bias,) = published_tables(publication, list(results.values()), ["cpu"]).biases
     assert bias.share == pytest.approx(sum(cause.share for cause in bias.causes) + bias.rest)
     assert "cost of autograd graph" in results[text].metrics
     assert "seconds of warm-up" in results[text].metrics
@@ -144,24 +138,26 @@ def test_the_right_way_beside_it_and_what_the_difference_is_made_of() -> None:
 def test_what_cannot_fit_into_memory_is_not_tried_and_its_cell_says_so(full_run) -> None:
     text = "bert-classify/train:batch=256,sequence=512@cpu/float32+as-published"
     publication = tiny("apple-silicon-bert", text)
-    (result,) = replicate(Request((publication,), ("cpu",), budget_s=60.0)).values()
+    (result,) = replicate(ReplicateOptions((publication,), ("cpu",), budget_s=60.0)).values()
     assert result.status == "skipped"
     assert "GiB. It was not tried, as there are 8" in (result.reason or "")
-    shown = render_replicated(full_run, [put_beside(publication, [result], ["cpu"])], width=120)
+    shown = render(replication_document(full_run, [published_tables(publication, [result], ["cpu"])]), width=120)
     assert "needs about" in shown
     assert "--budget" not in shown
 
 
 def test_cases_of_one_process_are_kept_one_by_one() -> None:
-    request = Request((tiny("m1-gpu-for-ml", *TINY["m1-gpu-for-ml"][:2]),), ("cpu",), scale=0.5, budget_s=60.0)
+    request = ReplicateOptions((tiny("m1-gpu-for-ml", *TINY["m1-gpu-for-ml"][:2]),), ("cpu",), scale=0.5, budget_s=60.0)
     kept: list[Result] = []
     known_at_build: list[int] = []
 
-    def listen(message: Message) -> None:
+    def listen(message: Message, *_: str) -> None:
         if isinstance(message, Phase) and message.name == "build":
             known_at_build.append(len(kept))
 
-    for event in Replication(request, machine(), listen).events():
+    study = Replication(request, machine())
+    study.listen = listen
+    for event in study.events():
         kept += [event.result] if isinstance(event, Finished) else []
     assert known_at_build == [0, 1]
     assert [result.status for result in kept] == ["ok", "ok"]
@@ -179,16 +175,16 @@ def test_a_replay_that_was_stopped_in_the_middle_says_so(workers) -> None:
                 worker.resume()
                 time.sleep(0.005)
 
-    def begin(message: Message) -> None:
+    def begin(message: Message, *_: str) -> None:
         if isinstance(message, Phase) and message.name == "build":
             threading.Thread(target=hold, args=workers(), daemon=True).start()
 
-    (result,) = replicate(Request((publication,), ("cpu",), budget_s=3600.0), begin).values()
+    (result,) = replicate(ReplicateOptions((publication,), ("cpu",), budget_s=3600.0), begin).values()
     assert result.status == "ok", result.reason
     assert result.estimate is not None
     assert result.estimate.flags == ("paused",)
     assert "paused" in [caution.kind for caution in result.cautions]
-    sheet = put_beside(publication, [result], ["cpu"]).sheets[0]
+    sheet = published_tables(publication, [result], ["cpu"]).sheets[0]
     assert "stopped in the middle" in sheet.rows[0].own[0].disturbed
 
 
@@ -200,7 +196,7 @@ def test_rows_without_time_say_how_long_they_would_take() -> None:
     )
     publication = tiny("m1-chips", *cases)
     publication = replace(publication, tables=(replace(publication.tables[0], figures=figures),))
-    results = replicate(Request((publication,), ("cpu",), budget_s=20.0))
+    results = replicate(ReplicateOptions((publication,), ("cpu",), budget_s=20.0))
     assert [result.status for result in results.values()] == ["skipped", "skipped"]
     assert all("would take" in (result.reason or "") for result in results.values())
     assert all("--budget" in (result.reason or "") for result in results.values())
@@ -209,14 +205,16 @@ def test_rows_without_time_say_how_long_they_would_take() -> None:
 def test_a_process_that_is_killed_is_one_result_and_the_others_go_on(workers) -> None:
     seen: list[str] = []
 
-    def kill_the_first(message: Message) -> None:
+    def kill_the_first(message: Message, *_: str) -> None:
         if isinstance(message, Phase) and not seen:
             seen.append(message.name)
             for child in workers():
                 os.kill(child.pid, signal.SIGKILL)
 
     cases = TINY["m1-chips"][:2]
-    results = replicate(Request((tiny("m1-chips", *cases),), ("cpu",), scale=0.5, budget_s=120.0), kill_the_first)
+    results = replicate(
+        ReplicateOptions((tiny("m1-chips", *cases),), ("cpu",), scale=0.5, budget_s=120.0), kill_the_first
+    )
     assert sorted(result.status for result in results.values()) == ["crashed", "ok"]
     assert any("SIGKILL" in (result.reason or "") for result in results.values())
 
@@ -237,7 +235,9 @@ def test_a_whole_program_that_is_killed_leaves_nothing_behind(workers) -> None:
 
     thread = threading.Thread(target=kill_the_worker)
     thread.start()
-    (result,) = replicate(Request((tiny("intel-vs-m2", TINY["intel-vs-m2"][1]),), ("cpu",), budget_s=120.0)).values()
+    (result,) = replicate(
+        ReplicateOptions((tiny("intel-vs-m2", TINY["intel-vs-m2"][1]),), ("cpu",), budget_s=120.0)
+    ).values()
     thread.join()
     assert killed.is_set()
     assert result.status == "crashed"
@@ -254,8 +254,8 @@ def is_our_script(process: psutil.Process) -> bool:
 
 def test_every_shipped_case_has_a_procedure_and_cheap_ones_come_first() -> None:
     names = ("m1-chips", "apple-silicon-bert", "intel-vs-m2", "simple-add", "m1-gpu-for-ml")
-    request = Request(tuple(find_publication(name) for name in names), ("cuda:0", "cpu"), scale=0.01)
-    replays = plan_replays(request)
+    request = ReplicateOptions(tuple(find_publication(name) for name in names), ("cuda:0", "cpu"), scale=0.01)
+    replays = plan_tasks(request)
     texts = [each.case.text for each in replays]
     assert len(set(texts)) == len(texts)
     assert {each.publication for each in replays} == set(names)
@@ -264,8 +264,8 @@ def test_every_shipped_case_has_a_procedure_and_cheap_ones_come_first() -> None:
 
 
 def test_events_tell_the_start_before_the_end_of_every_case() -> None:
-    request = Request((tiny("m1-gpu-for-ml", *TINY["m1-gpu-for-ml"][:2]),), ("cpu",), scale=0.5, budget_s=60.0)
-    events = list(Replication(request, machine(), lambda _: None).events())
+    request = ReplicateOptions((tiny("m1-gpu-for-ml", *TINY["m1-gpu-for-ml"][:2]),), ("cpu",), scale=0.5, budget_s=60.0)
+    events = list(Replication(request, machine()).events())
     order = [(type(event), getattr(event, "case", None) or event.result.case) for event in events]  # type: ignore[union-attr]
     first, second = (case for kind, case in order if kind is Started)
     assert order == [(Started, first), (Finished, first), (Started, second), (Finished, second)]

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from torchmark.analyze.configurations import USUAL, setting
+from torchmark.analyze.pairing import USUAL, setting
 from torchmark.errors import TorchmarkError, UnknownName
-from torchmark.measure.elsewhere import ProcessFailed
 from torchmark.measure.messages import Measured, Opened, Prepared, Stepped, SumUp, TakeTurn, Turned
+from torchmark.measure.process import ProcessFailed
 from torchmark.records import Case, Contention, Estimate, Machine, Result, Trend, Work, parse_case
-from torchmark.studies.axes import axes_of
-from torchmark.studies.tune import PAIRS, News, Request, Search
+from torchmark.studies.study import Completed
+from torchmark.studies.tune import PAIRS, News, Tune, TuneOptions, axes_of
 
 CASE = parse_case("resnet50/infer@cpu/float32")
 MACHINE = Machine("a processor", 2, 2, 16, "Linux 6.1", "3.11.7")
@@ -37,10 +37,10 @@ class Scripted:
         Scripted.opened.append(case.text)
         Scripted.alive += 1
 
-    def tell(self, order: object) -> None:
+    def send(self, order: object) -> None:
         self._told = order
 
-    def hear(self, kind: type[Any], patience_s: float | None = None) -> Any:
+    def receive(self, kind: type[Any], patience_s: float | None = None) -> Any:
         if math.isnan(self._step_s):
             reason = "it was ended by SIGILL during first step"
             raise ProcessFailed(self._case.text, Result(self._case, "crashed", reason=reason), ())
@@ -74,12 +74,12 @@ class Scripted:
 
 def search(
     speed: Speed, spread: float = 0.01, seed: int = 0, case: Case = CASE, luck: float = 0.0, **choices: Any
-) -> Search:
+) -> Tune:
     Scripted.opened.clear()
     noise = random.Random(seed)
-    request = Request(case, axes_of(case, MACHINE, **choices), seed=seed, hold=tuple(choices.get("keep", ())))
-    found = Search(request, opening=lambda _, case, *__: Scripted(case, speed, noise, spread, luck))  # type: ignore[arg-type]
-    found.run()
+    request = TuneOptions(case, axes_of(case, MACHINE, **choices), seed=seed, hold=tuple(choices.get("keep", ())))
+    found = Tune(request, MACHINE, opening=lambda _, case, *__: Scripted(case, speed, noise, spread, luck))  # type: ignore[arg-type]
+    list(found.events())
     assert Scripted.alive == 0
     return found
 
@@ -98,27 +98,22 @@ def factors(**times: float) -> Speed:
     return speed
 
 
-def test_a_leader_and_the_default_are_kept_before_they_are_announced() -> None:
+def test_a_leader_and_the_default_are_stored_before_they_are_announced() -> None:
     speed, noise = factors(dtype_is_bfloat16=0.5, compile_is_on=0.8), random.Random(0)
     announced: list[str] = []
-    written: list[str] = []
+    stored: list[str] = []
     Scripted.opened.clear()
-
-    def tell(news: News) -> None:
-        if news.event == "leads":
-            announced.append(news.case.text)
-            assert {CASE.text, news.case.text} <= set(written)
-
-    found = Search(
-        Request(CASE, axes_of(CASE, MACHINE)),
-        tell,
-        opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01),  # type: ignore[arg-type,return-value]
-        kept=written.append,
-    )
-    found.run()
+    request = TuneOptions(CASE, axes_of(CASE, MACHINE))
+    found = Tune(request, MACHINE, opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01))  # type: ignore[arg-type,return-value]
+    for event in found.events():
+        if isinstance(event, Completed):
+            stored.append(event.result.case.text)
+        elif isinstance(event, News) and event.event == "leads":
+            announced.append(event.case.text)
+            assert {CASE.text, event.case.text} <= set(stored)
     assert announced
     opened = Counter(Scripted.opened)
-    assert {text: len(several) for text, several in found.processes.items()} == opened  # each process counts once
+    assert {result.case.text: len(result.processes) for result in found.outcome().results} == opened
 
 
 def test_what_helps_is_found_with_what_each_part_brought() -> None:
@@ -145,7 +140,7 @@ def test_what_helps_is_found_with_what_each_part_brought() -> None:
 
 def test_a_setting_may_only_help_together_with_a_shorter_number() -> None:
     def speed(case: Case) -> float:
-        short, last = case.dtype == "bfloat16", case.ways.get("layout") == "channels-last"
+        short, last = case.dtype == "bfloat16", case.options.get("layout") == "channels-last"
         return {(False, False): 1.0, (False, True): 1.1, (True, False): 1.2, (True, True): 0.4}[short, last]
 
     assert search(speed).outcome().winner.text == "resnet50/infer@cpu/bfloat16+layout=channels-last"
@@ -187,11 +182,11 @@ def test_one_slow_moment_drops_nobody() -> None:
             answer = super().ask(order, kind)
             return Turned(answer.step_s * pace) if isinstance(order, TakeTurn) else answer
 
-    request = Request(CASE, axes_of(CASE, MACHINE, keep=["dtype", "compile", "threads", "gradients"]))
+    request = TuneOptions(CASE, axes_of(CASE, MACHINE, keep=["dtype", "compile", "threads", "gradients"]))
     noise = random.Random(0)
     Scripted.opened.clear()
-    found = Search(request, opening=lambda _, case, *__: Disturbed(case, lambda _: 1.0, noise, 0.01))  # type: ignore[arg-type]
-    found.run()
+    found = Tune(request, MACHINE, opening=lambda _, case, *__: Disturbed(case, lambda _: 1.0, noise, 0.01))  # type: ignore[arg-type]
+    list(found.events())
     assert {result.status for result in found.outcome().results} == {"ok"}
 
 
@@ -238,9 +233,9 @@ def test_a_default_that_does_not_run_is_told() -> None:
 
 
 def test_a_budget_that_ends_before_the_default_runs_is_told() -> None:
-    request = Request(CASE, axes_of(CASE, MACHINE), budget_s=1.0)
+    request = TuneOptions(CASE, axes_of(CASE, MACHINE), budget_s=1.0)
     with pytest.raises(TorchmarkError, match="the budget was spent before"):
-        Search(request, began=time.monotonic() - 2.0).run()
+        list(Tune(request, MACHINE, began=time.monotonic() - 2.0).events())
 
 
 def test_what_the_case_has_chosen_can_be_undone() -> None:
@@ -309,43 +304,30 @@ def test_what_was_measured_anew_corrects_what_the_search_saw() -> None:
 @pytest.mark.parametrize("interrupted", [1, 2, 3])
 def test_an_interrupt_leaves_what_is_known(interrupted: int) -> None:
     """Wherever it comes: here as soon as another one leads, before the rounds that showed it are put away."""
-    leads: list[Case] = []
-
-    def tell(news: News) -> None:
-        leads.extend([news.case] if news.event == "leads" else [])
-        if len(leads) == interrupted:
-            raise KeyboardInterrupt
-
     speed = factors(dtype_is_bfloat16=0.5, compile_is_on=0.5, threads_is_1=0.5)
     noise = random.Random(0)
-    found = Search(
-        Request(CASE, axes_of(CASE, MACHINE)),
-        tell,
-        opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01),  # type: ignore[arg-type, return-value]
-    )
-    with pytest.raises(KeyboardInterrupt):
-        found.run()
+    request = TuneOptions(CASE, axes_of(CASE, MACHINE))
+    found = Tune(request, MACHINE, opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01))  # type: ignore[arg-type, return-value]
+    events = found.events()
+    leads = (event.case for event in events if isinstance(event, News) and event.event == "leads")
+    leader = [next(leads) for _ in range(interrupted)][-1]
+    events.close()  # type: ignore[attr-defined]  # as an interrupt does
     tuned = found.outcome()
     assert tuned.stopped == "interrupted"
-    assert tuned.unconfirmed == leads[-1]
+    assert tuned.unconfirmed == leader
     assert tuned.winner == CASE  # nothing is recommended that was not confirmed
 
 
-def test_what_was_found_is_told_as_soon_as_a_process_has_ended() -> None:
-    kept: list[tuple[str, int]] = []
+def test_what_was_found_is_stored_as_soon_as_a_process_has_ended() -> None:
     noise, speed = random.Random(1), factors(dtype_is_bfloat16=0.5, dtype_is_float16=50)
-    request = Request(CASE, axes_of(CASE, MACHINE))
-    found = Search(
-        request,
-        opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01),  # type: ignore[arg-type, return-value]
-        kept=lambda text: kept.append((text, len(found.result(text).processes))),
-    )
-    found.run()
-    assert {text for text, _ in kept} == {result.case.text for result in found.outcome().results}
-    assert max(count for text, count in kept if text == CASE.text) == 1 + PAIRS
+    request = TuneOptions(CASE, axes_of(CASE, MACHINE))
+    found = Tune(request, MACHINE, opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01))  # type: ignore[arg-type, return-value]
+    stored = [event.result for event in found.events() if isinstance(event, Completed)]
+    assert {result.case.text for result in stored} == {result.case.text for result in found.outcome().results}
+    assert max(len(result.processes) for result in stored if result.case == CASE) == 1 + PAIRS
 
 
-def search_with(pace: Callable[[], float] = lambda: 1.0, busy_pairs: int = 0, **settings: Any) -> Search:
+def search_with(pace: Callable[[], float] = lambda: 1.0, busy_pairs: int = 0, **settings: Any) -> Tune:
     """A search for one setting that halves the time, in which the fresh pairs of the end are disturbed."""
 
     class Disturbed(Scripted):
@@ -354,17 +336,14 @@ def search_with(pace: Callable[[], float] = lambda: 1.0, busy_pairs: int = 0, **
             return Turned(answer.step_s * pace()) if isinstance(order, TakeTurn) and confirming else answer
 
     confirming: list[News] = []
-
-    def tell(news: News) -> None:
-        if news.event == "confirms" and not confirming:
-            Scripted.busy[:] = [0.3] * 2 * busy_pairs
-            confirming.append(news)
-
     Scripted.opened.clear()
     noise, speed = random.Random(0), factors(layout_is_channels_last=0.5)
-    request = Request(CASE, axes_of(CASE, MACHINE, keep=["dtype", "compile", "threads", "gradients"]), **settings)
-    found = Search(request, tell, opening=lambda _, case, *__: Disturbed(case, speed, noise, 0.01))  # type: ignore[arg-type]
-    found.run()
+    request = TuneOptions(CASE, axes_of(CASE, MACHINE, keep=["dtype", "compile", "threads", "gradients"]), **settings)
+    found = Tune(request, MACHINE, opening=lambda _, case, *__: Disturbed(case, speed, noise, 0.01))  # type: ignore[arg-type]
+    for event in found.events():
+        if isinstance(event, News) and event.event == "confirms" and not confirming:
+            Scripted.busy[:] = [0.3] * 2 * busy_pairs
+            confirming.append(event)
     Scripted.busy.clear()
     return found
 
@@ -398,9 +377,9 @@ def test_the_budget_holds_even_if_nothing_is_confirmed_by_then(monkeypatch: pyte
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
 
     class Slow(Scripted):
-        def hear(self, kind: type[Any], patience_s: float | None = None) -> Any:
+        def receive(self, kind: type[Any], patience_s: float | None = None) -> Any:
             clock[0] += 4.0 if kind is Prepared else 0.0
-            return super().hear(kind, patience_s)
+            return super().receive(kind, patience_s)
 
         def ask(self, order: object, kind: type[Any]) -> Any:
             clock[0] += 1.0 if isinstance(order, TakeTurn) else 0.0
@@ -409,8 +388,8 @@ def test_the_budget_holds_even_if_nothing_is_confirmed_by_then(monkeypatch: pyte
     for budget_s in (20.0, 60.0, 90.0):
         clock[0] = 0.0
         noise, speed = random.Random(0), factors(dtype_is_bfloat16=0.5, layout_is_channels_last=0.7)
-        request = Request(CASE, axes_of(CASE, MACHINE), budget_s)
-        found = Search(request, opening=lambda _, case, *__: Slow(case, speed, noise, 0.01))  # type: ignore[arg-type] # noqa: B023
-        found.run()
+        request = TuneOptions(CASE, axes_of(CASE, MACHINE), budget_s)
+        found = Tune(request, MACHINE, opening=lambda _, case, *__: Slow(case, speed, noise, 0.01))  # type: ignore[arg-type] # noqa: B023
+        list(found.events())
         assert clock[0] <= budget_s + 5.0  # one process that is being prepared, or one turn
         assert found.outcome().stopped == "budget"

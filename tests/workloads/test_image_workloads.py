@@ -76,16 +76,6 @@ def test_the_jobs_are_the_published_ones(name: str, steps: int, stages: dict[str
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_flops_agree_with_what_torch_counts(name: str) -> None:
-    from torch.utils.flop_counter import FlopCounterMode
-
-    step = prepare_tiny(name, batch=3)
-    with FlopCounterMode(display=False) as counter:
-        step.run()
-    assert step.work.flops == pytest.approx(counter.get_total_flops(), rel=0.02)
-
-
-@pytest.mark.parametrize("name", TRAININGS)
 def test_every_stage_runs_beyond_the_end_of_an_epoch_and_hurts_nothing(name: str) -> None:
     with_stages, without = prepare_tiny(name, images=12), prepare_tiny(name, images=12)
     tests = next(stage for stage in with_stages.stages if stage.name == "test batch")
@@ -108,7 +98,7 @@ def test_how_many_processes_load_changes_nothing_about_what_is_learned(name: str
 
 
 def test_each_epoch_shows_every_image_once_in_another_order() -> None:
-    from torchmark.workloads.images.loading import Normalized, batches
+    from torchmark.workloads.image_training import Normalized, batches
 
     images = mnist(count=12)
     feed = batches(Normalized(images.train_images, images.train_labels, 0.0, 1.0), 5, Setting(mode="train"))
@@ -121,7 +111,7 @@ def test_each_epoch_shows_every_image_once_in_another_order() -> None:
 
 
 def test_ranks_share_an_epoch_out_among_them() -> None:
-    from torchmark.workloads.images.loading import Normalized, batches
+    from torchmark.workloads.image_training import Normalized, batches
 
     images = mnist(count=12)
     data = Normalized(images.train_images, images.train_labels, 0.0, 1.0)
@@ -254,7 +244,6 @@ def _write_records(path: Path, images: numpy.ndarray, labels: numpy.ndarray) -> 
     path.write_bytes(bytes_of.tobytes())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist-cnn", pytest.param("cifar-cnn", marks=pytest.mark.thorough)])
 def test_two_ranks_learn_the_same_weights_and_each_checks_itself(name: str, tmp_path: Path) -> None:
     program = (
@@ -262,14 +251,16 @@ def test_two_ranks_learn_the_same_weights_and_each_checks_itself(name: str, tmp_
         "d.init_process_group('gloo', store=d.FileStore(sys.argv[2], 2), rank=rank, world_size=2)\n"
         "from torchmark.workloads import find_workload; from torchmark.workloads.contract import Setting\n"
         "from torchmark.measure.check import check_step\n"
+        "place, networks = Setting.place_model, []\n"
+        "Setting.place_model = lambda self, network: networks.append(place(self, network)) or networks[-1]\n"
         f"found = find_workload({name!r}); setting = Setting(mode='train', rank=rank, world_size=2)\n"
         "step = found.prepare(found.params(batch=2, images=12, loader_workers=0), setting)\n"
         "step.run()\n"
         "check_step(step, 'float32')\n"
         "step.run(); step.alone is not None or sys.exit(9)\n"
         "step.run()\n"
-        "weights = step.run.__self__.network.parameters()\n"
-        "print(step.metrics()['accuracy'], sum(float(weight.double().sum()) for weight in weights))\n"
+        "weights = torch.nn.utils.parameters_to_vector(networks[0].parameters())\n"
+        "print(step.metrics()['accuracy'], float(weights.double().sum()))\n"
         "d.destroy_process_group()\n"
     )
     ranks = [

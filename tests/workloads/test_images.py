@@ -1,4 +1,4 @@
-"""Images are read from the real files or made up, the same every time; a file that is wrong is named with its cure."""
+"""Images are read from the real files or made up, the same every time; a file that is wrong is named with its fix."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmark.errors import CaseError
-from torchmark.workloads.images import cifar10, mnist
-from torchmark.workloads.images.files import read_cifar10_records, read_idx
+from torchmark.workloads.images import cifar10, mnist, read_cifar10_records, read_idx
 
 COUNT = 3
 RECORD = 1 + 3 * 32 * 32
@@ -78,7 +77,7 @@ def test_a_wrong_idx_file_is_named_with_the_cause(tmp_path: Path, name: str, con
         read_idx(path, (COUNT, 28, 28))
     assert raised.value.cause.startswith(name)
     assert cause in raised.value.cause
-    assert "--data" in raised.value.cure
+    assert "--data" in raised.value.fix
 
 
 @given(st.data())
@@ -99,7 +98,7 @@ def test_a_damaged_file_is_read_rightly_or_refused(
     try:
         outcome = read_idx(path, (COUNT, 28, 28)).tobytes()
     except CaseError as error:
-        outcome = error.cause.startswith(path.name) and error.cure != ""
+        outcome = error.cause.startswith(path.name) and error.fix != ""
     assert outcome in (True, expected)
 
 

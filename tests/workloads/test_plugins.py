@@ -9,12 +9,12 @@ import pytest
 
 from torchmark import workloads
 from torchmark.measure.check import check_step
-from torchmark.measure.elsewhere import needed_modules
+from torchmark.measure.process import needed_modules
 from torchmark.records import Case
-from torchmark.settings import PLUGIN, may_be_told
+from torchmark.settings import PLUGIN, is_shareable
 from torchmark.workloads.contract import Setting
 
-SOURCE = (Path(__file__).parents[2] / "docs" / "add-a-workload.md").read_text().split("```python\n")[1].split("```")[0]
+SOURCE = (Path(__file__).parents[2] / "docs" / "add-a-workload.md").read_text().split("```python\n")[-1].split("```")[0]
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def test_a_plugged_in_workload_is_one_like_any_other(install: Callable[..., None
     workload = workloads.find_workload("row-softmax")
     assert check_step(workload.prepare(workload.tiny, Setting(mode="infer")), "float32") is not None
     assert workloads.brought_by("row-softmax") == "soft_rows 1.0"
-    assert may_be_told(PLUGIN, workloads.brought_by("row-softmax"))
+    assert is_shareable(PLUGIN, workloads.brought_by("row-softmax"))
     assert {workloads.brought_by(name) for name in ("mlp", "my_model.py", "nowhere")} == {None}
     assert "soft_rows" in needed_modules(Case("row-softmax", "infer"))
-    assert needed_modules(Case("mlp", "infer")) == ("msgspec", "numpy", "psutil", "scipy", "torch")
+    assert needed_modules(Case("mlp", "infer")) == ("msgspec", "numpy", "psutil", "torch")
 
 
 @pytest.mark.parametrize(

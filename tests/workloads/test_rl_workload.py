@@ -8,9 +8,7 @@ from msgspec.structs import replace
 from torchmark.errors import WrongResultError
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Step
-from torchmark.workloads.reinforcement.networks import SHAPES, make_network
-from torchmark.workloads.reinforcement.records import make_windows
-from torchmark.workloads.reinforcement.training import FiniteCheck
+from torchmark.workloads.reinforcement import SHAPES, FiniteCheck, make_network, make_windows
 from torchmark.workloads.venv_ppo import Params
 
 TINY = find_workload("venv-ppo").tiny

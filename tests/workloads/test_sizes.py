@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.workloads.sizes import smaller_sizes
+from torchmark.workloads.contract import smaller_sizes
 
 
 @given(size=st.integers(1, 2**38), factor=st.integers(2, 64), smallest=st.integers(1, 2**20))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,70 +10,47 @@ from msgspec.structs import replace
 
 from torchmark.errors import UnsupportedError, WrongResultError
 from torchmark.measure.check import check_step
-from torchmark.workloads import bert_classify, bert_encode, find_workload, resnet50, vit_train
+from torchmark.workloads import bert_classify, find_workload, resnet50
 from torchmark.workloads.contract import Setting
-from torchmark.workloads.flops import count_flops
+from torchmark.workloads.filling import without_drawing
+from torchmark.workloads.model import Model, ModelWorkload
 
-Build = Callable[[], Any]
-NAMES = ["resnet50", "bert-classify", "bert-encode", "vit-train"]
+MODELS = {"resnet50": 25_557_032, "bert-classify": 108_311_810, "bert-encode": 109_482_240, "vit-train": 86_567_656}
+NAMES = list(MODELS)
 MODES = [(name, mode) for name in NAMES for mode in find_workload(name).modes]
 
-# How to build each model, what it is fed (on the meta device), and what it then holds.
-MODELS: dict[str, tuple[Build, int]] = {
-    "resnet50": (resnet50.make_model, 25_557_032),
-    "bert-classify": (lambda: bert_classify.make_model(bert_classify.Params()), 108_311_810),
-    "bert-encode": (lambda: bert_encode.make_model(bert_encode.Params()), 109_482_240),
-    "vit-train": (lambda: vit_train.make_model(vit_train.Params()), 86_567_656),
-}
+
+def model_workload(name: str) -> ModelWorkload:
+    workload = find_workload(name)
+    assert isinstance(workload, ModelWorkload)
+    return workload
 
 
-def on_meta(build: Build) -> Any:
+def count_weights(name: str, params: object) -> int:
     import torch
 
-    with torch.device("meta"):
-        return build()
+    with without_drawing(torch.float32):
+        model = model_workload(name).build(params, Setting(mode=find_workload(name).modes[0]))
+    return sum(weight.numel() for weight in model.module.parameters())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_model_has_the_published_number_of_parameters(name: str) -> None:
-    build, published = MODELS[name]
-    assert sum(weight.numel() for weight in on_meta(build).parameters()) == published
+    assert count_weights(name, find_workload(name).params()) == MODELS[name]
 
 
 def test_parameters_are_counted_without_building() -> None:
-    assert MODELS["resnet50"][1] == resnet50.PARAMETERS
-    assert bert_classify.parameter_count(bert_classify.Params()) == MODELS["bert-classify"][1]
-    assert bert_encode.parameter_count(bert_encode.Params()) == MODELS["bert-encode"][1]
-    assert vit_train.parameter_count(vit_train.Params()) == MODELS["vit-train"][1]
+    """Training keeps so many times as many numbers in memory, or moves them, as there are parameters."""
     large = bert_classify.Params(size="large")
-    built = on_meta(lambda: bert_classify.make_model(large))
-    assert bert_classify.parameter_count(large) == sum(weight.numel() for weight in built.parameters())
-
-
-@pytest.mark.parametrize(("name", "mode"), MODES)
-def test_flops_agree_with_what_torch_counts(name: str, mode: str) -> None:
-    import torch
-
-    model = on_meta(MODELS[name][0])
-    params = find_workload(name).params()
-    batch = params.batch  # type: ignore[attr-defined]
-    with torch.device("meta"):
-        if name in ("resnet50", "vit-train"):
-            given = {"pixel_values": torch.rand(batch, 3, 224, 224)}
-        else:
-            given = {"input_ids": torch.zeros(batch, 128, dtype=torch.long)}
-        labels = torch.zeros(batch, dtype=torch.long)
-
-    def step() -> None:
-        if mode == "train":
-            model.train()(**given, labels=labels).loss.backward()
-        else:
-            with torch.no_grad():
-                model.eval()(**given)
-
-    work = find_workload(name).work(params, Setting(mode=mode))
-    assert work is not None
-    assert work.flops == pytest.approx(count_flops(step), rel=0.02)
+    counts = {bert_classify.Params(): MODELS["bert-classify"], large: count_weights("bert-classify", large)}
+    for params, parameters in counts.items():
+        training, inference = (model_workload("bert-classify").cost(params, mode) for mode in (True, False))
+        assert training
+        assert inference
+        assert training.numbers - inference.numbers == 5 * parameters
+    vit = model_workload("vit-train").cost(find_workload("vit-train").params(), training=True)
+    assert vit
+    assert vit.numbers == 6 * MODELS["vit-train"] + 8 * 3 * 224**2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -110,9 +85,17 @@ def test_a_first_loss_that_is_not_that_of_guessing_is_caught(
 ) -> None:
     """Where it goes wrong in training alone, with dropout and norms by the batch, a few rows would not show it."""
     workload = find_workload(name)
-    module = sys.modules[type(workload).__module__]
-    loss = module._loss
-    monkeypatch.setattr(module, "_loss", lambda forward, *batch: loss(forward, *batch) * factor**forward.training)
+    made = ModelWorkload.made
+
+    def wrong(self: ModelWorkload, params: object, setting: Setting) -> Model:
+        def call(forward: Any, inputs: Any) -> Any:
+            answer = forward(**inputs)
+            answer.loss = answer.loss * factor**forward.training
+            return answer
+
+        return replace(made(self, params, setting), call=call)
+
+    monkeypatch.setattr(ModelWorkload, "made", wrong)
     step = workload.prepare(workload.tiny, Setting(mode="train"))
     check_step(step, "float32")
     step.run()

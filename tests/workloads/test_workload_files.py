@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from torchmark import workloads
+from torchmark.cli import main
 from torchmark.errors import TorchmarkError, UnknownName
+from torchmark.measure.check import check_step
+from torchmark.workloads.contract import Setting
 
 
 @pytest.fixture
@@ -54,16 +58,47 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         workloads.find_workload("matmull")
 
 
-def test_the_example_in_the_documentation_is_a_workload(folder: Path) -> None:
-    from torchmark.measure.check import check_step
-    from torchmark.workloads.contract import Setting
+EXAMPLES = ["small_cnn", "row_softmax"]  # in the order of docs/add-a-workload.md
 
+
+@pytest.fixture
+def examples(folder: Path) -> Path:
     page = (Path(__file__).parents[2] / "docs" / "add-a-workload.md").read_text()
-    (folder / "row_softmax.py").write_text(page.split("```python\n")[1].split("```")[0])
-    workload = workloads.find_workload("row-softmax")
-    for dtype in workload.dtypes:
-        step = workload.prepare(workload.tiny, Setting(mode="infer", dtype=dtype))
+    for name, block in zip(EXAMPLES, page.split("```python\n")[1:], strict=True):
+        (folder / f"{name}.py").write_text(block.split("```")[0])
+    return folder
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_in_the_documentation_are_workloads(examples: Path, name: str) -> None:
+    assert (examples / f"{name}.py").is_file()
+    workload = workloads.find_workload(name.replace("_", "-"))
+    for mode, dtype in ((mode, dtype) for mode in workload.modes for dtype in workload.dtypes):
+        if (mode, dtype) == ("train", "float16"):
+            continue
+        step = workload.prepare(workload.tiny, Setting(mode=mode, dtype=dtype))
         step.run()
         check = check_step(step, dtype)
         assert check is not None
         assert check.error <= check.tolerance
+        assert step.work.flops
+
+
+def test_the_commands_of_the_documentation_work_in_the_folder_of_the_file(
+    examples: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "add-a-workload.md").read_text()
+    commands = [line.split()[1:] for line in page.split("\n") if line.startswith("torchmark ")]
+    assert len(commands) == 3
+    monkeypatch.chdir(examples)
+    for command in commands:
+        planned = [*command, "--dry-run"] if command[0] == "run" else command  # what runs is tested above
+        assert main(planned) == 0
+        assert "small_cnn.py" in capsys.readouterr().out
+
+
+def test_a_workload_without_a_golden_line_gets_it_printed(examples: Path) -> None:
+    golden = runpy.run_path(str(Path(__file__).with_name("test_golden.py")))
+    assert (examples / "small_cnn.py").is_file()
+    with pytest.raises(pytest.fail.Exception, match=r'\("small-cnn", "train"\): \(1, [\d_]+, [\d_]+, [\d.]+\),$'):
+        golden["test_the_work_is_what_this_version_says"]("small-cnn", "train")

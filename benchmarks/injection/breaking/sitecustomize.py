@@ -1,11 +1,11 @@
 """With this folder on PYTHONPATH, the built-in work of `limits` and `replicate` fails, and tells all it knows."""
 
-from telling import tell
+from leaking import leak
 
-from torchmark.measure.procedures import simple_add
+from torchmark.measure.procedures import SimpleAdd
 from torchmark.workloads import bandwidth, matmul, mnist_cnn
 
-simple_add.PROCEDURE.play = lambda *_: tell("replicate")
-mnist_cnn.MnistCnn.images = lambda *_: tell("script of replicate")
-matmul.Matmul.prepare = lambda *_: tell("limits", ValueError)
-bandwidth.Bandwidth.prepare = lambda *_: tell("limits, out of memory", MemoryError)
+SimpleAdd.play = lambda *_: leak("replicate")
+mnist_cnn.MnistCnn.images = lambda *_: leak("script of replicate")
+matmul.Matmul.prepare = lambda *_: leak("limits", ValueError)
+bandwidth.Bandwidth.prepare = lambda *_: leak("limits, out of memory", MemoryError)

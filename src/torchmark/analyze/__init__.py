@@ -1,1 +1,1 @@
-"""Pure functions over samples and results; numpy and scipy.special only."""
+"""Pure functions over samples and results; numpy only."""

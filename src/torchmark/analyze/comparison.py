@@ -1,10 +1,9 @@
 """Runs compared case by case: how much faster or slower, how sure that is, and what could not be compared.
 
-Step times are compared as logarithms, so that swapping the runs only turns every ratio over. Fresh processes of the
-same case differ by more than the interval inside one of them tells, so the interval of a ratio rests on the spread
-between processes: the case's own where it was measured in two or more, moderated by what the other cases of its run
-tell, else the one that its run measured on a reference case. Two runs differ as wholes, too (RUN_SPREAD). Where no
-spread is known, no answer is given.
+Step times are compared as logarithms, so that swapping the runs only inverts every ratio. Fresh processes of the same
+case differ by more than the interval inside one of them, so the interval of a ratio rests on the spread between
+processes: the case's own where it was measured in two or more, moderated by the other cases of its run, else the one
+measured on a reference case. Two runs also differ as wholes (RUN_SPREAD). Where no spread is known, there is no answer.
 
 A published figure has no interval. A pair with such a side is judged by an assumed uncertainty instead.
 """
@@ -13,32 +12,160 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.differences import Difference, differences_of
-from torchmark.analyze.evidence import (
-    CHANCE,
-    EVERYTHING,
-    Side,
-    chance_beyond,
-    explained,
-    holm,
-    sides_of,
-    variance_of_rounds,
+from torchmark.analyze.grades import answer_within, band_of, flaws_of, is_published
+from torchmark.analyze.pairing import (
+    PLACES,
+    Difference,
+    Match,
+    Pairing,
+    Places,
+    Unpaired,
+    differences_of,
+    pair_runs,
+    pair_within,
 )
-from torchmark.analyze.pairing import PLACES, Match, Pairing, Places, Unpaired, pair_runs, pair_within
-from torchmark.analyze.published import answer_within, band_of, flaws_of, is_published
-from torchmark.analyze.repeat import DRIFT, MOST_FREEDOM, RUN_SPREAD, total_variance, with_known
-from torchmark.analyze.student import critical
-from torchmark.records import Caution, Result, Run
+from torchmark.analyze.spread import (
+    BORROWED_FREEDOM,
+    DRIFT,
+    MOST_FREEDOM,
+    RUN_SPREAD,
+    critical,
+    total_variance,
+    two_sided,
+    variance,
+    with_known,
+    within_variance,
+)
+from torchmark.records import Estimand, Estimate, Remark, Result, Run
+
+if TYPE_CHECKING:
+    from torchmark.analyze.interleaved import (
+        LiveComparison,  # imports numpy, which a comparison of stored runs does not need
+    )
+
+
+CONFIDENCE = 0.95
+CHANCE = 1 - CONFIDENCE
+EVERYTHING = 700.0  # logarithm of about the largest ratio that a computer can hold
+
+
+class Side(Struct, frozen=True):
+    """One run's knowledge of the logarithm of a time; the variance is None where it is unknown."""
+
+    logs: tuple[float, ...]  # of each process
+    variance: float | None
+    freedom: float
+    basis: str
+    doubt: str | None = None
+    spread: float = 0.0  # the variance of one process
+
+    @property
+    def center(self) -> float:
+        return math.fsum(self.logs) / len(self.logs)
+
+
+def explained(result: Result) -> float:
+    """How much of the logarithm of a contended time others may be to blame for: a share of it that cannot be larger
+    than what they took, twice over, because a step waits for the last of its threads. From half of the time on, all."""
+    if result.estimate is None or result.estimate.verdict != "contended":
+        return 0.0
+    seen = result.estimate.contention
+    shares = (seen.wait_share, seen.other_cpu_share, seen.steal_share, seen.throttled_share)
+    worst = max((share for share in shares if share is not None), default=0.0)
+    taken = max(worst, (seen.probe_dilation or 1.0) - 1.0)
+    return -math.log1p(-2 * taken) if taken < 0.499 else EVERYTHING
+
+
+def per_item(a: Result, b: Result) -> bool:
+    """Whether the two results are compared by the time of an item, because a step does not do the same amount."""
+    return bool(a.work and b.work and a.work.items != b.work.items and a.work.items > 0 and b.work.items > 0)
+
+
+def sides_of(a: Result, b: Result, spreads: tuple[float | None, float | None]) -> tuple[Side, Side] | None:
+    """What is known of either side, as the same kind of figure; None where a time is no time."""
+    estimand, scaled = _shared_estimand(a, b), per_item(a, b)
+    for result in (a, b):
+        if result.estimate is None or not all(0 < time < math.inf for time in _times(result, estimand)):
+            return None
+    first, second = (
+        _side(result, estimand, spread, result.work.items if scaled and result.work else 1.0)
+        for result, spread in zip((a, b), spreads, strict=True)
+    )
+    return first, second
+
+
+def variance_of_rounds(cases: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """Variance of the mean over all cases and rounds of processes, and its degrees of freedom."""
+    rounds = min(map(len, cases))
+    if rounds < 2:
+        return None
+    means = [math.fsum(logs[index] for logs in cases) / len(cases) for index in range(rounds)]
+    return variance(means) / rounds, rounds - 1.0
+
+
+def chance_beyond(distance: float, error: float, freedom: float, beyond: float) -> float:
+    """How often so large a distance would be seen, were the true one no larger than `beyond`, a share."""
+    excess = distance - math.log1p(beyond)
+    if error == 0 or excess <= 0:
+        return 0.0 if excess > 0 else 1.0
+    return two_sided(excess / error, freedom)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number, step by step from the smallest."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    corrected, floor = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = floor
+    return corrected
+
+
+def _shared_estimand(*results: Result) -> Estimand:
+    """The common estimand; where they differ, the mean, which every estimate has."""
+    kinds = {estimate.estimand for result in results for estimate in _estimates(result)}
+    return kinds.pop() if len(kinds) == 1 else "mean"
+
+
+def _estimates(result: Result) -> tuple[Estimate, ...]:
+    return result.processes or ((result.estimate,) if result.estimate else ())
+
+
+def _times(result: Result, estimand: Estimand) -> list[float]:
+    return [estimate.center_s if estimate.estimand == estimand else estimate.mean_s for estimate in _estimates(result)]
+
+
+def _side(result: Result, estimand: Estimand, spread: float | None, items: float) -> Side:
+    """Use the spread that the run found for the case, else that of its processes, else a borrowed one."""
+    estimates, known = _estimates(result), result.estimate
+    logs = tuple(math.log(time / items) for time in _times(result, estimand))
+    count = len(logs)
+    if count == 1 and estimates[0].verdict == "as-published":
+        doubt = "a published figure" if "printed" in result.settings else "timed as published"
+        return Side(logs, None, 1.0, doubt, doubt)
+    if known is not None and known.spread is not None and known.freedom:
+        basis = f"{count} processes" if count > 1 else "a borrowed spread"
+        return Side(logs, known.spread**2 / count, known.freedom, basis, spread=known.spread**2)
+    if count > 1:
+        between = variance(logs)
+        return Side(logs, between / count, count - 1.0, f"{count} processes", spread=between)
+    if spread is None:
+        return Side(logs, None, 1.0, "one process", "one process, and no spread between processes is known")
+    only = estimates[0]
+    ends = () if only.estimand == estimand else (only.mean_low_s, only.mean_high_s)
+    alone = math.log1p(spread) ** 2 + within_variance(only, *ends)
+    return Side(logs, alone, BORROWED_FREEDOM, "a borrowed spread", spread=alone)
+
 
 Answer = Literal["faster", "slower", "same", "similar", "unsure"]  # similar: as far as a published figure can say
 
-# A difference counts only where the whole interval lies beyond this: nobody acts on less than 1%.
+# A difference counts only where the whole interval lies beyond this: less than 1% changes no decision.
 DIFFERENT = 0.01
 # Two times count as the same only where the whole interval lies within this: a larger difference is ruled out.
 SAME = 0.05
@@ -47,7 +174,7 @@ SAME = 0.05
 class Pair(Struct, frozen=True):
     """One case on both sides. `ratio` is the step time of b over that of a: below 1, b is faster.
 
-    Where a step does another amount of work, as with more workers, the time of one item stands for that of a step.
+    Where a step does another amount of work, as with more workers, the times of one item are compared instead.
     """
 
     case: str
@@ -65,7 +192,7 @@ class Pair(Struct, frozen=True):
     explained: float = 0.0  # how much of that logarithm others may be to blame for, who kept the slower side busy
     no_interval: str | None = None  # why there is none
     assumed: float | None = None  # where a side was published: how far the ratio may be off, as a share
-    flaws: tuple[Caution, ...] = ()  # what is known to be wrong with the published sides
+    flaws: tuple[Remark, ...] = ()  # what is known to be wrong with the published sides
     visible: float | None = None  # the smallest difference that would have been called one, as a share
 
 
@@ -246,7 +373,7 @@ def _with_interval(row: Row, error: float, freedom: float) -> Row:
 
 
 def _chance(row: Pair | Family, share: float) -> float:
-    """How often chance alone, and others who kept the slower side busy, would part equals so far."""
+    """The probability of so large a difference by chance and by the disturbance of the slower side."""
     assert row.error is not None
     assert row.freedom is not None
     return chance_beyond(abs(math.log(row.ratio)) - row.explained, row.error, row.freedom, share)
@@ -272,7 +399,7 @@ def _family(name: str, pairs: Sequence[Pair], sides: Sequence[tuple[Side, Side]]
     rounds = [variance_of_rounds([both[side].logs for both in sides]) for side in (0, 1)]
     first, second = rounds
     if count == 1 or first is None or second is None:
-        # With one process each nothing tells how far the errors depend on one another: assume the worst.
+        # With one process each, the correlation of the errors is unknown: assume the worst.
         return _with_interval(
             family, math.fsum(error for error, _ in known) / count, min(freedom for _, freedom in known)
         )
@@ -287,39 +414,29 @@ def _family(name: str, pairs: Sequence[Pair], sides: Sequence[tuple[Side, Side]]
 def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
     """All pairs are one table and all families another: with more rows, each needs more evidence."""
     comparisons = tuple(comparisons)
-    pairs = iter(_with_visible(_judge([pair for comparison in comparisons for pair in comparison.pairs])))
+    pairs = _with_visible(_judge([pair for comparison in comparisons for pair in comparison.pairs]))
     families = iter(_judge([family for comparison in comparisons for family in comparison.families]))
-    return tuple(
-        _with_resolution(
-            replace(
-                comparison,
-                pairs=tuple(next(pairs) for _ in comparison.pairs),
-                families=tuple(next(families) for _ in comparison.families),
-            )
-        )
-        for comparison in comparisons
-    )
+    judged = []
+    for each in comparisons:
+        own = tuple(next(pairs) for _ in each.pairs)
+        known = [pair.visible for pair in own if pair.visible is not None and pair.assumed is None]
+        found = replace(each, pairs=own, families=tuple(next(families) for _ in each.families))
+        if known:
+            found = replace(found, visible=statistics.median(known), visible_worst=max(known))
+        judged.append(found)
+    return tuple(judged)
 
 
-def _with_visible(pairs: Sequence[Pair]) -> list[Pair]:
+def _with_visible(pairs: Sequence[Pair]) -> Iterator[Pair]:
     """Each with the smallest difference that the test, corrected for the number of pairs, would have called one."""
     chance = CHANCE / max(1, sum(pair.error is not None for pair in pairs))
-    return [
-        replace(pair, visible=_visible(pair.error, pair.freedom, pair.explained, chance))
-        if pair.error is not None and pair.freedom is not None
-        else pair
-        for pair in pairs
-    ]
-
-
-def _visible(error: float, freedom: float, blame: float, chance: float) -> float:
-    reach = error * critical(freedom, chance) if error > 0 else 0.0
-    return math.expm1(min(math.log1p(DIFFERENT) + blame + reach, EVERYTHING))
-
-
-def _with_resolution(comparison: Comparison) -> Comparison:
-    known = [pair.visible for pair in comparison.pairs if pair.visible is not None and pair.assumed is None]
-    return replace(comparison, visible=statistics.median(known), visible_worst=max(known)) if known else comparison
+    for pair in pairs:
+        if pair.error is None or pair.freedom is None:
+            yield pair
+            continue
+        reach = pair.error * critical(pair.freedom, chance) if pair.error > 0 else 0.0
+        visible = math.expm1(min(math.log1p(DIFFERENT) + pair.explained + reach, EVERYTHING))
+        yield replace(pair, visible=visible)
 
 
 def _judge(rows: Sequence[Row]) -> list[Row]:
@@ -339,3 +456,46 @@ def _answer(row: Pair | Family, p_value: float) -> Answer:
     touches = row.low <= 1 + DIFFERENT and row.high >= 1 / (1 + DIFFERENT)
     inside = row.low >= 1 / (1 + SAME) and row.high <= 1 + SAME
     return "same" if touches and inside else "unsure"
+
+
+Word = Literal["PASS", "FAIL", "INCONCLUSIVE"]
+
+
+class Gate(Struct, frozen=True):
+    """The answer to one limit. PASS needs data in which a difference of that size would have been visible."""
+
+    word: Word
+    limit: float
+    visible: float | None = None  # the largest of the smallest visible differences; None: nothing could be seen
+    decidable: float | None = None  # the smallest limit that this data decides; None: it decides none
+    slower: tuple[Pair | Family, ...] = ()
+    lost: tuple[Unpaired, ...] = ()
+    blind: tuple[Pair, ...] = ()  # cases in which a difference of the limit would not be visible
+
+
+def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = False) -> Gate:
+    """The gate on stored runs. Inside one run nothing can have gone missing."""
+    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
+    slower = find_slower(comparisons, limit)
+    lost = tuple(each for each in find_lost(comparisons) if each.kind == "failed" or not inside)
+    blind = tuple(pair for pair in pairs if pair.visible is None or pair.visible > limit)
+    visible = max((math.inf if pair.visible is None else pair.visible for pair in pairs), default=math.inf)
+    word: Word = "FAIL" if slower or lost else "INCONCLUSIVE" if blind else "PASS"
+    return Gate(word, limit, visible if visible < math.inf else None, _decidable(visible), slower, lost, blind)
+
+
+def gate_live(found: LiveComparison, limit: float) -> Gate:
+    """The gate on two sides that took turns: B must be shown to be slower by more, or not to be."""
+    failed = found.b.result.status not in ("ok", "interrupted")
+    if found.ratio is None or found.low is None or found.high is None:
+        return Gate("FAIL" if failed else "INCONCLUSIVE", limit)
+    visible = found.high / found.ratio * (1 + DIFFERENT) - 1
+    slower, undecided = found.low > 1 + limit, found.high > 1 + limit
+    word: Word = "FAIL" if slower or failed else "INCONCLUSIVE" if undecided else "PASS"
+    return Gate(word, limit, visible, _decidable(found.high - 1))
+
+
+def _decidable(share: float) -> float | None:
+    """Rounded up to a whole percentage."""
+    percent = math.ceil(share * 100 - 1e-9) / 100 if share < 1 else 1.0
+    return max(percent, 0.01) if percent < 1 else None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import stdev
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.grades import grade_of, is_contended
+from torchmark.analyze.spread import relative_spread
 from torchmark.records import Case, Fitting, Result, Run, Tried
 
 TRIES = 3  # processes in which the largest size has to fit
@@ -19,8 +19,13 @@ CONTENDING = 0.85  # of the highest rate: what reaches it could be the most effi
 RATE_TRIES = 2  # processes behind the rates of those
 CONTENDED = "contended"  # as grades call it
 RISING = 1.05  # times the least memory: below, the largest thing in memory is not yet what grows
+_TRUSTED = 5  # sizes near the answer after which halving is surer than the model
 _FINENESS = 32  # parts of the largest size that fits, one of which is a step
-_FEWEST = 2
+_LEAST_POINTS = 2
+
+
+# The fields that a search and its stored conclusion have in common.
+_KEPT = ("parameter", "limit_bytes", "bound", "largest", "efficient", "unit", "step", "duration_s")
 
 
 class Probe(Struct, frozen=True):
@@ -72,27 +77,19 @@ class Fitted(Struct, frozen=True):
         return next((probe for probe in self.probes if probe.size == self.largest), None)
 
     def conclusion(self, case: Case) -> Fitting:
-        """What is kept of it in the run, beside the results."""
+        """The part of it that the run keeps, in addition to the results."""
         return Fitting(
             case=case,
-            parameter=self.parameter,
-            limit_bytes=self.limit_bytes,
-            bound=self.bound,
-            largest=self.largest,
             tries=self.answer.tries if self.answer else 0,
-            efficient=self.efficient,
             fixed_bytes=self.model.fixed if self.model else None,
             item_bytes=self.model.per_item if self.model else None,
             line_error=self.model.error if self.model else 0.0,
-            unit=self.unit,
-            step=self.step,
-            tried=tuple(_tried(probe) for probe in self.probes),
-            duration_s=self.duration_s,
+            tried=tuple(
+                Tried(each.result.case.text, each.size, each.rate, each.tries, each.peaks, each.doubt)
+                for each in self.probes
+            ),
+            **{name: getattr(self, name) for name in _KEPT},
         )
-
-
-def _tried(probe: Probe) -> Tried:
-    return Tried(probe.result.case.text, probe.size, probe.rate, probe.tries, probe.peaks, probe.doubt)
 
 
 def recall_fitted(run: Run) -> Fitted:
@@ -100,21 +97,14 @@ def recall_fitted(run: Run) -> Fitted:
     found, results = run.fitting, {result.case.text: result for result in run.results}
     assert found is not None
     known = [(each, results[each.case]) for each in found.tried if each.case in results]
-    line = found.fixed_bytes, found.item_bytes
+    fixed, per_item = found.fixed_bytes, found.item_bytes
     return Fitted(
-        parameter=found.parameter,
-        unit=found.unit,
         probes=tuple(
             Probe(each.size, result.status == "ok", result, each.peaks, each.rate, each.tries, each.doubt)
             for each, result in known
         ),
-        limit_bytes=found.limit_bytes,
-        bound=found.bound,
-        step=found.step,
-        largest=found.largest,
-        efficient=found.efficient,
-        model=None if line[0] is None or line[1] is None else MemoryModel(line[0], line[1], found.line_error),
-        duration_s=found.duration_s,
+        model=None if fixed is None or per_item is None else MemoryModel(fixed, per_item, found.line_error),
+        **{name: getattr(found, name) for name in _KEPT},
     )
 
 
@@ -124,13 +114,12 @@ def rate_center_s(result: Result) -> tuple[float, str]:
     calm = [each for each in result.processes if not is_contended(each)] or list(result.processes)
     centers = [each.center_s for each in calm]
     center_s = sum(centers) / len(centers)
-    spread = stdev(centers) / center_s if len(centers) > 1 and center_s > 0 else None
     whole = replace(
         calm[0],
         center_s=center_s,
         low_s=min(each.low_s for each in calm),
         high_s=max(each.high_s for each in calm),
-        spread=spread,
+        spread=relative_spread(centers),
     )
     grade = grade_of(replace(result, estimate=whole))
     return center_s, grade.cause if grade and grade.word == "poor" else ""
@@ -155,7 +144,7 @@ def next_size(
     probes: Sequence[Probe], lowest: int, highest: int, limit_bytes: float, step: int | None = None
 ) -> int | None:
     """What to try next; None where it is known to one step. It doubles until something does not fit, unless the model
-    knows better; then it goes where the model says, and halves what is open wherever that was no help."""
+    knows better; then it goes where the model says, and bisects where that did not help."""
     low, high = bracket(probes, lowest, highest)
     if low < lowest:
         return None if high <= lowest else lowest
@@ -174,15 +163,12 @@ def next_size(
     return min(max((low + min(high, 2 * low + 1)) // 2, low + 1), highest)
 
 
-_TRUSTED = 5  # sizes near the answer after which halving is surer than the model
-
-
 def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
     """A line through the peaks, as far down as they rise with the size; None where there are too few of them."""
     points = sorted((each.size, each.bytes) for each in probes if each.fits and each.bytes)
     least = min((held for _, held in points), default=0.0)
     rising = [(size, held) for size, held in points if held > RISING * least]
-    if len(rising) < _FEWEST:
+    if len(rising) < _LEAST_POINTS:
         return None
     sizes, held = np.array(rising, dtype=float).T
     per_item, fixed = (float(value) for value in np.polyfit(sizes, held, 1))
@@ -220,7 +206,6 @@ def _deciding(probes: Sequence[Probe]) -> list[Probe]:
 
 
 def _reaching(share: float, probes: Sequence[Probe]) -> list[Probe]:
-    """Those that fit and reach this share of the highest rate."""
     rated = [(each.rate, each) for each in probes if each.fits and each.rate]
     highest = max((rate for rate, _ in rated), default=0.0)
     return [each for rate, each in rated if rate >= share * highest]

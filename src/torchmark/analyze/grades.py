@@ -1,29 +1,48 @@
-"""Grades: how far a figure can be relied on, in one word, with the cause where it is not good."""
+"""How far a figure can be relied on: the grade of a measured one, the assumed uncertainty of a published one.
+
+A publication prints one number without an interval. It is read as ±15%, which stands for a single run, an unknown room
+temperature and the versions of the day, and as more where the notes on the figure name a flaw.
+"""
 
 from __future__ import annotations
 
 import math
-from statistics import mean, stdev
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.records import Contention, Estimate, Result
+from torchmark.analyze.spread import relative_spread
+from torchmark.records import Contention, Estimate, Remark, Result
 
 Word = Literal["good", "fair", "poor"]
 
 # The half-width of ± and the share of the processor that others took, up to which a grade is given.
 _LIMITS: tuple[tuple[Word, float, float], ...] = (("good", 0.05, 0.02), ("fair", 0.15, 0.10))
 _REACH = 1.96  # standard errors on each side of a 95% interval
-_FIXES = {
-    "contended": "stop other programs and run again",
-    "throttled": "improve cooling or power, or take this as the sustained speed",
-    "slowing": "measure longer with --budget",
-    "drifting": "measure longer with --budget",
-    "warming": "measure longer with --budget",
-    "few processes": "measure longer with --budget",
-    "noisy": "measure longer with --budget",
+_LONGER = "measure longer with --budget"
+
+
+class Fix(Struct, frozen=True):
+    """What to do about a verdict: in a grade, and as a caution, where `{more}` asks for more time or steps."""
+
+    grade: str
+    caution: str = ""
+
+
+# Every verdict that keeps a grade from being good, the worst first.
+VERDICT_FIXES = {
+    "contended": Fix(
+        "stop other programs and run again", "Stop other programs and measure again: the true speed is higher"
+    ),
+    "throttled": Fix(
+        "improve cooling or power, or take this as the sustained speed",
+        "Let it cool, improve the cooling or power supply, and compare sustained figures only",
+    ),
+    "slowing": Fix(_LONGER, "Check heat, power and memory. {more} and watch"),
+    "drifting": Fix(_LONGER, "{more} until it settles"),
+    "warming": Fix(_LONGER, "{more}"),
+    "noisy": Fix(_LONGER, "{more}"),
 }
 
 
@@ -82,9 +101,9 @@ def with_spread(result: Result, borrowed: float | None = None) -> Result:
     estimate = result.estimate
     if estimate is None or estimate.spread is not None or estimate.verdict == "as-published":
         return result
-    centers = [process.center_s for process in result.processes]
-    if len(centers) > 1 and mean(centers) > 0:
-        return replace(result, estimate=replace(estimate, spread=stdev(centers) / mean(centers)))
+    own = relative_spread([process.center_s for process in result.processes])
+    if own is not None:
+        return replace(result, estimate=replace(estimate, spread=own))
     if borrowed is None:
         return result
     center, reach = estimate.center_s, _REACH * borrowed * estimate.center_s
@@ -101,7 +120,7 @@ def worst(grades: list[Word]) -> Word:
 
 def _explained(word: Word, estimate: Estimate, taken: float) -> Grade:
     cause = _cause(estimate, taken)
-    return Grade(word, cause, _FIXES[cause])
+    return Grade(word, cause, VERDICT_FIXES.get(cause, VERDICT_FIXES["noisy"]).grade)
 
 
 def _cause(estimate: Estimate, taken: float) -> str:
@@ -110,3 +129,82 @@ def _cause(estimate: Estimate, taken: float) -> str:
     if estimate.verdict in ("throttled", "slowing", "drifting", "warming"):
         return estimate.verdict
     return "few processes" if estimate.spread is None or "single-process" in estimate.flags else "noisy"
+
+
+ASSUMED = 0.15
+FEW_STEPS = 100  # start-up cost is spread over so few steps that it matters
+
+# What each kind of note adds, as the half-width of an interval; 0: a flaw that does not change the number itself.
+# None: no flaw of the figure, but a remark on the text around it or on which work is equal to it.
+_ADDED: dict[str, float | None] = {
+    "autograd-graph": 0.05,  # building the graph takes a few percent of a forward pass
+    "progress-bar": 0.02,  # 51 calls counted as 50
+    "rounded": 0.125,  # half of the last digit of the shortest such figure, 4 s
+    "live-display": 0.10,  # a moving average of the last moments
+    "rented": 0.10,  # neighbours and clock unknown
+    "slows-down": 0.30,  # the mean of a run whose steps doubled
+    "start-up-heavy": 0.50,  # mostly something other than steps
+    "swapping": 0.50,
+    "overheated": 0.50,
+    "device-not-shown": 0.0,
+    "eager-attention": 0.0,
+    "learns-nothing": 0.0,
+    "no-dropout": 0.0,
+    "not-comparable": 0.0,
+    "other-code": 0.0,
+    "single-run": 0.0,
+    "slow-convolutions": 0.0,
+    "smaller-is-faster": 0.0,
+    "thread-oversubscription": 0.0,
+    "two-names": 0.0,
+    "unknown-device": 0.0,
+    "unknown-hardware": 0.0,
+    "whole-process": 0.0,
+    "cpu-only": None,
+    "folded": None,
+    "other-shape": None,
+    "overflow": None,
+    "two-copies": None,
+    "wrong-claim": None,
+}
+# What is paid once, and so only adds where it was spread over few steps.
+_ADDED_ONCE = {
+    "model-move-counted": 0.30,  # includes the start of the driver, up to a second of a loop of three
+    "no-sync": 0.10,  # the last steps were still in the queue
+    "warm-up-counted": 0.10,  # the first step
+}
+
+
+def is_published(result: Result) -> bool:
+    """Whether it was timed the way a publication did: one figure, with nothing about how sure it is."""
+    return result.case.protocol == "as-published"
+
+
+def flaws_of(result: Result) -> tuple[Remark, ...]:
+    """What is known to be wrong with a published figure; none for a measured one, which has a grade instead."""
+    if not is_published(result):
+        return ()
+    return tuple(caution for caution in result.cautions if _ADDED.get(caution.kind, 0.0) is not None)
+
+
+def uncertainty_of(result: Result) -> float:
+    """The half-width of ± as a share: measured where it was, else the one that is assumed for a single figure."""
+    if not is_published(result):
+        known = margin_of(result.estimate) if result.estimate else None
+        return ASSUMED if known is None else known
+    few = result.estimate is not None and result.estimate.block_size <= FEW_STEPS
+    added = [_ADDED.get(caution.kind) or 0.0 for caution in result.cautions]
+    added += [_ADDED_ONCE.get(caution.kind, 0.0) for caution in result.cautions] if few else []
+    return math.hypot(ASSUMED, *added)
+
+
+def band_of(a: Result, b: Result) -> float:
+    """How far the ratio of two figures may be off, as a share."""
+    return math.hypot(uncertainty_of(a), uncertainty_of(b))
+
+
+def answer_within(ratio: float, band: float) -> Literal["faster", "slower", "similar"]:
+    """What a ratio of times says that is known no better than `band`."""
+    if abs(math.log(ratio)) <= math.log1p(band):
+        return "similar"
+    return "faster" if ratio < 1 else "slower"

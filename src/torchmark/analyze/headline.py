@@ -11,8 +11,19 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from torchmark.analyze.grades import Grade, Word, grade_of, margin_of, taken_share, worst
-from torchmark.analyze.published import answer_within, band_of, flaws_of, is_published
+from torchmark.analyze.grades import (
+    Grade,
+    Word,
+    answer_within,
+    band_of,
+    flaws_of,
+    grade_of,
+    is_published,
+    margin_of,
+    taken_share,
+    worst,
+)
+from torchmark.analyze.wording import listed
 from torchmark.records import Case, Estimate, Result, Run, Value
 
 Figure = Literal["rate", "step", "job"]
@@ -28,7 +39,7 @@ LONGEST_SENTENCE = 148  # two lines of 80 columns, with "In short:" in front
 
 
 class Lead(Struct, frozen=True):
-    """The case that stands for an area."""
+    """The representative case of an area."""
 
     area: str
     workload: str
@@ -99,7 +110,7 @@ class Headline(Struct, frozen=True):
 
 
 class _Found(Struct, frozen=True):
-    """The lead of an area as it was measured, with all published machines that did the same work."""
+    """The measured lead of an area, with all published machines that did the same work."""
 
     lead: Lead
     result: Result
@@ -118,9 +129,11 @@ def build_headline(run: Run, published: Sequence[Run], name: str | None = None) 
     found = [_found(lead, result, published) for lead, result in leads if _has_figure(lead, result)]
     if not found:
         return None
+    own = {device: [each for each in found if each.result.case.device == device] for device in _devices(run)}
+    blocks = [Block(name, tuple(each.area for each in group), _in_short(name, group)) for name, group in own.items()]
     left_out = [(lead.area, result) for lead, result in leads if not _has_figure(lead, result)]
     return Headline(
-        blocks=tuple(_fastest_first([_block(device, found) for device in _devices(run)])),
+        blocks=tuple(_fastest_first(blocks)),
         grade=worst([each.area.grade.word for each in found]),
         confidence=_confidence(found, left_out),
         commands=tuple(_commands(found, name or run.header.id)),
@@ -137,19 +150,18 @@ def _devices(run: Run) -> list[str]:
 
 
 def _leads(run: Run, device: str) -> Iterator[tuple[Lead, Result]]:
-    """The result that stands for each area: with the lead's parameters, else with the defaults."""
+    """The representative result of each area: with the lead's parameters, else with the defaults."""
     for lead in LEADS:
-        alike = [each for each in run.results if each.case.device == device and _is_plain(each.case, lead)]
+        alike = [
+            each
+            for each in run.results
+            if each.case == Case(lead.workload, lead.mode, each.case.params, device, threads=each.case.threads)
+        ]
         for params in (lead.params, {}):
             found = [each for each in alike if each.case.params == params]
             if len(found) == 1:
                 yield lead, found[0]
                 break
-
-
-def _is_plain(case: Case, lead: Lead) -> bool:
-    usual = Case(lead.workload, lead.mode, case.params, case.device, threads=case.threads)
-    return case == usual
 
 
 def _has_figure(lead: Lead, result: Result) -> bool:
@@ -209,7 +221,7 @@ def _is_equal_work(ours: Result, other: Result) -> bool:
 
 
 def _names(run: Run, result: Result) -> tuple[str, str]:
-    """The hardware without its maker, and what to call it: the publication's word for it where that is shorter."""
+    """The hardware without its maker, and its display name: the publication's where that is shorter."""
     own = run.header.id.rpartition("/")[2]
     model = next((info.model for info in run.header.machine.devices if info.name == result.case.device), own)
     plain = re.sub(r"\b(NVIDIA|GeForce|Intel|AMD|Apple) +|[,(].*", "", model).strip()
@@ -232,13 +244,8 @@ def _neighbour(ours: Result, other: Result, name: str, run: str) -> Neighbour:
     )
 
 
-def _block(device: str, found: Sequence[_Found]) -> Block:
-    own = [each for each in found if each.result.case.device == device]
-    return Block(device, tuple(each.area for each in own), _in_short(device, own))
-
-
 def _fastest_first(blocks: Sequence[Block]) -> list[Block]:
-    """By the first area that all of them have: speeds of several areas are never averaged."""
+    """Sort by the first area that all have: speeds of several areas are never averaged."""
     blocks = [block for block in blocks if block.areas]
     figures = [{area.name: area for area in block.areas} for block in blocks]
     for lead in LEADS:
@@ -256,7 +263,7 @@ def _in_short(device: str, found: Sequence[_Found]) -> str:
         if alike:
             nearest = min(alike, key=lambda other: abs(math.log(other.ratio)))
             relations.setdefault(_relation(nearest), []).append(each.lead.work or each.lead.area)
-    parts = [f"{relation} at {_listed(areas)}" for relation, areas in relations.items()]
+    parts = [f"{relation} at {listed(areas)}" for relation, areas in relations.items()]
     best = _accelerator(found)
     repeated = f" at {best.rpartition(' at ')[2]}"
     while parts and len(_sentence(parts, best)) > LONGEST_SENTENCE:
@@ -310,34 +317,26 @@ def _shortcomings(areas: Sequence[Area]) -> list[str]:
     alike: dict[str, list[Area]] = {}
     for area in (each for each in areas if each.grade.word == word != "good"):
         alike.setdefault(area.grade.fix, []).append(area)
-    causes = {fix: _listed(_unique(area.grade.cause for area in same)) for fix, same in alike.items()}
+    causes = {fix: listed(_unique(area.grade.cause for area in same)) for fix, same in alike.items()}
     return [f"{_subject([area.name for area in same])} {word}: {causes[fix]} ({fix})" for fix, same in alike.items()]
 
 
 def _subject(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"{names[0]} {'are' if names[0].endswith('s') else 'is'}"
-    return f"{_listed(names) if len(names) == 2 else f'{len(names)} areas'} are"
+    return f"{listed(names) if len(names) == 2 else f'{len(names)} areas'} are"
 
 
 def _unique(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
-
-
 def _commands(found: Sequence[_Found], name: str) -> Iterator[Command]:
     word = shlex.quote(name)
     yield Command("Details", f"torchmark show {word}")
-    machine = _machine_to_compare(other for each in found for other in each.others)
-    if machine:
+    names = [other.run for each in found for other in each.others]
+    if names:
+        machine = "3090" if any("3090" in name for name in names) else shlex.quote(names[0])
         yield Command("Compare", f"torchmark compare {word} {machine}")
     yield Command("Picture", f"torchmark report{'' if name == 'last' else f' {word}'} -o card.png")
     yield Command("Faster", f"torchmark tune {found[0].lead.workload}")
-
-
-def _machine_to_compare(others: Iterable[Neighbour]) -> str:
-    names = [other.run for other in others]
-    return "3090" if any("3090" in name for name in names) else shlex.quote(names[0]) if names else ""

@@ -12,15 +12,101 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.entries import Entry
+from torchmark.analyze.grades import grade_of, is_disturbed, with_spread
+from torchmark.records import Result, Run, Status, Verdict
 
-# Without a figure these tell nothing about the machine: the run was stopped, had no time, or a step took none.
-UNTOLD = frozenset(("interrupted", "skipped", "ok"))
+# These make a step another piece of work, or its time another quantity; every other option is a way to use a machine.
+PROCEDURES = frozenset(("+per-step", "+pinned", "+as-published"))
+LONGEST_REASON = 200
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """One result out of a folder of runs: what it takes to rank it, and where it comes from."""
+
+    edition: ClassVar[int] = 2  # rises when entries are made from runs in another way
+
+    task: str  # of the case
+    version: int
+    dtype: str
+    procedure: str  # options of the case that make its time another quantity
+    setting: str  # its other options: how the machine was used
+    cpu: str
+    cores: int
+    memory_gib: int
+    device: str  # without a number: the second GPU is no other machine
+    model: str
+    case: str
+    status: Status
+    reason: str | None
+    verdict: Verdict | None
+    center_s: float | None
+    low_s: float | None
+    high_s: float | None
+    items: float | None
+    unit: str
+    grade: str  # as people see it; empty where there is none
+    disturbed: bool  # no rank may rest on it
+    file: str
+    run: str
+    created: str
+    label: str | None
+    torch: str | None
+
+    @property
+    def group(self) -> tuple[str, int, str, str]:
+        """Entries that agree in this did the same work in the same way, and may be ranked."""
+        return self.task, self.version, self.dtype, self.procedure
+
+    @classmethod
+    def of_run(cls, run: Run, file: str) -> tuple[Entry, ...]:
+        """All results of a run that was read from `file`."""
+        models = {info.name: info.model for info in run.header.machine.devices}
+        return tuple(_entry(run, result, file, models.get(result.case.device, "")) for result in run.results)
+
+
+def _entry(run: Run, result: Result, file: str, model: str) -> Entry:
+    result = with_spread(result, run.process_spread)
+    header, case, estimate, work = run.header, result.case, result.estimate, result.work
+    grade = grade_of(result)
+    procedure = [suffix for suffix in case.suffixes if suffix in PROCEDURES]
+    setting = [suffix for suffix in case.suffixes if suffix not in PROCEDURES]
+    return Entry(
+        task=case.task,
+        version=result.version,
+        dtype=case.dtype,
+        procedure="".join(procedure),
+        setting="".join(setting),
+        cpu=header.machine.cpu,
+        cores=header.machine.physical_cores,
+        memory_gib=header.machine.memory_gib,
+        device=case.device.partition(":")[0],
+        model=model,
+        case=case.text,
+        status=result.status,
+        reason=result.reason and result.reason[:LONGEST_REASON],
+        verdict=estimate.verdict if estimate else None,
+        center_s=estimate.center_s if estimate else None,
+        low_s=estimate.low_s if estimate else None,
+        high_s=estimate.high_s if estimate else None,
+        items=work.items if work else None,
+        unit=work.unit if work else "",
+        grade=grade.text if grade else estimate.verdict if estimate else "",
+        disturbed=is_disturbed(result),
+        file=file,
+        run=header.id,
+        created=header.created,
+        label=header.label,
+        torch=header.machine.torch,
+    )
+
+
+# Without a figure these say nothing about the machine: the run was stopped, had no time, or a step took none.
+_NO_STATEMENT = frozenset(("interrupted", "skipped", "ok"))
 COMMON_SHARE = 0.5  # of all machines: work that fewer of them have done does not count for the overall ranking
 
 Contender = tuple[str, int, int, str, str]  # processor, cores, GiB of memory, device, model
@@ -126,8 +212,8 @@ def _standing(machine: Contender, rates: Sequence[tuple[float, float]], best: Se
 
 def rank_boards(entries: Iterable[Entry], top: int, tally: Tally | None = None) -> Iterator[Board]:
     """One board after the other with its `top` places. Entries of one board must come one after the other."""
-    telling = (entry for entry in entries if _rate(entry) or entry.status not in UNTOLD)
-    for _, group in groupby(telling, key=attrgetter("group")):
+    counting = (entry for entry in entries if _rate(entry) or entry.status not in _NO_STATEMENT)
+    for _, group in groupby(counting, key=attrgetter("group")):
         yield _rank_board(group, top, tally)
 
 
@@ -144,7 +230,8 @@ def _rank_board(entries: Iterable[Entry], top: int, tally: Tally | None) -> Boar
         runs.setdefault(who, set()).add(entry.run)
         if who not in counted or _preference(entry) > _preference(counted[who]):
             counted[who] = entry
-    places = sorted((_place(entry, len(runs[who])) for who, entry in counted.items()), key=_order)
+    places = [_place(entry, len(runs[who])) for who, entry in counted.items()]
+    places.sort(key=lambda place: (-place.rate, place.entry.file, place.entry.case))
     ranked = _with_ranks([place for place in places if place.rate and not place.entry.disturbed])
     disturbed = [place for place in places if place.rate and place.entry.disturbed]
     failed = [place for place in places if not place.rate]
@@ -167,7 +254,7 @@ def _rank_board(entries: Iterable[Entry], top: int, tally: Tally | None) -> Boar
 
 
 def _preference(entry: Entry) -> tuple[bool, bool, str, str]:
-    """Which result of a contender counts: a figure before none, an undisturbed one before others, then the latest."""
+    """The order of a contender's results: a figure before none, undisturbed before others, then the latest."""
     return _rate(entry) > 0, not entry.disturbed, entry.created, entry.file
 
 
@@ -187,12 +274,8 @@ def _place(entry: Entry, runs: int) -> Place:
     return Place(entry, runs, rate, low=rate / (1 + above), high=rate / (1 - below) if below < 1 else math.inf)
 
 
-def _order(place: Place) -> tuple[float, str, str]:
-    return -place.rate, place.entry.file, place.entry.case
-
-
 def _with_ranks(places: Sequence[Ranked]) -> list[Ranked]:
-    """Ranks as in sport: 1, 1, 3. A place shares the rank of the first one that it cannot be told from."""
+    """Ranks as in sport: 1, 1, 3. A place shares the rank of the first one whose interval it overlaps."""
     ranks: list[int] = []
     leader = 0
     for index, place in enumerate(places):

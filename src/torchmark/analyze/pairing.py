@@ -1,22 +1,120 @@
-"""Which results may be held against each other: only equal work, and whatever else has no partner says why."""
+"""Which results can be compared: only equal work. Lists what differs besides times, and why a case has no partner."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.differences import OPTIONS, option, parameter, written
 from torchmark.errors import UnknownName
-from torchmark.records import WAYS, Result, Run, Value
+from torchmark.records import CASE_OPTIONS, Case, Machine, Result, Run, RunHeader, Value
 
-AXES = ("device", "dtype", "compile", "transfer", "threads", "workers", *WAYS, "protocol", "mode")
+# Options of a case that may differ between two measurements of the same work. The number of threads is among the
+# settings too, with its actual value where none was chosen.
+OPTIONS = ("device", "dtype", "compile", "transfer", "workers", *CASE_OPTIONS, "protocol")
+
+
+class Difference(Struct, frozen=True):
+    """One thing that was not the same, and what it was on either side."""
+
+    name: str
+    a: str
+    b: str
+
+    @property
+    def text(self) -> str:
+        """torch 2.12.0 → 2.13.0"""
+        return f"{self.name} {self.a} → {self.b}"
+
+
+def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeader) -> tuple[Difference, ...]:
+    """Everything that is known to differ: what was asked for, how torch was set up, and the machine."""
+    pairs = [
+        *_case_pairs(a, b),
+        *_setting_pairs(a, b),
+        *_machine_pairs(a_header.machine, b_header.machine),
+        *_device_pairs(a.case.device, a_header.machine, b.case.device, b_header.machine),
+        ("steps", a_header.steps, b_header.steps),
+        ("torchmark", a_header.version, b_header.version),
+    ]
+    return tuple(
+        Difference(name, written(first), written(second))
+        for name, first, second in pairs
+        if first != second and None not in (first, second) and "" not in (first, second)
+    )
+
+
+def written(value: Value | None) -> str:
+    """A value as people write it."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def parameter(result: Result, name: str) -> Value:
+    """The value of a workload's parameter, also where it was not chosen."""
+    return result.case.params.get(name, result.params.get(name, "default"))
+
+
+def option(case: Case, name: str) -> Value:
+    """What a case has for one of its options; a way that it does not name is the usual one."""
+    value: Value = case.options.get(name, "usual") if name in CASE_OPTIONS else getattr(case, name)
+    return value
+
+
+Pairs = Iterator[tuple[str, Value | None, Value | None]]
+
+
+def _case_pairs(a: Result, b: Result) -> Pairs:
+    for name in OPTIONS:
+        yield name, option(a.case, name), option(b.case, name)
+    for name in sorted({*a.case.params, *b.case.params}):
+        yield name, parameter(a, name), parameter(b, name)
+
+
+def _setting_pairs(a: Result, b: Result) -> Pairs:
+    """Skip settings that only one side knows: the other may have had the same."""
+    threads = a.settings.get("threads") or a.case.threads, b.settings.get("threads") or b.case.threads
+    yield "threads", *threads
+    if "printed" in a.settings or "printed" in b.settings:
+        return  # they say where a published figure was printed, not how torch was set up
+    for name in a.settings:
+        if name != "threads" and name in b.settings:
+            yield name.replace("_", " "), a.settings[name], b.settings[name]
+
+
+def _machine_pairs(a: Machine, b: Machine) -> Pairs:
+    yield "machine", _hardware(a), _hardware(b)
+    for name in ("torch", "torch_build", "python", "os", "power_mode"):
+        yield name.replace("_", " "), getattr(a, name), getattr(b, name)
+    yield "power", _supply(a), _supply(b)
+
+
+def _device_pairs(a_name: str, a: Machine, b_name: str, b: Machine) -> Pairs:
+    """Of the device that was used, where both are of one kind; the processor is part of the machine already."""
+    first = {info.name: info for info in a.devices}.get(a_name)
+    second = {info.name: info for info in b.devices}.get(b_name)
+    kinds = {a_name.partition(":")[0], b_name.partition(":")[0]}
+    if first and second and len(kinds) == 1 and "cpu" not in kinds:
+        yield "device model", first.model, second.model
+        yield "driver", first.driver, second.driver
+
+
+def _hardware(machine: Machine) -> str:
+    sizes = ((machine.physical_cores, "cores"), (machine.memory_gib, "GiB"))
+    known = ", ".join(f"{count} {unit}" for count, unit in sizes if count)  # a publication may not say
+    return f"{machine.cpu} ({known})" if machine.cpu and known else machine.cpu
+
+
+def _supply(machine: Machine) -> str | None:
+    return None if machine.on_battery is None else "battery" if machine.on_battery else "mains"
+
+
+AXES = ("device", "dtype", "compile", "transfer", "threads", "workers", *CASE_OPTIONS, "protocol", "mode")
 # What partners may differ in, given up one after another until there is exactly one partner.
 _MAY_DIFFER = ("protocol", "threads", "device number", "device")
-# What others are held against where it is there; of numbers the lowest, else what comes first.
+# The baseline of each axis; without it the lowest number, else the first value.
 _BASELINES = {
     "device": "cpu",
     "dtype": "float32",
@@ -24,7 +122,7 @@ _BASELINES = {
     "transfer": "resident",
     "protocol": "steady",
     "mode": "infer",
-} | dict.fromkeys(WAYS, "usual")
+} | dict.fromkeys(CASE_OPTIONS, "usual")
 # Kinds of notes on published figures that keep a figure without them from being its partner, and why.
 _OTHER_WORK = {
     "not-comparable": "not comparable: {cause}",
@@ -146,7 +244,7 @@ def _key(result: Result, free: set[str]) -> Key:
 
 
 def _take_matches(ours: dict[str, Result], theirs: dict[str, Result], free: set[str]) -> list[Match]:
-    """Pairs of results that are each other's only candidate; they are taken out."""
+    """Remove and return the pairs of results that are each other's only candidate."""
     groups: dict[Key, tuple[list[Result], list[Result]]] = {}
     for side, results in enumerate((ours, theirs)):
         for result in results.values():
@@ -184,7 +282,7 @@ def _reasons(left: dict[str, Result], others: Iterable[Result], there: str, free
 
 
 def _instead(result: Result, alike: Sequence[Result], family: Sequence[Result]) -> str:
-    """What there is instead: several that could be meant, or the nearest of those that cannot."""
+    """Name the alternatives: several possible partners, or the nearest impossible one."""
     if alike:
         shown = ", ".join(other.case.text for other in alike[:_SHOWN]) + (" …" if len(alike) > _SHOWN else "")
         return f"; several there could be its partner: {shown}"
@@ -196,12 +294,11 @@ def _instead(result: Result, alike: Sequence[Result], family: Sequence[Result]) 
         return ""
     values = ", ".join(f"{name} {written(axis_value(nearest, name))}" for name in names)
     own = ", ".join(written(axis_value(result, name)) for name in names)
-    cure = f" (--by {names[0]} compares them)" if len(names) == 1 else ""
-    return f"; the nearest there has {values} instead of {own}{cure}"
+    fix = f" (--by {names[0]} compares them)" if len(names) == 1 else ""
+    return f"; the nearest there has {values} instead of {own}{fix}"
 
 
 def _apart(a: Result, b: Result) -> list[str]:
-    """What keeps two results of one workload apart."""
     names = ["mode", *(name for name in OPTIONS if name not in _MAY_DIFFER)]
     options = [name for name in names if option(a.case, name) != option(b.case, name)]
     params = sorted({*a.case.params, *b.case.params})
@@ -209,7 +306,7 @@ def _apart(a: Result, b: Result) -> list[str]:
 
 
 def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tuple[Match, ...], tuple[Unpaired, ...]]:
-    """The matches that may be compared, and the others with what stands in the way."""
+    """Split matches into those that can be compared and those that cannot, with the reason."""
     fair, refused = [], []
     for match, places in placed:
         a, b = match.a, match.b
@@ -244,3 +341,53 @@ def _obstacle(a: Result, b: Result, places: Places, axis: str | None) -> str | N
     if a.work and b.work and a.work.items != b.work.items and not resized:
         return f"another amount of work in a step: {sides(f'{a.work.items:g} {a.work.unit}', f'{b.work.items:g}')}"
     return None
+
+
+TUNED_OPTIONS = ("dtype", "transfer", "threads", "compile")
+# The order of settings: number formats first, then memory layout, then execution.
+_ORDER = ("dtype", "matmul", "isa", "layout", "attention", "gradients", "transfer", "threads", "bind", "wait")
+USUAL = "usual"
+
+
+def setting(case: Case, name: str) -> Value | None:
+    """What a case has for an option, a way or a parameter; None where nothing was chosen."""
+    if name in TUNED_OPTIONS:
+        value: Value | None = getattr(case, name)
+        return value
+    return case.options.get(name, USUAL) if name in CASE_OPTIONS else case.params.get(name)
+
+
+def changed(case: Case, name: str, value: Value | None) -> Case:
+    """The case with one setting changed; the usual way, and no value, leave it to the default."""
+    if name in TUNED_OPTIONS:
+        return replace(case, **{name: value})
+    if name in CASE_OPTIONS:
+        options = {**case.options, name: str(value)}
+        return replace(case, options={each: how for each, how in options.items() if how != USUAL})
+    params = {**case.params, name: value}
+    return replace(case, params={each: given for each, given in params.items() if given is not None})
+
+
+def differing(a: Case, b: Case) -> tuple[str, ...]:
+    """The settings that are not the same, in a fixed order."""
+    names = dict.fromkeys((*_ORDER, *sorted({*a.params, *b.params}), *TUNED_OPTIONS))
+    return tuple(name for name in names if setting(a, name) != setting(b, name))
+
+
+def same_precision(a: Case, b: Case) -> bool:
+    """Whether both compute in numbers of the same length."""
+    return all(setting(a, name) == setting(b, name) for name in ("dtype", "matmul"))
+
+
+def setting_text(name: str, value: Value | None) -> str:
+    """A setting as a sentence names it: bfloat16, channels-last, compile, threads=1."""
+    if name == "compile":
+        return {"on": "compile", "off": "no compile"}.get(str(value), f"compile={value}")
+    if name in ("dtype", "layout", "transfer", "gradients"):
+        return str(value)
+    return f"{name}={'default' if value is None else value}"
+
+
+def name_of(case: Case, default: Case) -> str:
+    """A configuration by what makes it differ from the default."""
+    return " + ".join(setting_text(name, setting(case, name)) for name in differing(default, case)) or "default"

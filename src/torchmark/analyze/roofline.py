@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ MEMORY, EXCHANGE = "memory", "all-reduce"
 LOADING = "load batch"  # the stage of a job that fetches data inside its steps
 PASSES = {"as-written": 6, "as-run": 2, "resident": 3}  # that variants of `tensor-add` make over an array
 LEAST_SIZE = 1024  # of a product that may show how fast a device is
-PRODUCT_WAYS = ("isa", "matmul")  # that decide which numbers are multiplied, and by which instructions
+PRODUCT_OPTIONS = ("isa", "matmul")  # that decide which numbers are multiplied, and by which instructions
 
 
 class Ceiling(Struct, frozen=True):
@@ -56,7 +56,11 @@ def ceilings_of(results: Iterable[Result], run: str | None = None) -> Ceilings:
     another says nothing about what the machine can do, so the best one counts."""
     found = NONE
     for result in results:
-        if result.status == "ok" and result.case.protocol == "steady" and "implausible" not in _flags(result):
+        if (
+            result.status == "ok"
+            and result.case.protocol == "steady"
+            and "implausible" not in (result.estimate.flags if result.estimate else ())
+        ):
             found = merge(found, Ceilings({result.case.device: _ceilings(result)}))
     return replace(found, run=run)
 
@@ -76,7 +80,6 @@ def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]
 
 
 def _kind(result: Result) -> tuple[str, str]:
-    """The device and which of its ceilings a result is about."""
     workload = result.case.workload
     name = {"matmul": arithmetic(result.case), "launch": "launch"}.get(workload) or path_of(result).replace("-", " ")
     return result.case.device, name
@@ -137,7 +140,7 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
 
 def arithmetic(case: Case) -> str:
     """Which numbers are multiplied: a dtype, and how exactly where a product of it may be shortened."""
-    return f"{case.dtype}+matmul={case.ways['matmul']}" if "matmul" in case.ways else case.dtype
+    return f"{case.dtype}+matmul={case.options['matmul']}" if "matmul" in case.options else case.dtype
 
 
 def path_of(result: Result) -> str:
@@ -171,7 +174,7 @@ def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None
 
 
 def case_again(result: Result, ceilings: Ceilings) -> Case | None:
-    """What to measure once more beside a result that is too good: the product behind its ceiling, unless that was a
+    """What to measure again for a result that is too good: the product behind its ceiling, unless that was a
     small one or was held back, or passes over an array like its own."""
     peak, known = result.peak, ceilings.devices.get(result.case.device)
     if peak is None or known is None or result.work is None:
@@ -184,12 +187,12 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
     return parse_case(max(known.paths[path_of(result)], key=lambda point: point.value).case)
 
 
-def _full_product(product: Case, beside: Case) -> Case:
-    """A product that shows what the device can do, however small, or in how few threads, the one was that is known."""
+def _full_product(product: Case, like: Case) -> Case:
+    """A product at full size and threads, whatever the known one was measured with."""
     size = product.params.get("size")
     params: dict[str, Value] = product.params if size is None or int(size) >= LEAST_SIZE else {"size": LEAST_SIZE}
-    ways = {name: beside.ways[name] for name in PRODUCT_WAYS if name in beside.ways}
-    return Case("matmul", "infer", params, product.device, product.dtype, ways=ways)
+    options = {name: like.options[name] for name in PRODUCT_OPTIONS if name in like.options}
+    return Case("matmul", "infer", params, product.device, product.dtype, options=options)
 
 
 def slower_than_float32(known: DeviceCeilings, dtype: str) -> float | None:
@@ -208,7 +211,12 @@ def _ceilings(result: Result) -> DeviceCeilings:
     if case.workload == "tensor-add" and result.params.get("variant") == "resident" and work.bytes:
         return DeviceCeilings(paths={MEMORY: (Ceiling(work.bytes / seen, case.text, extent_of(result)),)})
     if case.workload in ("bandwidth", "copy", "all-reduce") and work.bytes:
-        return DeviceCeilings(paths={path_of(result): tuple(_points(result, work.bytes, seen))})
+        # Its own size and the smaller ones that it timed. A size is that of one array: a pass over three arrays in no
+        # cache is worth as much as one over any such array.
+        size = _array_bytes(result, work.bytes)
+        timed = ((size, seen), *sizes_timed(result))
+        points = (Ceiling(work.bytes * each / size / step_s, case.text, each) for each, step_s in timed)
+        return DeviceCeilings(paths={path_of(result): tuple(points)})
     if case.workload == "launch" and case.transfer == "per-step":
         return DeviceCeilings(round_trip_s=seen)
     if case.workload == "launch":
@@ -217,22 +225,14 @@ def _ceilings(result: Result) -> DeviceCeilings:
     return DeviceCeilings()
 
 
-def _points(result: Result, total: float, seen: float) -> Iterator[Ceiling]:
-    """The size of the case itself, and those that it timed beside it. The size is that of one array: a pass over three
-    of them that lie in no cache is worth as much as one over any that does not, either."""
-    size = _array_bytes(result, total)
-    for each, center_s in ((size, seen), *sizes_timed(result)):
-        yield Ceiling(total * each / size / center_s, result.case.text, each)
-
-
 def _array_bytes(result: Result, otherwise: float) -> float:
-    """What its parameter says; a file from anybody may say anything."""
+    """Its size parameter, which may be anything in a stranger's file."""
     size = result.params.get("size_bytes")
     return float(size) if isinstance(size, int | float) and size > 0 else otherwise
 
 
 def sizes_timed(result: Result) -> list[tuple[float, float]]:
-    """Smaller sizes that a case has timed beside its own, each with the seconds of a step."""
+    """Smaller sizes that a case has timed as well, each with the seconds of a step."""
     stages = result.job.stages if result.job else ()
     named = [(stage.name.removesuffix(" bytes"), stage.center_s) for stage in stages]
     return [(float(name), center_s) for name, center_s in named if name.isdecimal() and center_s > 0]
@@ -253,7 +253,6 @@ def _merge(one: DeviceCeilings, other: DeviceCeilings) -> DeviceCeilings:
 
 
 def _points_of(points: Sequence[Ceiling]) -> tuple[Ceiling, ...]:
-    """One for each size, the best of it."""
     best: dict[float, Ceiling] = {}
     for point in points:
         best[point.bytes] = max(best.get(point.bytes, point), point, key=lambda each: each.value)
@@ -277,12 +276,8 @@ def _loader_share(result: Result, estimate: Estimate) -> float:
 
 
 def _largest(shares: dict[str, float]) -> Bound:
-    """Of the small parts of a step that does something else most of the time, the roof is what would bound it."""
+    """The largest share; launching and loading count only from NAMED_SHARE on."""
     bounds: list[Bound] = ["compute", "bandwidth"]
     others: tuple[Bound, ...] = ("launch", "loader")
     bounds += [bound for bound in others if shares[bound] >= NAMED_SHARE]
     return max(bounds, key=lambda bound: shares[bound])
-
-
-def _flags(result: Result) -> tuple[str, ...]:
-    return result.estimate.flags if result.estimate else ()

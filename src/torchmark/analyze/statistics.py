@@ -1,4 +1,7 @@
-"""What a series of step times says: where warm-up ends, how correlated it is, its centre and interval, its trend."""
+"""What a series of step times says: where warm-up ends, how correlated it is, its centre, interval and trend.
+
+The reading drops a start that differs from the rest, and reports a start that was faster: a slow-down, not a warm-up.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, chdtri, stdtrit
+
+from torchmark.analyze.spread import critical
+from torchmark.records import Estimand, Trend
 
 Series = NDArray[np.float64]
 
@@ -17,6 +22,7 @@ WINSOR_MADS = 4.0
 MAD_TO_DEVIATION = 1.4826
 GEWEKE_Z = 1.64
 BATCHES = 8
+CHI_SQUARED = 14.067140449  # what the chi-squared distribution of BATCHES - 1 degrees reaches in 5% of cases
 GROUPS = 12
 STEADY_RISE = 0.87  # Kendall's tau of 12 group medians; chance reaches it about once in 100,000 series
 TAIL_CAUTION = 1.5  # Hill's estimate rests on few samples
@@ -93,8 +99,7 @@ def batch_time(values: Series) -> float:
         return 1.0
     size = len(values) // BATCHES
     means = values[-size * BATCHES :].reshape(BATCHES, size).mean(axis=1)
-    envelope = float(chdtri(BATCHES - 1, 0.05)) / (BATCHES - 1)
-    return float(means.var(ddof=1)) * size / variance / envelope
+    return float(means.var(ddof=1)) * size / variance / (CHI_SQUARED / (BATCHES - 1))
 
 
 def autocorrelation_time(indicator: Series, values: Series) -> float:
@@ -136,7 +141,7 @@ def trend_of(values: Series) -> TrendTest:
     """Spearman's rank trend, with the autocorrelation time taken from the detrended residuals.
 
     Where the path is bent, those residuals look correlated and hide it; group medians that rise almost
-    without exception tell it all the same.
+    without exception show it all the same.
     """
     count = len(values)
     groups = min(GROUPS, count // 3)
@@ -171,7 +176,7 @@ def median_interval(times: Series, time: float) -> Interval:
     if time < 1.01 and count < 100:
         rank = exact_median_rank(count)
         return Interval(center, float(ordered[rank]), float(ordered[count - 1 - rank]))
-    reach = float(stdtrit(max(effective - 1, 2.0), 0.5 + CONFIDENCE / 2)) * math.sqrt(count * time) / 2
+    reach = critical(max(effective - 1, 2.0), 1 - CONFIDENCE) * math.sqrt(count * time) / 2
     low, high = _between_ranks(ordered, reach)
     if 2 * reach > WIDEST_REACH * count:
         return Interval(center, low, high)
@@ -188,21 +193,24 @@ def _between_ranks(ordered: Series, reach: float) -> tuple[float, float]:
 
 def exact_median_rank(count: int) -> int:
     """The largest r for which [x(r), x(n-1-r)], counted from 0, holds the median with 95% confidence."""
-    rank = max(math.floor(count / 2 - math.sqrt(count)) - 1, 0)
-    while rank + 1 < count / 2 and 2 * float(bdtr(rank + 1, count, 0.5)) <= 1 - CONFIDENCE:
-        rank += 1
-    return rank
+    return max(int(np.searchsorted(binomial(count, 0.5), (1 - CONFIDENCE) / 2, side="right")) - 1, 0)
+
+
+def binomial(count: int, share: float) -> Series:
+    """How likely at most 0, 1, 2 … of so many are, each of which has this chance."""
+    chosen = np.arange(count)
+    growth = np.log((count - chosen) / (chosen + 1)) + math.log(share) - math.log1p(-share)
+    logs = count * math.log1p(-share) + np.concatenate([[0.0], np.cumsum(growth)])
+    return np.cumsum(np.exp(logs))
 
 
 def _few_samples_interval(times: Series, center: float) -> Interval:
-    """With so few samples, assume log-normal noise and say honestly how little is known; one sample: a factor of 2."""
+    """Assume log-normal noise; for one sample, a factor of 2."""
     if len(times) < 2:
         return Interval(center, center / 2, center * 2)
     logs = np.log(np.maximum(times, 1e-12))
     # 1.25: the median of normal samples is that much less precise than their mean
-    reach = (
-        1.25 * float(stdtrit(len(times) - 1, 0.5 + CONFIDENCE / 2)) * float(logs.std(ddof=1)) / math.sqrt(len(times))
-    )
+    reach = 1.25 * critical(len(times) - 1, 1 - CONFIDENCE) * float(logs.std(ddof=1)) / math.sqrt(len(times))
     return Interval(
         center,
         min(center * math.exp(-min(reach, 3.0)), float(times.min())),
@@ -220,7 +228,7 @@ def mean_interval(times: Series, time: float) -> Interval:
     error = deviation / math.sqrt(effective)
     if error <= 0:
         return Interval(center, center, center)
-    t = float(stdtrit(max(effective - 1, 2.0), 0.5 + CONFIDENCE / 2))
+    t = critical(max(effective - 1, 2.0), 1 - CONFIDENCE)
     skewness = max(float(np.mean(((times - center) / deviation) ** 3)), 0.0)
     lean = error * skewness / (6 * math.sqrt(effective)) * (1 + 2 * t * t)
     return Interval(center, max(center - t * error, 0.0), center + t * error + lean + _unseen_tail(times))
@@ -242,7 +250,132 @@ def _unseen_tail(times: Series) -> float:
 def tail_bound(ordered: Series, share: float) -> float | None:
     """A 95% upper bound of a high quantile by the binomial distribution; None where too few samples reach it."""
     count = len(ordered)
-    rank = math.ceil(count * share)
-    while rank < count and float(bdtr(rank, count, share)) < CONFIDENCE:
-        rank += 1
+    rank = max(math.ceil(count * share), int(np.searchsorted(binomial(count, share), CONFIDENCE)))
     return float(ordered[rank]) if rank < count else None
+
+
+TREND_Z = 2.8
+FASTER_Z = -3.0
+START_CHANCE = 5e-3  # how rarely a quiet series may look as if it had started faster
+SHORTEST_SEGMENT = 5  # samples; a block of many steps counts as that many
+ONE_SIDED = 0.8  # share of a warm-up's samples that lie on the same side of the steady median
+
+
+class Reading(NamedTuple):
+    """What a series says so far."""
+
+    interval: Interval
+    cut: int
+    time: float  # autocorrelation time, in samples
+    trend: Trend
+    warming: bool
+    trending: bool
+    slowing: bool
+    evidence_time: float  # the longest correlation time seen at any level, for deciding whether there is enough
+
+    @property
+    def precision(self) -> float:
+        return (self.interval.high - self.interval.low) / 2 / self.interval.center
+
+    def effective(self, count: int) -> float:
+        return (count - self.cut) / self.time
+
+
+def read_series(
+    times: Series, target: float, estimand: Estimand = "median", block_size: int = 1, cut: int | None = None
+) -> Reading:
+    """Cut the warm-up, unless the cut is known, estimate the centre of the rest with its interval, test for trends."""
+    count = len(times)
+    logs = winsorised_logs(times)
+    found = 0
+    if cut is None:
+        found = _steady_from(logs)
+        cut = min(found + (count - found) // 8 if found > 5 else found, count // 2)
+    kept, kept_logs = times[cut:], logs[cut:]
+    time = autocorrelation_time(below_median(kept), kept_logs)
+    interval = (mean_interval if estimand == "mean" else median_interval)(kept, time)
+    trend = trend_of(kept_logs)
+    return Reading(
+        interval=interval,
+        cut=cut,
+        time=time,
+        trend=Trend(change=trend.change, z=trend.z),
+        warming=count >= 8 and found >= count // 2 - 1,
+        trending=abs(trend.z) > trend_threshold(len(kept), trend.time) and abs(trend.change) > target,
+        slowing=_slowing(times, logs, cut, time, target, block_size),
+        evidence_time=max(time, _excursion_time(kept)),
+    )
+
+
+def _excursion_time(kept: Series) -> float:
+    """How long the series stays slow once it is slow, at several levels of slowness."""
+    middle = float(np.median(kept))
+    unusual = middle + WINSOR_MADS * MAD_TO_DEVIATION * float(np.median(np.abs(kept - middle)))
+    levels = (*np.quantile(kept, (0.75, 0.9)), unusual)
+    return max(integrated_time((kept > level).astype(np.float64)) for level in levels)
+
+
+def _steady_from(logs: Series) -> int:
+    """MSER first, then trimming as long as the first quarter differs from the last half (Geweke)."""
+    count = len(logs)
+    start = marginal_error_cut(logs)
+    while start < count // 2:
+        rest = logs[start:]
+        quarter, half = rest[: len(rest) // 4], rest[len(rest) // 2 :]
+        if abs(rank_difference(quarter, half, autocorrelation_time(below_median(rest), rest))) < GEWEKE_Z:
+            break
+        start += max(1, len(rest) // 10)
+    return _one_sided(logs, min(start, count // 2))
+
+
+def _one_sided(logs: Series, start: int) -> int:
+    """Warm-up is slow (or fast) nearly throughout; what comes and goes is the machine's habit and must be kept."""
+    if start < SHORTEST_SEGMENT:
+        return start
+    above = logs[:start] > np.median(logs[start:])
+    share = np.cumsum(above) / np.arange(1, start + 1)
+    sided = np.nonzero(np.maximum(share, 1 - share) >= ONE_SIDED)[0]
+    return int(sided[-1]) + 1 if len(sided) else 0
+
+
+def _slowing(times: Series, logs: Series, cut: int, time: float, target: float, block_size: int) -> bool:
+    """Warm-up makes a start slow; a start that was faster than the rest is a slow-down, however short it was."""
+    trend = trend_of(logs)
+    if trend.change > target and (trend.steady_rise or trend.z > trend_threshold(len(times), trend.time)):
+        return True
+    return _faster_segment(times, cut, time, target) or _faster_start(times, time, target, block_size)
+
+
+def trend_threshold(count: int, time: float) -> float:
+    """Few correlation times make a poor estimate of the correlation, and so a false trend likelier."""
+    return TREND_Z * math.sqrt(1 + 10 * time / count)
+
+
+def _faster_segment(times: Series, cut: int, time: float, target: float) -> bool:
+    kept = times[cut:]
+    bound = float(np.median(kept)) * (1 - target)
+    pieces = [piece for piece in np.array_split(times[:cut], 4) if len(piece) >= SHORTEST_SEGMENT]
+    whole = [times[:cut]] if cut >= SHORTEST_SEGMENT else []
+    return any(np.median(piece) < bound and rank_difference(piece, kept, time) < FASTER_Z for piece in pieces + whole)
+
+
+def _faster_start(times: Series, time: float, target: float, block_size: int) -> bool:
+    """The very first samples lie so deep among all that chance is no explanation."""
+    count = len(times)
+    shortest = max(1, math.ceil(3 * SHORTEST_SEGMENT / block_size))
+    bound = float(np.median(times)) * (1 - target)
+    logs = np.log(times)
+    middle = np.median(logs)
+    deviation = 1.4826 * np.median(np.abs(logs - middle)) + 1e-9
+    for length in (shortest, 2 * shortest, 4 * shortest):
+        if length > count // 4:
+            continue
+        slowest = float(times[:length].max())
+        depth = np.count_nonzero(times <= slowest) / count * time
+        if (
+            slowest < bound
+            and (math.log(slowest) - middle) / deviation < -4
+            and depth ** max(length / time, 1.0) < START_CHANCE
+        ):
+            return True
+    return False

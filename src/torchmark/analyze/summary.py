@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from scipy.special import stdtrit
 
-from torchmark.analyze.metering import metered_of
-from torchmark.analyze.repeat import own_spread, with_interval
-from torchmark.analyze.series import Reading
-from torchmark.analyze.statistics import CONFIDENCE, MAD_TO_DEVIATION, WINSOR_MADS, Series, mean_interval, tail_bound
-from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, worst
+from torchmark.analyze.spread import critical, own_spread, with_interval
+from torchmark.analyze.statistics import (
+    CONFIDENCE,
+    MAD_TO_DEVIATION,
+    WINSOR_MADS,
+    Reading,
+    Series,
+    mean_interval,
+    tail_bound,
+)
+from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, metered_of, worst
 from torchmark.records import (
     STEP,
     Conditions,
@@ -31,7 +36,7 @@ from torchmark.records import (
 
 
 class Observations(Struct, frozen=True):
-    """What the engine knows beside the samples and their reading."""
+    """What the engine knows in addition to the samples and their reading."""
 
     estimand: Estimand
     block_size: int
@@ -139,15 +144,15 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
 
 
 def _evidence(processes: Sequence[Estimate]) -> tuple[str, ...]:
-    """That of the process which decides the verdict. How far its own interval reached is not how far all of them do."""
-    telling = _telling(processes)
-    if telling.verdict != "noisy":
-        return telling.evidence
-    return tuple(f"in the worst of {len(processes)} processes {text}" for text in telling.evidence)
+    """The evidence of the deciding process; a noisy one speaks of its own interval only."""
+    deciding = _deciding(processes)
+    if deciding.verdict != "noisy":
+        return deciding.evidence
+    return tuple(f"in the worst of {len(processes)} processes {text}" for text in deciding.evidence)
 
 
 def _as_mean(estimate: Estimate) -> Estimate:
-    """Steps of about the shortest length that is timed alone: some processes saw a median, some only a mean."""
+    """Near the shortest step that is timed alone, some processes give a median and some only a mean."""
     return replace(
         estimate,
         estimand="mean",
@@ -188,7 +193,7 @@ def _mean_contention(processes: Sequence[Estimate]) -> Contention:
 
 
 def _join_metered(seen: Sequence[Metered]) -> Metered:
-    """The usual power, and of all else that which tells most: the peak, the highest heat, the deepest fall."""
+    """The usual power, and the extreme of all else: the peak, the highest temperature, the deepest drop."""
     powers = [each.mean_w for each in seen if each.mean_w is not None]
     clocks = [each.clock_hz for each in seen if each.clock_hz]
     temperatures = [each.temperature_c for each in seen if each.temperature_c]
@@ -202,8 +207,8 @@ def _join_metered(seen: Sequence[Metered]) -> Metered:
     )
 
 
-def _telling(processes: Sequence[Estimate]) -> Estimate:
-    """The process whose evidence speaks for all: of those with the worst verdict the least precise."""
+def _deciding(processes: Sequence[Estimate]) -> Estimate:
+    """Of the processes with the worst verdict the least precise."""
     verdict = worst([estimate.verdict for estimate in processes])
     return max((e for e in processes if e.verdict == verdict), key=lambda estimate: estimate.high_s - estimate.low_s)
 
@@ -217,10 +222,13 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
     latest = good[-1] if good else results[0]
     phases = {name for result in results for name in result.phases_s}
     estimate = combine(estimates) if estimates else None
+    reason = failed.reason if failed else latest.reason
+    if failed and len(results) > 1:
+        reason = f"process {results.index(failed) + 1}: {failed.reason}"
     return replace(
         latest,
         status=failed.status if failed and strict else latest.status,
-        reason=_which_process(results, failed) if failed else latest.reason,
+        reason=reason,
         detail=failed.detail if failed else latest.detail,
         estimate=estimate,
         processes=estimates,
@@ -265,12 +273,6 @@ def _over_all(stage: StageEstimate, processes: Sequence[Estimate]) -> StageEstim
     return replace(stage, center_s=found.center_s, low_s=max(found.low_s, 0.0), high_s=found.high_s)
 
 
-def _which_process(results: Sequence[Result], failed: Result) -> str | None:
-    if len(results) == 1:
-        return failed.reason
-    return f"process {results.index(failed) + 1}: {failed.reason}"
-
-
 def most_memory(memories: Sequence[Memory]) -> Memory | None:
     """The reading with the highest peak."""
     return max(memories, key=lambda memory: memory.device_peak_bytes or memory.host_peak_bytes or 0, default=None)
@@ -281,18 +283,9 @@ def between_reach(processes: Sequence[Estimate]) -> float:
     centers = np.array([estimate.center_s for estimate in processes])
     count = len(centers)
     within = math.sqrt(float(np.mean([((e.high_s - e.low_s) / 2) ** 2 for e in processes])) / count)
-    t = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
+    t = critical(count - 1, 1 - CONFIDENCE)
     return max(t * float(centers.std(ddof=1)) / math.sqrt(count), within)
 
 
-def process_spread(processes: Sequence[Estimate]) -> float | None:
-    """The relative spread between fresh processes; None where it cannot be known."""
-    centers = np.array([estimate.center_s for estimate in processes])
-    if len(centers) < 2 or float(centers.mean()) <= 0:
-        return None
-    return float(centers.std(ddof=1) / centers.mean())
-
-
 def _union(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Every text once, in order of first appearance."""
     return tuple(dict.fromkeys(text for group in groups for text in group))

@@ -1,7 +1,8 @@
-"""The arithmetic of a search for the fastest configuration: who goes on, who has won, what each setting brought.
+"""The arithmetic of a search for the fastest configuration: who goes on, who wins, what each setting brought.
 
-In a round every contestant has one turn, in random order. What disturbs a round disturbs all of it, so only differences
-within rounds count: each time is taken as the contestant's own plus what its round added to everybody's.
+In a round every candidate has one turn, in random order. What disturbs a round disturbs all of it, so only differences
+within rounds count: each time is the candidate's own plus what its round added to all. The winner is then measured
+again in fresh processes, together with the default and with the winner reduced to the settings that matter.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
-from scipy.special import stdtrit
 
 from torchmark.analyze.comparison import DIFFERENT
-from torchmark.analyze.configurations import changed, differing, same_precision, setting, told
-from torchmark.analyze.live import LOOK_CONFIDENCE
+from torchmark.analyze.interleaved import LOOK_CONFIDENCE, ratio_interval
+from torchmark.analyze.pairing import changed, differing, same_precision, setting, setting_text
+from torchmark.analyze.spread import critical
+from torchmark.analyze.statistics import CONFIDENCE, Interval
 from torchmark.records import BreakEven, Case, Contribution, Result, Run, Tuning
 
 HOPELESS = 1.5  # times as slow as the leader: out at once, however large the field
 BEATEN = 1.25  # times as slow as the leader: not kept for having led before, nor compiled for being another format
-CLOSE = 1.05  # times as slow as the leader: too little to tell after a few rounds
+CLOSE = 1.05  # times as slow as the leader: too close to call after a few rounds
 ENOUGH_ROUNDS = 4  # after which a challenger must be ahead to go on
 MOST_ROUNDS = 8  # in which two must show which one is faster
 LEAST_FREEDOM = 3  # of the noise: with less, no answer is drawn from it
 DOUBTFUL = 1.15  # times as fast: a setting that brings less may owe it to the luck of one process
 LAST_CONFIDENCE = 0.9  # after the last round: who wins here is measured again, so a doubt is no wrong answer
 
-Round = Mapping[str, float]  # the logarithm of the seconds that one item took, by contestant
+Round = Mapping[str, float]  # the logarithm of the seconds that one item took, by candidate
 
 
 class Tuned(Struct, frozen=True):
@@ -46,15 +48,15 @@ class Tuned(Struct, frozen=True):
     pairs: int = 0  # of fresh processes behind the interval
     unconfirmed: Case | None = None  # what looked fastest in the search, and was not confirmed to be faster
     disturbed: int = 0  # pairs that do not count, because other programs took too much of the processor
-    same_precision_gain: float | None = None  # as the search saw it beside the winner
+    same_precision_gain: float | None = None  # as the search measured it next to the winner
     contributions: tuple[Contribution, ...] = ()
     break_even: BreakEven | None = None
-    relative: dict[str, float] = {}  # by case, as the search saw it beside the winner
+    relative: dict[str, float] = {}  # by case, as the search measured it next to the winner
     duration_s: float = 0.0
 
     @property
     def conclusion(self) -> Tuning:
-        """What is kept of it in the run, beside the results."""
+        """The part of it that the run keeps, in addition to the results."""
         kept = {name: getattr(self, name) for name in Tuning.__struct_fields__ if name != "case"}
         return Tuning(self.default, **kept)
 
@@ -71,19 +73,19 @@ def recall_tuned(run: Run) -> Tuned:
 
 
 class Noise(Struct, frozen=True):
-    """By how much one turn differs from another of the same contestant, as a logarithm."""
+    """By how much one turn differs from another of the same candidate, as a logarithm."""
 
     deviation: float
     freedom: int
 
 
 def scores(rounds: Sequence[Round]) -> dict[str, float]:
-    """Every contestant's own time on one logarithmic scale, also of those that never met but share rivals."""
+    """Every candidate's own time on one logarithmic scale, also of those that never met but share rivals."""
     return _fit(rounds)[0]
 
 
 def noise_of(rounds: Sequence[Round]) -> Noise:
-    """What remains of all turns without contestants and rounds: two rounds of one pair alone would not tell."""
+    """What remains of all turns without candidates and rounds: two rounds of one pair are too few."""
     return _fit(rounds)[1]
 
 
@@ -105,12 +107,12 @@ def _fit(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
 
 
 def lead(rounds: Sequence[Round], name: str, other: str) -> list[float]:
-    """How much longer a contestant took than another, as a logarithm, in each round that both were in."""
+    """How much longer a candidate took than another, as a logarithm, in each round that both were in."""
     return [each[name] - each[other] for each in rounds if name in each and other in each]
 
 
 def survivors(rounds: Sequence[Round], field: Sequence[str], incumbent: str) -> list[str]:
-    """The better half of the field. Who led before stays until it is beaten beyond doubt: chance crowns nobody."""
+    """The better half of the field. The incumbent stays until it is clearly beaten."""
     found = scores([{name: each[name] for name in field if name in each} for each in rounds])
     ranked = sorted(field, key=lambda name: found[name])
     best = found[ranked[0]]
@@ -141,7 +143,7 @@ def verdict(
 
 
 def _reach(confidence: float, noise: Noise) -> float:
-    return float(stdtrit(noise.freedom, (1 + confidence) / 2))
+    return critical(noise.freedom, 1 - confidence)
 
 
 def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> Case:
@@ -173,7 +175,7 @@ def simplest(default: Case, cases: Sequence[Case], found: Mapping[str, float]) -
 def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tuple[Contribution, ...]:
     """The way from the default to the winner, one setting after another as far as tried so; the gains multiply."""
     return tuple(
-        Contribution(" + ".join(told(name, setting(winner, name)) for name in names), gain)
+        Contribution(" + ".join(setting_text(name, setting(winner, name)) for name in names), gain)
         for names, gain in _way(default, winner, found)
     )
 
@@ -194,7 +196,7 @@ def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
 
 
 def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Settings that were changed at once, and how many times as fast that was."""
+    """The settings changed together, and the factor gained."""
     here = default
     while here.text != winner.text:
         names, there = _next_step(here, winner, found)
@@ -214,7 +216,7 @@ def _next_step(here: Case, winner: Case, found: Mapping[str, float]) -> tuple[tu
     return names, winner
 
 
-def step_beside(default: Result, result: Result, gain: float) -> float:
+def step_scaled(default: Result, result: Result, gain: float) -> float:
     """How long a step takes, as the default's time and the ratio that common rounds gave have it: each was disturbed in
     rounds of its own."""
     assert default.estimate is not None
@@ -250,6 +252,66 @@ def find_break_even(
         alike = all(setting(first.case, name) == setting(winner, name) for name in shared)
         if alike and twin and twin.status == first.status == "ok":
             gains = [seen_gain(default, each.case, found) for each in (twin, first)]
-            steps_s = [step_beside(usual, twin, gain) for gain in gains if gain]
+            steps_s = [step_scaled(usual, twin, gain) for gain in gains if gain]
             return break_even(twin, first, steps_s[0] - steps_s[1]) if len(steps_s) == 2 else None
     return None
+
+
+WIDEST = 2.0  # times its low end: an interval whose high end is above this says nothing that is of use
+WORTH_CONFIDENCE = 0.8  # that settings which brought little are worth keeping
+
+Bout = Sequence[Round]
+
+
+class Settled(Struct, frozen=True):
+    """Who has won in the end, and by how much over the default."""
+
+    default: Case
+    leader: Case
+    pairs: tuple[tuple[float, ...], ...] = ()  # of each bout, how much longer the leader took than the default
+    rival: Case | None = None  # measured in the same rounds
+    behind: float = 0.0  # how much longer the rival takes than the leader, as a logarithm
+
+    @property
+    def gain(self) -> Interval | None:
+        """How many times as fast as the default the leader is; None where there are fewer than two bouts."""
+        found = ratio_interval(self.pairs, CONFIDENCE)
+        return Interval(1 / found.center, 1 / found.high, 1 / found.low) if found else None
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it is faster than the default beyond chance, by what counts, and it is known by how much."""
+        gain = self.gain
+        return gain is not None and gain.low > 1 + DIFFERENT and gain.high <= WIDEST * gain.low
+
+    def placed(self, found: Mapping[str, float]) -> dict[str, float]:
+        """The scores of a search, with those that were measured anew where that puts them: in the search each of them
+        had one process, and the default was in the first heat only."""
+        placed, gain = dict(found), self.gain
+        if self.rival and self.leader.text not in placed and self.rival.text in placed:
+            placed[self.leader.text] = placed[self.rival.text] - self.behind
+        if self.leader.text in placed and gain:
+            placed[self.default.text] = placed[self.leader.text] + math.log(gain.center)
+        if self.leader.text in placed and self.rival:
+            placed[self.rival.text] = placed[self.leader.text] + self.behind
+        return placed
+
+
+def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Bout]) -> Settled:
+    """The winner of the search, or less of it, its core, where the rest is not worth its name and the core by itself
+    is faster than the default."""
+    confidence = WORTH_CONFIDENCE if same_precision(core, winner) else CONFIDENCE  # shorter numbers have a price
+    doubted = core.text not in (winner.text, default.text)
+    worth = ratio_interval(leads(bouts, winner, core), confidence) if doubted else None
+    if worth is None:
+        return Settled(default, winner, leads(bouts, winner, default))
+    whole = Settled(default, winner, leads(bouts, winner, default), core, -math.log(worth.center))
+    less = Settled(default, core, leads(bouts, core, default), winner, math.log(worth.center))
+    is_worth_it = worth.high < 1 and worth.center < 1 / (1 + DIFFERENT)
+    return whole if is_worth_it or (whole.is_confirmed and not less.is_confirmed) else less
+
+
+def leads(bouts: Sequence[Bout], case: Case, other: Case) -> tuple[tuple[float, ...], ...]:
+    """How much longer a case took than another in each round of each bout, as far as both were in it."""
+    found = (tuple(lead(rounds, case.text, other.text)) for rounds in bouts)
+    return tuple(logs for logs in found if logs)

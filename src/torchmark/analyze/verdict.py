@@ -1,21 +1,25 @@
-"""What may be said about a figure: one verdict, by fixed precedence, with the evidence it rests on, and flags."""
+"""What disturbed a measurement: verdict, flags and evidence from the meters, and the cautions that follow from them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
-from torchmark.analyze.metering import held_down, is_paging
-from torchmark.analyze.series import Reading
-from torchmark.analyze.statistics import Series
-from torchmark.records import VERDICTS, Conditions, Contention, Verdict
+from torchmark.analyze.grades import VERDICT_FIXES
+from torchmark.analyze.spread import relative_spread
+from torchmark.analyze.statistics import Reading, Series
+from torchmark.analyze.wording import counted
+from torchmark.records import VERDICTS, Conditions, Contention, Estimate, Metered, Moment, Remark, Result, Verdict
 
 TAKEN_SHARE = 0.02  # of the machine's capacity, or of the measuring time
-LEAST_TAKEN_S = 0.04  # four ticks of the kernel's clock: less cannot be told from its rounding
+LEAST_TAKEN_S = 0.04  # four ticks of the kernel's clock: less is within its rounding
 PROBE_SLOWER = 1.03
-LAUNCH_SHARE = 0.9
+IDLE_BELOW = 0.9
 MODE_SHARE = 0.1
 MODE_DISTANCE = 0.03
 MODES_EXPLAIN = 0.85  # share of the variance; two halves of a normal distribution explain 0.64, of a uniform one 0.75
@@ -60,7 +64,9 @@ def judge(
     taken = taken_by_others(contention)
     evidence = held_down(readings)
     slower = reading.slowing or (reading.trending and reading.trend.change > 0)
-    seen = {"oversubscribed": _oversubscribed(contention, taken), "paging": is_paging(readings)}
+    # Threads that wait for a core while no other program uses one wait for each other.
+    waited = (contention.wait_share or 0.0) > TAKEN_SHARE and contention.other_cpu_share is not None
+    seen = {"oversubscribed": waited and not taken, "paging": is_paging(readings)}
     flags = tuple(flag for flag, found in seen.items() if found)
     if taken:
         return Judgement("contended", flags, tuple(taken))
@@ -73,7 +79,10 @@ def judge(
     if reading.warming:
         return Judgement("warming", flags, ("step times had not settled by half of the samples",))
     if not confirmed:
-        return Judgement("noisy", flags, (_imprecision(reading.precision, target),))
+        reached, late = reading.precision, "too late or with too few independent samples to be confirmed"
+        why = f"the interval reached ±{reached:.1%} where ±{100 * target:g}% was asked for"
+        why = f"±{reached:.2%} was reached, but {late}" if reached <= target else why
+        return Judgement("noisy", flags, (why,))
     return Judgement("stable", flags, ())
 
 
@@ -100,21 +109,9 @@ def taken_by_others(contention: Contention) -> list[str]:
     return seen
 
 
-def _oversubscribed(contention: Contention, taken: Sequence[str]) -> bool:
-    """Threads that wait for a core although nobody else uses one wait for each other."""
-    waited = contention.wait_share is not None and contention.wait_share > TAKEN_SHARE
-    return waited and not taken and contention.other_cpu_share is not None
-
-
-def _imprecision(precision: float, target: float) -> str:
-    if precision <= target:
-        return f"±{precision:.2%} was reached, but too late or with too few independent samples to be confirmed"
-    return f"the interval reached ±{precision:.1%} where ±{100 * target:g}% was asked for"
-
-
 def is_launch_bound(device_step_s: float | None, wall_step_s: float) -> bool:
     """The device was idle for a good part of the time, waiting to be given work."""
-    return device_step_s is not None and device_step_s < LAUNCH_SHARE * wall_step_s
+    return device_step_s is not None and device_step_s < IDLE_BELOW * wall_step_s
 
 
 def is_bimodal(times: Series) -> bool:
@@ -137,3 +134,227 @@ def is_bimodal(times: Series) -> bool:
         and float(distance[split]) > MODE_DISTANCE
         and float(explained[split]) / variance > MODES_EXPLAIN
     )
+
+
+CLOCK_DROP = 0.95
+PAGING_RATE = 10.0  # major faults a second
+SWAPPED_BYTES = 16 << 20
+LEAST_POWER_S = 0.5  # counters of energy move about ten times a second
+PEAK_S = 0.9
+HEAT = "heat"
+
+
+def metered_of(readings: Sequence[Conditions]) -> Metered:
+    """All readings of a series in a few figures."""
+    powers = list(_powers(readings))
+    temperatures = [reading.temperature_c for reading in readings if reading.temperature_c is not None]
+    faults = _growth([reading.major_fault_count for reading in readings])
+    return Metered(
+        mean_w=_mean_power(readings),
+        peak_w=max(powers, default=None),
+        clock_hz=_clocks(readings),
+        temperature_c=(temperatures[0], max(temperatures)) if temperatures else None,
+        throttle=tuple(dict.fromkeys(reason for reading in readings for reason in reading.throttle)),
+        major_faults=None if faults is None else int(faults),
+    )
+
+
+def held_down(readings: Sequence[Conditions]) -> list[str]:
+    """Evidence that the hardware slowed itself down, in words."""
+    if len(readings) < 2:
+        return []
+    seen = []
+    count = _growth([reading.thermal_count for reading in readings])
+    if count:
+        seen.append(f"the hardware throttled itself {count:.0f} times")
+    reasons = _new_reasons(readings)
+    if reasons:
+        seen.append(f"the device held its clock down: {', '.join(reasons)}")
+    clocks = _clocks(readings)
+    if clocks and clocks[1] < CLOCK_DROP * clocks[0]:
+        seen.append(f"the clock fell from {clocks[0] / 1e9:.2f} to {clocks[1] / 1e9:.2f} GHz")
+    return seen
+
+
+def is_paging(readings: Sequence[Conditions]) -> bool:
+    """Steps that keep waiting for the disk to bring memory back; a few faults are code that runs for the first time."""
+    span_s = readings[-1].at_s - readings[0].at_s if readings else 0.0
+    faults = _growth([reading.major_fault_count for reading in readings])
+    swapped = _growth([reading.swap_bytes for reading in readings])
+    waits = faults is not None and span_s > 0 and faults > PAGING_RATE * max(span_s, 1.0)
+    return waits or (swapped is not None and swapped > SWAPPED_BYTES)
+
+
+def _new_reasons(readings: Sequence[Conditions]) -> list[str]:
+    """Heat, or a reason that came up while measuring: a limit that always held slows nothing down."""
+    always = set(readings[0].throttle)
+    seen = dict.fromkeys(reason for reading in readings for reason in reading.throttle)
+    return [reason for reason in seen if HEAT in reason or reason not in always]
+
+
+def _mean_power(readings: Sequence[Conditions]) -> float | None:
+    known = [reading for reading in readings if reading.energy_j is not None]
+    span_s = known[-1].at_s - known[0].at_s if known else 0.0
+    energy_j = _growth([reading.energy_j for reading in known])
+    return None if energy_j is None or span_s < LEAST_POWER_S else energy_j / span_s
+
+
+def _powers(readings: Sequence[Conditions]) -> Iterator[float]:
+    """The power between readings that are far enough apart."""
+    known = [reading for reading in readings if reading.energy_j is not None]
+    first = known[0] if known else None
+    for reading in known[1:]:
+        assert first is not None
+        span_s = reading.at_s - first.at_s
+        if span_s >= PEAK_S:
+            yield ((reading.energy_j or 0.0) - (first.energy_j or 0.0)) / span_s
+            first = reading
+
+
+def _clocks(readings: Sequence[Conditions]) -> tuple[float, float] | None:
+    """The highest, and that of the last third: a single reading may catch a core at rest."""
+    clocks = [reading.clock_hz for reading in readings if reading.clock_hz]
+    last = max(1, len(clocks) // 3)
+    return (max(clocks), float(np.median(clocks[-last:]))) if clocks else None
+
+
+def _growth(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return known[-1] - known[0] if len(known) > 1 else None
+
+
+CLOCKS_AGREE_S = 0.1  # a clock is set, and a machine sleeps, by more than this
+CLOCKS_AGREE_SHARE = 0.001  # clocks drift apart by less than this
+
+
+def was_paused(before: Moment, after: Moment) -> bool:
+    """A time between these moments says nothing about the work, however plausible it looks."""
+    steady_s = after.steady_s - before.steady_s
+    others = [after.wall_s - before.wall_s]
+    if before.boot_s is not None and after.boot_s is not None:
+        others.append(after.boot_s - before.boot_s)
+    allowed_s = max(CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE * steady_s)
+    return after.stops != before.stops or any(abs(other_s - steady_s) > allowed_s for other_s in others)
+
+
+RELIABLE_SAMPLES = 8
+SPREAD = 0.05
+MODES_APART = 0.04  # relative, between two groups of processes
+
+
+def cautions_of(result: Result) -> tuple[Remark, ...]:
+    """What a person should know before believing a result, each with its cause and its fix."""
+    estimate = result.estimate
+    if estimate is None or estimate.verdict == "as-published":
+        return ()  # one figure alone warns about nothing
+    if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
+        return tuple(_flag_caution(flag, result, estimate) for flag in ("implausible",) if flag in estimate.flags)
+    more = "Use more --steps" if result.settings.get("steps") else "Give it more time with --budget"
+    found = []
+    if estimate.verdict in VERDICT_FIXES:
+        fix = VERDICT_FIXES[estimate.verdict].caution.format(more=more)
+        found.append(Remark(estimate.verdict, "; ".join(estimate.evidence), fix))
+    if result.status == "ok" and result.reason:  # a process failed after others had succeeded
+        found.append(
+            Remark("process-failed", result.reason, "The figure is that of the other processes; run the case again")
+        )
+    found += [_flag_caution(flag, result, estimate) for flag in _FLAGS if flag in estimate.flags]
+    if estimate.sample_count < RELIABLE_SAMPLES:
+        count = counted(estimate.sample_count, "sample")
+        asked = result.settings.get("steps")
+        seen = f"{count}, as asked for with --steps" if asked else f"only {count} fitted into the budget"
+        found.append(Remark("few-samples", f"{seen}: too few for a reliable ±", more))
+    spread = relative_spread([process.center_s for process in result.processes])
+    if spread is not None and spread > SPREAD:
+        seen = _modes(result.processes) or f"{len(result.processes)} fresh processes differ by {spread:.0%}"
+        fix = "± includes that; more processes narrow it: measure longer with --budget"
+        found.append(Remark("process-spread", seen, fix))
+    return tuple(found)
+
+
+def contended(seen: str) -> Remark:
+    """Other programs took time from it."""
+    return Remark("contended", seen, VERDICT_FIXES["contended"].caution)
+
+
+# The cautions of flags: the fix, and the cause or how to word it.
+_FLAGS: dict[str, tuple[str, str | Callable[[Result, Estimate], str]]] = {
+    "oversubscribed": (
+        "Use no more threads and workers than cores: --threads",
+        lambda _, found: f"its own threads waited for a core {found.contention.wait_share or 0:.0%} of the time",
+    ),
+    "bimodal": (
+        "The median describes the more frequent level only: see `torchmark show --samples`",
+        "step times come in two distinct levels",
+    ),
+    "paging": (
+        "Free some memory, or use a smaller batch",
+        "the system moved memory to and from the disk meanwhile",
+    ),
+    "paused": (
+        "Keep it awake and measure again: the first step and whole jobs may have the pause in their times",
+        lambda _, found: "the machine slept, its clock was set, or the process was stopped meanwhile" + _void(found),
+    ),
+    "on-battery": ("Plug it in and measure again", "the machine ran on its battery"),
+    "launch-bound": ("", lambda result, found: _launching(result, found)),
+    "implausible": (
+        "Do not trust it: the work may have been skipped, folded into a constant or not waited for; "
+        "`torchmark devices --audit` tests the device alone",
+        lambda result, _: _beyond(result),
+    ),
+    "cpu-fallback": (
+        "This is not the speed of the device: use a torch that has the operator, or another device",
+        lambda result, _: (
+            f"{result.settings.get('ran_on_cpu') or 'an operator'} is missing on the device and ran on the CPU"
+        ),
+    ),
+}
+
+
+def _flag_caution(flag: str, result: Result, estimate: Estimate) -> Remark:
+    fix, cause = _FLAGS[flag]
+    if flag == "launch-bound":
+        case = result.case
+        ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
+        fix = f"Try {' or '.join(filter(None, (', '.join(ways[:-1]), ways[-1])))}"
+    return Remark(flag, cause if isinstance(cause, str) else cause(result, estimate), fix)
+
+
+def _void(estimate: Estimate) -> str:
+    count = estimate.void_count
+    return f"; {counted(count, 'sample')} across it {'were' if count > 1 else 'was'} taken again" if count else ""
+
+
+def _launching(result: Result, estimate: Estimate) -> str:
+    if estimate.issue_share is not None:
+        return f"launching took {estimate.issue_share:.0%} of a step, and the device waited for it"
+    if estimate.device_step_s is not None:
+        busy = min(estimate.device_step_s / estimate.wall_step_s, 1.0) if estimate.wall_step_s else 0.0
+        return f"the device worked only {busy:.0%} of the time and waited for work to be launched"
+    share = result.peak.shares.get("launch", 0.0) if result.peak else 0.0
+    operators = counted(result.metrics.get("operators", 0.0), "operator")
+    return f"calling its {operators} takes at least {share:.0%} of a step"
+
+
+def _beyond(result: Result) -> str:
+    peak = result.peak
+    if peak is None:
+        return "twice the work does not take about twice the time"
+    what = "arithmetic" if peak.shares.get("compute", 0.0) >= peak.shares.get("bandwidth", 0.0) else "bandwidth"
+    return f"it would take {peak.share:.0%} of this machine's {what}, which was measured again right after it"
+
+
+def _modes(processes: Sequence[Estimate]) -> str | None:
+    """Whether the processes fall into two groups that lie far apart, such as with and without huge pages."""
+    logs = sorted(math.log(process.center_s) for process in processes if process.center_s > 0)
+    gaps = [after - before for before, after in pairwise(logs)]
+    if len(gaps) < 2:
+        return None
+    split = gaps.index(max(gaps)) + 1
+    fast, slow = logs[:split], logs[split:]
+    apart = fmean(slow) - fmean(fast)
+    if apart < MODES_APART or max(fast[-1] - fast[0], slow[-1] - slow[0]) * 3 > apart:
+        return None
+    if len(fast) < len(slow):
+        return f"{len(fast)} of {len(logs)} processes took {1 - math.exp(-apart):.0%} less time than the others"
+    return f"{len(slow)} of {len(logs)} processes took {math.expm1(apart):.0%} more time than the others"

@@ -1,6 +1,6 @@
-"""The command line's entry: a table of the commands, and the one place where errors become a line and an exit code.
+"""The entry of the command line: a table of the commands, and where errors become one line and an exit code.
 
-Only click is imported here. Each command's module is imported when it is called, so that `--help` answers at once.
+Only click is imported here. A command's module is imported when the command is called, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -8,34 +8,36 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
 import click
 
 from torchmark import __version__
-from torchmark.cli.lazy import LazyGroup
-from torchmark.errors import EXIT_BUG, EXIT_FINE, EXIT_USAGE, TorchmarkError
+from torchmark.errors import EXIT_BUG, EXIT_FINE, EXIT_USAGE, TorchmarkError, UnknownName
 
 EXIT_INTERRUPTED = 130
 
-# Name -> module that holds it as `command`, and what it does. A new command is a new file and a line here.
-COMMANDS = {
-    "run": ("torchmark.cli.run", "Measure how fast this machine is at PyTorch."),
-    "compare": ("torchmark.cli.compare", "Compare runs and published figures, case by case."),
-    "ab": ("torchmark.cli.ab", "Compare one case live in two environments."),
-    "tune": ("torchmark.cli.tune", "Find the fastest settings for a workload on this machine."),
-    "fit": ("torchmark.cli.fit", "Find the largest batch that fits, and the most efficient one."),
-    "replicate": ("torchmark.cli.replicate", "Replay published benchmarks here, as their authors did."),
-    "limits": ("torchmark.cli.limits", "Find the best that this machine can do."),
-    "devices": ("torchmark.cli.devices", "Show what is here, and whether it is set up well."),
-    "new": ("torchmark.cli.new", "Write a file to start from, for a model of your own."),
-    "list": ("torchmark.cli.list", "List the workloads and their parameters, or the publications."),
-    "runs": ("torchmark.cli.runs", "List the runs that are stored here."),
-    "show": ("torchmark.cli.show", "Show a stored run, or one of its cases in full."),
-    "check": ("torchmark.cli.check", "Check whether run files are sound."),
-    "export": ("torchmark.cli.export", "Write a run into a file that can be sent around."),
-    "report": ("torchmark.cli.report", "Make one page of runs, a score card, or a leaderboard."),
-    "fleet": ("torchmark.cli.fleet", "Measure all nodes of a cluster at once."),
+Table = Mapping[str, tuple[str, str]]  # command -> where it is defined (module:name), and its summary
+
+COMMANDS: Table = {
+    "run": ("torchmark.cli.run:run", "Measure how fast this machine is at PyTorch."),
+    "compare": ("torchmark.cli.compare:compare", "Compare runs and published figures, case by case."),
+    "ab": ("torchmark.cli.ab:ab", "Compare one case live in two environments."),
+    "tune": ("torchmark.cli.tune:tune", "Find the fastest settings for a workload on this machine."),
+    "fit": ("torchmark.cli.fit:fit", "Find the largest batch that fits, and the most efficient one."),
+    "replicate": ("torchmark.cli.replicate:replicate", "Replay published benchmarks here, as their authors did."),
+    "limits": ("torchmark.cli.limits:limits", "Measure the peak performance of this machine."),
+    "devices": ("torchmark.cli.devices:devices", "Show the devices here, and whether they are set up well."),
+    "new": ("torchmark.cli.new:new", "Write a starter file for a model of your own."),
+    "list": ("torchmark.cli.list:list_command", "List the workloads and their parameters, or the publications."),
+    "runs": ("torchmark.cli.show:runs", "List the stored runs."),
+    "show": ("torchmark.cli.show:show", "Show a stored run, or one of its cases in full."),
+    "check": ("torchmark.cli.check:check", "Check run files for damage and inconsistencies."),
+    "export": ("torchmark.cli.show:export", "Write a run to a file that can be shared."),
+    "report": ("torchmark.cli.report:report", "Make a page of runs, a score card, or a leaderboard."),
+    "fleet": ("torchmark.cli.fleet:group", "Measure all nodes of a cluster at once."),
 }
 
 _EXAMPLES = """\
@@ -44,15 +46,47 @@ Examples:
   torchmark run mlp --budget 30s       one workload, half a minute
   torchmark run mlp -p batch=64,256 --dtype float32,bfloat16
   torchmark run my_model.py            a model of your own
-  torchmark devices                    what is here, and what slows it down
-  torchmark limits                     the most that it can do
+  torchmark devices                    what is here, and problems with it
+  torchmark limits                     its peak performance
   torchmark show last                  the latest run again
   torchmark show last --format json    for other programs
   torchmark compare last~1 last        before against after
-  torchmark report last -o report.html one page to send around
-  torchmark export last --show         what a run file would tell others
+  torchmark report last -o report.html one page to share
+  torchmark export last --show         what a shared run file contains
   torchmark fleet run                  every node of this cluster
 """
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command only when it is called; its help comes from the table alone."""
+
+    def __init__(self, *arguments: Any, table: Table, examples: str, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.table, self._examples = table, examples
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return [*self.table]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self.table:
+            return None
+        module, _, name = self.table[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.table:
+            raise UnknownName("command", args[0], self.table)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in self.table.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        formatter.write("\n" + self._examples)
 
 
 @click.group(
@@ -66,7 +100,7 @@ Examples:
 def torchmark() -> None:
     """How fast is this machine at PyTorch, and can the figure be believed?
 
-    Every result says how sure it is, and what disturbed it. `torchmark COMMAND --help` tells more.
+    Every result shows its uncertainty and what disturbed it. `torchmark COMMAND --help` has the details.
     """
 
 

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+import sys
+import tomllib
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-import click
+import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from torchmark.analyze.gates import gate_live
-from torchmark.analyze.live import LiveComparison, LiveSide
-from torchmark.cli.beginning import avoid_missing_instructions, hold_machine
-from torchmark.cli.gates import allow_option, gate_code
-from torchmark.cli.measuring import Ending, measure_until_stopped, new_run, say_saved
-from torchmark.cli.output import emit, format_option, say, terminal_width, use_color
-from torchmark.cli.progress import PHASES, ProgressLine
-from torchmark.cli.run_options import label_option
-from torchmark.cli.sides import find_sides
-from torchmark.cli.values import Duration, Share
-from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
-from torchmark.measure.messages import Phase
-from torchmark.records import RunHeader
-from torchmark.report.gates import gate_lines
-from torchmark.report.live import render_live, side_line, so_far
+from torchmark.analyze.comparison import gate_live
+from torchmark.analyze.interleaved import LiveComparison, LiveSide
+from torchmark.cli.machine_setup import avoid_missing_instructions
+from torchmark.cli.options import (
+    FILE,
+    DataOptions,
+    Duration,
+    FormatOptions,
+    GateOptions,
+    Share,
+    argument,
+    command,
+    flag,
+    label_field,
+    option,
+)
+from torchmark.cli.output import emit, print_report, say
+from torchmark.cli.study import Done, record_of, run_study
+from torchmark.devices import ACCELERATOR, first_accelerator
+from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
+from torchmark.measure.cases import Sweep, check_case, expand
+from torchmark.measure.process import find_interpreter
+from torchmark.records import Case
+from torchmark.report.comparison import gate_lines
+from torchmark.report.live import live_document, side_line, so_far
 from torchmark.report.units import percent
-from torchmark.settings import told_of
-from torchmark.store import RunWriter, as_shared, check_writable, home, new_header
-from torchmark.studies.ab import Plan, Side, Study
+from torchmark.settings import redacted
+from torchmark.store import as_shared
+from torchmark.studies.ab import Comparison, ComparisonOptions, PairMeasured, Side, first_device
 
+NAMES = ("A", "B")
+_SAME_WORK = ("workload", "mode", "params")
+
+Given = TypeVar("Given")
 EXAMPLES = """\b
 Examples:
   torchmark ab mlp --python old-venv --python new-venv   did the upgrade slow me?
@@ -40,145 +57,195 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("cases", nargs=-1, metavar="CASE [CASE]")
-@click.option("--python", "pythons", multiple=True, metavar="PATH", help="Interpreter or environment of A, then of B.")
-@click.option(
-    "--settings",
-    multiple=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="TOML file with the settings of A, then of B.",
-)
-@click.option("--env-a", multiple=True, metavar="NAME=VALUE", help="Set this for A; can be given again.")
-@click.option("--env-b", multiple=True, metavar="NAME=VALUE", help="Set this for B; can be given again.")
-@click.option("--device", metavar="NAME", help="Where to run a CASE that does not say; default: A's first device.")
-@click.option("--budget", "budget_s", type=Duration(), default="5m", show_default=True, help="Time for all, at most.")
-@click.option("--target", type=Share(), help="Go on until the ratio is this precise; default: until it is clear.")
-@click.option("--fail-if-slower", "limit", type=Share(), help="Exit with 1 where B is slower by more, or fails.")
-@allow_option
-@click.option("--timeout", "timeout_s", type=Duration(), default="10m", show_default=True, help="For one answer.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="For weights and order.")
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False), help="Folder with the real MNIST and CIFAR-10 files."
-)
-@label_option(default="ab", show_default=True, help="Both sides are kept as runs: LABEL-a and LABEL-b.")
-@click.option("--dry-run", is_flag=True, help="Show the two sides; measure nothing.")
-@click.option("--wait", is_flag=True, help="Wait until no other run is active on this machine.")
-@click.option("--share", is_flag=True, help="Run even if another run is active.")
-@format_option
-def command(**options: Any) -> int:
+class AbArguments(GateOptions, DataOptions, FormatOptions):
+    cases: tuple[str, ...] = argument(nargs=-1, metavar="CASE [CASE]")
+    pythons: tuple[str, ...] = option(
+        "--python", multiple=True, metavar="PATH", help="Interpreter or environment of A, then of B."
+    )
+    settings: tuple[Path, ...] = option(
+        "--settings", multiple=True, type=FILE, help="TOML file with the settings of A, then of B."
+    )
+    env_a: tuple[str, ...] = option(
+        "--env-a", multiple=True, metavar="NAME=VALUE", help="Set this for A; can be given again."
+    )
+    env_b: tuple[str, ...] = option(
+        "--env-b", multiple=True, metavar="NAME=VALUE", help="Set this for B; can be given again."
+    )
+    device: str | None = option(
+        "--device", metavar="NAME", help="Where to run a CASE that does not say; default: A's first device."
+    )
+    budget_s: float = option("--budget", type=Duration(), default="5m", help="Time for all, at most.")
+    target: float | None = option(
+        "--target", type=Share(), help="Go on until the ratio is this precise; default: until it is clear."
+    )
+    timeout_s: float = option("--timeout", type=Duration(), default="10m", help="For one answer.")
+    label: str = label_field("Both sides are kept as runs: LABEL-a and LABEL-b.", default="ab")
+    dry_run: bool = flag("Show the two sides; measure nothing.")
+    wait: bool = flag("Wait until no other run is active on this machine.")
+    share: bool = flag("Run even if another run is active.")
+    out = None  # the two runs go to the other ones
+
+
+@command(AbArguments, epilog=EXAMPLES)
+def ab(options: AbArguments) -> int:
     """Compare one case live in two environments.
 
     Two interpreters (two versions of torch), two sets of settings, or two ways to run the same work. Pairs of fresh
     processes take turns in random order until it is clear whether B is faster or slower than A, or the same. The
-    other environment needs torch, numpy, scipy, msgspec and psutil, but not torchmark itself.
+    other environment needs torch, numpy, msgspec and psutil, but not torchmark itself.
     """
-    lock = nullcontext() if options["dry_run"] else hold_machine(options["wait"], options["share"])
-    with lock:
-        a, b = find_sides(options)
-        if options["dry_run"]:
-            emit("\n".join(side_line(side.name, side.case, side.python, side.environment) for side in (a, b)))
-            return EXIT_FINE
-        check_writable(home() / "ab.jsonl")
-        avoid_missing_instructions([side.case.device for side in (a, b)])
-        names = ("budget_s", "timeout_s", "target", "limit", "seed", "data")
-        plan = Plan(a, b, **{name: options[name] for name in names})
-        with ExitStack() as files:
-            sides = _Sides(plan, options["label"], files)
-            study, ending = _measure(plan, sides)
-            found = study.outcome()
-            sides.conclude(found, ending)
-            return ending.report(lambda: _conclude(found, ending, sides, options))
+
+    def prepare() -> Comparison:
+        sides = find_sides(options)
+        avoid_missing_instructions([side.case.device for side in sides])
+        return Comparison(record_of(ComparisonOptions, options, a=sides[0], b=sides[1]))
+
+    if options.dry_run:
+        sides = find_sides(options)
+        emit("\n".join(side_line(side.name, side.case, side.python, side.environment) for side in sides))
+        return EXIT_FINE
+    return run_study(options, prepare, partial(_show, gate=options), _announce)
 
 
-class _Sides:
-    """Each side as a run of its own, so that everything that reads runs can read it; A first, so that B is the last."""
-
-    def __init__(self, plan: Plan, label: str, files: ExitStack) -> None:
-        self._plan, self._label, self._files = plan, label, files
-        self._writers: dict[str, RunWriter] = {}
-
-    def add_pair(self, study: Study) -> None:
-        """Put the pair that has just ended on the disk, and what is known with it."""
-        for side, live in self._of(study.outcome()):
-            writer = self._writers.get(side.name) or self._create(side, live)
-            *earlier, newest = study.processes[side.name]
-            writer.measured(len(earlier), newest, live.result)
-
-    @property
-    def writers(self) -> list[RunWriter]:
-        return [*self._writers.values()]
-
-    def conclude(self, found: LiveComparison, ending: Ending) -> None:
-        for side, live in self._of(found):
-            if writer := self._writers.get(side.name):
-                with ending:
-                    writer.finished(live.result)  # a later process may have failed
-                    writer.concluded(found.conclusion(side.name))
-                    writer.seal()
-
-    def _of(self, found: LiveComparison) -> Iterator[tuple[Side, LiveSide]]:
-        return zip(self._plan.sides, (found.a, found.b), strict=True)
-
-    def _create(self, side: Side, live: LiveSide) -> RunWriter:
-        header = _header(self._plan, live, f"{self._label}-{side.name.lower()}")
-        writer = self._writers[side.name] = self._files.enter_context(new_run(header))
-        return writer
+def _announce(news: PairMeasured) -> str:
+    return f"pair {news.count}: {so_far(news.interval)}"
 
 
-def _measure(plan: Plan, sides: _Sides) -> tuple[Study, Ending]:
-    """Pair after pair."""
-    progress = ProgressLine()
-    study = Study(plan, lambda name, phase: progress.note(_news(study, name, phase)))
-
-    def measure() -> None:
-        for count in study.pairs():
-            sides.add_pair(study)
-            progress.mark(f"pair {count}: {so_far(study.interval)}")
-
-    return study, measure_until_stopped(measure, progress, plan.budget_s)
-
-
-def _news(study: Study, name: str, phase: Phase) -> str:
-    known = f" · {so_far(study.interval)}" if study.count else ""
-    return f"pair {study.count + 1}{known} · {name}: {PHASES.get(phase.name, phase.name)}"
-
-
-def _conclude(found: LiveComparison, ending: Ending, sides: _Sides, options: dict[str, Any]) -> int:
-    shown = found if options["format"] == "table" else replace(found, a=_shared(found.a), b=_shared(found.b))
-    emit(render_live(shown, options["format"], terminal_width(), use_color()))
-    if options["format"] == "table":
-        say_saved(*sides.writers)
-    return ending.code or _exit_code(found, options["limit"], options["allow"])
+def _show(done: Done[Comparison], gate: GateOptions) -> int:
+    found = done.study.outcome()
+    shown = found if done.format == "table" else replace(found, a=_shared(found.a), b=_shared(found.b))
+    print_report(live_document(shown), done.format)
+    return done.ending.code or _exit_code(found, gate)
 
 
 def _shared(side: LiveSide) -> LiveSide:
-    """Other formats than the table are made to be passed on. No paths, no messages of other programs, and of the
-    environment only values of a known form."""
-    environment = {name: str(told_of(name, value)) for name, value in side.environment.items()}
+    """The side without paths and messages of other programs; of its environment only values of a known form."""
+    environment = {name: str(redacted(name, value)) for name, value in side.environment.items()}
     return replace(side, result=as_shared(side.result), python="", environment=environment, last_words=())
 
 
-def _exit_code(found: LiveComparison, limit: float | None, allow: bool) -> int:
+def _exit_code(found: LiveComparison, options: GateOptions) -> int:
     """Without ratios there is nothing to judge, unless it is B that failed."""
     failed = found.b.result.status not in ("ok", "interrupted")
+    limit = options.limit
     if limit is not None and (failed or (found.ratios and not found.failed)):
         gate = gate_live(found, limit)
         complaint = "B failed" if failed else f"B is slower than A by more than {percent(limit)}"
         for line in gate_lines(gate, [complaint]):
             say(f"torchmark: {line}")
-        return gate_code(gate.word, allow)
+        return options.gate_code(gate.word)
     return EXIT_NOTHING_MEASURED if found.failed or not found.ratios else EXIT_FINE
 
 
-def _header(plan: Plan, live: LiveSide, label: str) -> RunHeader:
-    assert live.machine is not None
-    cases = " ".join(dict.fromkeys(side.case.text for side in plan.sides))
-    return new_header(
-        f"torchmark ab {cases} --seed {plan.seed}",  # never a path, nor anything of the environment
-        live.machine,
-        (live.result.case.text,),
-        label=label,
-        budget_s=plan.budget_s,
-        seed=plan.seed,
-    )
+class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a settings file may change about the case: how the work is done, never the work."""
+
+    device: str | None = None
+    dtype: str | None = None
+    compile: bool | str | None = None
+    transfer: str | None = None
+    threads: int | None = None
+    options: dict[str, str] | None = None
+    ways: dict[str, str] | None = None  # the old name of options
+
+
+class SettingsFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """A settings file as it is written."""
+
+    environment: dict[str, str | int | float] = field(default_factory=dict)
+    case: CaseSettings = CaseSettings()
+
+
+def find_sides(given: AbArguments) -> tuple[Side, Side]:
+    """Both sides. An option given once applies to both, one given twice to A and to B."""
+    _check_counts(given)
+    texts = _for_both("CASE", given.cases)
+    pythons = _for_both("--python", [find_interpreter(text) for text in given.pythons] or [sys.executable])
+    files = _for_both("--settings", [read_settings(path) for path in given.settings] or [SettingsFile()])
+    own = [dict(map(_assignment, texts)) for texts in (given.env_a, given.env_b)]
+    named = given.device if given.device != ACCELERATOR else None
+    sides = []
+    for index, name in enumerate(NAMES):
+        environment = {key: str(value) for key, value in files[index].environment.items()} | own[index]
+        # Without a named device, A's interpreter is asked for its first one below.
+        case = _case(texts[index], named or files[index].case.device or "cpu")
+        sides.append(Side(name, _changed(case, files[index].case), pythons[index], environment))
+    unnamed = not named and all("@" not in text for text in texts)
+    if unnamed and all(file.case.device is None for file in files):
+        device = first_device(sides[0], given.timeout_s)
+        if given.device:
+            first_accelerator([device])
+        sides = [replace(side, case=check_case(replace(side.case, device=device))) for side in sides]
+    _check_work(sides[0].case, sides[1].case)
+    return sides[0], sides[1]
+
+
+def read_settings(path: Path) -> SettingsFile:
+    """A TOML file with a table `environment`, a table `case`, or both."""
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), SettingsFile)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "Name a settings file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}", "Write tables, as in [environment]") from error
+    except msgspec.ValidationError as error:
+        valid = f"[environment] with texts and numbers, [case] with {', '.join(CaseSettings.__struct_fields__)}"
+        raise UsageError(f"{path} holds what is no setting: {error}", f"Valid: {valid}") from error
+
+
+def _check_counts(given: AbArguments) -> None:
+    """Refuse an option that is given once for both sides where nothing makes them differ."""
+    if not given.cases:
+        raise UsageError("no case is named", "Name one, such as mlp or mlp/infer@cpu/float32")
+    differs = any(len(getattr(given, name)) > 1 for name in ("cases", "pythons", "settings"))
+    if differs or given.env_a or given.env_b:
+        return
+    for values, text in ((given.pythons, "--python"), (given.settings, "--settings")):
+        if values:
+            raise UsageError(f"{text} is given once, for both sides", f"Give it twice: {text} for A, then for B")
+
+
+def _for_both(name: str, values: Sequence[Given]) -> Sequence[Given]:
+    if len(values) > len(NAMES):
+        raise UsageError(f"{name} is given {len(values)} times", "Two are compared: once for A, once for B")
+    return values if len(values) == len(NAMES) else [values[0]] * len(NAMES)
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UsageError(f"'{text}' sets nothing", "Write NAME=VALUE, as in OMP_NUM_THREADS=1")
+    return name, value
+
+
+def _case(text: str, device: str) -> Case:
+    cases = expand(Sweep([text], {"device": [device]}))
+    if len(cases) != 1:
+        raise UsageError(f"'{text}' on {device} is {len(cases)} cases", "One is compared: name one device")
+    return cases[0]
+
+
+def _changed(case: Case, settings: CaseSettings) -> Case:
+    changes = {name: value for name, value in msgspec.structs.asdict(settings).items() if value is not None}
+    options = {**changes.pop("ways", {}), **changes.pop("options", {})}
+    changes |= {"options": options} if options else {}
+    if isinstance(settings.compile, bool):
+        changes["compile"] = "on" if settings.compile else "off"
+    return check_case(replace(case, **changes))
+
+
+def _check_work(a: Case, b: Case) -> None:
+    """The same work on both sides, or a ratio of their times means nothing."""
+    for name in _SAME_WORK:
+        if getattr(a, name) != getattr(b, name):
+            raise UsageError(
+                f"A and B do different work: {a.text} and {b.text}",
+                "They may differ in device, dtype, compile, transfer and threads; `torchmark run` measures the rest",
+            )
+    for case in (a, b):
+        if case.workers > 1:
+            raise UsageError(
+                f"{case.text} takes {case.workers} workers", "ab compares cases of one: leave +workers out"
+            )
+        if case.protocol != "steady":
+            raise UsageError(f"{case.text} is timed as published", "Replay it with `torchmark replicate`")

@@ -1,19 +1,25 @@
-"""The command `torchmark list`: the workloads, what can be set about each of them, and the publications."""
+"""`torchmark list`: the workloads with their parameters, and the publications with every figure as printed."""
 
 from __future__ import annotations
 
-from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
+import msgspec
 
-if TYPE_CHECKING:
-    from torchmark.workloads.contract import Workload
+from torchmark import publications, workloads
+from torchmark.cli.options import Options, argument, command, flag, option
+from torchmark.cli.output import print_report
+from torchmark.measure.cases import Parameter, list_parameters
+from torchmark.publications.contract import Publication, PublishedTable
+from torchmark.records import Work
+from torchmark.report import units
+from torchmark.report.document import Block, Cell, Code, Column, Document, Facts, Lines, Records, Section, Table, Title
+from torchmark.workloads.contract import Setting, Workload
 
-_WIDTH = 80
-
-
-_EPILOG = """\b
+EXAMPLES = """\b
 Examples:
   torchmark list
   torchmark list mlp
@@ -23,141 +29,159 @@ Examples:
 """
 
 
-@click.command("list", epilog=_EPILOG)
-@click.argument("workload", metavar="[NAME]", required=False)
-@click.option("--publications", "published", is_flag=True, help="The publications whose figures are here instead.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def command(workload: str | None, published: bool, form: str) -> None:
+class ListOptions(Options):
+    name: str | None = argument(metavar="[NAME]", required=False)
+    publications: bool = flag("List the publications with published figures instead.")
+    format: str = option("--format", type=click.Choice(["table", "json"]), default="table", help="How to print.")
+
+
+@command(ListOptions, name="list", epilog=EXAMPLES)
+def list_command(options: ListOptions) -> None:
     """List the workloads, or show everything about one: parameters, work of a step, commands to try.
 
     With --publications: the publications with the number of their figures, or everything about one.
     """
-    from torchmark import workloads
-    from torchmark.cli.output import emit
-    from torchmark.report.json import pretty
-
-    if published:
-        from torchmark.cli.list_publications import describe_publications
-
-        emit(describe_publications(workload, form))
-        return
-    chosen = [workloads.find_workload(name) for name in ([workload] if workload else workloads.names())]
-    if form == "json":
-        facts = [_facts(each) for each in chosen]
-        emit(pretty({"workloads": facts, "broken": {} if workload else workloads.broken()}))
-    elif workload:
-        emit(_page(chosen[0]))
-    else:
-        emit(_overview(chosen, workloads.broken()))
+    document = _publications(options.name) if options.publications else _workloads(options.name)
+    print_report(document, options.format)
 
 
-def _overview(workloads: list[Workload], broken: dict[str, str]) -> str:
-    wide = max(len(each.name) for each in workloads)
-    modes = max(len(", ".join(each.modes)) for each in workloads)
-    lines = [
-        _hang(f"{each.name:{wide}}  {', '.join(each.modes):{modes}}  v{each.version}  ", _gist(each))
-        for each in workloads
-    ]
-    lines += [_hang(f"{name:{wide}}  broken: ", reason) for name, reason in broken.items()]
-    example = next(each.name for each in workloads if each.name != "null")
-    return "\n".join([*lines, "", f"torchmark list {example}    parameters, work of a step, commands to try"])
-
-
-def _page(workload: Workload) -> str:
-    """Everything about one workload."""
-    facts = _facts(workload)
-    about = " ".join((workload.__doc__ or "").split())
-    return "\n".join(
-        [
-            fill(f"{workload.name}, version {workload.version}: {workload.summary()}", _WIDTH),
-            fill(about, _WIDTH),
-            "",
-            f"modes   {', '.join(workload.modes)}",
-            f"dtypes  {', '.join(workload.dtypes)}",
-            *(_hang("ways    ", f"{way.name}={', '.join(way.values)}") for way in workload.ways),
-            "",
-            *_parameter_lines(facts["parameters"]),
-            "",
-            *_work_lines(facts["work"]),
-            "",
-            *_example_lines(workload, facts["parameters"]),
-        ]
+def _workloads(name: str | None) -> Document:
+    chosen = [workloads.find_workload(each) for each in ([name] if name else workloads.names())]
+    broken = {} if name else workloads.broken()
+    return Document(
+        lambda: _workload(chosen[0]) if name else _all_workloads(chosen, broken),
+        Records(json=lambda: {"workloads": [_facts(each) for each in chosen], "broken": broken}),
     )
 
 
-def _gist(workload: Workload) -> str:
+def _all_workloads(known: Sequence[Workload], broken: dict[str, str]) -> Iterator[Block]:
+    columns = (Column("workload", "name"), Column("modes", "name"), Column("version", "name"), Column("work"))
+    rows = [(each.name, ", ".join(each.modes), f"v{each.version}", _brief(each)) for each in known]
+    yield Table(columns, [*rows, *((name, "broken", "", reason) for name, reason in broken.items())], rule=False)
+    example = next(each.name for each in known if each.name != "null")
+    yield Code(f"torchmark list {example}    parameters, work of a step, commands to try")
+
+
+def _brief(workload: Workload) -> str:
     """What it is, without what it is good for."""
     return workload.summary().partition(":")[0].rstrip(".")
 
 
-def _parameter_lines(parameters: list[dict[str, Any]]) -> list[str]:
-    if not parameters:
-        return ["It has no parameters."]
-    rows = [("parameter", "default", "takes")]
-    rows += [(each["name"], _shown(each["default"]), each["takes"]) for each in parameters]
-    names, defaults = (max(len(row[column]) for row in rows) for column in (0, 1))
-    return [_hang(f"{name:{names}}  {default:{defaults}}  ", takes) for name, default, takes in rows]
+def _workload(workload: Workload) -> Iterator[Block]:
+    about = " ".join((workload.__doc__ or "").split())
+    yield Title(f"{workload.name}, version {workload.version}: {workload.summary()}", [about])
+    options = [("option", f"{each.name}={', '.join(each.values)}") for each in workload.options]
+    yield Facts([("modes", ", ".join(workload.modes)), ("dtypes", ", ".join(workload.dtypes)), *options])
+    parameters = list_parameters(workload)
+    columns = (Column("parameter", "name"), Column("default", "name"), Column("takes"))
+    rows = [(each.name, _typed(each.default), each.takes) for each in parameters]
+    yield Table(columns, rows, rule=False) if rows else Lines(["It has no parameters."])
+    work = [(mode, _work_text(each)) for mode, each in _work(workload).items()]
+    yield Section("One step, at the defaults in float32", [Facts(work)])
+    yield Section("Try", [Code("\n".join(f"torchmark run {each}" for each in _examples(workload, parameters)))])
 
 
-def _work_lines(work: dict[str, Any]) -> list[str]:
-    from torchmark.report import units
-
-    lines = ["one step, at the defaults in float32"]
-    for mode, each in work.items():
-        if each is None:
-            lines.append(f"  {mode}: known once it is prepared")
-            continue
-        if each["items"] == 0:
-            lines.append(f"  {mode}: no work at all")
-            continue
-        flops = units.arithmetic(each["flops"]).removesuffix("/s")
-        known = [text for text in (flops, units.size(each["bytes"])) if text != units.NOTHING]
-        count = f"{each['items']:g} {each['unit']}" + ("" if each["items"] == 1 else "s")
-        lines.append(f"  {mode}: " + ", ".join([count, *known]))
-    return lines
+def _typed(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
-def _example_lines(workload: Workload, parameters: list[dict[str, Any]]) -> list[str]:
-    numbers = [each for each in parameters if type(each["default"]) is int and each["default"] > 0]
-    lines = ["try", f"  torchmark run {workload.name}"]
+def _work(workload: Workload) -> dict[str, Work | None]:
+    return {mode: workload.work(workload.params(), Setting(mode=mode)) for mode in workload.modes}
+
+
+def _work_text(work: Work | None) -> str:
+    if work is None:
+        return "known once it is prepared"
+    if work.items == 0:
+        return "no work at all"
+    flops = units.arithmetic(work.flops).removesuffix("/s")
+    known = [text for text in (flops, units.size(work.bytes)) if text != units.NOTHING]
+    return ", ".join([f"{work.items:g} {work.unit}" + ("" if work.items == 1 else "s"), *known])
+
+
+def _examples(workload: Workload, parameters: Sequence[Parameter]) -> Iterator[str]:
+    yield workload.name
     if len(workload.modes) > 1:
-        lines.append(f"  torchmark run {workload.name} --mode {','.join(workload.modes)}")
-    chosen = [f"{each['name']}={','.join(each['choices'])}" for each in parameters if each["choices"]]
-    lines += [f"  torchmark run {workload.name} -p {values}" for values in chosen]
-    if numbers:
-        name, default = numbers[0]["name"], numbers[0]["default"]
-        lines.append(f"  torchmark run {workload.name} -p {name}={max(1, default // 8)}..{default}x2")
-        lines.append(f"  torchmark run {workload.name}/{workload.modes[0]}:{name}={max(1, default // 2)}@cpu/float32")
-    return lines
+        yield f"{workload.name} --mode {','.join(workload.modes)}"
+    yield from (f"{workload.name} -p {each.name}={','.join(each.choices)}" for each in parameters if each.choices)
+    numbers = ((each.name, each.default) for each in parameters if type(each.default) is int and each.default > 0)
+    for name, default in [*numbers][:1]:
+        yield f"{workload.name} -p {name}={max(1, default // 8)}..{default}x2"
+        yield f"{workload.name}/{workload.modes[0]}:{name}={max(1, default // 2)}@cpu/float32"
 
 
 def _facts(workload: Workload) -> dict[str, Any]:
-    """What is known about a workload without preparing it, as plain values."""
-    import msgspec
-
-    from torchmark.measure.parameters import list_parameters
-    from torchmark.workloads.contract import Setting
-
-    defaults = workload.params()
-    work = {mode: workload.work(defaults, Setting(mode=mode)) for mode in workload.modes}
-    facts = {
+    """What is known about a workload without preparing it."""
+    return {
         "name": workload.name,
         "version": workload.version,
         "summary": workload.summary(),
         "modes": workload.modes,
         "dtypes": workload.dtypes,
-        "ways": workload.ways,
+        "options": workload.options,
         "parameters": list_parameters(workload),
-        "work": work,
+        "work": _work(workload),
     }
-    plain: dict[str, Any] = msgspec.to_builtins(facts)
-    return plain
 
 
-def _hang(start: str, text: str) -> str:
-    """The text after its start, wrapped under itself."""
-    return fill(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
+def _publications(name: str | None) -> Document:
+    found = [publications.find_publication(each) for each in ([name] if name else publications.names())]
+    left_out = () if name else ("tables", "notes")
+
+    def facts(publication: Publication) -> dict[str, Any]:
+        known = msgspec.to_builtins(publication) | {"counts": _count(publication)}
+        return {key: value for key, value in known.items() if key not in left_out}
+
+    return Document(
+        lambda: _publication(found[0]) if name else _all_publications(found),
+        Records(json=lambda: {"publications": [*map(facts, found)], "counts": _count(*found)}),
+    )
 
 
-def _shown(value: object) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+def _all_publications(found: Sequence[Publication]) -> Iterator[Block]:
+    counts = {each.name: _count(each) for each in found} | {"all": _count(*found)}
+    columns = (Column("publication", "name"), *(Column(title, "figure") for title in counts["all"]))
+    rows = [(name, *(str(count or "-") for count in each.values())) for name, each in counts.items()]
+    yield Table(columns, rows, rule=False)
+    for each in found:
+        machines = ", ".join(machine.name for machine in each.machines)
+        yield Section(f"{each.name}: {_title(each)}", [Lines([machines])])
+    example = found[0].name
+    commands = {f"list --publications {example}": "every figure as printed", f"show {example}": "the same per step"}
+    yield Code("\n".join(f"torchmark {name:40}{about}" for name, about in commands.items()))
+
+
+def _count(*found: Publication) -> dict[str, int]:
+    """The number of figures and machines, by kind."""
+    kinds = Counter(figure.kind for each in found for figure in each.figures)
+    counts = {"measured": kinds["measured"], "powers": kinds["power"], "speedups": kinds["derived"]}
+    return counts | {"machines": sum(len(each.machines) for each in found)}
+
+
+def _title(publication: Publication) -> str:
+    return publication.title + (f" ({publication.year})" if publication.year else "")
+
+
+def _publication(publication: Publication) -> Iterator[Block]:
+    yield Title(f"{publication.name}: {_title(publication)}", [f"{publication.source}. {publication.about}"])
+    yield Lines([", ".join(f"{count} {title}" for title, count in _count(publication).items() if count)])
+    machines = []
+    for each in publication.machines:
+        cores, memory = f", {each.cores} cores" * bool(each.cores), f", {each.memory_gib} GB" * bool(each.memory_gib)
+        machines.append([each.name, each.device, each.hardware + cores + memory])
+    yield Table([Column("machine", "name"), Column("device", "name"), Column("hardware")], machines, headings=False)
+    for table in publication.tables:
+        yield Section(table.title, [Lines([Cell(table.protocol, "quiet")]), _table(table)])
+    commands = f"torchmark show {publication.name}\ntorchmark replicate {publication.name} --scale 0.01"
+    yield Section("Try", [Code(commands)])
+
+
+def _table(table: PublishedTable) -> Table:
+    """The table in its own shape: a line for each row, a column for each heading."""
+    columns = list(dict.fromkeys(figure.column for figure in table.figures))
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for figure in table.figures:
+        cells.setdefault(figure.labels, {})[figure.column] = figure.printed
+    rows = [[*labels, *(row.get(column, "") for column in columns)] for labels, row in cells.items()]
+    titles = [*(Column(header) for header in table.headers), *(Column(title, "value") for title in columns)]
+    return Table(titles, rows)

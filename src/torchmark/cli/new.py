@@ -1,4 +1,4 @@
-"""`torchmark new`: writes a commented file to start from, for a model or a workload of one's own."""
+"""`torchmark new`: writes a commented starter file for a model or a workload of the user's own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-import click
-
+from torchmark.cli.options import Options, argument, command, flag, option
 from torchmark.cli.output import emit
 from torchmark.errors import UsageError
 from torchmark.report.text import clean
@@ -19,28 +18,37 @@ EXAMPLES = """\b
 Examples:
   torchmark new my-model                my_model.py, with a model to replace
   torchmark new my-model --out -        show it, write nothing
-  torchmark new my-kernel --workload    with everything in your hands
+  torchmark new my-kernel --workload    with full control
 """
 _STEM = "my_model"  # in the starters
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("name")
-@click.option("--workload", "whole", is_flag=True, help="A Workload, which also says what its work is worth.")
-@click.option("-o", "--out", metavar="FILE", help="Where to write it; - for the terminal; default: NAME.py.")
-def command(name: str, whole: bool, out: str | None) -> None:
-    """Write a commented file to start from, for a model of your own.
+class NewOptions(Options):
+    name: str = argument()
+    workload: bool = flag("A Workload, which also says what its work is worth.")
+    out: str | None = option("-o", "--out", metavar="FILE", help="Where to write it; - for stdout; default: NAME.py.")
 
-    It runs as it stands: `torchmark run my_model.py`, `pytest my_model.py`. Replace the model in it by yours.
+
+@command(NewOptions, epilog=EXAMPLES)
+def new(options: NewOptions) -> None:
+    """Write a commented starter file for a model of your own.
+
+    It runs as it is: `torchmark run my_model.py`, `pytest my_model.py`. Replace the model in it with yours.
     """
-    stem = name.removesuffix(".py").replace("-", "_")
+    stem = options.name.removesuffix(".py").replace("-", "_")
     if not re.fullmatch(r"[A-Za-z_]\w*", stem, re.ASCII):
-        raise UsageError(f"'{name}' is no name for a Python file", "Use letters, digits and dashes, as in my-model")
-    text = files("torchmark.cli").joinpath("starters", "workload.txt" if whole else "model.txt").read_text("utf-8")
-    if out == "-":
+        raise UsageError(
+            f"'{options.name}' is not a name for a Python file", "Use letters, digits and dashes, as in my-model"
+        )
+    text = (
+        files("torchmark.cli")
+        .joinpath("starters", "workload.txt" if options.workload else "model.txt")
+        .read_text("utf-8")
+    )
+    if options.out == "-":
         emit(text.replace(_STEM, stem))
         return
-    path = Path(out or f"{stem}.py")
+    path = Path(options.out or f"{stem}.py")
     if _is_taken(path.stem) and not path.exists():
         kind = "keyword" if keyword.iskeyword(path.stem) else "module"
         raise UsageError(f"'{path.stem}' is already a Python {kind}", "Choose another name")

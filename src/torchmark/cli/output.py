@@ -1,6 +1,6 @@
-"""What the commands share on their way out: the --format option, the width and colour of the terminal, printing.
+"""Printing: results on stdout, remarks on stderr, the width and colour of the terminal, the headline of a run.
 
-Everything printed may hold foreign text: `emit`, `say` and `hint` leave nothing in it that a terminal would obey.
+Printed text may come from other people's files: `emit`, `say` and `hint` remove control characters from it.
 """
 
 from __future__ import annotations
@@ -8,25 +8,19 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from textwrap import fill
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from torchmark.errors import StoreError
-from torchmark.report import FORMATS
 from torchmark.report.text import printable
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def format_option(function: Function) -> Function:
-    """The option that every command which prints results takes, handed over as `format`."""
-    option = click.option(
-        "--format", "format", type=click.Choice(FORMATS), default="table", help="How to print.", show_default=True
-    )
-    return option(function)
+if TYPE_CHECKING:
+    from torchmark.analyze.efficiency import Prices
+    from torchmark.analyze.headline import Headline
+    from torchmark.records import Run
+    from torchmark.report.document import Document
 
 
 def terminal_width() -> int:
@@ -45,7 +39,7 @@ def hint(text: str) -> None:
 
 
 def confirm(question: str) -> bool:
-    """Ask the person at the terminal to agree; no where nobody can answer."""
+    """Ask the person at the terminal to agree; False without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     say(question)
@@ -68,3 +62,23 @@ def emit(text: str) -> None:
         raise
     except OSError as error:
         raise StoreError(f"cannot write the output: {error.strerror}", "Send it somewhere with room for it") from error
+
+
+def headline_of(run: Run, name: str | None = None) -> Headline | None:
+    """The summary of a run, next to all published machines; `name` is what suggested commands call the run."""
+    from torchmark.analyze.headline import build_headline
+    from torchmark.publications import all_runs
+
+    return build_headline(run, all_runs(), name)
+
+
+def print_report(
+    subject: Document | Run,
+    format: str = "table",  # noqa: A002
+    prices: Prices | None = None,
+    headline: Headline | None = None,
+) -> None:
+    """Print a document, or a run, for this terminal or in another format."""
+    from torchmark.report import render
+
+    emit(render(subject, format, terminal_width(), use_color(), prices, headline))

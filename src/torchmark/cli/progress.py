@@ -1,4 +1,4 @@
-"""What a person sees while cases are measured: one quiet line that changes, or plain lines where nobody watches."""
+"""Progress while cases are measured: one line that changes on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ class ProgressLine:
         return self._live
 
     def note(self, text: str) -> None:
-        """Something that concerns the whole run, for whoever watches."""
+        """Show what is being done now, on a terminal only."""
+        self._label = text
         self._show(text)
 
     def mark(self, text: str) -> None:
-        """A part that is done; where nobody watches a changing line, it leaves one."""
+        """Show that a part is done: on the line that changes, or as a line of its own without a terminal."""
         if self._live:
-            self._show(text)
+            self.note(text)
         else:
             self._print(text)
 
@@ -73,10 +74,10 @@ class ProgressLine:
         self._case, self._label = case.text, f"{place}{turn} {case.text}"
         self._show(self._label, " · starting")
 
-    def heard(self, message: Message) -> None:
+    def heard(self, message: Message, who: str = "") -> None:
         """A worker said something."""
         if isinstance(message, Phase):
-            self._show(self._label, f" · {PHASES.get(message.name, message.name)}")
+            self._show(self._label, f" · {who and who + ': '}{PHASES.get(message.name, message.name)}")
         elif isinstance(message, Sampled):
             self._show(self._label, f" · {duration(message.progress.center_s)}")
 
@@ -92,7 +93,7 @@ class ProgressLine:
             self.scroll(self._row(result))
 
     def scroll(self, text: str) -> None:
-        """Text that stays, above the line that changes; only for those who watch one."""
+        """Print text above the line that changes, on a terminal only."""
         if self._live:
             self._write(f"\r\033[K{printable(text)}\n")
 

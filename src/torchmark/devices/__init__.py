@@ -12,7 +12,7 @@ from functools import cache
 
 from torchmark.devices.contract import Device
 from torchmark.errors import DeviceError, UnknownName, UsageError
-from torchmark.records import Caution
+from torchmark.records import Remark
 
 _NOT_KINDS = ("contract", "queued", "streams")
 _FALLBACKS = ("PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_ENABLE_XPU_FALLBACK")
@@ -68,14 +68,14 @@ def open_device(name: str) -> Device:
     return device
 
 
-def diagnose() -> tuple[Caution, ...]:
-    """What stands between this machine and its devices, each with its cure."""
+def diagnose() -> tuple[Remark, ...]:
+    """What stands between this machine and its devices, each with its fix."""
     forbid_fallback()
-    cautions: list[Caution] = []
+    cautions: list[Remark] = []
     for kind in KINDS:
         problem = _present(kind)[1]
         if problem:
-            cautions.append(Caution("device-broken", f"{kind}: {problem}", "Fix or remove what the message names"))
+            cautions.append(Remark("device-broken", f"{kind}: {problem}", "Fix or remove what the message names"))
             continue
         found = _load(kind)
         assert not isinstance(found, str)
@@ -137,7 +137,7 @@ def _absent(name: str, found: type[Device], present: tuple[str, ...]) -> DeviceE
     if present:
         return DeviceError(f"device '{name}' is not here", f"Here: {', '.join(present)}")
     for caution in found.diagnose():
-        return DeviceError(f"device '{name}' cannot be used: {caution.cause}", caution.cure)
+        return DeviceError(f"device '{name}' cannot be used: {caution.cause}", caution.fix)
     return DeviceError(
         f"device '{name}' is not here: torch sees no {found.kind} device", f"Here: {', '.join(find_devices())}"
     )

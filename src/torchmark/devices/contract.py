@@ -12,7 +12,7 @@ from itertools import repeat
 from statistics import median
 from typing import Any, ClassVar, NamedTuple
 
-from torchmark.records import Block, Caution, Conditions, DeviceInfo, Memory
+from torchmark.records import Block, Conditions, DeviceInfo, Memory, Remark
 
 Clock = Callable[[], float]
 BlockTimer = Callable[[int], Block]
@@ -53,7 +53,7 @@ class Device(ABC):
         """The names of the devices of this kind that can be used here, best first."""
 
     @classmethod
-    def diagnose(cls) -> tuple[Caution, ...]:
+    def diagnose(cls) -> tuple[Remark, ...]:
         """What stands between this machine and its devices of this kind; empty where all is well or nothing is here."""
         return ()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from torchmark.devices.queued import QueuedDevice
-from torchmark.records import Caution, DeviceInfo, Memory
+from torchmark.records import DeviceInfo, Memory, Remark
 
 
 class Cuda(QueuedDevice):
@@ -26,7 +26,7 @@ class Cuda(QueuedDevice):
         return tuple(f"cuda:{index}" for index in range(count))
 
     @classmethod
-    def diagnose(cls) -> tuple[Caution, ...]:
+    def diagnose(cls) -> tuple[Remark, ...]:
         import torch
 
         maker = cls._maker()
@@ -38,12 +38,12 @@ class Cuda(QueuedDevice):
             other = torch.version.hip or torch.version.cuda
             kind = "CPU-only build" if other is None else "build for another maker's GPUs"
             cause = f"an {maker} GPU is here, but this torch ({torch.__version__}) is a {kind}"
-            cure = f"Install a {platform} build with the command that pytorch.org/get-started gives"
-            return (Caution("cpu-only-torch", cause, cure),)
+            fix = f"Install a {platform} build with the command that pytorch.org/get-started gives"
+            return (Remark("cpu-only-torch", cause, fix),)
         cause = f"an {maker} GPU is here and torch is built for {platform} {build}, but it can use no device"
         tool = {"NVIDIA": "nvidia-smi", "AMD": "rocminfo"}[maker]
-        cure = f"See that `{tool}` works, that the driver is new enough, and what CUDA_VISIBLE_DEVICES hides"
-        return (Caution("gpu-unusable", cause, cure),)
+        fix = f"See that `{tool}` works, that the driver is new enough, and what CUDA_VISIBLE_DEVICES hides"
+        return (Remark("gpu-unusable", cause, fix),)
 
     @classmethod
     def _maker(cls) -> str | None:

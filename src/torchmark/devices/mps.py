@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from torchmark.devices.contract import BlockTimer, Device
 from torchmark.devices.queued import refuse_fallback, run_kernel
-from torchmark.records import Block, Caution, DeviceInfo, Memory
+from torchmark.records import Block, DeviceInfo, Memory, Remark
 
 
 class Mps(Device):
@@ -27,16 +27,16 @@ class Mps(Device):
         return ("mps",) if torch.backends.mps.is_available() else ()
 
     @classmethod
-    def diagnose(cls) -> tuple[Caution, ...]:
+    def diagnose(cls) -> tuple[Remark, ...]:
         import torch
 
         if platform.system() != "Darwin" or platform.machine() != "arm64" or torch.backends.mps.is_available():
             return ()
         if not torch.backends.mps.is_built():
             cause = f"an Apple GPU is here, but this torch ({torch.__version__}) is built without MPS"
-            return (Caution("cpu-only-torch", cause, "Install the arm64 macOS build from PyPI: pip install torch"),)
+            return (Remark("cpu-only-torch", cause, "Install the arm64 macOS build from PyPI: pip install torch"),)
         cause = "torch is built with MPS, but macOS offers it no device"
-        return (Caution("gpu-unusable", cause, "Use macOS 14 or later, outside a virtual machine"),)
+        return (Remark("gpu-unusable", cause, "Use macOS 14 or later, outside a virtual machine"),)
 
     def open(self) -> None:
         refuse_fallback("PYTORCH_ENABLE_MPS_FALLBACK", self.name)

@@ -66,12 +66,12 @@ def run_kernel(device: Device) -> None:
         device.synchronize()
     except (RuntimeError, AssertionError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        cure = "Install a torch build for this device and its driver"
+        fix = "Install a torch build for this device and its driver"
         if "out of memory" in first_line:
-            cure = "Other programs fill this device's memory: close them"
+            fix = "Other programs fill this device's memory: close them"
         waited = time.monotonic() - started
         cause = f"device '{device.name}' does not run a kernel (after {waited:.1f} s)"
-        raise DeviceError(cause, cure, first_line) from error
+        raise DeviceError(cause, fix, first_line) from error
 
 
 def refuse_fallback(variable: str, name: str) -> None:

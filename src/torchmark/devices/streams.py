@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -44,11 +45,9 @@ def _sticky_states(random: Random, count: int, slow_share: float, fast_dwell: fl
 
 def _correlated(random: Random, count: int, correlation: float, deviation: float) -> Series:
     """A stationary first-order autoregressive series."""
-    from scipy.signal import lfilter
-
     shocks = random.standard_normal(count) * deviation * math.sqrt(1 - correlation**2)
-    start = [correlation * deviation * random.standard_normal()]
-    return np.asarray(lfilter([1.0], [1.0, -correlation], shocks, zi=start)[0], dtype=np.float64)
+    shocks[0] += correlation * deviation * random.standard_normal()
+    return np.fromiter(accumulate(shocks.tolist(), lambda before, shock: correlation * before + shock), float, count)
 
 
 def _with_cold_start(times: Series) -> Series:

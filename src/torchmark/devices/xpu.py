@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from torchmark.devices.queued import QueuedDevice, refuse_fallback
-from torchmark.records import Caution, DeviceInfo, Memory
+from torchmark.records import DeviceInfo, Memory, Remark
 
 
 class Xpu(QueuedDevice):
@@ -24,7 +24,7 @@ class Xpu(QueuedDevice):
         return tuple(f"xpu:{index}" for index in range(count))
 
     @classmethod
-    def diagnose(cls) -> tuple[Caution, ...]:
+    def diagnose(cls) -> tuple[Remark, ...]:
         import torch
 
         # Most Intel CPUs carry a small GPU that nobody means to compute on; Intel's compute tools show intent.
@@ -33,10 +33,10 @@ class Xpu(QueuedDevice):
             return ()
         if torch.version.xpu is None:
             cause = f"an Intel GPU is here, but this torch ({torch.__version__}) is not built for XPU"
-            cure = "Install an XPU build with the command that pytorch.org/get-started gives"
-            return (Caution("cpu-only-torch", cause, cure),)
+            fix = "Install an XPU build with the command that pytorch.org/get-started gives"
+            return (Remark("cpu-only-torch", cause, fix),)
         cause = f"an Intel GPU is here and torch is built for XPU {torch.version.xpu}, but it can use no device"
-        return (Caution("gpu-unusable", cause, "Install Intel's compute runtime and join the group `render`"),)
+        return (Remark("gpu-unusable", cause, "Install Intel's compute runtime and join the group `render`"),)
 
     @classmethod
     def _has_gpu(cls) -> bool:

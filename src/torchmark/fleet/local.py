@@ -1,10 +1,15 @@
-"""Jobs in processes of this machine, one after the other: to try a fleet where there is no cluster."""
+"""Jobs in processes of this machine, one after the other: to try a fleet without a cluster.
+
+Every job has a supervisor, `python -m torchmark.fleet.local`, which does what a scheduler would: it waits for the job's
+turn, ends it in time, and records how it ended. It outlives the command that submitted the job.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -13,18 +18,24 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchmark.errors import FleetError, UsageError
-from torchmark.fleet.contract import Engine, Fate, Job, Node, Request, Submitted
+import msgspec
+
+from torchmark.errors import FleetError, TorchmarkError, UsageError
+from torchmark.fleet.engine import Engine, Job, JobOutcome, Node, NodeRequest, Submitted, outcome_of
+from torchmark.fleet.folder import write
+from torchmark.store import machine_lock
 
 if TYPE_CHECKING:
     import psutil
 
-_ATTENDANT = "torchmark.fleet.attendant"
+_SUPERVISOR = "torchmark.fleet.local"
 _START_S = 10.0
+GRACE_S = 10.0  # for a job that was asked to end
+LEAVING_S = 2.0  # for processes that it started, such as the server that forks workers, to clean up after it
 
 
 class Local(Engine):
-    """This machine, playing as many nodes as are asked for. Every job is a process that outlives this one."""
+    """This machine as any number of nodes."""
 
     name = "local"
     team_options = ("--share",)  # such nodes are one machine here
@@ -32,7 +43,7 @@ class Local(Engine):
     def __init__(self) -> None:
         self._tried: dict[str, subprocess.Popen[bytes]] = {}
 
-    def nodes(self, request: Request) -> tuple[Node, ...]:
+    def nodes(self, request: NodeRequest) -> tuple[Node, ...]:
         for name in ("partition", "constraint", "nodelist"):
             if getattr(request, name) is not None:
                 raise UsageError(f"--{name} is for a cluster", "Leave it out with --engine local")
@@ -43,7 +54,7 @@ class Local(Engine):
         if job.options:
             raise UsageError("--sbatch is for a cluster", "Leave it out with --engine local")
         limit = str(job.time_s or 0)
-        command = [sys.executable, "-P", "-m", _ATTENDANT, str(job.script), str(len(job.nodes)), limit]
+        command = [sys.executable, "-P", "-m", _SUPERVISOR, str(job.script), str(len(job.nodes)), limit]
         with _explained(), job.log.open("ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -51,26 +62,30 @@ class Local(Engine):
         submitted = Submitted(job.name, str(process.pid), job.script)
         end = time.monotonic() + _START_S
         # For a moment the kernel reports no command line of a new process, and it could not be recognised.
-        while not _attendant(submitted) and process.poll() is None and time.monotonic() < end:
+        while not _supervisor(submitted) and process.poll() is None and time.monotonic() < end:
             time.sleep(0.001)
         return submitted.number
 
-    def fates(self, jobs: Sequence[Submitted]) -> dict[str, Fate]:
-        """Attendants write the end down themselves; one that is gone without doing so was killed."""
+    def outcomes(self, jobs: Sequence[Submitted]) -> dict[str, JobOutcome]:
+        """Supervisors record the end themselves; one that is gone without doing so was killed."""
         found = {}
         for job in jobs:
-            if _attendant(job):
-                found[job.task] = Fate("running" if job.script.with_suffix(".begun").exists() else "waiting")
+            if _supervisor(job):
+                found[job.task] = JobOutcome("running" if job.script.with_suffix(".begun").exists() else "waiting")
             else:
-                found[job.task] = Fate("killed", "the process that looked after it is gone")
+                found[job.task] = JobOutcome("killed", "its supervisor is gone")
         return found
 
     def cancel(self, jobs: Sequence[Submitted]) -> None:
+        import psutil
+
         for job in jobs:
             if trial := self._tried.get(job.number):
                 trial.terminate()
-            elif attendant := _attendant(job):
-                _terminate(attendant)
+            elif supervisor := _supervisor(job):
+                with contextlib.suppress(psutil.Error):  # its number may belong to another user's process by now
+                    if os.name == "nt" or supervisor.uids().real == os.getuid():
+                        supervisor.terminate()
 
     def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:
         del options, node
@@ -92,9 +107,9 @@ def _explained() -> Iterator[None]:
         raise FleetError(f"no job could be started: {error.strerror}", "Check its plan, memory and disk") from error
 
 
-def _attendant(job: Submitted) -> psutil.Process | None:
-    """The process that looks after a job. Any number may be in the job's file, and numbers of processes are used again:
-    it is the one whose command line names the attendant and the script of this very task."""
+def _supervisor(job: Submitted) -> psutil.Process | None:
+    """The supervisor of a job. The job's file may contain any number, and process numbers are reused: it is the one
+    whose command line names the supervisor's module and the script of this very task."""
     import psutil
 
     number = re.match(r"[0-9]{1,9}(?![0-9])", job.number)
@@ -102,7 +117,7 @@ def _attendant(job: Submitted) -> psutil.Process | None:
         return None
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(int(number[0]))
-        script = next((argument for name, argument in pairwise(process.cmdline()) if name == _ATTENDANT), None)
+        script = next((argument for name, argument in pairwise(process.cmdline()) if name == _SUPERVISOR), None)
         if script and _place(Path(script)) == _place(job.script):
             return process
     return None
@@ -113,10 +128,76 @@ def _place(script: Path) -> Path:
     return script.parent.resolve() / script.name
 
 
-def _terminate(process: psutil.Process) -> None:
-    """End a process of this user, unless its number belongs to another process by now."""
-    import psutil
+class _Cancelled(BaseException):
+    """The job is to end."""
 
-    with contextlib.suppress(psutil.Error):
-        if os.name == "nt" or process.uids().real == os.getuid():
-            process.terminate()
+
+def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
+    """Run the script once for each node, all at the same time, when no other job of this folder runs."""
+    try:
+        with machine_lock(wait=True, path=script.parent / "queue.lock"):
+            script.with_suffix(".begun").touch()
+            return _run(script, nodes, limit_s)
+    except _Cancelled:
+        return JobOutcome("cancelled")
+    except TorchmarkError as error:
+        return JobOutcome("failed", "it could not be started", error.cause)
+
+
+def _run(script: Path, nodes: int, limit_s: float) -> JobOutcome:
+    processes = [
+        subprocess.Popen(
+            ["bash", str(script)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=os.environ | {"TORCHMARK_NODE": str(number)},
+        )
+        for number in range(nodes)
+    ]
+    deadline = time.monotonic() + limit_s if limit_s else None
+    try:
+        for process in processes:
+            process.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+    except subprocess.TimeoutExpired:
+        _end(processes)
+        return JobOutcome("time-limit", f"after {limit_s:g} s")
+    except _Cancelled:
+        _end(processes)
+        raise
+    return outcome_of(processes[0].returncode)
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """As schedulers do: everything is asked to end, and killed if it does not."""
+    for process in processes:
+        _signal(process, signal.SIGTERM)
+    end = time.monotonic() + GRACE_S
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(end - time.monotonic(), 0.0))
+    end = time.monotonic() + LEAVING_S
+    for process in processes:
+        while _signal(process, 0) and time.monotonic() < end:
+            time.sleep(0.01)
+        _signal(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
+    """Signal its whole group; 0 only asks whether any process of it is left."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _cancel(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Cancelled
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _cancel)
+    _script = Path(sys.argv[1])
+    write(_script.with_suffix(".fate"), msgspec.json.encode(supervise(_script, int(sys.argv[2]), float(sys.argv[3]))))

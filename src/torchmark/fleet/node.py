@@ -1,4 +1,4 @@
-"""The program of a job on its node: runs `torchmark run` as ordered, and writes down how that ended."""
+"""The program of a job on its node: runs `torchmark run` with the arguments of its order, and records its exit code."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from torchmark.errors import FleetError, StoreError, TorchmarkError
-from torchmark.fleet.files import decode, distrust, read, set_aside, write
-from torchmark.fleet.plan import PLAN_BYTES, Order
+from torchmark.fleet.folder import PLAN_BYTES, Order, decode, distrust, read, set_aside, write
 from torchmark.records import SCHEMA_VERSION
 from torchmark.store import completed
 from torchmark.store.lines import decode_schema
@@ -31,20 +30,20 @@ def main() -> int:
     path = Path(sys.argv[1])
     index = int(os.environ.get("SLURM_NODEID") or os.environ.get("TORCHMARK_NODE") or 0)
     try:
-        code = _carry_out(path, index)
+        code = _execute(path, index)
     except TorchmarkError as error:
         _note(f"error: {error}")
         code = error.exit_code
     if index == 0:
-        with contextlib.suppress(StoreError):  # it is a help for when the scheduler has forgotten the job
+        with contextlib.suppress(StoreError):  # only needed once the scheduler has forgotten the job
             write(path.with_suffix(".end"), str(code).encode())
     return 128 - code if code < 0 else code
 
 
-def _carry_out(path: Path, index: int) -> int:
+def _execute(path: Path, index: int) -> int:
     order = _read_order(path)
     command = [sys.executable, "-P", "-m", "torchmark", "run", *arguments(order, path, index)]
-    # Schedulers signal every process of a job. The run ends in order by itself; this one only has to outlive it.
+    # Schedulers signal every process of a job. The run ends by itself; this process only has to outlive it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     code = subprocess.Popen(command).wait()
@@ -65,10 +64,11 @@ def _read_order(path: Path) -> Order:
 
 
 def arguments(order: Order, path: Path, index: int) -> list[str]:
-    """What `torchmark run` is told on this node. Together, nodes keep a file each: all have the same results."""
+    """The arguments of `torchmark run` on this node. Nodes that work together write a file each, all with the same
+    results."""
     run_file = Path(order.run_file)
     if order.nodes == 1:
-        if _can_go_on(run_file):
+        if _can_resume(run_file):
             return ["--resume", str(run_file), *order.resuming]
         return [*order.arguments, "--out", str(run_file)]
     own = run_file if index == 0 else path.with_suffix(f".node{index}.jsonl")
@@ -79,7 +79,7 @@ def arguments(order: Order, path: Path, index: int) -> list[str]:
 
 
 def meet(path: Path, index: int) -> str:
-    """Where the nodes meet: on the first of them, at a port that is free there. The others read it in the folder."""
+    """The address of the rendezvous: a free port of the first node. The others read it in the folder."""
     if index == 0:
         with socket.socket() as free:
             free.bind(("", 0))
@@ -93,16 +93,16 @@ def meet(path: Path, index: int) -> str:
             if re.fullmatch(r"[\w.-]+:[0-9]{1,5}", place):
                 return place
         time.sleep(LOOK_S)
-    raise FleetError("the first node never said where to meet", "See its log")
+    raise FleetError("the first node never wrote the address of the rendezvous", "See its log")
 
 
-def _can_go_on(run_file: Path) -> bool:
-    """Whether an earlier job of this task has begun to measure. A damaged file is kept under another name; one that
-    cannot be read just now, or not by this torchmark, is an error."""
+def _can_resume(run_file: Path) -> bool:
+    """Whether an earlier job of this task has started to measure. A damaged file is kept under another name; one that
+    cannot be read now, or not by this torchmark, is an error."""
     if not _has_content(run_file):
         return False
     if why := distrust(run_file):
-        raise FleetError(f"{why}, and a run that goes on does what it says", "Move it away")
+        raise FleetError(f"{why}, and a resumed run does what it says", "Move it away")
     try:
         completed(run_file)
     except StoreError as error:
@@ -135,7 +135,7 @@ def _is_newer(run_file: Path) -> bool:
 
 
 def _note(text: str) -> None:
-    """For the log of the job."""
+    """Write to the log of the job."""
     sys.stderr.write(f"torchmark: {text}\n")
 
 

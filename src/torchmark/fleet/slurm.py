@@ -1,4 +1,4 @@
-"""Jobs on Slurm: `sinfo` knows the nodes, `sbatch` takes the jobs, `squeue` and `scontrol` tell how they stand."""
+"""Jobs on Slurm: `sinfo` lists the nodes, `sbatch` takes the jobs, `squeue` and `scontrol` report their state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from torchmark.errors import FleetError, UnknownName, UsageError
-from torchmark.fleet.contract import Engine, Fate, Job, Node, Request, State, Submitted, fate_of
+from torchmark.fleet.engine import Engine, Job, JobOutcome, Node, NodeRequest, State, Submitted, outcome_of
 
 PATIENCE_S = 60.0  # for an answer of Slurm
 PROBE_MINUTES = 5
@@ -48,7 +48,7 @@ class _Queued(NamedTuple):
 
     name: str
     user: str
-    fate: Fate
+    outcome: JobOutcome
 
 
 class Slurm(Engine):
@@ -56,7 +56,7 @@ class Slurm(Engine):
 
     name = "slurm"
 
-    def nodes(self, request: Request) -> tuple[Node, ...]:
+    def nodes(self, request: NodeRequest) -> tuple[Node, ...]:
         listed = _ask("sinfo", "--noheader", "--Node", "--all", f"--format={_NODE_FIELDS}")
         found = [line.split("|", 10) for line in listed.splitlines() if line.count("|") >= 10]
         partitions = dict.fromkeys(fields[1] for fields in found)
@@ -73,15 +73,9 @@ class Slurm(Engine):
     def submit(self, job: Job) -> str:
         count = len(job.nodes)
         inside = ["bash", str(job.script)]
-        if count > 1:  # a task on each node, none of them held to a part of its cores
-            inside = [
-                "srun",
-                f"--nodes={count}",
-                f"--ntasks={count}",
-                "--ntasks-per-node=1",
-                "--cpu-bind=none",
-                *inside,
-            ]
+        if count > 1:  # a task on each node, which may use all of its cores
+            sizes = (f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--cpu-bind=none")
+            inside = ["srun", *sizes, *inside]
         options = [
             *("--exclusive", "--mem=0", "--no-requeue", f"--nodes={count}", "--ntasks-per-node=1"),
             *(f"--nodelist={','.join(job.nodes)}", f"--job-name={_name(job.name)}"),
@@ -90,15 +84,15 @@ class Slurm(Engine):
         ]
         return _batch([*options, *job.options], f"#!/bin/bash\nexec {shlex.join(inside)}\n")
 
-    def fates(self, jobs: Sequence[Submitted]) -> dict[str, Fate]:
-        """Who looks need not be the user whose jobs they are, so only their names are compared."""
+    def outcomes(self, jobs: Sequence[Submitted]) -> dict[str, JobOutcome]:
+        """The jobs may be another user's, so only their names are compared."""
         queued = _queued(job.number for job in jobs)
-        found: dict[str, Fate] = {}
+        found: dict[str, JobOutcome] = {}
         for job in jobs:
             seen = queued.get(job.number)
-            fate = seen.fate if seen and seen.name == _name(job.task) else _ended(job)
-            if fate:
-                found[job.task] = fate
+            outcome = seen.outcome if seen and seen.name == _name(job.task) else _ended(job)
+            if outcome:
+                found[job.task] = outcome
         return found
 
     def cancel(self, jobs: Sequence[Submitted]) -> None:
@@ -119,7 +113,7 @@ class Slurm(Engine):
         return _exit_code(fields) or (0 if fields.get("JobState") == "COMPLETED" else 1)
 
     def _named(self, nodelist: str, nodes: dict[str, Node]) -> dict[str, Node]:
-        """In the order in which they are named, which may be node[0-3]."""
+        """In the order of the list, such as node[0-3]."""
         names = _ask("scontrol", "show", "hostnames", nodelist).split()
         for name in names:
             if name not in nodes:
@@ -128,17 +122,17 @@ class Slurm(Engine):
 
     @staticmethod
     def _default_partition() -> str | None:
-        """Slurm marks it with a star; without one, all partitions are meant."""
+        """Slurm marks it with a star; without one, all partitions are used."""
         listed = _ask("sinfo", "--noheader", "--format=%P").split()
         return next((name.rstrip("*") for name in listed if name.endswith("*")), None)
 
 
 def read_node(fields: Sequence[str]) -> Node:
-    """A line of `sinfo`, taken apart."""
+    """A line of `sinfo`, split into fields."""
     name, _, state, cores, memory, gres, sockets, per_socket, threads, features, reason = fields
     usable = not _UNUSABLE.search(state.lower()) and not state.endswith("*")
-    said = f"{state.rstrip('*~#!%$@^+-')}{' and does not answer' if state.endswith('*') else ''}"
-    why = f": {reason}" if reason.strip() not in ("", "none", "None") else ""
+    problem = f"{state.rstrip('*~#!%$@^+-')}{' and does not answer' if state.endswith('*') else ''}"
+    written = reason if reason.strip() not in ("", "none", "None") else ""  # by an administrator
     has = "" if features in ("", "(null)") else features
     with_gpus = "" if gres in ("", "(null)") else re.sub(r"\([^()]*\)", "", gres)
     about = [f"{sockets}×{per_socket}×{threads} cores", f"{round(int(memory.rstrip('+')) / 1024)} GiB", with_gpus, has]
@@ -148,12 +142,12 @@ def read_node(fields: Sequence[str]) -> Node:
         cores=int(cores.rstrip("+")),
         features=tuple(filter(None, has.split(","))),
         idle=state in _IDLE,
-        obstacle=None if usable else f"{said}{why}",
+        obstacle=None if usable else JobOutcome("unavailable", problem, written),
     )
 
 
 def _with_features(constraint: str, nodes: dict[str, Node]) -> dict[str, Node]:
-    """Slurm's own constraints choose at submission; jobs of ours are for certain nodes, so they are chosen here."""
+    """Slurm applies constraints at submission; a fleet's jobs are for certain nodes, so it applies them itself."""
     if not re.fullmatch(r"[\w.:/+-]+([&|,][\w.:/+-]+)*", constraint):
         raise UsageError(f"'{constraint}' is no constraint that a fleet takes", "Write features joined by & and |")
     wanted = [set(re.split("[&,]", part)) for part in constraint.split("|")]
@@ -168,12 +162,12 @@ def _with_features(constraint: str, nodes: dict[str, Node]) -> dict[str, Node]:
 
 
 def _name(task: str) -> str:
-    """What Slurm calls the job of a task."""
+    """Slurm's name for the job of a task."""
     return f"torchmark-{task}"
 
 
 def _queued(jobs: Iterable[str]) -> dict[str, _Queued]:
-    """Jobs that wait or run. Slurm calls it an error where it knows none of those that are asked for."""
+    """Jobs that wait or run. Slurm reports an error if it knows none of the jobs."""
     numbers = sorted(filter(_NUMBER.fullmatch, set(jobs)))
     if not numbers:
         return {}
@@ -184,25 +178,25 @@ def _queued(jobs: Iterable[str]) -> dict[str, _Queued]:
     for line in done.stdout.splitlines():
         number, state, user, reason, name = line.split("|", 4)
         waits = state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
-        why = reason.replace(", ", ": ", 1) if waits and reason != "None" else ""  # a word, then perhaps names of nodes
-        found[number] = _Queued(name, user, Fate("waiting" if waits else "running", why))
+        why, _, nodes = reason.partition(", ") if waits and reason != "None" else ("", "", "")
+        found[number] = _Queued(name, user, JobOutcome("waiting" if waits else "running", why, nodes))
     return found
 
 
-def _ended(job: Submitted) -> Fate | None:
-    """How a job ended; None where Slurm has forgotten it, which it does after some minutes."""
+def _ended(job: Submitted) -> JobOutcome | None:
+    """How a job ended; None if Slurm has forgotten it, which happens after some minutes."""
     fields = _show(job.number)
     said = fields.get("JobState", "") if fields.get("JobName") == _name(job.task) else ""
     state = _STATES.get(said)
-    if state is None:  # suspended, being staged: states that `squeue` leaves out unless it is asked for them
-        return Fate("running", said.lower()) if said else None
+    if state is None:  # suspended or being staged: states that `squeue` omits by default
+        return JobOutcome("running", said.lower()) if said else None
     if said == "FAILED" and fields.get("ExitCode") == _NOT_LAUNCHED:
-        return Fate("failed", "the node could not start it: does it see the folder?")
-    return fate_of(_exit_code(fields)) if said == "FAILED" else Fate(state, _WORDS.get(said, ""))
+        return JobOutcome("failed", "the node could not start it; does it see the folder?")
+    return outcome_of(_exit_code(fields)) if said == "FAILED" else JobOutcome(state, _WORDS.get(said, ""))
 
 
 def _exit_code(fields: Mapping[str, str]) -> int:
-    """Slurm tells the exit code and the signal apart; here a signal is what shells make of it."""
+    """Slurm reports exit code and signal separately; this is the one number that shells make of them."""
     code, _, signal = fields.get("ExitCode", "1:0").partition(":")
     return 128 + int(signal) if int(signal or 0) else int(code)
 
@@ -217,7 +211,9 @@ def _show(job: str) -> dict[str, str]:
 def _batch(options: Sequence[str], script: str) -> str:
     done = _run("sbatch", "--parsable", *options, script=script)
     if done.returncode:
-        raise FleetError(f"Slurm refused a job: {_last(done.stderr)}", "Change what it names, or ask whoever runs it")
+        raise FleetError(
+            "Slurm refused a job", "Change what it names, or ask your administrator", detail=_last(done.stderr)
+        )
     return done.stdout.strip().partition(";")[0]
 
 
@@ -252,5 +248,5 @@ def _last(text: str) -> str:
 
 
 def _plain(path: str) -> str:
-    """Slurm puts names into the path where it finds a percent sign."""
+    """Escape percent signs, which Slurm would replace by names."""
     return path.replace("%", "%%")

@@ -15,10 +15,12 @@ from msgspec import Struct
 
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
-from torchmark.measure.trial import Death, try_each
+from torchmark.errors import WrongResultError
+from torchmark.measure.messages import Phase, Say
+from torchmark.measure.process import Death, try_each
 from torchmark.records import DTYPES
 
-_STEP_S = 0.005  # long enough that launching, synchronising and reading back are small beside it
+_STEP_S = 0.005  # long enough that launching, synchronising and reading back are negligible
 _SIZES = (256, 512, 1024, 2048, 4096)
 _PRODUCT_S = 2e-4
 _MOST_REPETITIONS = 4096
@@ -165,17 +167,18 @@ class _Bench:
 
 def prove_all_outputs(device: str) -> Iterator[Proof]:
     """The outputs in each number format, in a process that may crash."""
-    for proof in try_each("audit:check_outputs", device, DTYPES, Proof):
+    for proof in try_each("torchmark.measure.audit:check_outputs", device, DTYPES, Proof):
         if isinstance(proof, Death):
             yield _no_outputs(device, proof.dtype, proof.cause)
         else:
             yield proof
 
 
-def check_outputs(name: str, dtypes: Sequence[str]) -> Iterator[Proof]:
+def check_outputs(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[Proof]:
     """The outputs in each of these number formats, in this very process."""
     device = open_device(name)
     for dtype in dtypes:
+        say(Phase(f"a {dtype} product"))
         yield prove_outputs(device, dtype)
 
 
@@ -264,3 +267,53 @@ def _inputs(rows: int, columns: int, seed: int, dtype: str) -> tuple[Any, Any]:
     values = np.random.default_rng(seed).standard_normal((rows, columns))
     tensor = torch.from_numpy(values).to(getattr(torch, dtype))
     return tensor, tensor.double().numpy()
+
+
+_READS = 20  # a block is long enough to judge when it takes as long as this many reads of a value
+_MOST_STEPS = 1024
+_SANITY_TRIES = 10  # something else may delay a read; a device that does not wait fails every time
+_FIX = "Fix that before you use its times; `torchmark devices --audit` tries it by itself"
+
+
+def check_device(device: Device, run: Callable[[], object], dtype: str | None) -> None:
+    """Raise where this device cannot be believed about this step. Without a dtype only its times are asked about."""
+    if not device.queues:
+        return
+    shares = [_share_left(device, run)]
+    while shares[-1] > _LEFT_OVER and len(shares) < _SANITY_TRIES:
+        shares.append(_share_left(device, run))
+    if shares[-1] > _LEFT_OVER:
+        raise WrongResultError(
+            f"{device.name} came back from its synchronisation with {min(shares):.0%} of the work still to do", _FIX
+        )
+    if dtype is not None:
+        proof = prove_outputs(device, dtype)
+        if proof.passed is False:
+            raise WrongResultError(f"{device.name} computes wrong numbers: {proof.figure}", _FIX)
+
+
+def _share_left(device: Device, run: Callable[[], object]) -> float:
+    """How much of the work a block of steps left for the time after it: a value read then has to wait for that."""
+    time_block, value, count = device.timer(run), _value(device), 1
+    while True:
+        block_s = time_block(count).total_s
+        left_s, idle_s = _read_s(device, value), _read_s(device, value)
+        if block_s + left_s >= _READS * idle_s or count >= _MOST_STEPS:
+            return max(0.0, left_s - idle_s) / max(block_s + left_s, 1e-12)
+        count *= 2
+
+
+def _value(device: Device) -> Any:
+    if not device.needs_torch:
+        import numpy
+
+        return numpy.zeros(1)
+    import torch
+
+    return torch.zeros(1, device=device.place)
+
+
+def _read_s(device: Device, value: Any) -> float:
+    started = device.clock()
+    device.read(value)
+    return device.clock() - started

@@ -1,48 +1,46 @@
-"""Expands a sweep into cases, each of them valid, none of them twice, always in the same order."""
+"""Expands a sweep into valid cases, each once and always in the same order; reads the parameters of workloads."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, inspect
+from msgspec.structs import asdict, replace
 
 from torchmark.devices import ACCELERATOR, KINDS
 from torchmark.errors import UnknownName, UsageError
-from torchmark.measure.parameters import RANGE_HELP, list_parameters, read_params, split_values, whole_range
-from torchmark.measure.ways import check_ways
+from torchmark.measure.case_options import check_options
 from torchmark.meters.contention import allowed_cores
-from torchmark.records import DTYPES, MOST_CASES, TRANSFERS, Case, Value, parse_case, parse_value
+from torchmark.records import AXES, CASE_OPTIONS, MOST_CASES, Case, Value, parse_case, parse_value
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Workload
 
-COMPILE_MODES = ("off", "on", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_MOST_THREADS = 4096
+RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
+
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?:([+x])(\d{1,18}))?")
+_MOST_VALUES = 1000
+_MOST_THINGS = 1 << 20  # where a user's model does not say how many of something it takes
+_AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a sweep can choose
 
 
 class Sweep(Struct, frozen=True):
-    """What a person asks for: every combination of these. All values are as typed: with commas, numbers with ranges.
+    """Every combination of these. All values are as typed: with commas, numbers with ranges.
 
-    A workload is a name or a whole case in its text form, which is then taken as it is.
-    Without modes it is each workload's first; without workers as many as it is published with; without threads torch's
-    own choice, but where counts of workers are to be compared, every rank of them gets the same number.
+    A workload is a name or a whole case in its text form, which is taken as it is. An axis that is not named is at its
+    default: the first mode of a workload, and as many workers as it is published with. Threads are torch's own choice,
+    but if several counts of workers are compared, every rank of them gets the same number.
     """
 
     workloads: Sequence[str]
-    devices: Sequence[str] = ("cpu",)
-    modes: Sequence[str] = ()
-    params: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    dtypes: Sequence[str] = ("float32",)
-    compile: Sequence[str] = ("off",)
-    transfer: Sequence[str] = ("resident",)
-    threads: Sequence[str] = ()
-    workers: Sequence[str] = ()
-    ways: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    nodes: int = 1  # among which the workers are shared out
+    axes: Mapping[str, Sequence[str]] = {}  # by the name of an axis or of an option of a case
+    params: Mapping[str, Sequence[str]] = {}
+    nodes: int = 1  # that share the workers
     tiny: bool = False
 
 
@@ -62,10 +60,10 @@ def expand(sweep: Sweep) -> tuple[Case, ...]:
 
 
 def _parse_steady(text: str) -> Case:
-    """A case that is written out; one that is to be timed the way a publication did is for a replay of it."""
+    """A case that is written out. One that is timed as published can only be replayed."""
     case = parse_case(text)
     if case.protocol == "as-published":
-        steady = msgspec.structs.replace(case, protocol="steady").text
+        steady = replace(case, protocol="steady").text
         raise UsageError(
             f"{text} is timed the way its publication did, which is no way to measure",
             f"Replay the publication with `torchmark replicate`, or measure {steady}",
@@ -77,11 +75,11 @@ def _check_swept(case: Case) -> Case:
     """The accelerator of a sweep gets its name only when the machine is looked at."""
     if case.device != ACCELERATOR:
         return check_case(case)
-    return msgspec.structs.replace(check_case(msgspec.structs.replace(case, device="cpu")), device=ACCELERATOR)
+    return replace(check_case(replace(case, device="cpu")), device=ACCELERATOR)
 
 
 def check_case(case: Case) -> Case:
-    """The case itself, without what says no more than the defaults; raises where it names what does not exist."""
+    """The case without settings that are at their default; raises for what does not exist."""
     workload = find_workload(case.workload)
     _check_name(f"mode of {case.workload}", case.mode, workload.modes)
     check_device(case.device)
@@ -89,17 +87,14 @@ def check_case(case: Case) -> Case:
         raise UsageError(
             f"a case cannot be on '{ACCELERATOR}'", "Name the device: `torchmark devices` lists those here"
         )
-    _check_name("dtype", case.dtype, DTYPES)
+    for axis in AXES:
+        axis.check(case.setting(axis.name))
     _check_name(f"dtype of {case.workload}", case.dtype, workload.dtypes)
-    _check_name("compile mode", case.compile, COMPILE_MODES)
-    _check_name("transfer", case.transfer, TRANSFERS)
-    _check_count("threads", case.threads, _MOST_THREADS)
-    _check_count("workers", case.workers, _MOST_THREADS)
     if case.workers > 1 and not workload.distributed:
         raise UsageError(f"{case.workload} runs in one worker only", "Leave --workers out")
     params = read_params(workload, case.params)
     workload.check(params)
-    return msgspec.structs.replace(case, params=_changed(workload, params), ways=check_ways(case))
+    return replace(case, params=_changed(workload, params), options=check_options(case))
 
 
 def full_params(case: Case) -> Struct:
@@ -108,8 +103,8 @@ def full_params(case: Case) -> Struct:
 
 
 def memory_needed(case: Case, nodes: int = 1) -> float | None:
-    """About how much memory of its device a case needs at its peak; None where that is too little to matter. Ranks
-    share a CPU; of other devices each has one of its own."""
+    """About how much memory of its device a case needs at its peak; None if too little to matter. Ranks share a CPU;
+    of other devices each has its own."""
     setting = Setting(mode=case.mode, device=case.device, dtype=case.dtype)
     needed = find_workload(case.workload).memory_bytes(full_params(case), setting)
     ranks = case.workers // nodes if case.device == "cpu" else 1
@@ -117,20 +112,27 @@ def memory_needed(case: Case, nodes: int = 1) -> float | None:
 
 
 def range_of(case: Case, name: str) -> tuple[int, int] | None:
-    """Which whole numbers a parameter of the case's workload takes; None where it takes no such."""
-    return whole_range(find_workload(case.workload), name)
+    """The smallest and the largest whole number that a parameter takes; None if it takes no whole numbers."""
+    info = inspect.type_info(find_workload(case.workload).params)
+    assert isinstance(info, inspect.StructType)
+    (kind,) = (field.type for field in info.fields if field.name == name)
+    if not isinstance(kind, inspect.IntType):
+        return None
+    return 1 if kind.ge is None else kind.ge, _MOST_THINGS if kind.le is None else kind.le
 
 
 def _changed(workload: Workload, params: Struct) -> dict[str, Value]:
-    defaults, values = msgspec.structs.asdict(workload.params()), msgspec.structs.asdict(params)
-    return {name: value for name, value in values.items() if value != defaults[name]}
+    defaults = asdict(workload.params())
+    return {name: value for name, value in asdict(params).items() if value != defaults[name]}
 
 
 def _check_use(sweep: Sweep) -> None:
     if not sweep.workloads:
         raise UsageError("no workload is named", "`torchmark list` shows them")
-    if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.modes):
-        raise UsageError("modes and parameters change nothing about a case that is written out", "Write them into it")
+    if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.axes.get("mode")):
+        raise UsageError("--mode and -p do not change a case that is written out", "Write them into the case")
+    for name in sweep.axes:
+        _check_name("option", name, [*_AXES])
 
 
 def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
@@ -138,46 +140,33 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
     declared = [parameter.name for parameter in list_parameters(workload)]
     for name in sweep.params:
         _check_name(f"parameter of {workload.name}", name, declared)
-    names = [name for name in declared if name in sweep.params]
-    axes: list[Sequence[Any]] = [
-        split_values(sweep.devices),
-        split_values(sweep.modes) or workload.modes[:1],
-        *(split_values(sweep.params[name]) for name in names),
-        split_values(sweep.dtypes),
-        split_values(sweep.compile),
-        split_values(sweep.transfer),
-        split_values(sweep.threads) or (_equal_threads(sweep),),
-        split_values(sweep.workers) or (str(workload.default_workers),),
-        _combinations(sweep.ways),
-    ]
-    if math.prod(map(len, axes)) > MOST_CASES:
+    axes = {name: values for name in _AXES if (values := _values(name, workload, sweep))}
+    swept = {name: axes.pop(name) for name in ("device", "mode")}  # parameters follow these, and precede the others
+    swept |= {f"-p {name}": split_values(sweep.params[name]) for name in declared if name in sweep.params}
+    swept |= axes
+    if math.prod(map(len, swept.values())) > MOST_CASES:
         raise UsageError(f"the sweep has more than {MOST_CASES} cases", "Ask for fewer values at once")
     start = _changed(workload, workload.tiny) if sweep.tiny else {}
-    for device, mode, *values, dtype, compile_, transfer, threads, workers, ways in product(*axes):
-        given = {name: parse_value(str(value)) for name, value in zip(names, values, strict=True)}
-        yield Case(
-            workload=workload.name,
-            mode=str(mode),
-            params=start | given,
-            device=str(device),
-            dtype=str(dtype),
-            compile=str(compile_),
-            transfer=str(transfer),  # type: ignore[arg-type]  # checked with everything else
-            threads=None if threads is None else _number("threads", threads),
-            workers=_number("workers", str(workers)),
-            ways=ways,
-        )
+    for chosen in product(*swept.values()):
+        given = dict(zip(swept, chosen, strict=True))
+        params = {name: parse_value(given[f"-p {name}"]) for name in declared if f"-p {name}" in given}
+        settings = {name: _AXES[name].read(given[name]) for name in _AXES if name in given}
+        options = {name: settings.pop(name) for name in CASE_OPTIONS if name in settings}
+        yield Case(workload.name, params=start | params, options=options, **settings)
 
 
-def _combinations(ways: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    values = [split_values(texts) for texts in ways.values()]
-    return [dict(zip(ways, chosen, strict=True)) for chosen in product(*values)]
+def _values(name: str, workload: Workload, sweep: Sweep) -> tuple[str, ...]:
+    """All values of an axis as text, without any the default; none if that is to set nothing."""
+    given = split_values(sweep.axes.get(name, ()))
+    usual = {"mode": workload.modes[0], "workers": workload.default_workers, "threads": _equal_threads(sweep)}
+    default = usual.get(name, _AXES[name].default)
+    return given or (() if default is None else (str(default),))
 
 
-def _equal_threads(sweep: Sweep) -> str | None:
+def _equal_threads(sweep: Sweep) -> int | None:
     """Threads for each rank where counts of workers are compared: what the largest count leaves for each."""
-    counts = {_number("workers", text) for text in split_values(sweep.workers)}
-    return str(max(1, len(allowed_cores()) // (max(counts) // sweep.nodes or 1))) if len(counts) > 1 else None
+    counts = {_AXES["workers"].read(text) for text in split_values(sweep.axes.get("workers", ()))}
+    return max(1, len(allowed_cores()) // (max(counts) // sweep.nodes or 1)) if len(counts) > 1 else None
 
 
 def check_device(name: str) -> None:
@@ -196,12 +185,112 @@ def _check_name(kind: str, given: str, valid: Sequence[str]) -> None:
         raise UnknownName(kind, given, valid)
 
 
-def _check_count(name: str, count: int | None, most: int) -> None:
-    if count is not None and not 1 <= count <= most:
-        raise UsageError(f"{name} cannot be {count}", f"It takes a whole number from 1 to {most}")
+class Parameter(Struct, frozen=True):
+    """A parameter of a workload; `takes` says in words what it accepts."""
+
+    name: str
+    default: Value
+    takes: str
+    choices: tuple[str, ...] = ()
 
 
-def _number(name: str, text: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", text):
-        raise UsageError(f"'{text}' is no number of {name}", f"Write a whole number. {RANGE_HELP}")
-    return int(text)
+def list_parameters(workload: Workload) -> tuple[Parameter, ...]:
+    """The parameters of a workload, in the order in which it declares them."""
+    return _describe(workload.params)
+
+
+def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | None = None) -> Struct:
+    """The workload's parameters with the given ones changed, from the defaults or from another start."""
+    known = {parameter.name: parameter for parameter in list_parameters(workload)}
+    types = _types(workload.params)
+    changes: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise UnknownName(f"parameter of {workload.name}", name, known)
+        changes[name] = _convert(workload, known[name], value, types[name])
+    return msgspec.structs.replace(start or workload.params(), **changes)
+
+
+def split_settings(texts: Iterable[str], example: str = "-p batch=16,64") -> dict[str, tuple[str, ...]]:
+    """The names of `-p batch=16,64 -p outputs=2`, each with its values as typed."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or not name.strip() or not values.strip():
+            raise UsageError(f"'{text}' is not NAME=VALUE", f"Write NAME=VALUE, such as {example}")
+        found[name.strip()] = (*found.get(name.strip(), ()), values)
+    return found
+
+
+def split_values(texts: Iterable[str]) -> tuple[str, ...]:
+    """All values of comma-separated texts, with ranges written out; no shell needs them quoted."""
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    if "" in parts:
+        raise UsageError("a value is empty", "Separate values by single commas, such as 16,64")
+    return tuple(value for part in parts for value in _write_out(part))
+
+
+def _write_out(text: str) -> tuple[str, ...]:
+    found = _RANGE.fullmatch(text)
+    if not found:
+        return (text,)
+    value, last, sign, by = int(found[1]), int(found[2]), found[3] or "+", int(found[4] or 1)
+    if value > last or by == 0 or (sign == "x" and (by == 1 or value == 0)):
+        raise UsageError(f"the range '{text}' is empty or endless", RANGE_HELP)
+    values: list[str] = []
+    while value <= last:
+        values.append(str(value))
+        value = value * by if sign == "x" else value + by
+        if len(values) > _MOST_VALUES:
+            raise UsageError(f"the range '{text}' has more than {_MOST_VALUES} values", RANGE_HELP)
+    return tuple(values)
+
+
+@cache
+def _describe(params: type[Struct]) -> tuple[Parameter, ...]:
+    info = inspect.type_info(params)
+    assert isinstance(info, inspect.StructType)
+    return tuple(
+        Parameter(field.name, field.default, _takes(field.type), _choices(field.type)) for field in info.fields
+    )
+
+
+@cache
+def _types(params: type[Struct]) -> dict[str, Any]:
+    return get_type_hints(params, include_extras=True)
+
+
+def _convert(workload: Workload, parameter: Parameter, value: Value, kind: object) -> Value:
+    try:
+        converted: Value = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        if parameter.choices:
+            raise UnknownName(f"{parameter.name} of {workload.name}", str(value), parameter.choices) from None
+        shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+        raise UsageError(
+            f"{parameter.name}={shown} is not possible for {workload.name}: it takes {parameter.takes}",
+            f"The default is {parameter.name}={parameter.default}",
+        ) from None
+    return converted
+
+
+def _choices(kind: inspect.Type) -> tuple[str, ...]:
+    return tuple(str(value) for value in kind.values) if isinstance(kind, inspect.LiteralType) else ()
+
+
+def _takes(kind: inspect.Type) -> str:
+    if isinstance(kind, inspect.Metadata):
+        return str((kind.extra_json_schema or {}).get("description") or _takes(kind.type))
+    if isinstance(kind, inspect.LiteralType):
+        return ", ".join(_choices(kind))
+    if isinstance(kind, inspect.BoolType):
+        return "on, off"
+    if isinstance(kind, inspect.UnionType):  # one kind, or the word that says that it has no default
+        kinds = [each for each in kind.types if not isinstance(each, inspect.LiteralType)]
+        return _takes(kinds[0]) if len(kinds) == 1 else "a value"
+    if not isinstance(kind, inspect.IntType | inspect.FloatType):
+        return "a word"
+    words = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+    low, high = (kind.ge if kind.ge is not None else kind.gt), (kind.le if kind.le is not None else kind.lt)
+    above = "" if low is None else f" {'from' if kind.ge is not None else 'above'} {low}"
+    return words + above + ("" if high is None else f" {'to' if kind.le is not None else 'below'} {high}")

@@ -1,19 +1,43 @@
-"""Says what machine this is from a list of allowed facts; nothing that names a person, a host or a place."""
+"""What machine this is, whether it is set up well, and what would spoil its figures."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import math
+import os
 import platform
 import re
-from collections.abc import Iterable
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark import devices
+from torchmark.devices import ACCELERATOR, first_accelerator, open_device
+from torchmark.devices.contract import Device
 from torchmark.devices.cpu import cpu_model
-from torchmark.meters.power import PowerMeter
-from torchmark.records import DeviceInfo, Machine
+from torchmark.errors import DeviceError
+from torchmark.measure.cases import full_params
+from torchmark.measure.messages import Phase, Say, Surveyed, SurveyJob
+from torchmark.measure.process import Death, Process, ProcessFailed, try_each
+from torchmark.meters import open_conditions, open_vitals
+from torchmark.meters.contention import allowed_cores, capacity
+from torchmark.meters.meter import ROOT, read_text
+from torchmark.meters.power import read_power
+from torchmark.records import DTYPES, Case, Conditions, DeviceInfo, Machine, Remark
 from torchmark.settings import is_known_system, shareable_build, shareable_hardware, shareable_system, shareable_version
+from torchmark.workloads import find_workload
+
+if TYPE_CHECKING:
+    import torch
 
 GIB = 1024**3
 _MEMORY_STEP = GIB // 4
@@ -24,7 +48,7 @@ def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
     import psutil
 
     logical = psutil.cpu_count() or 1
-    power = PowerMeter().read()
+    power = read_power()
     version, build = torch_version()
     return Machine(
         cpu=shareable_hardware(cpu_model()) or "unknown CPU",
@@ -47,7 +71,7 @@ def _shareable_device(info: DeviceInfo) -> DeviceInfo:
 
 
 def rounded(memory_bytes: int | None) -> int | None:
-    """To a quarter of a GiB: to the byte, memory tells one machine from all others, and from itself after an update."""
+    """To a quarter of a GiB: to the byte, memory identifies one machine among all others."""
     return None if memory_bytes is None else max(1, round(memory_bytes / _MEMORY_STEP)) * _MEMORY_STEP
 
 
@@ -84,9 +108,331 @@ def torch_version() -> tuple[str | None, str | None]:
 
 
 def read_build(text: str) -> str:
-    """What the text of torch's own version file says that it was built for."""
+    """What torch was built for, according to the text of its own version file."""
     for name, label in (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU")):
         found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE)
         if found:
             return shareable_build(f"{label} {found[1]}")
     return "MPS" if platform.system() == "Darwin" and platform.machine() == "arm64" else "CPU"
+
+
+_BUSY_SHARE = 0.1
+_STEAL_SHARE = 0.02
+_LISTEN_S = 0.5
+
+
+class Threads(Struct, frozen=True):
+    """How many threads torch uses, and how many cores it may use."""
+
+    within_operators: int
+    between_operators: int
+    cores_allowed: int
+    cores_worth: float  # less than the cores allowed where a quota limits them
+    omp_num_threads: int | None = None
+
+
+class Inventory(Struct, frozen=True):
+    """What is here, and whether it is set up well."""
+
+    machine: Machine
+    threads: Threads
+    dtypes: tuple[DtypeSupport, ...]
+    cautions: tuple[Remark, ...]
+    meters: dict[str, dict[str, str]] = {}  # by device: what measures each reading, or why nothing does
+
+
+def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
+    """Look at these devices, or at all, for a few seconds."""
+    cautions = find_cautions()
+    infos: list[DeviceInfo] = []
+    dtypes: list[DtypeSupport] = []
+    for name in names or devices.find_devices():
+        device = devices.open_device(name)
+        infos.append(device.info())
+        dtypes += try_dtypes(name)
+    cautions += judge_dtypes(dtypes)
+    meters = {info.name: open_vitals(info.name).provenance for info in infos if not info.name.startswith("fake")}
+    return Inventory(describe_machine(infos), count_threads(), tuple(dtypes), cautions, meters)
+
+
+def find_cautions(listen_s: float = _LISTEN_S) -> tuple[Remark, ...]:
+    """All that stands between this machine and a good figure; listens a moment to what other programs do."""
+    found = [*devices.diagnose(), *judge_threads(count_threads()), *judge_power()]
+    read = open_conditions()
+    before = read()
+    time.sleep(listen_s)
+    return (*found, *judge_load(before, read()))
+
+
+def count_threads() -> Threads:
+    """Torch's thread counts, and the cores that this process may use."""
+    import torch
+
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return Threads(
+        within_operators=torch.get_num_threads(),
+        between_operators=torch.get_num_interop_threads(),
+        cores_allowed=len(allowed_cores()),
+        cores_worth=capacity(),
+        omp_num_threads=int(wanted) if wanted.isdecimal() else None,
+    )
+
+
+def judge_threads(threads: Threads) -> tuple[Remark, ...]:
+    """More threads than cores wait for each other."""
+    useful = max(1, math.ceil(min(threads.cores_allowed, threads.cores_worth)))
+    if threads.within_operators <= useful:
+        return ()
+    cause = f"torch uses {threads.within_operators} threads, but this process may use {useful} core(s)"
+    return (Remark("oversubscribed", cause, f"Set OMP_NUM_THREADS={useful}"),)
+
+
+def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> tuple[Remark, ...]:
+    """A number format that kills its process was promised by the hardware and then refused by it."""
+    cautions = []
+    for support in dtypes:
+        if not support.crashed:
+            continue
+        fix = "Leave this dtype out, or try another version of torch and of the driver"
+        if support.device == "cpu" and "SIGILL" in (support.reason or ""):
+            fix = "The CPU offers instructions that it cannot run (AMX, in a virtual machine): " + (
+                "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+            )
+        cause = f"a {support.dtype} matmul on {support.device} fails: {support.reason}"
+        cautions.append(Remark("dtype-crashes", cause, fix))
+    return tuple(cautions)
+
+
+def judge_power() -> tuple[Remark, ...]:
+    """A machine that saves power is slower than it can be."""
+    power = read_power()
+    cautions = []
+    if power.saving:
+        cause = f"the machine is set to save power ({power.mode})"
+        cautions.append(Remark("power-saver", cause, "Choose a balanced or performance power mode"))
+    if power.on_battery:
+        cautions.append(Remark("on-battery", "the machine runs on battery", "Plug it in"))
+    return tuple(cautions)
+
+
+def judge_load(before: Conditions, after: Conditions) -> tuple[Remark, ...]:
+    """Other programs and other virtual machines take time that a measurement then seems to need."""
+    elapsed_s = max(after.at_s - before.at_s, 1e-9)
+    cautions = []
+    other = _growth(before.other_cpu_s, after.other_cpu_s) / elapsed_s
+    if other > _BUSY_SHARE * after.capacity:
+        cause = f"other programs use {other:.1f} of the {after.capacity:g} cores"
+        cautions.append(Remark("busy", cause, "Close them, or measure when they are done"))
+    steal = _growth(before.steal_s, after.steal_s) / elapsed_s / after.capacity
+    if steal > _STEAL_SHARE:
+        cause = f"the hypervisor gives {steal:.0%} of this machine's time to others"
+        cautions.append(Remark("steal", cause, "Use a machine with cores of its own"))
+    return tuple(cautions)
+
+
+def _growth(before: float | None, after: float | None) -> float:
+    return 0.0 if before is None or after is None else after - before
+
+
+SLOW = 20.0  # times slower than float32: computed, but without hardware or code made for it
+_SIZES = (128, 256, 512, 1024, 2048, 4096)
+_ENOUGH_S = 1e-3  # a float32 product this long is beyond the cost of handing it over
+_TOO_LONG_S = 0.1
+
+
+class DtypeSupport(Struct, frozen=True):
+    """How a device fares with one number format."""
+
+    device: str
+    dtype: str
+    runs: bool
+    slowdown: float | None = None  # time of a matrix product against float32's
+    reason: str | None = None
+    crashed: bool = False  # it killed the process that tried it
+
+    @property
+    def fast(self) -> bool:
+        return self.runs and (self.slowdown is None or self.slowdown < SLOW)
+
+
+def try_dtypes(device: str, dtypes: Sequence[str] = DTYPES) -> tuple[DtypeSupport, ...]:
+    """Each number format on this device, within a few seconds, in a process that may crash."""
+    tried = try_each("torchmark.measure.machine:time_dtypes", device, dtypes, DtypeSupport)
+    return tuple(
+        DtypeSupport(device, one.dtype, runs=False, reason=one.cause, crashed=True) if isinstance(one, Death) else one
+        for one in tried
+    )
+
+
+def time_dtypes(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[DtypeSupport]:
+    """Each of these number formats on this device, in this very process."""
+    device = open_device(name)
+    reference: dict[int, float] = {}
+    for size in _SIZES:
+        reference[size] = _time_product(device, "float32", size)
+        if reference[size] >= _ENOUGH_S:
+            break
+    for dtype in dtypes:
+        say(Phase(f"a {dtype} product"))
+        yield _try_dtype(device, dtype, reference)
+
+
+def _try_dtype(device: Device, dtype: str, reference: dict[int, float]) -> DtypeSupport:
+    if dtype == "float32":
+        return DtypeSupport(device.name, dtype, runs=True, slowdown=1.0)
+    slowdown = 1.0
+    try:
+        for size, expected_s in reference.items():
+            taken_s = _time_product(device, dtype, size)
+            slowdown = taken_s / max(expected_s, 1e-9)
+            if taken_s > _TOO_LONG_S and slowdown > SLOW:
+                break
+    except (RuntimeError, TypeError) as error:
+        return _refusal(device, dtype, error)
+    return DtypeSupport(device.name, dtype, runs=True, slowdown=slowdown)
+
+
+def _refusal(device: Device, dtype: str, error: Exception) -> DtypeSupport:
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    return DtypeSupport(device.name, dtype, runs=False, reason=reason[:120])
+
+
+def _time_product(device: Device, dtype: str, size: int) -> float:
+    """Seconds of a square matrix product: the best of three, unless one alone takes too long."""
+    import torch
+
+    number = getattr(torch, dtype)
+    left, right = (_random(size, seed).to(number).to(device.place) for seed in (1, 2))
+    time_block = device.timer(lambda: device.observe(left @ right))
+    best_s = time_block(1).total_s
+    for _ in range(3):
+        if best_s > _TOO_LONG_S:
+            break
+        best_s = min(best_s, time_block(1).total_s)
+    return best_s
+
+
+def _random(size: int, seed: int) -> torch.Tensor:
+    import torch
+
+    return torch.rand(size, size, generator=torch.Generator().manual_seed(seed))
+
+
+VARIABLE, SAFE = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+
+
+def announced_amx(root: Path = ROOT) -> str | None:
+    """A name for this processor as it is since the machine was started, if it announces AMX; None if it does not."""
+    flags = re.search(r"^flags\s*:(.*)$", read_text(root / "proc/cpuinfo") or "", re.MULTILINE)
+    if not flags or "amx_tile" not in flags[1].split():
+        return None
+    boot = read_text(root / "proc/sys/kernel/random/boot_id") or ""
+    return hashlib.sha256(f"{boot} {flags[1]}".encode()).hexdigest()[:24]
+
+
+def lacks_amx() -> bool | None:
+    """Whether a bfloat16 product kills the process that tries it; None if the trial ended in another way."""
+    (tried,) = try_dtypes("cpu", ("bfloat16",))
+    if not tried.crashed:
+        return False
+    return True if "SIGILL" in (tried.reason or "") else None
+
+
+LISTEN_S = 0.3
+SURVEY_TIMEOUT_S = 120.0
+SHARED_BYTES = 32 << 20  # a few batches of every loading process
+
+
+def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[Machine, tuple[Remark, ...]]:
+    """The machine with these devices, or all that work, and everything that stands in the way of a good figure.
+
+    Opening a device runs a kernel on it. One that is named and does not is an error; `cases` says what will be run.
+    """
+    cases = tuple(cases)
+    found = _survey(devices, {case.workload for case in cases})
+    if devices is not None and all(name.startswith("fake") for name in devices):
+        return found.machine, found.cautions
+    read = open_conditions()
+    before = read()
+    time.sleep(LISTEN_S)
+    seen = (*judge_load(before, read()), *judge_power(), *judge_shared_memory(cases))
+    return found.machine, (*found.cautions, *seen)
+
+
+def _survey(devices: Sequence[str] | None, workloads: set[str]) -> Surveyed:
+    """Which accelerator there is, only a look at all devices shows."""
+    if devices is None or ACCELERATOR not in devices:
+        return survey(devices, workloads)
+    first = first_accelerator(info.name for info in survey(None, workloads).machine.devices)
+    return survey([*dict.fromkeys(first if name == ACCELERATOR else name for name in devices)], workloads)
+
+
+def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> tuple[Remark, ...]:
+    """Processes that load data hand their batches over in shared memory, of which containers have little."""
+    place = root / "dev/shm"
+    loading = any(getattr(full_params(case), "loader_workers", 0) for case in cases)
+    if not loading or not place.is_dir():
+        return ()
+    free = shutil.disk_usage(place).free
+    if free >= SHARED_BYTES:
+        return ()
+    cause = f"only {free >> 20} MiB of shared memory are free, through which loading processes hand over their batches"
+    return (Remark("shared-memory", cause, "Give the container more (docker run --shm-size=1g), or empty /dev/shm"),)
+
+
+def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
+    """The machine and what is wrong with it; found out in a worker, so that this process needs no torch.
+
+    Later workers share the modules imported here, so `workloads` names what will be measured.
+    """
+    imports_torch = devices is None or any(not name.startswith("fake") for name in devices)
+    imports = dict.fromkeys(module for name in workloads for module in find_workload(name).imports)
+    modules = ("torch", *imports) if imports_torch else ()
+    try:
+        with Process(modules=modules, timeout_s=SURVEY_TIMEOUT_S) as process:
+            return process.ask(SurveyJob(None if devices is None else tuple(devices)), Surveyed)
+    except ProcessFailed as failure:
+        reason = failure.result.reason
+        raise DeviceError(f"the machine could not be surveyed: {reason}", "Run `torchmark devices`") from failure
+
+
+@contextmanager
+def keep_awake() -> Iterator[None]:
+    """No sleep inside; where the system offers nothing, measuring goes on all the same."""
+    helper = _start_helper()
+    _tell_windows(awake=True)
+    try:
+        yield
+    finally:
+        _tell_windows(awake=False)
+        if helper:
+            helper.terminate()
+            helper.wait()
+
+
+def _start_helper() -> subprocess.Popen[bytes] | None:
+    """A helper that ends with this process by itself, should this process be killed."""
+    command = _command()
+    if not command or not shutil.which(command[0]):
+        return None
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def _command() -> list[str]:
+    own = str(os.getpid())
+    if sys.platform == "darwin":
+        return ["caffeinate", "-i", "-w", own]
+    if sys.platform == "linux" and os.path.isdir("/run/systemd/system"):  # noqa: PTH112 -- one look, no path handling
+        inhibit = ["systemd-inhibit", "--what=sleep:idle", "--who=torchmark", "--why=measuring"]
+        return [*inhibit, "tail", f"--pid={own}", "-f", "/dev/null"]
+    return []
+
+
+def _tell_windows(awake: bool) -> None:
+    if sys.platform == "win32":
+        import ctypes
+
+        continuous, system_required = 0x80000000, 0x00000001
+        ctypes.windll.kernel32.SetThreadExecutionState(continuous | (system_required if awake else 0))

@@ -1,12 +1,17 @@
-"""What the session and its worker say to each other: JSON over a pipe, each message one record."""
+"""The messages between a run and its child processes: one record as a line of JSON, over pipes of their own."""
 
 from __future__ import annotations
 
-import msgspec
-from msgspec import Struct
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
 
-from torchmark.measure.sampling import Progress, Settings
-from torchmark.records import Case, Caution, Machine, Result, Status
+import msgspec
+from msgspec import Raw, Struct
+
+from torchmark.measure.engine import Progress, Settings
+from torchmark.records import Case, Machine, Remark, Result, Status
 
 START = "start"  # the phase before a worker has said anything
 
@@ -34,7 +39,7 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
     data: str | None = None  # folder with the real data sets
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine
     memory_bytes: int | None = None  # what the case may have of the host's memory, where that is less than is free
-    turns: int = 8  # that a side of a live comparison may have
+    turns: int | None = None  # how many a live comparison may give; None: the process measures on its own
     compile_cache: str | None = None  # a folder in which no other run has left what it compiled
 
 
@@ -42,6 +47,14 @@ class SurveyJob(Struct, frozen=True, tag="survey"):
     """Find out what machine this is, where torch may be imported."""
 
     devices: tuple[str, ...] | None = None  # None: all that are here
+
+
+class Call(Struct, frozen=True, tag="call"):
+    """Run a generator function of torchmark's own and report each record that it yields. It is called with a function
+    to report phases with, and these arguments."""
+
+    function: str  # module:function
+    arguments: Raw  # a list
 
 
 class Phase(Struct, frozen=True, tag="phase"):
@@ -62,24 +75,28 @@ class Measured(Struct, frozen=True, tag="measured"):
     result: Result
 
 
-class Replayed(Struct, frozen=True, tag="replayed"):
-    """The result of one of several cases that a process times one after the other; the last one ends it."""
+class Found(Struct, frozen=True, tag="found"):
+    """One of the records that a called function yields."""
 
-    result: Result
+    record: Raw
+
+
+def call(function: str, *arguments: object) -> Call:
+    return Call(function, Raw(encode(arguments)))
 
 
 class Surveyed(Struct, frozen=True, tag="surveyed"):
     """The machine, with the devices that were asked for, and what stands in the way of the others."""
 
     machine: Machine
-    cautions: tuple[Caution, ...] = ()
+    cautions: tuple[Remark, ...] = ()
 
 
 class Refused(Struct, frozen=True, tag="refused"):
     """The worker cannot do what was asked, for a reason the user can act on."""
 
     cause: str
-    cure: str
+    fix: str
     detail: str = ""
 
 
@@ -106,10 +123,10 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 
 class Opened(Struct, frozen=True, tag="opened"):
-    """A side of a live comparison has imported what it needs and waits to be told to prepare."""
+    """A side of a live comparison has imported what it needs and waits for the order to prepare."""
 
     machine: Machine
-    packages: dict[str, str]  # versions of what the workload is made of beside torch
+    packages: dict[str, str]  # versions of what the workload is made of, other than torch
 
 
 class Prepare(Struct, frozen=True, tag="prepare"):
@@ -150,15 +167,36 @@ class SumUp(Struct, frozen=True, tag="sum up"):
     """Give the result of all turns so far; more may follow."""
 
 
-Job = MeasureJob | SurveyJob
-Order = Job | Prepare | TakeTurn | SumUp
-Message = Phase | Sampled | Measured | Replayed | Surveyed | Refused
-Reply = Message | Opened | Stepped | Prepared | Turned
+Order = MeasureJob | SurveyJob | Call | Prepare | TakeTurn | SumUp
+Message = Phase | Sampled | Measured | Found | Surveyed | Refused | Opened | Stepped | Prepared | Turned
+Say = Callable[[Message], None]
 
 encode = msgspec.json.Encoder().encode
-decode_job = msgspec.json.Decoder(Job).decode
 decode_message = msgspec.json.Decoder(Message).decode
 decode_part = msgspec.json.Decoder(TakePart).decode
 decode_from_rank = msgspec.json.Decoder(Phase | Sampled | Measured | Joined | Failed).decode
-decode_order = msgspec.json.Decoder(Order).decode
-decode_reply = msgspec.json.Decoder(Reply).decode
+_decode_order = msgspec.json.Decoder(Order).decode
+
+
+class Channel:
+    """A child's end of the two pipes to its parent. A thread sleeps on the orders."""
+
+    def __init__(self, orders_from: int, replies_to: int, ended: Callable[[], None]) -> None:
+        """`ended` is called, in that thread, when the parent closes its end or is gone."""
+        self._orders: SimpleQueue[Order] = SimpleQueue()
+        self._replies = os.fdopen(replies_to, "wb")
+        threading.Thread(target=self._listen, args=(orders_from, ended), daemon=True).start()
+
+    def receive(self) -> Order:
+        """Sleep until there is an order."""
+        return self._orders.get()
+
+    def say(self, message: Message) -> None:
+        self._replies.write(encode(message) + b"\n")
+        self._replies.flush()
+
+    def _listen(self, orders_from: int, ended: Callable[[], None]) -> None:
+        with os.fdopen(orders_from, "rb") as stream:
+            for line in stream:
+                self._orders.put(_decode_order(line))
+        ended()

@@ -1,4 +1,4 @@
-"""How a case ended, told from what went wrong: an exception inside the worker, or the way its process died."""
+"""How a case ended, judged by what went wrong: an exception in the worker, or the way its process died."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchmark.errors import DeviceError, DoesNotFitError, TorchmarkError, UnsupportedError, WrongResultError
-from torchmark.meters.contract import ROOT, read_text
-from torchmark.meters.groups import control_groups
+from torchmark.meters.meter import ROOT, control_groups, read_text
 from torchmark.records import Result, Status
-from torchmark.workloads.own.importing import is_own_file, place_of
+from torchmark.workloads.own.files import is_own_file, place_of
 
 # Some backends raise a plain RuntimeError where memory ends; these are their words.
 OUT_OF_MEMORY = re.compile(
@@ -28,7 +27,7 @@ UNSUPPORTED = re.compile(
     re.IGNORECASE,
 )
 LONGEST_DETAIL = 600
-_CURES = {
+_FIXES = {
     int(signal.SIGILL): "The CPU offers an instruction that it cannot run, as virtual machines do with AMX: "
     "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16",
 }
@@ -103,14 +102,14 @@ def _missing(text: str) -> str:
     if found := re.search(r"not implemented for '(\w+)'", text):
         dtype = _DTYPES.get(found[1])
         return f"an operator is not implemented for {dtype}" if dtype else "an operator is not implemented"
-    if (found := re.search(r"aten::(\w+)", text)) and _is_operator(found[1]):
+    if (found := re.search(r"aten::(\w+)", text)) and is_operator(found[1]):
         return f"{found[0]} is not implemented"
     if "no kernel image" in text:
         return "this torch has no kernels for this device"
     return "torch.compile needs a C++ compiler" if "C++ compiler" in text else "not supported here"
 
 
-def _is_operator(name: str) -> bool:
+def is_operator(name: str) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and hasattr(torch.ops.aten, name)
 
@@ -155,11 +154,11 @@ def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: st
     if -exit_code == signal.SIGKILL and killed_for_memory:
         return "host-oom", f"the system ran out of memory during {phase} and killed {who}"
     reason = f"{who} was ended by {signal_name(-exit_code)} during {phase}"
-    return "crashed", f"{reason}. {_CURES[-exit_code]}" if -exit_code in _CURES else reason
+    return "crashed", f"{reason}. {_FIXES[-exit_code]}" if -exit_code in _FIXES else reason
 
 
 def may_be_memory(result: Result) -> bool:
-    """Whether a case that crashed may have been refused memory by somebody who does not say so: a worker that died, or
+    """Whether a case that crashed may have been refused memory without an explicit message: a worker that died, or
     a library whose words are about such things. An error of the model itself is none."""
     died = re.match(rf"{_WORKER} (was ended|exited|stopped)", result.reason or "")
     said = re.sub(r"^\S+, line \d+: ", "", result.detail or "")  # the name of a file is no hint
@@ -175,7 +174,7 @@ def signal_name(number: int) -> str:
 
 def memory_kills(root: Path = ROOT) -> int:
     """How often the kernel has killed a process for want of memory: of the control group that this one is in, or of
-    the whole machine where groups do not tell; 0 where nobody does."""
+    the whole machine where groups do not count it; 0 where nothing does."""
     groups = [folder / name for folder in control_groups("memory", root) for name in _GROUP_KILLS]
     for file in (*reversed(groups), root / "proc/vmstat"):
         found = re.search(r"^oom_kill (\d+)$", read_text(file) or "", re.MULTILINE)

@@ -1,71 +1,364 @@
-"""What a worker does to its own process before a case: threads and other settings, a memory limit, preheating."""
+"""A child process: give it orders, receive its answers, learn how it ended, and end it with all that it started."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO, Any, TypeVar
+from weakref import WeakSet
 
-from torchmark.devices.contract import Device
-from torchmark.measure.ways import follow
-from torchmark.records import Case, Value
-from torchmark.settings import PLUGIN, VARIABLES, key_of, told_of
-from torchmark.workloads import brought_by
+import msgspec
+import psutil
+from msgspec import Struct
+from msgspec.structs import replace
 
-PREHEAT_SIZE = 512
+from torchmark.errors import DeviceError, TorchmarkError, UsageError
+from torchmark.local_log import open_log, size_of, trim
+from torchmark.measure.case_options import environment_of
+from torchmark.measure.messages import (
+    START,
+    Found,
+    Measured,
+    MeasureJob,
+    Message,
+    Order,
+    Phase,
+    Refused,
+    call,
+    decode_message,
+    encode,
+)
+from torchmark.measure.outcomes import death_of, memory_kills
+from torchmark.measure.starters import NotStarted, drop_stopped_server, fork_worker, start_interpreter
+from torchmark.records import Case, Result, Status
+from torchmark.workloads import find_workload
+from torchmark.workloads.own import is_own
+
+NEEDED = ("msgspec", "numpy", "psutil")
+FIRST_STEP = "first step"  # the phase in which a step shows for the first time how slow it is
+GRACE_S = 2.0
+LEAVING_S = 1.0  # for a process that is done to end by itself: its data loaders shut down
+DYING_S = 10.0  # until a process that closed its pipe has an exit code: a busy machine is late with it
+DRAIN_S = 1.0  # for the last messages of a process that has ended
+TRIAL_S = 30.0  # for one number format
+LOOK_S = 1.0  # between two looks at the size of the log
+LAST_WORDS_BYTES, LAST_LINES = 4096, 12
+# Schedulers kill a job's processes one by one: where the worker's turn came first, ours comes before its case is called
+# crashed, and not interrupted.
+OUR_TURN_S = 0.25
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+_ENDED_BY_OTHERS = {-getattr(signal, name, 0) for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")} - {0}
+
+Expected = TypeVar("Expected", bound=Message)
+Listen = Callable[[Message], None]
 
 
-def prepare_torch(case: Case) -> dict[str, Value | None]:
-    """Set what the case asks of the process, and note every setting that changes the speed."""
-    follow(case.ways)
-    import torch
+class ProcessFailed(Exception):  # noqa: N818 -- reads as what it is where it is caught
+    """A process gave no answer, or a result that says why there is no figure."""
 
-    if case.threads is not None:
-        torch.set_num_threads(case.threads)
-    return {
-        "threads": torch.get_num_threads(),
-        "interop_threads": torch.get_num_interop_threads(),
-        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "onednn": bool(torch.backends.mkldnn.enabled),
-        **{key_of(name): told_of(name, os.environ.get(name)) for name in VARIABLES},
-    }
+    def __init__(self, name: str, result: Result, last_words: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{name}: {result.reason}")
+        self.name, self.result = name, result
+        self.last_words = last_words  # lines that it printed
 
 
-def note_plugin(case: Case) -> dict[str, Value | None]:
-    """A plug-in is somebody else's code: its results say whose."""
-    package = brought_by(case.workload)
-    return {PLUGIN: package} if package else {}
+def ignore(_: Message) -> None:
+    """Listen to nothing."""
 
 
-def limit_memory(sharers: int, most_bytes: int | None = None) -> None:
-    """Refuse this process more memory than is free, or its share where ranks divide it, or more than it may have: then
-    too large a case ends as `oom`, not the whole machine."""
+_open: WeakSet[Process] = WeakSet()  # those that were not closed yet
+
+
+class Process:
+    """One child process. It does nothing unless ordered to, and sleeps meanwhile; so does this end.
+
+    `python` names an interpreter other than this one. What is in `environment` must be set before torch is imported, so
+    it asks for a new interpreter, as `fresh` does; otherwise the process is forked where the system allows it.
+    """
+
+    def __init__(
+        self,
+        case: Case | None = None,
+        *,
+        name: str = "",
+        python: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        modules: Iterable[str] | None = None,
+        fresh: bool = False,
+        log: Path | None = None,
+        timeout_s: float = 600.0,
+        listen: Listen = ignore,
+    ) -> None:
+        self.name, self._python, self._case = name, python, case
+        self.timeout_s, self._listen = timeout_s, listen
+        self._phase, self._answered, self._kills, self._begun = START, False, memory_kills(), time.monotonic()
+        self._start_s = 0.0
+        self._printed = open_log(log) if log else _open_output()
+        self._printed_before = size_of(self._printed)
+        modules = shared_modules(case) if modules is None else modules
+        variables = (environment_of(case.options) if case else {}) | dict(environment or {})
+        try:
+            if python or variables or fresh or sys.platform != "linux":
+                needed = needed_modules(case) if case else NEEDED
+                self._child = start_interpreter(python or sys.executable, variables, needed, self._printed)
+            else:
+                self._child = fork_worker(modules, self._printed, timeout_s)
+        except NotStarted as error:
+            os.close(self._printed)
+            raise self._failure("crashed", f"no worker could be started: {error}", last_words=()) from error
+        except BaseException:
+            os.close(self._printed)
+            raise
+        self._replies: SimpleQueue[bytes | None] = SimpleQueue()
+        # The threads do not hold this object: where an interrupt drops it before anybody can close it, the pipe of its
+        # orders closes with it, and the child ends. Python would wait for that child on exit.
+        reader = threading.Thread(target=_read, args=(self._child.replies, self._replies), daemon=True)
+        self._waiter = threading.Thread(target=_await_end, args=(self._child.wait, reader, self._replies), daemon=True)
+        _open.add(self)
+        reader.start()
+        self._waiter.start()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def send(self, order: Order) -> None:
+        """Give an order; whether it is obeyed shows when the answer is received."""
+        with contextlib.suppress(OSError):
+            self._child.orders.write(encode(order) + b"\n")
+            self._child.orders.flush()
+
+    def receive(self, kind: type[Expected], patience_s: float | None = None) -> Expected:
+        """Sleep until the process answers in this way. Raises ProcessFailed where it will not any more, or not in time;
+        patience is for what comes after it has been built."""
+        began = time.monotonic()
+        deadline = began + self.timeout_s
+        while True:
+            message = self._next(began, deadline)
+            if isinstance(message, Refused):
+                raise self._refusal(message)
+            if isinstance(message, Measured):
+                message = Measured(self._with_start(message.result))
+                if message.result.status != "ok":
+                    raise ProcessFailed(self.name, message.result, self._last_words())
+            if isinstance(message, kind):
+                return message
+            if isinstance(message, Phase) and message.name:
+                self._phase = message.name
+                if patience_s is not None and message.name == FIRST_STEP:
+                    deadline = min(deadline, time.monotonic() + patience_s)
+            self._listen(message)
+
+    def ask(self, order: Order, kind: type[Expected]) -> Expected:
+        """Give an order and receive the answer."""
+        self.send(order)
+        return self.receive(kind)
+
+    def leave(self) -> None:
+        """Give a process that is done the time to end by itself."""
+        self._waiter.join(LEAVING_S)
+
+    def close(self) -> None:
+        """End it, with everything that it started."""
+        descendants = _descendants(self.pid) if self._waiter.is_alive() else []
+        with contextlib.suppress(OSError):
+            self._child.orders.close()  # it ends itself when it sees this
+        self._waiter.join(0.05)
+        if self._waiter.is_alive():
+            self.signal_group(signal.SIGTERM)
+            self._waiter.join(GRACE_S)
+        self.signal_group(_KILL)
+        self._waiter.join(GRACE_S)
+        if self._waiter.is_alive() and self._child.forked:
+            drop_stopped_server()  # a stopped server never reports the worker's end, and Python waits for it on exit
+        for descendant in descendants:
+            with contextlib.suppress(psutil.Error):
+                descendant.kill()
+        _open.discard(self)
+        trim(self._printed, self._printed_before)
+        os.close(self._printed)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """The group is named like the process, which leads it; until it does, the process alone is signalled."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            try:
+                os.killpg(self.pid, number)
+            except (AttributeError, ProcessLookupError):
+                if self._waiter.is_alive():  # else its number may be somebody else's by now
+                    os.kill(self.pid, number)
+
+    def _next(self, since: float, deadline: float) -> Message:
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            try:
+                line = self._replies.get(timeout=min(left, LOOK_S))
+            except Empty:
+                if left > LOOK_S:
+                    trim(self._printed, self._printed_before)
+                    continue
+                reason = f"no result after {deadline - since:.3g} s; it was busy with: {self._phase}"
+                raise self._failure("timeout", reason) from None
+            if line is None:
+                raise self._death()
+            try:
+                message: Message = decode_message(line)
+            except msgspec.MsgspecError as error:
+                if self._answered:
+                    reason = f"the worker sent an unreadable message during {self._phase}"
+                    raise self._failure("crashed", reason) from error
+                continue  # some environments print a greeting when Python starts in them
+            if not self._answered:
+                self._answered, self._start_s = True, time.monotonic() - self._begun
+            return message
+
+    def _death(self) -> ProcessFailed:
+        self._waiter.join(DYING_S)
+        code = None if self._waiter.is_alive() else self._child.exit_code()
+        if code in _ENDED_BY_OTHERS:
+            time.sleep(OUR_TURN_S)
+        return self._failure(*death_of(code, memory_kills() > self._kills, self._phase))
+
+    def _refusal(self, refused: Refused) -> TorchmarkError:
+        if self._python is None:
+            return DeviceError(refused.cause, refused.fix, refused.detail)
+        return TorchmarkError(f"{self.name}, {self._python}, cannot take part: {refused.cause}", refused.fix)
+
+    def _with_start(self, result: Result) -> Result:
+        """With the time until the first message, of which the process itself has seen the least part."""
+        if START not in result.phases_s:
+            return result
+        return replace(result, phases_s=result.phases_s | {START: self._start_s})
+
+    def _failure(self, status: Status, reason: str, last_words: tuple[str, ...] | None = None) -> ProcessFailed:
+        if self._case:
+            result = without_figure(self._case, status, reason)
+        else:
+            result = Result(Case("", ""), status, reason=reason)
+        return ProcessFailed(self.name, result, self._last_words() if last_words is None else last_words)
+
+    def _last_words(self) -> tuple[str, ...]:
+        with contextlib.suppress(OSError):
+            start = max(size_of(self._printed) - LAST_WORDS_BYTES, self._printed_before)
+            os.lseek(self._printed, start, os.SEEK_SET)
+            lines = os.read(self._printed, LAST_WORDS_BYTES).decode(errors="replace").splitlines()
+            return tuple([line for line in lines if line.strip()][-LAST_LINES:])
+        return ()
+
+
+def kill_all() -> None:
+    """Kill every process that is still open, at once."""
+    for process in list(_open):
+        process.signal_group(_KILL)
+
+
+def _read(stream: IO[bytes], replies: SimpleQueue[bytes | None]) -> None:
+    with contextlib.suppress(OSError), stream:
+        for line in stream:
+            replies.put(line)
+    replies.put(None)
+
+
+def _await_end(wait: Callable[[], object], reader: threading.Thread, replies: SimpleQueue[bytes | None]) -> None:
+    """The pipe alone is not enough: something that the process started may hold it open after its death."""
+    wait()
+    reader.join(DRAIN_S)
+    replies.put(None)
+
+
+def measure_case(
+    job: MeasureJob, timeout_s: float, listen: Listen = ignore, log: Path | None = None, fresh: bool = False
+) -> Result:
+    """Measure a case in a process of its own; a failure is a result, too."""
     try:
-        import resource
-
-        import psutil
-    except ImportError:  # Windows has no such limit
-        return
-    if not hasattr(resource, "RLIMIT_DATA"):
-        return
-    own = psutil.Process().memory_info()
-    held = getattr(own, "data", own.rss)
-    free = psutil.virtual_memory().available // sharers + held
-    if most_bytes is not None:  # of which this process has some already, and not all of that is counted as data
-        free = min(free, held + max(most_bytes - own.rss, 0))
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (free if hard < 0 else min(free, hard), hard))
+        with Process(job.case, fresh=fresh, log=log, timeout_s=timeout_s, listen=listen) as process:
+            result = process.ask(job, Measured).result
+            process.leave()
+            return result
+    except ProcessFailed as failure:
+        return failure.result
 
 
-def preheat(device: Device, seconds: float) -> None:
-    """Clocks rise with time, not with counts: give the device some work before the first case."""
-    import torch
+class Death(Struct, frozen=True):
+    """The process that tried this number format did not survive it."""
 
-    matrix = torch.ones(PREHEAT_SIZE, PREHEAT_SIZE, device=device.place)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        torch.mm(matrix, matrix)
-        device.synchronize()
+    dtype: str
+    cause: str
+
+
+def try_each(function: str, device: str, dtypes: Sequence[str], kind: type[Any]) -> Iterator[Any]:
+    """The record that the function yields for each number format, in order; a `Death` where it killed its process."""
+    remaining = list(dtypes)
+    while remaining:
+        try:
+            with Process(fresh=True, timeout_s=TRIAL_S) as process:
+                process.send(call(function, device, remaining))
+                while remaining:
+                    yield msgspec.json.decode(process.receive(Found).record, type=kind)
+                    remaining.pop(0)
+        except ProcessFailed as failure:
+            yield Death(remaining.pop(0), failure.result.reason or "")
+
+
+def without_figure(case: Case, status: Status, reason: str) -> Result:
+    """A result that says why there is no figure."""
+    return Result(case=case, status=status, reason=reason, version=find_workload(case.workload).version)
+
+
+def shared_modules(case: Case | None) -> tuple[str, ...]:
+    """What takes seconds to import for this case, which forked processes can share."""
+    if case is None:
+        return ("torch",)
+    workload = find_workload(case.workload)
+    uses_torch = workload.needs_torch or not case.device.startswith("fake")
+    return (*(["torch"] if uses_torch else []), *workload.imports)
+
+
+def needed_modules(case: Case) -> tuple[str, ...]:
+    """What an interpreter must have to measure this case."""
+    home = type(find_workload(case.workload)).__module__.partition(".")[0]  # of a plug-in: the package that brings it
+    brought = [] if home == "torchmark" or is_own(case.workload) else [home]
+    shared = [name.partition(".")[0] for name in shared_modules(case)]
+    return tuple(dict.fromkeys((*NEEDED, *shared, *brought)))
+
+
+def find_interpreter(text: str) -> str:
+    """The interpreter that a user means by a path, the folder of a virtual environment, or a command's name."""
+    inside = Path(text) / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    found = str(inside) if inside.is_file() else shutil.which(text)
+    if found is None:
+        raise UsageError(f"there is no Python interpreter '{text}'", "Name one, such as venv/bin/python")
+    return os.path.abspath(found)  # noqa: PTH100 -- following its links would lead out of a virtual environment
+
+
+def _open_output() -> int:
+    """A file without a name for what the process prints. Every write goes to the end, even where it was trimmed."""
+    with tempfile.TemporaryFile() as file:
+        descriptor = os.dup(file.fileno())
+    with contextlib.suppress(ImportError):  # not on Windows
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
+    return descriptor
+
+
+def _descendants(number: int) -> list[psutil.Process]:
+    """Everything that comes from the process: ranks have groups of their own, which a signal to its group misses."""
+    try:
+        return list(psutil.Process(number).children(recursive=True))
+    except psutil.Error:
+        return []

@@ -1,4 +1,4 @@
-"""Starts the ranks of a case through torch's own launcher, hears them, and tells how the case ended."""
+"""Starts the ranks of a case through torch's own launcher, passes on what they report, and says how the case ended."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import hashlib
 import logging
 import os
 import re
+import secrets
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener
 
 from msgspec.structs import asdict, replace
 
 from torchmark.measure.cases import full_params
-from torchmark.measure.channel import open_listener
-from torchmark.measure.lifeline import end_group
+from torchmark.measure.lifecycle import end_group
 from torchmark.measure.messages import (
     Failed,
     Joined,
@@ -40,7 +40,7 @@ PATIENCE_S = 60.0  # for ranks that are all on this machine
 RETRY_S = 0.5
 LAST_WORDS_S = 2.0
 
-# What a rank says that lost its peers: somebody else's end is behind it.
+# The message of a rank that lost its peers: another rank's end caused it.
 PEER_LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection (was )?(closed|refused|reset)"
     r"|gloo.*(pair|transport|timed out)|remote process exited"
@@ -89,10 +89,10 @@ def blank(job: MeasureJob) -> Result:
 
 def root_cause(codes: Mapping[int, int], failed: Sequence[Failed], phase: str, killed_for_memory: bool) -> Failure:
     """Which rank was the first to go, and how: where one goes, all others are ended or complain about it."""
-    told = {each.rank for each in failed}
+    reported = {each.rank for each in failed}
     ended = [rank for rank, code in codes.items() if code < 0 and -code not in (signal.SIGTERM, signal.SIGABRT)]
     aborted = [rank for rank, code in codes.items() if -code == signal.SIGABRT]
-    silent = [rank for rank, code in codes.items() if code > 0 and rank not in told]
+    silent = [rank for rank, code in codes.items() if code > 0 and rank not in reported]
     by_itself = [each for each in failed if not PEER_LOST.search(f"{each.reason} {each.detail}")]
     if ended or (not by_itself and (aborted or silent)):
         rank = (ended or aborted or silent)[0]
@@ -177,7 +177,7 @@ class Hub:
     def _lose_patience(self) -> None:
         """The launcher may hang where it waits for others, deaf to signals: then this is said in its place."""
         if not self.joined.wait(self.patience_s):
-            reason = _nobody_came(self._job, "nothing was heard")
+            reason = _no_ranks(self._job, "nothing was heard")
             self._say(Measured(replace(blank(self._job), reason=reason)))
 
 
@@ -196,12 +196,12 @@ def _launch(job: MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int, int], s
         try:
             elastic_launch(_configuration(job, per_node), sys.executable)("-P", "-m", "torchmark.measure.rank")
         except SignalException:
-            end_group()  # as a worker does when it is told to; the launcher has ended the ranks
+            end_group()  # as a worker does on SIGTERM; the launcher has ended the ranks
         except ChildFailedError as error:
             return {rank: failure.exitcode for rank, failure in error.failures.items()}, ""
         except (RendezvousError, RuntimeError, ValueError, OSError) as error:
             if hub.joined.is_set() or job.rendezvous is None or time.monotonic() > end:
-                return {}, _nobody_came(job, type_name(error))  # its message has addresses
+                return {}, _no_ranks(job, type_name(error))  # its message has addresses
             time.sleep(RETRY_S)  # the meeting place of the case before may be just about to close
             continue
         return {}, ""
@@ -228,10 +228,30 @@ def _configuration(job: MeasureJob, per_node: int):  # type: ignore[no-untyped-d
     )
 
 
-def _nobody_came(job: MeasureJob, cause: str) -> str:
+def _no_ranks(job: MeasureJob, cause: str) -> str:
     if job.rendezvous is None:
         return f"the ranks could not be started: {cause}"
     return (
         f"the nodes did not meet within {job.rendezvous.patience_s:.0f} s ({cause}). "
         "Give the same command on every node, and a port that is free on the host of the rendezvous"
     )
+
+
+_ADDRESS, _KEY = "TORCHMARK_RANKS", "TORCHMARK_RANKS_KEY"
+
+
+def open_listener() -> Listener:
+    """Listen for ranks; they find the way through the environment, which they inherit."""
+    key = secrets.token_bytes(32)
+    name = f"torchmark-{secrets.token_hex(8)}"
+    # On Linux the name is kept by the kernel alone: it is gone with its process, however that ends.
+    listener = Listener("\0" + name if sys.platform == "linux" else None, backlog=64, authkey=key)
+    os.environ[_ADDRESS] = name if sys.platform == "linux" else str(listener.address)
+    os.environ[_KEY] = key.hex()
+    return listener
+
+
+def connect() -> Connection:
+    """Reach the worker that started this rank."""
+    address, key = os.environ.pop(_ADDRESS), bytes.fromhex(os.environ.pop(_KEY))
+    return Client("\0" + address if sys.platform == "linux" else address, authkey=key)

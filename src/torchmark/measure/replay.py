@@ -4,79 +4,54 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from torchmark.analyze.bias import BESIDE, COST, MADE, UNDONE, UNTRIED
-from torchmark.analyze.cautions import contended
-from torchmark.analyze.extrapolation import extrapolate, later_step, overheads
-from torchmark.analyze.laps import Laps
-from torchmark.analyze.pauses import was_paused
-from torchmark.analyze.verdict import contention_of, taken_by_others
+from torchmark.analyze.jobs import extrapolate, later_step, overheads
+from torchmark.analyze.replication import COST, MADE, OVERHEAD, UNDONE, UNTRIED
+from torchmark.analyze.verdict import contended, contention_of, taken_by_others, was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
-from torchmark.local_log import open_log, redirect_output
-from torchmark.measure.lifeline import end_with, lead_own_group
-from torchmark.measure.messages import Measured, Message, Phase, Replayed, encode
+from torchmark.measure.messages import Phase, Say
 from torchmark.measure.outcomes import failure_of
-from torchmark.measure.procedures import make_procedure
-from torchmark.measure.procedures.contract import Played, Procedure, Task
-from torchmark.measure.process import limit_memory, prepare_torch
+from torchmark.measure.pipeline import limit_memory, prepare_torch, read_memory
+from torchmark.measure.procedures import PROCEDURES, Played, Procedure, Task
 from torchmark.measure.stopwatch import Stopwatch
 from torchmark.measure.timing import PAUSED
 from torchmark.meters import open_conditions
-from torchmark.meters.memory import HostMemoryMeter
-from torchmark.meters.pauses import count_stops, read_moment
-from torchmark.records import Caution, Estimate, JobEstimate, Memory, Result, Trend
-from torchmark.workloads import find_workload
+from torchmark.meters.process import HostMemoryMeter, read_moment
+from torchmark.records import Estimate, JobEstimate, Laps, Remark, Result, Trend
 
-_PAUSE = Caution(
+_PAUSE = Remark(
     "paused", "the machine slept, its clock was set, or the process was stopped in the middle", "Replay it once more"
 )
-Say = Callable[[Message], None]
 
 
 class ReplayJob(Struct, frozen=True):
     """Cases that a publication timed in one process, in their order."""
 
-    publication: str
     tasks: tuple[Task, ...]
     time_left_s: float
     take_apart: bool = False  # also find out what each fault of the procedure costs
 
 
-decode_job = msgspec.json.Decoder(ReplayJob).decode
-
-
-def serve(pipe: Connection, lifeline: Connection, log: str | None) -> None:
-    """Do the one job that comes over the pipe. Runs in a process of its own."""
-    lead_own_group()
-    count_stops()
-    end_with(lifeline)
-    if log:
-        redirect_output(open_log(log))
-    job = decode_job(pipe.recv_bytes())
-
-    def say(message: Message) -> None:
-        pipe.send_bytes(encode(message))
-
-    procedure, deadline = make_procedure(job.publication), time.monotonic() + job.time_left_s
-    for number, task in enumerate(job.tasks, 1):
-        result = replay(procedure, task, deadline - time.monotonic(), job.take_apart, say)
-        say(Measured(result) if number == len(job.tasks) else Replayed(result))
-    pipe.close()
+def replay_all(say: Say, described: object) -> Iterator[Result]:
+    """The results of a ReplayJob, in this process, which was started for it."""
+    job = msgspec.convert(described, ReplayJob)
+    procedure, deadline = PROCEDURES[job.tasks[0].publication](), time.monotonic() + job.time_left_s
+    for task in job.tasks:
+        yield replay(procedure, task, deadline - time.monotonic(), job.take_apart, say)
 
 
 def replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bool, say: Say) -> Result:
     """The result of a case in this process: every failure that can be caught becomes a status."""
     common: dict[str, Any] = {
         "case": task.case,
-        "version": task.version,
+        "version": task.workload.version,
         "params": asdict(task.params),
         "seed": task.seed,
     }
@@ -105,10 +80,9 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     contention = contention_of((before, read()), None, None)
     disturbed = "; ".join(taken_by_others(contention))
     played_s = time.perf_counter() - started
-    own = device.memory()
-    memory = Memory(host.read().peak_bytes, own.device_peak_bytes, own.device_reserved_bytes, own.provenance)
+    memory = read_memory(device, host)
     faults = _faults(procedure, task, played, device, watch, say) if take_apart else {}
-    untried = [fault for fault in played.mended if COST + fault not in faults]
+    untried = [fault for fault in played.corrected if COST + fault not in faults]
     stages = tuple(watch.stages.values())
     part = not all(laps.whole for laps in stages)
     if part and device.queues:
@@ -120,7 +94,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
         "cautions": (*[contended(disturbed)] * bool(disturbed), *[_PAUSE] * paused),
         "job": None if procedure.endless else job,
         "memory": memory,
-        "work": find_workload(task.case.workload).work(task.params, task.setting(device.place)),
+        "work": task.workload.work(task.params, task.setting(device.place)),
         "metrics": played.metrics
         | faults
         | _beside(procedure, task, stages)
@@ -139,10 +113,10 @@ def _faults(
 
 
 def _beside(procedure: Procedure, task: Task, stages: Sequence[Laps]) -> dict[str, float]:
-    """What the published figure holds beside the work that it is about."""
+    """What the published figure includes in addition to the work."""
     if procedure.endless:
         return {}
-    found = {BESIDE + name: seconds for name, seconds in overheads(stages).items()}
+    found = {OVERHEAD + name: seconds for name, seconds in overheads(stages).items()}
     made = procedure.made(task)
     return found | ({MADE: float(made)} if made != task.steps else {})
 

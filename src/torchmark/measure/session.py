@@ -1,29 +1,36 @@
-"""A session: takes the cases of a run in turn, each in fresh processes, and hands out what they gave at once."""
+"""A session: measures the cases of a run round by round, each in fresh processes, and yields each result at once."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.grades import margin_of
-from torchmark.analyze.repeat import LEAST_MARGIN, Spread, typical_spread, with_interval, with_intervals
-from torchmark.analyze.roofline import NONE, Ceilings
-from torchmark.analyze.summary import combine_results, process_spread
+from torchmark.analyze.roofline import IMPLAUSIBLE, NONE, Ceilings, case_again, ceilings_of, merge, with_peak
+from torchmark.analyze.spread import (
+    LEAST_MARGIN,
+    Spread,
+    relative_spread,
+    typical_spread,
+    with_interval,
+    with_intervals,
+)
+from torchmark.analyze.summary import combine_results
+from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import TorchmarkError
-from torchmark.measure.cases import memory_needed
-from torchmark.measure.foresight import least_s, process_s
-from torchmark.measure.launch import Ended, Launcher
-from torchmark.measure.messages import Measured, MeasureJob, Message, Rendezvous
-from torchmark.measure.roof import Roof
-from torchmark.measure.sampling import DEFAULTS, Settings
-from torchmark.measure.ways import environment_of
-from torchmark.records import Case, Machine, Result, Rigor, Run
+from torchmark.measure.cases import full_params, memory_needed
+from torchmark.measure.engine import DEFAULTS, FEWEST_SAMPLES, Settings
+from torchmark.measure.messages import START, MeasureJob, Rendezvous
+from torchmark.measure.process import Listen, ignore, measure_case, without_figure
+from torchmark.records import Case, Machine, Result, Rigor, Run, Work
 from torchmark.workloads import find_workload
+from torchmark.workloads.contract import Setting
 
 PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
 MOST_PROCESSES = 30
@@ -37,7 +44,7 @@ LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
 TIMEOUT_SHARE = 0.5  # preparing, slow steps and whole jobs come on top
 MOST_SUSTAINED = 20_000  # samples: enough for any slope, and a file that can be sent around
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
-BESIDE_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
+EXTRA_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 REFERENCE_PROCESSES = 3
 REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run has no time to measure anything beyond what was asked for
 
@@ -54,7 +61,7 @@ class Plan(Struct, frozen=True):
     sustain_s: float | None = None  # keep every case going for so long, however precise it is by then
     seed: int = 0
     data: str | None = None  # folder with the real data sets
-    guarded: bool = False  # leave out what would not fit into memory: nobody asked for it by name
+    guarded: bool = False  # leave out what would not fit into memory: it was not asked for by name
     rendezvous: Rendezvous | None = None  # where the nodes of the run meet, if there are several
     more: bool = False  # use the whole budget, however precise the results are by then
 
@@ -62,12 +69,6 @@ class Plan(Struct, frozen=True):
     def processes(self) -> int:
         """The fewest fresh processes of a case; a fixed number of steps or a fixed time is one procedure in one."""
         return 1 if self.steps is not None or self.sustain_s is not None else PROCESSES[self.rigor]
-
-    @property
-    def needs_torch(self) -> bool:
-        return any(
-            not case.device.startswith("fake") or find_workload(case.workload).needs_torch for case in self.cases
-        )
 
 
 class Started(Struct, frozen=True):
@@ -101,10 +102,10 @@ class Revised(Struct, frozen=True):
     """A result in the light of what was measured after it."""
 
     result: Result
+    side: str = ""  # the run it belongs to, in a study that keeps several
 
 
 Event = Started | Finished | Covered | SpreadFound | Revised
-Listen = Callable[[Message], None]
 
 
 class Session:
@@ -121,11 +122,10 @@ class Session:
     ) -> None:
         """`history` is the spread between processes that an earlier run on this machine found."""
         self._plan, self._machine, self._listen = plan, machine, listen
-        self._roof = Roof(ceilings, self._measure_beside)
-        self._launcher = Launcher(log, imports_torch=plan.needs_torch, fresh=plan.rigor == "rigorous")
+        self._ceilings = PeakJudge(ceilings, self._measure_extra)
         self._log, self._borrowed = log, history
         self._results: dict[str, list[Result]] = {}
-        self._told: dict[str, Result] = {}
+        self._current: dict[str, Result] = {}
         self._warm: set[str] = set()
         self._exhausted: set[str] = set()  # cases for whose next process the time was too short
         self._under_way: Case | None = None
@@ -135,13 +135,13 @@ class Session:
         """Measure what is not done yet: each case once and briefly, then fresh processes where they help most."""
         for text, results in (done or {}).items():
             self._results[text] = list(results)
-            self._told[text] = self._combined(text)
-            self._roof.remember(self._told[text])
+            self._current[text] = self._combined(text)
+            self._ceilings.remember(self._current[text])
         self._deadline = time.monotonic() + self._plan.budget_s
         for case in self._plan.cases:
             if not self._results.get(case.text):
                 yield from self._measure_first(case)
-        yield Covered(tuple(self._told.values()))
+        yield Covered(tuple(self._current.values()))
         while following := self._next():
             yield from self._measure(following, self._share())
         yield from self._conclude()
@@ -158,7 +158,7 @@ class Session:
         """Run one case until the session is interrupted; raises where it cannot run."""
         self._deadline = time.monotonic() + self._plan.timeout_s
         job = replace(self._job(case, 0, self._plan.budget_s), watch=True)
-        result = result_of(case, self._launcher_of(case).run(job, self._plan.timeout_s, self._listen))
+        result = self._run(job)
         raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}", detail=result.detail or "")
 
     def _measure_first(self, case: Case) -> Iterator[Event]:
@@ -170,12 +170,10 @@ class Session:
         process = len(self._results.get(case.text, []))
         self._under_way = case
         yield Started(case, process)
-        launcher = self._launcher_of(case)
-        ended = launcher.run(self._job(case, process, share), self._plan.timeout_s, self._listen)
-        result = result_of(case, ended)
+        result = self._run(self._job(case, process, share))
         if process and result.status == "skipped":  # there was less time left than it took before: no failure
             self._exhausted.add(case.text)
-            yield Finished(self._told[case.text], process)
+            yield Finished(self._current[case.text], process)
             return
         samples = result.processes[0].samples_s if result.processes else ()
         yield replace(self._add(case, result), process=process, samples_s=samples)
@@ -196,7 +194,7 @@ class Session:
         fixed = self._plan.processes == 1 or self._plan.rendezvous is not None
         if len(so_far) < self._plan.processes:
             return fixed or self._cost_s(case) <= self._left_s
-        margin = margin_of(estimate) if (estimate := self._told[case.text].estimate) else None
+        margin = margin_of(estimate) if (estimate := self._current[case.text].estimate) else None
         if fixed or margin is None or len(so_far) >= MOST_PROCESSES:
             return False
         imprecise = self._plan.more or margin > max(self._plan.target, LEAST_MARGIN)
@@ -204,7 +202,7 @@ class Session:
 
     def _gain(self, case: Case) -> float:
         """By how much a process narrows the interval, for each second that it takes."""
-        estimate, count = self._told[case.text].estimate, len(self._results[case.text])
+        estimate, count = self._current[case.text].estimate, len(self._results[case.text])
         if estimate is None or estimate.spread is None or estimate.freedom is None:
             return 0.0
         after = with_interval(estimate, Spread(estimate.spread**2, estimate.freedom + 1), count + 1)
@@ -219,7 +217,7 @@ class Session:
         return self._deadline - time.monotonic()
 
     def _too_slow(self, case: Case) -> Result | None:
-        """A suite leaves out what would take more than its share, and everybody what comes after the budget."""
+        """A suite leaves out what would take more than its share, and every run what comes after the budget."""
         if self._is_fixed():
             return None
         room_s, needed_s = self._room_s(), self._needed_s(case)
@@ -230,7 +228,7 @@ class Session:
             f"{needs}{max(room_s, 0.0):.0f} s of the budget of {self._plan.budget_s:g} s are left for it. "
             "Give it more time with --budget, or run it by itself"
         )
-        return Result(case=case, status="skipped", reason=reason, version=find_workload(case.workload).version)
+        return without_figure(case, "skipped", reason)
 
     def _room_s(self) -> float:
         """What is left for a case that has not begun; in a suite, those that have begun get their processes first."""
@@ -246,20 +244,19 @@ class Session:
 
     def _needed_s(self, case: Case) -> float | None:
         """Seconds for all processes of a case that was not measured, judged by those that were."""
-        needed_s = least_s(case, self._told.values())
+        needed_s = least_s(case, self._current.values())
         return None if needed_s is None else needed_s * self._plan.processes
 
-    def _launcher_of(self, case: Case) -> Launcher:
-        """What must stand in the environment before torch is loaded asks for a process that has not loaded it."""
-        environment = environment_of(case.ways)
-        return Launcher(self._log, fresh=True, environment=environment) if environment else self._launcher
+    def _run(self, job: MeasureJob, listen: Listen | None = None) -> Result:
+        fresh = self._plan.rigor == "rigorous"
+        return measure_case(job, self._plan.timeout_s, listen or self._listen, self._log, fresh)
 
     def _share(self) -> float:
         """Seconds for the steps of the next process."""
         if self._plan.sustain_s is not None:
             return self._plan.sustain_s
         even = self._plan.budget_s / (len(self._plan.cases) * self._plan.processes)
-        if self._plan.rendezvous:  # every node must come to the same decisions, whatever its clock says
+        if self._plan.rendezvous:  # all nodes must decide alike, although their clocks differ
             return even
         share = min(even, STEPS_S[self._plan.rigor], TIMEOUT_SHARE * self._plan.timeout_s)
         return min(max(share, LEAST_SHARE_S), max(self._left_s, LEAST_SHARE_S))
@@ -295,18 +292,18 @@ class Session:
             return replace(settings, sustain=True, max_samples=MOST_SUSTAINED)
         if self._plan.rigor == "quick":
             return settings
-        told = self._told.get(case.text)
-        spread = told.estimate.spread or 0.0 if told and told.estimate else 0.0
+        known = self._current.get(case.text)
+        spread = known.estimate.spread or 0.0 if known and known.estimate else 0.0
         target = max(min(self._plan.target, DEFAULTS.target), spread / SETTLED)
         return replace(settings, target=target, min_time_s=share / 2)
 
     def _add(self, case: Case, result: Result) -> Finished:
         self._under_way, results = None, self._results.setdefault(case.text, [])
         results.append(result)
-        self._told[case.text] = self._combined(case.text)
-        self._told = {each.case.text: each for each in with_intervals([*self._told.values()], self._borrowed)}
-        judged = self._roof.judge(self._told[case.text])
-        self._told[case.text] = judged
+        self._current[case.text] = self._combined(case.text)
+        self._current = {each.case.text: each for each in with_intervals([*self._current.values()], self._borrowed)}
+        judged = self._ceilings.judge(self._current[case.text])
+        self._current[case.text] = judged
         return Finished(judged, len(results) - 1)
 
     def _combined(self, text: str) -> Result:
@@ -318,17 +315,17 @@ class Session:
 
     def _conclude(self) -> Iterator[Event]:
         """The results in the light of all others, and how far processes differ here."""
-        before = dict(self._told)
+        before = dict(self._current)
         if self._wants_reference():
-            job = self._beside_job(REFERENCE)  # not a result of the run
-            found = _spread_of(_repeat(self._launcher, job, REFERENCE_PROCESSES, self._plan.timeout_s))
+            job = self._extra_job(REFERENCE)  # not a result of the run
+            found = _spread_of([self._run(job, ignore) for _ in range(REFERENCE_PROCESSES)])
             self._borrowed = found or self._borrowed
-        for result in with_intervals([*self._told.values()], self._borrowed):
-            self._roof.remember(result)
+        for result in with_intervals([*self._current.values()], self._borrowed):
+            self._ceilings.remember(result)
         spread = typical_spread([*before.values()]) or self._borrowed
         if spread is not None:
             yield SpreadFound(spread)
-        yield from (Revised(result) for result in self._roof.revised() if result != before[result.case.text])
+        yield from (Revised(result) for result in self._ceilings.revised() if result != before[result.case.text])
 
     def _too_large(self, case: Case) -> Result | None:
         """A suite leaves out what cannot fit; named by itself, the case is tried and ends as `oom`."""
@@ -337,7 +334,7 @@ class Session:
         if needed is None or room is None or needed <= room:
             return None
         reason = f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}. Name the case to try it"
-        return Result(case=case, status="skipped", reason=reason, version=find_workload(case.workload).version)
+        return without_figure(case, "skipped", reason)
 
     def _room(self, device: str) -> float | None:
         found = [info.memory_bytes for info in (self._machine.devices if self._machine else ()) if info.name == device]
@@ -346,31 +343,27 @@ class Session:
     def _wants_reference(self) -> bool:
         """Whether a case has a single process, and nothing in this run says how far processes differ."""
         roomy = self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None
-        real = [result for result in self._told.values() if not result.case.device.startswith("fake")]
+        real = [result for result in self._current.values() if not result.case.device.startswith("fake")]
         unknown = any(result.estimate and len(result.processes) == 1 for result in real)
         return roomy and unknown and typical_spread(real) is None
 
-    def _measure_beside(self, case: Case) -> Result:
+    def _measure_extra(self, case: Case) -> Result:
         """A short look at a case that is not one of the run."""
-        (result,) = _repeat(self._launcher, self._beside_job(case), 1, self._plan.timeout_s)
-        return result
+        return self._run(self._extra_job(case), ignore)
 
-    def _beside_job(self, case: Case) -> MeasureJob:
-        return MeasureJob(case, BESIDE_SETTINGS, seed=self._plan.seed)
+    def _extra_job(self, case: Case) -> MeasureJob:
+        return MeasureJob(case, EXTRA_SETTINGS, seed=self._plan.seed)
 
 
 def measure_spread(timeout_s: float = 120.0) -> float | None:
     """How far fresh processes of this machine differ, by itself; None where they could not be started."""
-    return _spread_of(_repeat(Launcher(), MeasureJob(REFERENCE, BESIDE_SETTINGS), REFERENCE_PROCESSES, timeout_s))
+    job = MeasureJob(REFERENCE, EXTRA_SETTINGS)
+    return _spread_of([measure_case(job, timeout_s) for _ in range(REFERENCE_PROCESSES)])
 
 
 def _spread_of(results: Sequence[Result]) -> float | None:
     estimates = [estimate for result in results for estimate in result.processes]
-    return process_spread(estimates) if len(estimates) >= REFERENCE_PROCESSES else None
-
-
-def _repeat(launcher: Launcher, job: MeasureJob, count: int, timeout_s: float) -> list[Result]:
-    return [result_of(job.case, launcher.run(job, timeout_s, lambda _: None)) for _ in range(count)]
+    return relative_spread([each.center_s for each in estimates]) if len(estimates) >= REFERENCE_PROCESSES else None
 
 
 def results_so_far(run: Run) -> dict[str, list[Result]]:
@@ -391,8 +384,112 @@ def _by_process(result: Result) -> list[Result]:
     ]
 
 
-def result_of(case: Case, ended: Ended) -> Result:
-    """What a worker gave, or the result that says why it gave nothing."""
-    if isinstance(ended.answer, Measured):
-        return ended.answer.result
-    return Result(case=case, status=ended.status, reason=ended.reason, version=find_workload(case.workload).version)
+MeasureAgain = Callable[[Case], Result]
+CEILING_TRIES = 3  # a busy machine can hide what it can do once, a result that is wrong stays wrong
+
+
+class PeakJudge:
+    """Says of every result how close it comes to the machine's best; doubts the ceiling before it doubts the result."""
+
+    def __init__(self, known: Ceilings, measure_again: MeasureAgain) -> None:
+        self._known, self._measure_again = known, measure_again
+        self._results: dict[str, Result] = {}
+        self._again: set[str] = set()
+
+    def remember(self, result: Result) -> None:
+        """A result that was there before this run went on."""
+        self._results[result.case.text] = result
+
+    def judge(self, result: Result) -> Result:
+        """The result with its share of the peak. Where that is too good, its ceiling is measured again first."""
+        text = result.case.text
+        self._results[text] = result
+        judged = self._with_peak(result)
+        if text not in self._again:
+            for _ in range(CEILING_TRIES):
+                case = case_again(judged, self._ceilings) if _is_too_good(judged) else None
+                if case is None:
+                    break
+                self._again.add(text)
+                self._known = merge(self._known, ceilings_of([self._measure_again(case)]))
+                judged = self._with_peak(result)
+        return self._with_cautions(judged)
+
+    def revised(self) -> Iterator[Result]:
+        """All results now that all ceilings are known. Use it at the end."""
+        for result in tuple(self._results.values()):  # a ceiling that is found to be higher changes the others
+            self.judge(result)
+        for result in tuple(self._results.values()):
+            yield self._with_cautions(self._with_peak(result))
+
+    @property
+    def _ceilings(self) -> Ceilings:
+        return merge(self._known, ceilings_of(self._results.values()))
+
+    def _with_peak(self, result: Result) -> Result:
+        return with_peak(result, self._ceilings, again=result.case.text in self._again)
+
+    def _with_cautions(self, judged: Result) -> Result:
+        complete = replace(judged, cautions=cautions_of(judged))
+        self._results[complete.case.text] = complete
+        return complete
+
+
+def _is_too_good(judged: Result) -> bool:
+    return judged.peak is not None and judged.peak.share > IMPLAUSIBLE
+
+
+FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only how two kinds of work compare by it means anything
+STARTING_S = 0.2  # a worker that is forked, and put away again
+_APART = (START, "steps", "preheat", "job")  # the first start also waits for what all later ones share
+RANKS = "ranks"
+USUAL_RANKS_S = 5.0  # every rank imports torch for itself
+
+
+def preparing_s(result: Result) -> float:
+    """What was spent before the first step that counts."""
+    return sum(seconds for name, seconds in result.phases_s.items() if name not in _APART)
+
+
+def process_s(result: Result) -> float:
+    """What another process takes: numbers are checked and stages of a job timed in the first one only."""
+    once = (START, "preheat", "check", "job")
+    return sum(seconds for name, seconds in result.phases_s.items() if name not in once) + STARTING_S
+
+
+def cost_s(work: Work | None) -> float:
+    """How long a step takes on no machine in particular; 0 where its work is not known."""
+    return max((work.flops or 0.0) / FLOPS_PER_S, (work.bytes or 0.0) / BYTES_PER_S) if work else 0.0
+
+
+def least_s(case: Case, known: Iterable[Result]) -> float | None:
+    """Whole seconds to prepare a case and run the fewest steps that give a figure, at least one.
+
+    Judged by what its device did with the same workload, or else with others; None where it did nothing yet.
+    """
+    results = list(known)
+    there = [(each, each.estimate) for each in results if each.estimate and each.case.device == case.device]
+    seen = [pair for pair in there if pair[0].case.workload == case.workload] or there
+    if not seen:
+        return None
+    setting = Setting(case.mode, case.device, case.dtype, world_size=case.workers)
+    cost = cost_s(find_workload(case.workload).work(full_params(case), setting))
+    paces = [estimate.center_s / cost_s(each.work) for each, estimate in seen if cost_s(each.work)]
+    step_s = cost * median(paces) if cost and paces else median(estimate.center_s for _, estimate in seen)
+    preparing = median((preparing_s(each) - _ranks_s(each)) / _processes(each) for each, _ in seen)
+    return max(1.0, float(math.ceil(preparing + _starting_ranks_s(case, results) + (FEWEST_SAMPLES + 1) * step_s)))
+
+
+def _starting_ranks_s(case: Case, known: Iterable[Result]) -> float:
+    if case.workers == 1:
+        return 0.0
+    return median([_ranks_s(each) / _processes(each) for each in known if _ranks_s(each)] or [USUAL_RANKS_S])
+
+
+def _ranks_s(result: Result) -> float:
+    return result.phases_s.get(RANKS, 0.0)
+
+
+def _processes(result: Result) -> int:
+    """Phases are summed over the processes of a result."""
+    return max(1, len(result.processes))

@@ -1,4 +1,4 @@
-"""A stopwatch that goes along with a published loop: it notes every lap and changes nothing about what is timed."""
+"""A stopwatch for published loops: it notes every lap and changes nothing about what is timed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from torchmark.analyze.laps import Laps
 from torchmark.errors import DoesNotFitError
+from torchmark.records import Laps
 
 FEWEST_STEPS = 5
 SAY_EVERY_S = 1.0
@@ -23,8 +23,8 @@ def due(published: int, scale: float) -> int:
     return min(published, max(FEWEST_STEPS, math.ceil(scale * published)))
 
 
-def do_not_tell(text: str) -> None:
-    """For whoever has nobody to tell how far it has come."""
+def hear_nothing(text: str) -> None:
+    """The listener where progress is not shown."""
     del text
 
 
@@ -34,7 +34,7 @@ class Stopwatch:
     A lap lasts from the end of the one before to its own, so that all of them together are the whole time.
     """
 
-    def __init__(self, time_left_s: float, listen: Listen = do_not_tell) -> None:
+    def __init__(self, time_left_s: float, listen: Listen = hear_nothing) -> None:
         self.stages: dict[str, Laps] = {}
         self.unfinished_s = 0.0  # what the device still had to do when the clock was stopped
         self._listen, self._expected = listen, dict[str, int]()
@@ -46,7 +46,7 @@ class Stopwatch:
         self._mark = time.perf_counter()
 
     def lap(self, stage: str, published: int = 1) -> None:
-        """Something beside the work has ended, which the procedure does so many times in all."""
+        """Note the end of something other than the work, which the procedure does so many times in all."""
         self._note(self._stage(stage, published, is_work=False))
 
     def expect(self, stage: str, count: int) -> None:
@@ -96,7 +96,7 @@ class Stopwatch:
 
 
 def would_take(seconds: float) -> str:
-    """Why a row has no figure, in the words that every such row uses."""
+    """Why a row has no figure."""
     return f"would take {length(seconds)}"
 
 

@@ -2,123 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.devices import ACCELERATOR
 from torchmark.errors import UnknownName
-from torchmark.measure.cases import Sweep, expand
-from torchmark.measure.parameters import list_parameters, split_values
-from torchmark.records import Case
+from torchmark.measure.cases import Sweep, expand, list_parameters, split_values
+from torchmark.records import AXES, Case
 from torchmark.workloads import find_workload
 
 _SIZES = ("size", "model")  # choices that set how large the work is
+Only = Literal["", "cpu", "accelerators"]
 
 
 class Line(Struct, frozen=True):
-    """A sweep, on every device or only where it makes sense."""
+    """A sweep, on every device or only on some."""
 
     sweep: Sweep
-    only: Literal["", "cpu", "accelerators"] = ""
+    only: Only = ""
 
 
-def _line(workload: str, only: Literal["", "cpu", "accelerators"] = "", **axes: object) -> Line:
-    """Parameters are the names that are no axis of a sweep; every value is text as typed, with its commas."""
-    known = {name: [str(axes.pop(name))] for name in Sweep.__struct_fields__ if name in axes}
-    return Line(Sweep([workload], params={name: [str(value)] for name, value in axes.items()}, **known), only)  # type: ignore[arg-type]  # all are lists of text
+class Part(Struct, frozen=True):
+    """The cases of a line; those on the accelerator `gpu` can be placed on any device."""
+
+    cases: tuple[Case, ...]
+    only: Only = ""
 
 
-# In the order of value, as a run may be short of time or stopped early: the case that leads each area, then what has
+def _line(workload: str, only: Only = "", **settings: object) -> Line:
+    """Names that are no axis are parameters; every value is text as typed, with its commas."""
+    typed = {name: [str(value)] for name, value in settings.items()}
+    axes = {axis.name: typed.pop(axis.name) for axis in AXES if axis.name in typed}
+    return Line(Sweep([workload], {"device": [ACCELERATOR], **axes}, typed), only)
+
+
+# In the order of value, as a run may be short of time or stopped early: one case for each area, then those with
 # published partners at the published sizes, then what people run today.
 _QUICK = (
-    _line("mlp", modes="infer", outputs=512),
-    _line("resnet50", modes="infer"),
+    _line("mlp", mode="infer", outputs=512),
+    _line("resnet50", mode="infer"),
     _line("bert-encode", batch=4),
     _line("llm-decode"),
     _line("tensor-add", variant="as-run"),
     _line("mnist-cnn"),
     _line("bert-encode"),
-    _line("bert-classify", modes="infer", batch=16),
+    _line("bert-classify", mode="infer", batch=16),
     _line("llm-prefill"),
-    _line("matmul", dtypes="float32,bfloat16"),
-    _line("mlp", "accelerators", modes="infer", outputs=512, transfer="per-step"),
-    _line("resnet50", "accelerators", modes="infer", transfer="per-step"),
+    _line("matmul", dtype="float32,bfloat16"),
+    _line("mlp", "accelerators", mode="infer", outputs=512, transfer="per-step"),
+    _line("resnet50", "accelerators", mode="infer", transfer="per-step"),
     _line("cifar-cnn"),
     _line("mnist-ddp-sigmoid", "cpu", workers=2),
     _line("mnist-ddp-mlp", "cpu", workers=4),
-    _line("bert-classify", modes="train", batch=16),
+    _line("bert-classify", mode="train", batch=16),
     _line("stable-diffusion"),
 )
 _STANDARD = (
     *_QUICK,
     _line("null"),
     _line("launch"),
-    _line("mlp", modes="infer,train"),
-    _line("mlp", modes="infer", outputs=512, transfer="per-step"),
+    _line("mlp", mode="infer,train"),
+    _line("mlp", mode="infer", outputs=512, transfer="per-step"),
     _line("tensor-add", variant="resident"),
     _line("bandwidth", kind="update", sizes="all"),
     _line("copy", "accelerators", direction="to-device,to-host", pinned="on,off"),
-    _line("bert-classify", modes="train,infer", batch=4),
+    _line("bert-classify", mode="train,infer", batch=4),
     _line("venv-ppo"),
     _line("stable-diffusion", size=256, decode="off"),
-    _line("mlp", modes="infer,train", dtypes="float32,bfloat16", compile="off,on"),
+    _line("mlp", mode="infer,train", dtype="float32,bfloat16", compile="off,on"),
     _line("tensor-add", variant="as-written"),
-    _line("matmul", size="512,4096", dtypes="float32,bfloat16"),
-    _line("resnet50", modes="infer,train", dtypes="float32,bfloat16"),
-    _line("resnet50", modes="infer", compile="on"),
+    _line("matmul", size="512,4096", dtype="float32,bfloat16"),
+    _line("resnet50", mode="infer,train", dtype="float32,bfloat16"),
+    _line("resnet50", mode="infer", compile="on"),
     _line("bert-encode", batch="1,4", sequence="128,512"),
-    _line("bert-encode", batch=4, dtypes="float32,bfloat16", compile="off,on"),
-    _line("bert-classify", modes="train,infer", batch="16", dtypes="float32,bfloat16"),
+    _line("bert-encode", batch=4, dtype="float32,bfloat16", compile="off,on"),
+    _line("bert-classify", mode="train,infer", batch="16", dtype="float32,bfloat16"),
     _line("mnist-ddp-mlp", "cpu", workers="1,2,4"),
     _line("venv-ppo", checks="on,off"),
-    _line("lstm", modes="infer,train"),
-    _line("llm-prefill", size="125m,350m", dtypes="float32,bfloat16"),
-    _line("llm-decode", size="125m,350m", dtypes="float32,bfloat16"),
+    _line("lstm", mode="infer,train"),
+    _line("llm-prefill", size="125m,350m", dtype="float32,bfloat16"),
+    _line("llm-decode", size="125m,350m", dtype="float32,bfloat16"),
     _line("vit-train", batch="4,8"),
     _line("dataloader", "cpu"),
     _line("dataloader", "cpu", loader_workers="0,2,4"),
 )
 _FULL = (
     *_STANDARD,
-    _line("mlp", modes="infer,train", batch="1..4096x4", dtypes="float32,bfloat16", compile="off,on"),
-    _line("mlp", modes="infer,train", batch="1..4096x4", transfer="per-step"),
+    _line("mlp", mode="infer,train", batch="1..4096x4", dtype="float32,bfloat16", compile="off,on"),
+    _line("mlp", mode="infer,train", batch="1..4096x4", transfer="per-step"),
     _line("tensor-add", size="768..12288x2", variant="resident,as-run,as-written"),
-    _line("matmul", size="256..8192x2", dtypes="float32,bfloat16"),
-    _line("matmul", size="256..1024x2", dtypes="float64,float16"),
-    _line("resnet50", modes="infer,train", batch="1..128x2", transfer="resident,per-step"),
-    _line("bert-classify", modes="train,infer", size="base,large", batch="16,64,256", sequence="128,512"),
-    _line("stable-diffusion", dtypes="bfloat16"),
-    _line("llm-prefill", size="1b", prompt="128,512", dtypes="float32,bfloat16"),
-    _line("llm-decode", size="1b", context="128,1024", dtypes="float32,bfloat16"),
-    _line("vit-train", batch="4..32x2", dtypes="float32,bfloat16"),
+    _line("matmul", size="256..8192x2", dtype="float32,bfloat16"),
+    _line("matmul", size="256..1024x2", dtype="float64,float16"),
+    _line("resnet50", mode="infer,train", batch="1..128x2", transfer="resident,per-step"),
+    _line("bert-classify", mode="train,infer", size="base,large", batch="16,64,256", sequence="128,512"),
+    _line("stable-diffusion", dtype="bfloat16"),
+    _line("llm-prefill", size="1b", prompt="128,512", dtype="float32,bfloat16"),
+    _line("llm-decode", size="1b", context="128,1024", dtype="float32,bfloat16"),
+    _line("vit-train", batch="4..32x2", dtype="float32,bfloat16"),
     _line("mnist-ddp-sigmoid", "cpu", workers="1,2,4"),
     _line("dataloader", "cpu", dataset="mnist,cifar10", batch="4,64,256", loader_workers="0..4"),
 )
 SUITES: Mapping[str, tuple[Line, ...]] = {"quick": _QUICK, "standard": _STANDARD, "full": _FULL}
 
 
-def suite(name: str, devices: Sequence[str] = ("cpu",), *, tiny: bool = False) -> tuple[Case, ...]:
-    """The cases of a suite, one device after the other. Tiny keeps what sets no size: variants, dtypes, modes."""
+def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
+    """The cases of each line of a suite. Tiny keeps what sets no size: variants, dtypes, modes."""
     if name not in SUITES:
         raise UnknownName("suite", name, SUITES)
+    return tuple(Part(expand(_made_tiny(line.sweep) if tiny else line.sweep), line.only) for line in SUITES[name])
+
+
+def place(parts: Sequence[Part], devices: Iterable[str]) -> tuple[Case, ...]:
+    """All cases on these devices, one device after the other; a case that names its device stays there."""
     cases: dict[str, Case] = {}
-    for device in split_values(devices):
-        for line in SUITES[name]:
-            if line.only and (line.only == "cpu") != (device == "cpu"):
+    for device in devices:
+        for part in parts:
+            if part.only and (part.only == "cpu") != (device == "cpu"):
                 continue
-            params = _sizeless(line.sweep) if tiny else line.sweep.params
-            found = expand(replace(line.sweep, devices=[device], tiny=tiny, params=params))
-            cases.update((case.text, case) for case in found)
+            placed = (replace(case, device=device) if case.device == ACCELERATOR else case for case in part.cases)
+            cases.update((case.text, case) for case in placed)
     return tuple(cases.values())
 
 
-def _sizeless(sweep: Sweep) -> dict[str, Sequence[str]]:
+def suite(name: str, devices: Sequence[str] = ("cpu",), *, tiny: bool = False) -> tuple[Case, ...]:
+    """The cases of a suite on these devices."""
+    return place(expand_suite(name, tiny), split_values(devices))
+
+
+def _made_tiny(sweep: Sweep) -> Sweep:
     chosen = {
         parameter.name
         for name in sweep.workloads
         for parameter in list_parameters(find_workload(name))
         if parameter.choices and parameter.name not in _SIZES
     }
-    return {name: values for name, values in sweep.params.items() if name in chosen}
+    return replace(sweep, tiny=True, params={name: sweep.params[name] for name in sweep.params if name in chosen})

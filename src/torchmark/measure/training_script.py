@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from torchmark.analyze.laps import Laps
 from torchmark.errors import DoesNotFitError
 from torchmark.measure.stopwatch import Stopwatch, due
-from torchmark.records import Value
+from torchmark.records import Laps, Value
 
 if TYPE_CHECKING:
     import torch
 
-    from torchmark.workloads.images.training import ImageTraining, Recipe
+    from torchmark.workloads.image_training import ImageTraining
 
 
 STEP, TEST = "step", "test batch"
@@ -85,41 +84,43 @@ def _train(rank: int, job: Job, watch: Stopwatch) -> Report:
 
     workload: ImageTraining = find_workload(job.workload)  # type: ignore[assignment]  # only such are in these tables
     params = msgspec.convert(job.params, workload.params)
-    recipe = workload.recipe(params)
     images = workload.images(params, Setting("train", seed=job.seed, data=job.data))
     if job.workers > 1:
         torch.distributed.init_process_group("gloo", rank=rank, world_size=job.workers)
-    network = recipe.network()
+    network = workload.network()
     shared = torch.nn.parallel.DistributedDataParallel(network) if job.workers > 1 else network
-    optimizer = torch.optim.SGD(network.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
-    loaders = _load(recipe, images, params, rank, job.workers)
+    optimizer = torch.optim.SGD(network.parameters(), lr=workload.recipe.rate, momentum=workload.recipe.momentum)
+    loaders = _load(workload, images, params, rank, job.workers)
     watch.start()
-    _Training(recipe, shared, optimizer, watch, job).run(*loaders)
+    _Training(workload, shared, optimizer, watch, job).run(*loaders)
     if job.workers > 1:
         torch.distributed.destroy_process_group()
     return Report(tuple(watch.stages.values()), images.source, torch.get_num_threads())
 
 
-def _load(recipe: Recipe, images: Any, params: Any, rank: int, workers: int) -> tuple[Any, Any]:
-    """Torch's loader as it comes: processes that load are started anew in every epoch."""
+def _load(workload: ImageTraining, images: Any, params: Any, rank: int, workers: int) -> tuple[Any, Any]:
+    """Torch\'s loader as it comes: every epoch starts new loader processes."""
     from torch.utils.data import DataLoader, DistributedSampler
 
-    from torchmark.workloads.images.loading import Normalized
+    from torchmark.workloads.image_training import Normalized
 
-    train: Any = Normalized(images.train_images, images.train_labels, recipe.mean, recipe.deviation)
-    test: Any = Normalized(images.test_images, images.test_labels, recipe.mean, recipe.deviation)
+    train: Any = Normalized(images.train_images, images.train_labels, *workload.recipe.normal)
+    test: Any = Normalized(images.test_images, images.test_labels, *workload.recipe.normal)
     mine: Any = DistributedSampler(train, workers, rank) if workers > 1 else None
     return (
         DataLoader(train, params.batch, shuffle=mine is None, sampler=mine, num_workers=params.loader_workers),
-        DataLoader(test, recipe.test_batch, num_workers=params.loader_workers),
+        DataLoader(test, workload.recipe.test_batch or params.batch, num_workers=params.loader_workers),
     )
 
 
 class _Training:
     """The loops. Taking a share of the steps means to end the training early and to test on fewer batches."""
 
-    def __init__(self, recipe: Recipe, network: Any, optimizer: torch.optim.Optimizer, watch: Stopwatch, job: Job):
-        self._recipe, self._network, self._optimizer = recipe, network, optimizer
+    def __init__(
+        self, workload: ImageTraining, network: Any, optimizer: torch.optim.Optimizer, watch: Stopwatch, job: Job
+    ):
+        self._recipe, self._loss = workload.recipe, workload.loss
+        self._network, self._optimizer = network, optimizer
         self._watch, self._job = watch, job
         self._running_loss = 0.0
 
@@ -146,7 +147,7 @@ class _Training:
             loader.sampler.set_epoch(epoch)
         for images, labels in self._batches(STEP, loader, self._recipe.epochs, published, most):
             self._optimizer.zero_grad()
-            loss = self._recipe.loss(self._network(images), labels)
+            loss = self._loss(self._network(images), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
             if self._recipe.reads_loss:
@@ -175,8 +176,8 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    from torchmark.measure.lifeline import ask_for_death_signal
+    from torchmark.measure.lifecycle import request_death_signal
 
     if hasattr(signal, "SIGKILL"):
-        ask_for_death_signal(signal.SIGKILL)
+        request_death_signal(signal.SIGKILL)
     main()

@@ -1,13 +1,13 @@
-"""What is read beside the clock: other processes, memory, heat, power."""
+"""What is read while steps are timed: other processes, memory, heat, power."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from torchmark.meters.contract import ROOT, Meter
+from torchmark.meters.meter import ROOT, VitalsMeter, missing
 from torchmark.records import Conditions
 
 
@@ -19,23 +19,22 @@ def open_conditions(
 ) -> Callable[[], Conditions]:
     """A reader of the machine's state at this moment; what it needs is looked up once, so that a reading is cheap.
 
-    `family` is the process whose descendants all belong to the measurement, where those of this one are not all.
+    `family` is the process whose descendants all belong to the measurement, where it is not this one.
     Energy, clock and heat are those of `device`.
     """
-    from torchmark.meters import contention, memory
-    from torchmark.meters.vitals import open_vitals
+    from torchmark.meters import contention
+    from torchmark.meters.process import HostMemoryMeter
 
-    cores = contention.capacity(root)
-    other_cpu = contention.OtherCpu(root, family)
-    steal, wait = contention.Steal(root), contention.RunQueueWait(root)
-    throttled, host, vitals = contention.open_throttled(root), memory.HostMemoryMeter(root), open_vitals(device, root)
+    cores, other_cpu = contention.capacity(root), contention.open_other_cpu(root, family)
+    steal, throttled, wait = contention.open_steal(root), contention.open_throttled(root), contention.open_wait(root)
+    host, vitals = HostMemoryMeter(root), open_vitals(device, root)
 
     def read() -> Conditions:
         seen, own = vitals.read(), host.read()
         return Conditions(
             at_s=clock(),
             capacity=cores,
-            other_cpu_s=other_cpu.read(),
+            other_cpu_s=other_cpu(),
             steal_s=steal.read(),
             throttled_s=throttled.read(),
             wait_s=wait.read(),
@@ -54,11 +53,28 @@ def open_conditions(
 def provenance(device: str = "cpu", root: Path = ROOT) -> dict[str, str]:
     """Where each quantity comes from on this machine, or why it is unavailable."""
     from torchmark.meters import contention
-    from torchmark.meters.vitals import open_vitals
 
-    meters: dict[str, Meter[Any]] = {
-        "steal": contention.Steal(root),
-        "quota": contention.open_throttled(root),
-        "run-queue wait": contention.RunQueueWait(root),
+    return open_vitals(device, root).provenance | {
+        "steal": contention.open_steal(root).provenance,
+        "quota": contention.open_throttled(root).provenance,
+        "run-queue wait": contention.open_wait(root).provenance,
     }
-    return open_vitals(device, root).provenance | {name: meter.provenance for name, meter in meters.items()}
+
+
+def open_vitals(device: str, root: Path = ROOT) -> VitalsMeter:
+    """Everything that can be read here about a device, by torch's name for it."""
+    from torchmark.meters import cpu, gpu
+
+    kind, _, number = device.partition(":")
+    index = int(number or 0)
+    if kind == "cuda":
+        import torch
+
+        return gpu.open_nvidia(index) if torch.version.hip is None else gpu.open_amd(index)
+    if kind == "xpu":
+        return gpu.open_intel(index)
+    if kind == "mps":
+        silent = missing("macOS reports it to root alone")
+        return VitalsMeter(gpu.open_apple(), silent, silent, silent)
+    energy = gpu.open_apple() if sys.platform == "darwin" else cpu.open_rapl(root)
+    return VitalsMeter(energy, cpu.open_clock(root), cpu.open_temperature(root), cpu.open_throttling(root))

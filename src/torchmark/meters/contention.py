@@ -1,4 +1,4 @@
-"""What others take from this process: their CPU time, the hypervisor's, a quota's, and the wait for a core."""
+"""What other work takes from this process: CPU time, hypervisor steal, quotas, and waiting for a core."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from torchmark.meters.contract import ROOT, Meter, Nothing, read_number, read_text
-from torchmark.meters.groups import control_groups
+from torchmark.meters.meter import ROOT, Meter, control_groups, missing, read_number, read_text
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
 _STEAL = 7
@@ -29,103 +28,73 @@ def capacity(root: Path = ROOT) -> float:
     return min([float(len(allowed_cores())), *(quota for quota in quotas if quota)])
 
 
-class OtherCpu(Meter[float]):
-    """CPU seconds that all other processes spent on the cores that this one may use."""
+def open_other_cpu(root: Path = ROOT, family: int | None = None) -> Callable[[], float]:
+    """A reader of the CPU seconds that all other processes spent on the cores that this one may use."""
+    cores, most_s = allowed_cores(), 0.0
+    linux = _core_ticks(root, cores) is not None
 
-    name = "other processes' CPU"
+    def read() -> float:
+        nonlocal most_s
+        own_s = _tree_seconds(root, family) if linux else time.process_time()
+        busy_s = _seconds(_core_ticks(root, cores) or [], _BUSY) if linux else _psutil_busy()
+        # The kernel counts in ticks of 10 ms, so the difference jitters; the reading promises that it only grows.
+        most_s = max(most_s, busy_s - own_s)
+        return most_s
 
-    def __init__(self, root: Path = ROOT, family: int | None = None) -> None:
-        self._root, self._family = root, family
-        self._cores = allowed_cores()
-        self._most_s = 0.0
-        self._linux = core_ticks(root, self._cores) is not None
-
-    def read(self) -> float:
-        own_s = _tree_seconds(self._root, self._family) if self._linux else time.process_time()
-        busy_s = self._linux_busy() if self._linux else _psutil_busy()
-        # The kernel counts in ticks of 10 ms, so the difference trembles; the reading promises that it only grows.
-        self._most_s = max(self._most_s, busy_s - own_s)
-        return self._most_s
-
-    def _linux_busy(self) -> float:
-        ticks = core_ticks(self._root, self._cores) or []
-        return sum(core[column] for core in ticks for column in _BUSY) / os.sysconf("SC_CLK_TCK")
+    return read
 
 
-class Steal(Meter[float]):
+def open_steal(root: Path = ROOT) -> Meter[float]:
     """Seconds that the hypervisor gave to other machines instead of this one's cores."""
+    cores = allowed_cores()
+    if _core_ticks(root, cores) is None:
+        return missing("the system has no /proc/stat")
 
-    name = "steal"
+    def read() -> float | None:
+        ticks = _core_ticks(root, cores)
+        return None if ticks is None else _seconds(ticks, (_STEAL,))
 
-    def __init__(self, root: Path = ROOT) -> None:
-        self._root = root
-        self._cores = allowed_cores()
-        if core_ticks(root, self._cores) is None:
-            self.reason = "the system has no /proc/stat"
-
-    def read(self) -> float | None:
-        ticks = core_ticks(self._root, self._cores) if self.reason is None else None
-        return None if ticks is None else sum(core[_STEAL] for core in ticks) / os.sysconf("SC_CLK_TCK")
-
-
-class Throttled(Meter[float]):
-    """Seconds for which a quota of a control group stopped this process."""
-
-    name = "quota"
-
-    def __init__(self, files: tuple[Path, ...]) -> None:
-        self._files = files
-
-    def read(self) -> float | None:
-        readings = [seconds for file in self._files if (seconds := _throttled_seconds(file)) is not None]
-        return max(readings, default=None)
+    return Meter(read)
 
 
 def open_throttled(root: Path = ROOT) -> Meter[float]:
-    """The meter of this process's control groups, whichever version they are of."""
-    files = tuple(folder / "cpu.stat" for folder in _cgroup_folders(root))
-    files = tuple(file for file in files if _throttled_seconds(file) is not None)
-    return Throttled(files) if files else Nothing("no control group limits this process's CPU time")
+    """Seconds for which a quota of a control group of either version stopped this process."""
+    files = [folder / "cpu.stat" for folder in _cgroup_folders(root)]
+    files = [file for file in files if _throttled_seconds(file) is not None]
+    if not files:
+        return missing("no control group limits this process's CPU time")
+    return Meter(lambda: max((s for file in files if (s := _throttled_seconds(file)) is not None), default=None))
 
 
-class RunQueueWait(Meter[float]):
+def open_wait(root: Path = ROOT) -> Meter[float]:
     """Seconds that the threads of this process were ready to run but waited for a core, summed."""
+    tasks = root / "proc/self/task"
+    if not (tasks / str(threading.get_native_id()) / "schedstat").exists() and root == ROOT:
+        return missing("the kernel keeps no scheduler statistics")
+    last: dict[str, int] = {}
+    ended_ns = 0
 
-    name = "run-queue wait"
-
-    def __init__(self, root: Path = ROOT) -> None:
-        self._tasks = root / "proc/self/task"
-        self._last: dict[str, int] = {}
-        self._ended_ns = 0
-        if not (self._tasks / str(threading.get_native_id()) / "schedstat").exists() and root == ROOT:
-            self.reason = "the kernel keeps no scheduler statistics"
-
-    def read(self) -> float | None:
-        if self.reason is not None:
-            return None
-        now = {task: int(fields[1]) for task, fields in self._fields()}
-        # A thread that ends takes its count with it; what it waited stays part of the sum.
-        self._ended_ns += sum(waited for task, waited in self._last.items() if task not in now)
-        self._last = now
-        return (self._ended_ns + sum(now.values())) / 1e9
-
-    def _fields(self) -> list[tuple[str, list[str]]]:
+    def read() -> float:
+        nonlocal last, ended_ns
         try:
-            tasks = os.listdir(self._tasks)  # noqa: PTH208 -- names are enough, and this is read often
+            names = os.listdir(tasks)  # noqa: PTH208 -- names are enough, and this is read often
         except OSError:
-            return []
-        texts = ((task, read_text(self._tasks / task / "schedstat")) for task in tasks)
-        return [(task, text.split()) for task, text in texts if text]
+            names = []
+        now = {task: int(text.split()[1]) for task in names if (text := read_text(tasks / task / "schedstat"))}
+        # A thread that ends takes its counter with it; what it waited stays part of the sum.
+        ended_ns += sum(waited for task, waited in last.items() if task not in now)
+        last = now
+        return (ended_ns + sum(now.values())) / 1e9
+
+    return Meter(read)
 
 
-Wait = tuple[float | None, int | None]
+Wait = tuple[float | None, int | None]  # None is unreadable
 
 
 def wait_reader() -> Callable[[], Wait]:
-    """A reader, of about a microsecond, of how long the calling thread waited for a core and how often it lost it.
-
-    It belongs to the thread that asked for it: it gives that thread's seconds and involuntary switches.
-    """
+    """A reader that takes about a microsecond: how long this thread waited for a core, in seconds, and how often it
+    lost one. It belongs to the calling thread."""
     try:
         import resource
 
@@ -141,31 +110,7 @@ def wait_reader() -> Callable[[], Wait]:
     return read
 
 
-class _Readers(threading.local):
-    read: Callable[[], Wait] | None = None
-
-
-_readers = _Readers()
-
-
-def read_wait() -> Wait:
-    """The calling thread's wait for a core, in seconds, and its involuntary switches; None is unreadable."""
-    read = _readers.read
-    if read is None:
-        read = _readers.read = wait_reader()
-    return read()
-
-
-def _forget_readers() -> None:
-    # A forked child inherits the handle, which still reads the parent's thread.
-    _readers.read = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_readers)
-
-
-def core_ticks(root: Path, cores: frozenset[int]) -> list[list[int]] | None:
+def _core_ticks(root: Path, cores: frozenset[int]) -> list[list[int]] | None:
     """The counters of these cores in /proc/stat, in the kernel's order."""
     try:
         with (root / "proc/stat").open(errors="replace") as file:
@@ -176,10 +121,8 @@ def core_ticks(root: Path, cores: frozenset[int]) -> list[list[int]] | None:
                 lines.append(line.split())
     except OSError:
         return None
-    found = [
-        [int(value) for value in line[1:]] for line in lines if line[0][3:].isdigit() and int(line[0][3:]) in cores
-    ]
-    return found or None
+    numbered = [(line[0][3:], line[1:]) for line in lines if line[0] != "cpu"]
+    return [[int(value) for value in ticks] for core, ticks in numbered if int(core) in cores] or None
 
 
 def _tree_seconds(root: Path, family: int | None = None) -> float:
@@ -194,17 +137,19 @@ def _tree_seconds(root: Path, family: int | None = None) -> float:
 
 
 def _descendants(root: Path, process: str) -> list[str]:
-    found: list[str] = []
-    for file in (root / "proc" / process / "task").glob("*/children"):
-        for child in (read_text(file) or "").split():
-            found += [child, *_descendants(root, child)]
-    return found
+    files = (root / "proc" / process / "task").glob("*/children")
+    children = [child for file in files for child in (read_text(file) or "").split()]
+    return [each for child in children for each in (child, *_descendants(root, child))]
 
 
 def _process_ticks(stat: Path) -> int:
-    """User, system, and the same of ended children; the fields are counted behind the name, which may hold anything."""
+    """User, system, and the same of ended children; the fields are counted after the name, which may hold anything."""
     fields = (read_text(stat) or "").rpartition(")")[2].split()
     return sum(int(value) for value in fields[11:15])
+
+
+def _seconds(ticks: list[list[int]], columns: tuple[int, ...]) -> float:
+    return sum(core[column] for core in ticks for column in columns) / os.sysconf("SC_CLK_TCK")
 
 
 def _psutil_busy() -> float:

@@ -1,4 +1,4 @@
-"""Whether the machine runs on battery, and whether it was told to save power."""
+"""Whether the machine runs on battery, and whether it is set to save power."""
 
 from __future__ import annotations
 
@@ -9,68 +9,51 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from torchmark.meters.contract import ROOT, Meter, read_text
+from torchmark.meters.meter import ROOT, read_text
 
 _CORE = "sys/devices/system/cpu/cpu0/cpufreq"
 _SELF_SCALING = ("intel_pstate", "amd-pstate-epp")  # drivers whose `powersave` still reaches the full clock
 
 
 class Power(Struct, frozen=True):
-    """How the machine is fed; None is unreadable."""
+    """How the machine is powered; None is unreadable."""
 
     on_battery: bool | None = None
     mode: str | None = None  # as the system names it
-    saving: bool = False  # told to be slower than it can be
+    saving: bool = False  # set to be slower than it can be
 
 
-class PowerMeter(Meter[Power]):
+def read_power(root: Path = ROOT, platform: str = sys.platform) -> Power:
     """The system's battery and its power mode."""
-
-    name = "power"
-
-    def __init__(self, root: Path = ROOT, platform: str = sys.platform) -> None:
-        self._root, self._platform = root, platform
-
-    def read(self) -> Power:
-        if self._platform == "darwin":
-            return read_pmset(_ask("pmset", "-g"), _ask("pmset", "-g", "batt"))
-        if self._platform == "linux":
-            return self._read_sysfs()
+    if platform == "darwin":
+        return read_pmset(_ask("pmset", "-g"), _ask("pmset", "-g", "batt"))
+    if platform != "linux":
         return Power(on_battery=_psutil_battery())
+    files = ("scaling_governor", "energy_performance_preference", "scaling_driver")
+    governor, preference, driver = (read_text(root / _CORE / file) for file in files)
+    profile = read_text(root / "sys/firmware/acpi/platform_profile")
+    named = (("governor", governor), ("preference", preference), ("profile", profile))
+    return Power(
+        on_battery=_on_battery(root),
+        mode=", ".join(f"{name} {value}" for name, value in named if value) or None,
+        saving=profile in ("low-power", "quiet", "cool")
+        or preference == "power"
+        or (governor == "powersave" and driver not in _SELF_SCALING),
+    )
 
-    def _read_sysfs(self) -> Power:
-        governor, preference, profile, driver = (
-            read_text(self._root / file)
-            for file in (
-                f"{_CORE}/scaling_governor",
-                f"{_CORE}/energy_performance_preference",
-                "sys/firmware/acpi/platform_profile",
-                f"{_CORE}/scaling_driver",
-            )
-        )
-        named = (("governor", governor), ("preference", preference), ("profile", profile))
-        return Power(
-            on_battery=self._on_battery(),
-            mode=", ".join(f"{name} {value}" for name, value in named if value) or None,
-            saving=profile in ("low-power", "quiet", "cool")
-            or preference == "power"
-            or (governor == "powersave" and driver not in _SELF_SCALING),
-        )
 
-    def _on_battery(self) -> bool | None:
-        supplies = list((self._root / "sys/class/power_supply").glob("*"))
-        mains = [read_text(supply / "online") for supply in supplies if read_text(supply / "type") in ("Mains", "USB")]
-        if "1" in mains:
-            return False
-        batteries = [
-            read_text(supply / "status")
-            for supply in supplies
-            # A mouse or a headset has a battery as well, and that one feeds only itself.
-            if read_text(supply / "type") == "Battery" and read_text(supply / "scope") != "Device"
-        ]
-        if batteries:
-            return "Discharging" in batteries
+def _on_battery(root: Path) -> bool | None:
+    supplies = list((root / "sys/class/power_supply").glob("*"))
+    mains = [read_text(supply / "online") for supply in supplies if read_text(supply / "type") in ("Mains", "USB")]
+    batteries = [
+        read_text(supply / "status")
+        for supply in supplies
+        # A mouse or a headset has a battery as well, and that one feeds only itself.
+        if read_text(supply / "type") == "Battery" and read_text(supply / "scope") != "Device"
+    ]
+    if "1" in mains or not batteries:
         return False if mains else None
+    return "Discharging" in batteries
 
 
 def read_pmset(settings: str, battery: str) -> Power:

@@ -1,6 +1,6 @@
 """Published figures: one data file per publication, their reader, and the same figures as runs."""
 
-from torchmark.publications.files import find_publication, names
+from torchmark.publications.contract import find_publication, names
 from torchmark.publications.runs import (
     all_runs,
     as_runs,

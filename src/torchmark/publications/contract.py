@@ -1,11 +1,18 @@
-"""What a publication is made of: machines, tables, and every figure as it was printed and as it can be used."""
+"""Publications: machines, tables, and every figure as it was printed and as it can be used; and their data files."""
 
 from __future__ import annotations
 
-from typing import Literal
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
+from torchmark.errors import UnknownName
+
+_FOLDER = Path(__file__).parent
 Unit = Literal["s", "it/s", "ms/it", "s/it", "W", "x"]
 Kind = Literal["measured", "power", "derived"]
 DeviceKind = Literal["cpu", "cuda", "mps"]
@@ -15,7 +22,7 @@ class Note(Struct, frozen=True, forbid_unknown_fields=True):
     """Why figures should be read with care, and what to do about it."""
 
     cause: str
-    cure: str
+    fix: str
     only: tuple[DeviceKind, ...] = ()  # the devices that it matters on; empty: all
 
 
@@ -49,7 +56,7 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     kind: Kind = "measured"
     case: str | None = None  # the same work here, written as a case; None where there is nothing to run
     steps: int = 1
-    items: float = 1  # what one step is worth
+    items: float = 1  # in one step
     item_unit: str = "iteration"
     item_bytes: float | None = None  # that must be moved for one item
     version: int = 1  # of the workload that does the same work
@@ -57,7 +64,7 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def step_s(self) -> float | None:
-        """Seconds for one step; None where there is no time to speak of."""
+        """Seconds for one step; None where the figure is no time."""
         if self.value is None:
             return None
         match self.unit:
@@ -116,3 +123,25 @@ class Publication(Struct, frozen=True, forbid_unknown_fields=True):
         return {
             kind: self.notes[kind] for kind in kinds if machine.device in (self.notes[kind].only or (machine.device,))
         }
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The names of all publications."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+@cache
+def find_publication(name: str) -> Publication:
+    """The publication with all its figures."""
+    if name not in names():
+        raise UnknownName("publication", name, names())
+    content = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return msgspec.convert(content | {"tables": list(map(_write_out, content["tables"]))}, Publication)
+
+
+def _write_out(table: dict[str, Any]) -> dict[str, Any]:
+    """The table with what its figures share written into each of them."""
+    shared = table.get("shared", {})
+    rest = {key: value for key, value in table.items() if key != "shared"}
+    return rest | {"figures": [shared | figure for figure in table["figures"]]}

@@ -1,4 +1,4 @@
-"""Published figures as runs, so that whatever shows and compares runs can do the same with them."""
+"""Published figures as runs, so that they can be shown and compared like any other run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from functools import cache
 from msgspec.structs import replace
 
 from torchmark.errors import UnknownName, UsageError
-from torchmark.publications.contract import Figure, Publication, PublishedMachine, PublishedTable
-from torchmark.publications.files import find_publication, names
+from torchmark.publications.contract import (
+    Figure,
+    Publication,
+    PublishedMachine,
+    PublishedTable,
+    find_publication,
+    names,
+)
 from torchmark.records import (
-    Caution,
     DeviceInfo,
     Estimate,
     JobEstimate,
     Machine,
+    Remark,
     Result,
     Run,
     RunHeader,
@@ -47,9 +53,16 @@ def all_runs() -> tuple[Run, ...]:
 
 
 def find_hardware(text: str) -> tuple[Place, ...]:
-    """The machines of all publications that are the hardware a person means; none where there is no such."""
+    """The machines of all publications that are the hardware named by `text`: exactly, by its words or a part of it."""
     everywhere = [(find_publication(name), machine) for name in names() for machine in find_publication(name).machines]
-    found = next((hits for fits in (_is_name, _has_words, _has_part) if (hits := _titles(everywhere, text, fits))), [])
+    plain, words = _plain(text), set(_words(text))
+    tries: tuple[Callable[[PublishedMachine], bool], ...] = (
+        lambda machine: bool(plain) and plain in (_plain(machine.name), _plain(machine.known_as)),
+        lambda machine: bool(words) and any(words <= set(_words(term)) for term in _search_terms(machine)),
+        lambda machine: len(plain) >= _SHORTEST_PART and any(plain in _plain(term) for term in _search_terms(machine)),
+    )
+    titles = ([machine.title for _, machine in everywhere if fits(machine)] for fits in tries)
+    found = list(dict.fromkeys(next(filter(None, titles), [])))
     if len(found) > 1:
         listed = ", ".join(f"'{title}'" for title in found)
         raise UsageError(f"'{text}' could be {len(found)} published machines: {listed}", "Name one of them")
@@ -61,25 +74,8 @@ def hardware_titles() -> tuple[str, ...]:
     return tuple(dict.fromkeys(machine.title for name in names() for machine in find_publication(name).machines))
 
 
-def _titles(places: Sequence[Place], text: str, fits: Callable[[PublishedMachine, str], bool]) -> list[str]:
-    return list(dict.fromkeys(machine.title for _, machine in places if fits(machine, text)))
-
-
-def _is_name(machine: PublishedMachine, text: str) -> bool:
-    return _plain(text) in (_plain(machine.name), _plain(machine.known_as)) and bool(_plain(text))
-
-
-def _has_words(machine: PublishedMachine, text: str) -> bool:
-    words = set(_words(text))
-    return bool(words) and any(words <= set(_words(said)) for said in _said_of(machine))
-
-
-def _has_part(machine: PublishedMachine, text: str) -> bool:
-    return len(_plain(text)) >= _SHORTEST_PART and any(_plain(text) in _plain(said) for said in _said_of(machine))
-
-
-def _said_of(machine: PublishedMachine) -> tuple[str, ...]:
-    """What a machine is searched by; one that is not known for sure is found by its name alone."""
+def _search_terms(machine: PublishedMachine) -> tuple[str, ...]:
+    """The names to search a machine by; one that is not known for sure is found by its name alone."""
     own = machine.hardware.partition("(with ")[0]  # what else is in the machine is not the hardware that was timed
     return (machine.name, machine.known_as, own) if machine.known_as else (machine.name,)
 
@@ -162,7 +158,7 @@ def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> 
 
 
 def _machine(machine: PublishedMachine) -> Machine:
-    """What is not said stays empty: nothing is made up about somebody else's machine."""
+    """The machine as published; what the publication does not say stays empty."""
     own = machine.device == "cuda"  # has memory of its own; the others share that of the machine
     memory = machine.memory_gib * 2**30 if own and machine.memory_gib else None
     cores = machine.cores if machine.device == "cpu" else 0
@@ -179,6 +175,8 @@ def _machine(machine: PublishedMachine) -> Machine:
 
 def _result(publication: Publication, table: PublishedTable, figure: Figure) -> Result:
     case = parse_case(figure.case or "")
+    total = figure.total_s
+    notes = publication.notes_on(table, figure) if figure.value is not None else {}
     power = next((each.value for each in publication.of_kind("power") if each.machine == figure.machine), None)
     return Result(
         case=case,
@@ -187,8 +185,8 @@ def _result(publication: Publication, table: PublishedTable, figure: Figure) -> 
         params=case.params,
         estimate=_estimate(figure),
         version=figure.version,
-        work=_work(figure),
-        job=_job(figure),
+        work=Work(figure.items, figure.item_unit, bytes=figure.item_bytes and figure.item_bytes * figure.items),
+        job=JobEstimate(total, total, total, whole=True) if total is not None else None,
         metrics={} if power is None else {"peak_power_w": power},
         settings={
             "machine": figure.machine,
@@ -199,7 +197,7 @@ def _result(publication: Publication, table: PublishedTable, figure: Figure) -> 
             "unit": figure.unit,
             "steps": figure.steps if figure.steps > 1 else None,
         },
-        cautions=_cautions(publication, table, figure),
+        cautions=tuple(Remark(kind, note.cause, note.fix) for kind, note in notes.items()),
     )
 
 
@@ -228,20 +226,3 @@ def _estimate(figure: Figure) -> Estimate | None:
         min_s=seconds,
         duration_s=figure.total_s or 0.0,
     )
-
-
-def _cautions(publication: Publication, table: PublishedTable, figure: Figure) -> tuple[Caution, ...]:
-    if figure.value is None:
-        return ()  # where there is no figure, none has to be read with care
-    notes = publication.notes_on(table, figure)
-    return tuple(Caution(kind, note.cause, note.cure) for kind, note in notes.items())
-
-
-def _work(figure: Figure) -> Work:
-    moved = figure.item_bytes
-    return Work(figure.items, figure.item_unit, bytes=None if moved is None else moved * figure.items)
-
-
-def _job(figure: Figure) -> JobEstimate | None:
-    total = figure.total_s
-    return JobEstimate(total, total, total, whole=True) if total is not None else None

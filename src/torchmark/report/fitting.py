@@ -1,21 +1,19 @@
-"""What fits into memory, as text: the largest and the most efficient size, memory as a line, the rate as bars."""
+"""What fits into memory: the largest and the most efficient size, memory as a line, the rate as bars."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
-from rich.console import RenderableType
-from rich.text import Text
 
 from torchmark.analyze.fitting import TRIES, Fitted, Probe, doubtful, recall_fitted
-from torchmark.errors import UnknownName
 from torchmark.records import NO_ROOM, Case, Run
-from torchmark.report import FORMATS, csv, json, markdown, units
-from torchmark.report.console import draw, quiet_table, section
-from torchmark.report.headings import longer, machine_line
-from torchmark.report.text import clean_run, clean_values
+from torchmark.report import document as doc
+from torchmark.report import units
+from torchmark.report.names import longer, machine_line
+from torchmark.report.results import failures, run_object
 
 VARYING = 1.02  # times the least peak of a size: what differs by more is worth a word
 _BAR = 24
@@ -40,29 +38,22 @@ _FAILED = {
 }
 
 
-def render_fitted(
-    run: Run,
-    case: Case,
-    fitted: Fitted,
-    format: str = "table",  # noqa: A002
-    width: int = 80,
-    color: bool = False,
-) -> str:
-    """The outcome in one of the formats that every command knows."""
-    run, fitted = clean_run(run), msgspec.convert(clean_values(msgspec.to_builtins(fitted)), Fitted)
+def fitting_document(run: Run, case: Case, fitted: Fitted) -> doc.Document:
+    """The outcome of a search for the largest size that fits."""
     run = replace(run, fitting=fitted.conclusion(case), results=tuple(probe.result for probe in fitted.probes))
-    match format:
-        case "table":
-            return draw(_parts(run, case, fitted), width, color)
-        case "md":
-            return _markdown(run, case, fitted)
-        case "csv":
-            return csv.table(_CSV, [_csv_row(fitted, probe) for probe in fitted.probes])
-        case "json":
-            return json.render_json(run, {"fitted": _facts(fitted)})
-        case "jsonl":
-            return json.lines([_facts(fitted)])
-    raise UnknownName("format", format, FORMATS)
+    records = doc.Records(
+        _CSV,
+        lambda: [_csv_row(fitted, probe) for probe in fitted.probes],
+        lambda: run_object(run) | {"fitted": _facts(fitted)},
+        lambda: [_facts(fitted)],
+    )
+    return doc.Document(lambda: _blocks(run, case, fitted), records)
+
+
+def stored_document(run: Run) -> doc.Document:
+    """The outcome of a search, from what its run keeps of it."""
+    assert run.fitting
+    return fitting_document(run, run.fitting.case, recall_fitted(run))
 
 
 def answer(fitted: Fitted) -> str:
@@ -157,30 +148,25 @@ def _reliability(fitted: Fitted) -> list[str]:
     return found
 
 
-def _parts(run: Run, case: Case, fitted: Fitted) -> list[RenderableType]:
-    table = quiet_table()
-    for title in (fitted.parameter, "memory", "rate"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("", overflow="fold")
+def _blocks(run: Run, case: Case, fitted: Fitted) -> Iterator[doc.Block]:
+    said, *more = conclusion(run)
+    look = "good" if fitted.largest is not None else "bad"
+    yield doc.Title(f"fit {case.text}", [machine_line(run.header.machine)])
+    yield doc.Lines([doc.Cell(said, look), *(doc.Cell(note, "quiet") for note in more)])
     highest = max((probe.rate or 0.0 for probe in fitted.probes), default=0.0)
+    titles = (fitted.parameter, "memory", "rate")
+    columns = [*(doc.Column(title, "figure") for title in titles), doc.Column("", "name", drop=1), doc.Column("note")]
+    rows = []
     for probe in fitted.probes:
         bar = "█" * max(1, round(_BAR * probe.rate / highest)) if probe.rate else ""
-        table.add_row(*_cells(fitted, probe), bar, _mark(fitted, probe))
-    said, *more = conclusion(run)
-    return [
-        Text(f"fit {case.text}", style="bold"),
-        Text(machine_line(run.header.machine), style="dim"),
-        Text(f"\n{said}", style="green" if fitted.largest is not None else "red"),
-        *(Text(note, style="dim") for note in more),
-        Text(""),
-        table,
-        *section("Without a figure", _failures(fitted)),
-    ]
-
-
-def _cells(fitted: Fitted, probe: Probe) -> list[str]:
-    return [str(probe.size), units.size(probe.bytes), units.rate(probe.rate, fitted.unit)]
+        figures = (str(probe.size), units.size(probe.bytes), units.rate(probe.rate, fitted.unit))
+        rows.append([*figures, bar, _mark(fitted, probe)])
+    yield doc.Table(columns, rows)
+    # One for each status, by the smallest size that ended so: larger ones say the same.
+    smallest = {probe.result.status: probe for probe in reversed(fitted.probes) if not probe.fits}
+    sizes = {id(probe.result): f"{fitted.parameter} {probe.size}" for probe in smallest.values()}
+    lost = failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
+    yield from [doc.Section("Without a figure", [lost])] if lost.remarks else []
 
 
 def _mark(fitted: Fitted, probe: Probe) -> str:
@@ -196,30 +182,8 @@ def _mark(fitted: Fitted, probe: Probe) -> str:
     return ", ".join(marks)
 
 
-def _failures(fitted: Fitted) -> list[tuple[str, str]]:
-    """One for each status, by the smallest size that ended so: larger ones say the same."""
-    found: dict[str, tuple[str, str]] = {}
-    for probe in fitted.probes:
-        if not probe.fits and probe.result.status not in found:
-            text = f"{fitted.parameter} {probe.size}\n{probe.result.explanation}"
-            found[probe.result.status] = (probe.result.status, text)
-    return list(found.values())
-
-
-def _markdown(run: Run, case: Case, fitted: Fitted) -> str:
-    escape = markdown.escape
-    said, *more = conclusion(run)
-    rows = [[*map(escape, (*_cells(fitted, probe), _mark(fitted, probe)))] for probe in fitted.probes]
-    parts = [
-        f"**fit {escape(case.text)}** · {escape(machine_line(run.header.machine))}",
-        f"**{escape(said)}** {escape(' '.join(more))}",
-        markdown.table((fitted.parameter, "memory", "rate", "note"), rows, right=(0, 1, 2)),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
 def _facts(fitted: Fitted) -> dict[str, object]:
-    """Everything but the results, which stand in the run."""
+    """Everything but the results, which are in the run."""
     probes = [
         {name: getattr(probe, name) for name in ("size", "fits", "tries", "bytes", "peaks", "rate")}
         | {"case": probe.result.case.text, "status": probe.result.status}
@@ -228,9 +192,9 @@ def _facts(fitted: Fitted) -> dict[str, object]:
     return msgspec.to_builtins(msgspec.structs.replace(fitted, probes=())) | {"probes": probes}  # type: ignore[no-any-return]
 
 
-def _csv_row(fitted: Fitted, probe: Probe) -> list[csv.Cell]:
+def _csv_row(fitted: Fitted, probe: Probe) -> list[doc.CsvValue]:
     estimate = probe.result.estimate
-    cells: dict[str, csv.Cell] = {
+    cells: dict[str, doc.CsvValue] = {
         "case": probe.result.case.text,
         "size": probe.size,
         "fits": str(probe.fits).lower(),

@@ -1,30 +1,25 @@
-"""A fleet as text: how its jobs stand, and all that its nodes measured in one table."""
+"""A fleet: the state of its jobs, and all that its nodes measured in one table."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
-from torchmark.analyze.kinds import KindRow, tabulate
-from torchmark.analyze.outliers import Outlier, find_outliers
-from torchmark.analyze.scaling import Scaling, find_scaling
-from torchmark.errors import UnknownName
-from torchmark.records import Run
-from torchmark.report import FORMATS, csv, json, markdown, scaling, units
-from torchmark.report.console import draw, fold_case, quiet_table, section
-from torchmark.report.headings import machine_line
-from torchmark.report.text import clean, clean_record
+from torchmark.analyze.efficiency import Scaling, find_scaling
+from torchmark.analyze.machines import KindRow, Outlier, find_outliers, tabulate
+from torchmark.analyze.wording import counted
+from torchmark.records import DISTURBED, Remark, Run
+from torchmark.report import document as doc
+from torchmark.report import units
+from torchmark.report.names import machine_line
+from torchmark.report.results import run_object, run_records
+from torchmark.report.run import scaling_section
+from torchmark.report.text import clean_record
 
-_STATES = {"done": "green", "running": "bold", "waiting": "dim"}
-_NARROWEST_CASE, _GAP = 16, 2
 _NOTE = "± is half the range between the nodes of a kind; of a single node it is half its 95% interval."
 
 
@@ -74,43 +69,38 @@ def gather(members: Sequence[Member]) -> Gathered:
     )
 
 
-def render_gathered(found: Gathered, format: str = "table", width: int = 80, color: bool = False) -> str:  # noqa: A002
-    """All of it, in one of FORMATS."""
+def gathered_document(found: Gathered) -> doc.Document:
+    """Everything that a fleet has measured."""
     runs = [member.run for member in found.members if member.run]
-    match format:
-        case "table":
-            return draw(_parts(found, width), width, color)
-        case "md":
-            return _markdown(found)
-        case "csv":
-            return csv.render_csv(*runs)
-        case "json":
-            more = {"nodes": [member.facts() for member in found.members], "kinds": found.rows}
-            more |= {"outliers": [_facts(each) for each in found.outliers], "scaling": found.scalings}
-            return json.render_runs(runs, more=more)
-        case "jsonl":
-            return "".join(map(json.render_jsonl, runs))
-    raise UnknownName("format", format, FORMATS)
+
+    def json() -> dict[str, Any]:
+        about = {"nodes": [member.facts() for member in found.members], "kinds": found.rows}
+        about |= {
+            "outliers": [msgspec.structs.asdict(each) | {"text": each.text} for each in found.outliers],
+            "scaling": found.scalings,
+        }
+        return about | {"runs": [run_object(run) for run in runs]}
+
+    return doc.Document(lambda: _blocks(found), run_records(runs, json=json))
 
 
-def render_status(members: Sequence[Member], format: str = "table", width: int = 80, color: bool = False) -> str:  # noqa: A002
-    """How every job stands, as a table or as JSON."""
-    members = [clean_record(msgspec.structs.replace(member, run=None)) for member in members]
-    if format == "json":
-        return json.pretty({"nodes": [member.facts() for member in members]})
-    return draw([Text(summary(members), style="bold"), Text(""), status_table(members)], width, color)
+def status_document(members: Sequence[Member], shown: Sequence[Member] | None = None) -> doc.Document:
+    """The state of every job, or of those that there is room for."""
+    records = doc.Records(json=lambda: {"nodes": [member.facts() for member in members]})
+    return doc.Document(
+        lambda: [doc.Title(summary(members)), _status_table(members if shown is None else shown)], records
+    )
 
 
-def status_table(members: Sequence[Member]) -> Table:
-    """A line for each job."""
+def _status_table(members: Sequence[Member]) -> doc.Table:
     named = any(member.names for member in members)
-    table = _table("node", *(["name"] if named else []), "kind", "state", "cases", "")
-    for member in members:
-        names = [",".join(member.names)] if named else []
-        state = Text(member.state, style=_STATES.get(member.state, "red"))
-        label, about, reason = (clean(text) for text in (member.label, member.about, member.reason))
-        table.add_row(label, *names, about, state, member.cases, reason)
-    return table
+    titles = ("node", *(["name"] if named else []), "kind", "state", "cases", "")
+    rows: list[doc.Row] = []
+    for each in members:
+        names = [",".join(each.names)] if named else []
+        rows.append([each.label, *names, each.about, doc.judged(each.state), each.cases, each.reason])
+    kept = ("node", "state", "cases")
+    return doc.Table([doc.Column(title, "name" if title in kept else "text") for title in titles], rows)
 
 
 def summary(members: Sequence[Member]) -> str:
@@ -118,45 +108,36 @@ def summary(members: Sequence[Member]) -> str:
     states = Counter(member.state for member in members)
     kinds = len({member.about for member in members})
     teams = any(member.nodes > 1 for member in members)
-    what = f"{len(members)} job{'s' if len(members) != 1 else ''}" if teams else _nodes(len(members))
     of = f" of {kinds} kinds" if kinds > 1 else ""
-    return f"{what}{of}: " + ", ".join(f"{count} {state}" for state, count in states.most_common())
+    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    return f"{counted(len(members), 'job' if teams else 'node')}{of}: {counts}"
 
 
-def _parts(found: Gathered, width: int) -> list[RenderableType]:
-    parts: list[RenderableType] = [Text(summary(found.members), style="bold")]
-    parts += [Text(f"{kind}  {about}", style="dim") for kind, about in _kinds(found.members).items()]
+def _blocks(found: Gathered) -> Iterator[doc.Block]:
+    yield doc.Title(summary(found.members))
+    yield doc.Facts(list(_kinds(found.members).items()))
     if found.rows:
-        parts += [Text(""), _figures(found.rows, width), Text(f"\n{_NOTE}", style="dim")]
-    for name, rows, note in scaling.tables_of_nodes(found.scalings):
-        table = _table(*scaling.COLUMNS_OF_NODES, right=range(6))
-        for cells in rows:
-            table.add_row(*cells)
-        parts += [Text(f"\nScaling of {name}", style="bold"), Padding(table, (0, 0, 0, 2))]
-        parts.append(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
-    parts += section("Disturbed", _disturbed(found))
-    parts += section("Standing out", [("", outlier.text) for outlier in found.outliers])
-    return [*parts, *section("Not measured, or not all", _missing(found.members))]
+        yield _figures(found.rows)
+        yield doc.Lines([doc.Cell(_NOTE, "quiet")])
+    yield from (scaling_section(each, nodes=True) for each in found.scalings)
+    groups = {
+        "Disturbed": _disturbed(found),
+        "Outliers": [Remark("", outlier.text) for outlier in found.outliers],
+        "Not measured, or not all": _missing(found.members),
+    }
+    yield from (doc.Section(title, [doc.Remarks(remarks)]) for title, remarks in groups.items() if remarks)
 
 
-def _figures(rows: Sequence[KindRow], width: int) -> Table:
-    """The case and the verdicts are broken before a figure is."""
-    titles = ["case", *(["kind"] if len({row.kind for row in rows}) > 1 else []), "nodes", "per step", "±", "rate"]
-    lines = [[row.case, *([row.kind] if "kind" in titles else []), *_cells(row)] for row in rows]
-    word = max(len(word) for row in rows for verdict in (*row.verdicts, "verdict") for word in verdict.split())
-    taken = [max(len(line[column]) for line in (titles, *lines)) + _GAP for column in range(1, len(titles))]
-    room = max(width - sum(taken) - _GAP - word, _NARROWEST_CASE)
-    table = _table(*titles, "verdict", right=range(1, len(titles)))
-    table.columns[0].no_wrap, table.columns[-1].min_width = True, word
-    for before, row, (case, *cells) in zip((None, *rows), rows, lines, strict=False):
-        name = "" if before and before.case == case else fold_case(case, room)
-        table.add_row(name, *cells, ", ".join(row.verdicts))
-    return table
-
-
-def _cells(row: KindRow) -> list[str]:
-    rate = units.rate(row.rate, row.unit)
-    return [str(row.machines), units.duration(row.step_s), units.relative(row.spread), rate]
+def _figures(rows: Sequence[KindRow]) -> doc.Table:
+    kinds = [doc.Column("kind", "name")] if len({row.kind for row in rows}) > 1 else []
+    figures = [doc.Column(title, "figure") for title in ("nodes", "per step", "±", "rate")]
+    columns = [doc.Column("case", "case", repeats="blank"), *kinds, *figures, doc.Column("verdict")]
+    cells = []
+    for row in rows:
+        step, spread, rate = units.duration(row.step_s), units.relative(row.spread), units.rate(row.rate, row.unit)
+        kind = [row.kind] if kinds else []
+        cells.append([row.case, *kind, str(row.machines), step, spread, rate, ", ".join(row.verdicts)])
+    return doc.Table(columns, cells)
 
 
 def _kinds(members: Sequence[Member]) -> dict[str, str]:
@@ -170,56 +151,23 @@ def _kinds(members: Sequence[Member]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _disturbed(found: Gathered) -> list[tuple[str, str]]:
-    """What a scaling table does not say of its rows: which of them something else slowed down."""
+def _disturbed(found: Gathered) -> list[Remark]:
+    """Which rows of a scaling table something else slowed down."""
     alike: dict[str, list[str]] = {}
     for member in found.members if found.scalings else ():
         for result in member.run.results if member.run else ():
-            if result.estimate and result.estimate.verdict in ("contended", "throttled"):
-                name = f"{member.label} with {result.case.workers} worker{'s' if result.case.workers != 1 else ''}"
+            if result.estimate and result.estimate.verdict in DISTURBED:
+                name = f"{member.label} with {counted(result.case.workers, 'worker')}"
                 alike.setdefault(result.estimate.verdict, []).append(name)
-    return [(verdict, ", ".join(dict.fromkeys(names))) for verdict, names in alike.items()]
+    return [Remark(verdict, ", ".join(dict.fromkeys(names))) for verdict, names in alike.items()]
 
 
-def _missing(members: Sequence[Member]) -> list[tuple[str, str]]:
+def _missing(members: Sequence[Member]) -> list[Remark]:
     alike: dict[tuple[str, str], list[str]] = {}
     for member in members:
         if member.state != "done":
             cases = "" if member.planned is None else f" ({member.cases} cases)"
             alike.setdefault((member.state, member.reason), []).append(f"{member.label}{cases}")
-    return [(state, ", ".join(names) + (f"\n{reason}" if reason else "")) for (state, reason), names in alike.items()]
-
-
-def _markdown(found: Gathered) -> str:
-    escape, code = markdown.escape, markdown.code
-    parts = [f"**{escape(summary(found.members))}**"]
-    parts.append("\n".join(f"- {kind}: {escape(about)}" for kind, about in _kinds(found.members).items()))
-    if found.rows:
-        cells = [
-            [code(row.case), row.kind, *map(escape, _cells(row)), escape(", ".join(row.verdicts))] for row in found.rows
-        ]
-        columns = ("case", "kind", "nodes", "per step", "±", "rate", "verdict")
-        parts += [markdown.table(columns, cells, right=range(2, 6)), _NOTE]
-    for name, rows, note in scaling.tables_of_nodes(found.scalings):
-        table = markdown.table(scaling.COLUMNS_OF_NODES, [list(map(escape, row)) for row in rows], right=range(6))
-        parts += [f"Scaling of {code(name)}", table, escape(note)]
-    notes = [f"- {verdict}: {escape(names)}" for verdict, names in _disturbed(found)]
-    notes += [f"- {escape(outlier.text)}" for outlier in found.outliers]
-    notes += [f"- {state}: {escape(text)}".replace("\n", ": ") for state, text in _missing(found.members)]
-    return "\n\n".join(part for part in (*parts, "\n".join(notes)) if part) + "\n"
-
-
-def _table(*titles: str, right: Sequence[int] = ()) -> Table:
-    table = quiet_table()
-    for index, title in enumerate(titles):
-        figure = index in right and title not in ("kind", "verdict")
-        table.add_column(title, justify="right" if figure else "left", no_wrap=figure)
-    return table
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' if count != 1 else ''}"
-
-
-def _facts(outlier: Outlier) -> dict[str, Any]:
-    return msgspec.structs.asdict(outlier) | {"text": outlier.text}
+    return [
+        Remark(state, ": ".join(filter(None, (", ".join(names), reason)))) for (state, reason), names in alike.items()
+    ]

@@ -1,13 +1,8 @@
-"""The limits of a machine as a page of text: its best at everything, what has no fast path, and where work turns."""
+"""The limits of a machine: its best at everything, what has no fast path, and where work turns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from torchmark.analyze.roofline import (
     EXCHANGE,
@@ -21,9 +16,9 @@ from torchmark.analyze.roofline import (
 )
 from torchmark.records import Result, Run, parse_case
 from torchmark.report import figures, units
-from torchmark.report.console import draw
-from torchmark.report.headings import machine_line, title
-from torchmark.report.text import clean_run, shorten
+from torchmark.report.document import Block, Cell, Column, Document, Lines, Row, Section, Table, Title
+from torchmark.report.names import machine_line, title
+from torchmark.report.text import shorten
 
 _WHY = {
     "tiny": "sizes as tiny as these show no limits",
@@ -31,25 +26,29 @@ _WHY = {
     "doubted": "twice the work did not take twice the time",
     "disturbed": "the machine was busy",
 }
-Row = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it
+Limit = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it
 
 
-def render_limits(run: Run, width: int = 80, color: bool = False) -> str:
+_COLUMNS = (Column("", "name", repeats="blank"), Column("", "name"), Column("", "figure"), Column(""))
+
+
+def limits_document(run: Run) -> Document:
     """What the run found out about each device."""
-    run = clean_run(run)
+    return Document(lambda: _blocks(run))
+
+
+def _blocks(run: Run) -> Iterator[Block]:
     known = ceilings_of(run.results)
-    name, *rest = title(run)
-    parts: list[RenderableType] = [
-        Text(" · ").join([Text(name, style="bold"), *map(Text, rest)]),
-        Text(machine_line(run.header.machine), style="dim"),
-    ]
+    yield Title(title(run), [machine_line(run.header.machine)])
     for device in dict.fromkeys(result.case.device for result in run.results):
         own = [result for result in run.results if result.case.device == device]
-        parts.append(Text(f"\n{device}", style="bold"))
-        parts.append(Padding(_grid([*_rows(own, known.devices.get(device, DeviceCeilings()))]), (0, 0, 0, 2)))
-    parts += [Text("")] * bool(run.limiting) + [Text(line) for line in conclusion(run)]
-    parts.append(Text(f"\n{_note(run)}", style="dim"))
-    return draw(parts, width, color)
+        found = _rows(own, known.devices.get(device, DeviceCeilings()))
+        rows: list[Row] = [
+            [Cell(what, "quiet"), which, figure, Cell(about, "quiet")] for what, which, figure, about in found
+        ]
+        yield Section(device, [Table(_COLUMNS, rows, headings=False)])
+    yield from [Lines(said)] if (said := conclusion(run)) else []
+    yield Lines([Cell(_note(run), "quiet")])
 
 
 def conclusion(run: Run) -> list[str]:
@@ -65,37 +64,32 @@ def conclusion(run: Run) -> list[str]:
     return said
 
 
-def _grid(rows: Sequence[Row]) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(style="dim")
-    before = ""
-    for what, which, figure, about in rows:
-        grid.add_row(Text("" if what == before else what), Text(which), Text(figure), Text(about))
-        before = what
-    return grid
-
-
-def _rows(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
+def _rows(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
     for name in dict.fromkeys(arithmetic(each.case) for each in results if each.case.workload == "matmul"):
         yield _arithmetic(results, known, name)
     yield from _memory(results, known)
     for path, points in known.paths.items():
         if path not in (MEMORY, EXCHANGE):
-            yield "link", path.replace("-", " "), units.bandwidth(_best(points).value), _by_size(points)
-    yield from _launches(known)
+            yield (
+                "link",
+                path.replace("-", " "),
+                units.bandwidth(max(point.value for point in points)),
+                _by_size(points),
+            )
+    if known.issue_s:
+        yield "launch", "issue", units.duration(known.issue_s), "to hand one operator over"
+    if known.round_trip_s:
+        yield "launch", "round trip", units.duration(known.round_trip_s), "until its result is on the host"
     yield from _exchange(results, known)
     yield from _doubling(results)
     yield from _turn(known)
 
 
-def _arithmetic(results: Sequence[Result], known: DeviceCeilings, name: str) -> Row:
+def _arithmetic(results: Sequence[Result], known: DeviceCeilings, name: str) -> Limit:
     own = [each for each in results if each.case.workload == "matmul" and arithmetic(each.case) == name]
     ceiling = known.flops.get(name)
     if ceiling is None:
-        return "arithmetic", name, own[0].status, shorten(own[0].explanation, 200)
+        return "arithmetic", name, own[0].status, shorten(own[0].reason or "", 200)
     skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
     limited = next((each.settings.get("onednn_max_isa") for each in own if each.case.text == ceiling.case), None)
     said = [f"a product of {_size(ceiling.case)}" + (f" with {limited} instructions" if limited else "")]
@@ -113,13 +107,13 @@ def _size(case: str) -> str:
     return f"{size}×{size}"
 
 
-def _memory(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
+def _memory(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
     passes = [each for each in results if each.case.workload == "bandwidth"]
     for result in passes:
         kind, about = str(result.params.get("kind", result.case.params.get("kind", "triad"))), ""
         figure = units.bandwidth(figures.step_bandwidth(result)) if result.status == "ok" else result.status
         if result.status != "ok":
-            about = shorten(result.explanation, 200)
+            about = shorten(result.reason or "", 200)
         elif kind == "update":
             smaller = sorted(known.paths.get(MEMORY, ()), key=lambda point: point.bytes)[:-1]
             about = _by_size(smaller)
@@ -127,35 +121,23 @@ def _memory(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
 
 
 def _by_size(points: Sequence[Ceiling]) -> str:
-    known = [f"{units.bandwidth(point.value)} on {units.size(point.bytes)}" for point in points]
-    return ", ".join(known)
+    return ", ".join(f"{units.bandwidth(point.value)} on {units.size(point.bytes)}" for point in points)
 
 
-def _best(points: Sequence[Ceiling]) -> Ceiling:
-    return max(points, key=lambda point: point.value)
-
-
-def _launches(known: DeviceCeilings) -> Iterator[Row]:
-    if known.issue_s:
-        yield "launch", "issue", units.duration(known.issue_s), "to hand one operator over"
-    if known.round_trip_s:
-        yield "launch", "round trip", units.duration(known.round_trip_s), "until its result is on the host"
-
-
-def _exchange(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Row]:
+def _exchange(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
     for result in results:
         if result.case.workload != "all-reduce":
             continue
         which = f"{result.case.workers} workers"
         if result.status != "ok":
-            yield "all-reduce", which, result.status, shorten(result.explanation, 200)
+            yield "all-reduce", which, result.status, shorten(result.reason or "", 200)
             continue
         points = known.paths.get(EXCHANGE, ())
         yield "all-reduce", which, units.bandwidth(figures.step_bandwidth(result)), _by_size(points[:-1])
 
 
-def _doubling(results: Sequence[Result]) -> Iterator[Row]:
-    """What twice the work took, beside once."""
+def _doubling(results: Sequence[Result]) -> Iterator[Limit]:
+    """What twice the work took, relative to once."""
     for double in results:
         if double.case.workload != "matmul" or double.params.get("batch") != 2 or not double.processes:
             continue
@@ -173,7 +155,7 @@ def _doubling(results: Sequence[Result]) -> Iterator[Row]:
             yield "audit", "", units.digits(seconds[1] / seconds[0]) if seconds[0] > 0 else units.NOTHING, about
 
 
-def _turn(known: DeviceCeilings) -> Iterator[Row]:
+def _turn(known: DeviceCeilings) -> Iterator[Limit]:
     """Where bandwidth stops and arithmetic begins to be what bounds."""
     plain, points = known.flops.get("float32"), known.paths.get(MEMORY, ())
     if plain and points:
@@ -189,7 +171,7 @@ def _turn(known: DeviceCeilings) -> Iterator[Row]:
 def _note(run: Run) -> str:
     failed = sum(result.status not in ("ok", "skipped") for result in run.results)
     skipped = sum(result.status == "skipped" for result in run.results)
-    told = [f"{len(run.results)} cases, the best of their fresh processes"]
-    told += [f"{failed} failed"] if failed else []
-    told += [f"{skipped} skipped"] if skipped else []
-    return f"{', '.join(told)}. Every case in full: torchmark show {run.header.id} --details"
+    said = [f"{len(run.results)} cases, the best of their fresh processes"]
+    said += [f"{failed} failed"] if failed else []
+    said += [f"{skipped} skipped"] if skipped else []
+    return f"{', '.join(said)}. Every case in full: torchmark show {run.header.id} --details"

@@ -1,15 +1,21 @@
-"""Short names of cases: without what the heading says of all of them."""
+"""What runs, cases and machines are called: as much as a reader needs to tell them apart, and no more."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.records import Case, Result, Value
-from torchmark.report.figures import is_published
+from torchmark.analyze.grades import is_published
+from torchmark.analyze.pairing import setting_text
+from torchmark.analyze.wording import counted
+from torchmark.records import Case, Machine, Result, Run, Value
+from torchmark.report.text import shorten
+
+_NAME = 60
 
 
 class Names(Struct, frozen=True):
@@ -35,7 +41,7 @@ class Names(Struct, frozen=True):
         case = replace(result.case, params=own)
         if place(result) != self.place:
             return case.text
-        return case.task + "".join(option for option in case.options if option != "+as-published")
+        return case.task + "".join(suffix for suffix in case.suffixes if suffix != "+as-published")
 
 
 def names_of(results: Sequence[Result]) -> Names:
@@ -43,31 +49,126 @@ def names_of(results: Sequence[Result]) -> Names:
     return Names(shared_place(results), _shared_params([result.case for result in results]))
 
 
-def place_note(results: Sequence[Result]) -> str | None:
-    """Where the cases ran that do not say it themselves."""
-    shared = shared_place(results)
-    alike = len(set(map(place, results))) == 1
-    return None if shared is None else f"on {shared}{'' if alike else ' unless said otherwise'}"
+def _shared_params(cases: Sequence[Case]) -> dict[str, Value]:
+    """Only of one workload: the same parameter may mean something else to another."""
+    if len(cases) < 2 or len({case.workload for case in cases}) > 1:
+        return {}
+    first, *rest = cases
+    # By their text: 1 and on are equal, but not alike.
+    return {
+        key: value
+        for key, value in first.params.items()
+        if all(repr(case.params.get(key)) == repr(value) for case in rest)
+    }
 
 
 def place(result: Result) -> str:
-    """Where a case runs, and whether as published: what most cases of a run have in common."""
+    """Where a case ran, and whether as published: what most cases of a run have in common."""
     return f"{result.case.device}/{result.case.dtype}{' as published' if is_published(result) else ''}"
 
 
 def shared_place(results: Sequence[Result]) -> str | None:
-    """The place that most results have in common; None where there is no such."""
+    """The place that most results have in common, if there is one."""
     counts = Counter(map(place, results))
     (name, count), *_ = counts.most_common(1) or [("", 0)]
     return name if count > len(results) / 2 else None
 
 
-def _shared_params(cases: Sequence[Case]) -> dict[str, Value]:
-    """Only of one workload, which they were chosen for: the same word may mean something else to another."""
-    if len(cases) < 2 or len({case.workload for case in cases}) > 1:
-        return {}
-    first, *rest = cases
-    alike = {
-        key for key, value in first.params.items() if all(repr(case.params.get(key)) == repr(value) for case in rest)
-    }
-    return {key: value for key, value in first.params.items() if key in alike}  # 1 and on are equal, but not alike
+def place_note(results: Sequence[Result]) -> str | None:
+    """Where the cases ran whose names do not say it."""
+    shared = shared_place(results)
+    alike = len(set(map(place, results))) == 1
+    return None if shared is None else f"on {shared}{'' if alike else ' unless said otherwise'}"
+
+
+def title(run: Run) -> str:
+    """run 10a3e21e · nightly · 2026-11-18 03:16:20 UTC · on cpu/float32"""
+    header = run.header
+    names = [header.id] if header.label == header.id else [f"run {header.id}", header.label]
+    return " · ".join(part for part in (*names, moment(header.created), place_note(run.results)) if part)
+
+
+def moment(created: str) -> str:
+    """2026-11-15 19:45:49 UTC"""
+    return re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:Z|\+00:00)$", r"\1 \2 UTC", created)
+
+
+def longer(command: str) -> str:
+    """The command of a run with twice its budget."""
+    return re.sub(r"--budget ([\d.]+)s", lambda found: f"--budget {2 * float(found[1]):g}s", command)
+
+
+def machine_line(machine: Machine, device: str | None = None) -> str:
+    """The processor, or the one device that all cases used, with cores, memory and torch."""
+    models = {info.name: info.model for info in machine.devices}
+    parts = [models[device]] if device in models and device != "cpu" else []
+    cores = counted(machine.physical_cores, "core") if machine.physical_cores else ""
+    memory = f"{machine.memory_gib} GiB" if machine.memory_gib else ""
+    parts.append(", ".join(filter(None, (machine.cpu, cores, memory))))
+    parts += [f"torch {machine.torch}"] if machine.torch else []
+    return " · ".join(filter(None, parts))
+
+
+def machine_of(run: Run) -> str:
+    """The machine of a run, with the device that most of its cases used."""
+    machine = run.header.machine
+    device = (shared_place(run.results) or "").partition("/")[0]
+    own = any(info.name == device and info.model != machine.cpu for info in machine.devices)
+    return machine_line(machine, device if own else None)
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """What to call each run: its label, else its machine, with the id where that is not enough."""
+    names = [shorten(_short_name(run), _NAME) for run in runs]
+    often = Counter(names)
+    pairs = zip(runs, names, strict=True)
+    return [f"{name} ({shorten(run.header.id, _NAME)})" if often[name] > 1 else name for run, name in pairs]
+
+
+def _short_name(run: Run) -> str:
+    """A published machine goes without the name of its publication."""
+    label = run.header.label or ""
+    published = bool(run.results) and all(map(is_published, run.results))
+    return (label.partition("/")[2] if published else label) or label or machine_name(run)
+
+
+def machine_name(run: Run) -> str:
+    """The accelerator that was used, else the processor."""
+    models = {info.name: info.model for info in run.header.machine.devices if info.name != "cpu"}
+    model = next((models[device] for device in devices_of(run) if device in models), run.header.machine.cpu)
+    return plain_model(model) or "unnamed machine"
+
+
+def plain_model(model: str) -> str:
+    """A model's name without trademark signs: Intel Xeon Platinum 8370C"""
+    return " ".join(re.sub(r"\((?:R|TM|C)\)|®|™", " ", model, flags=re.IGNORECASE).split())
+
+
+def devices_of(run: Run) -> tuple[str, ...]:
+    """The devices that results came from, in the order of their first one."""
+    return tuple(dict.fromkeys(result.case.device for result in run.results))
+
+
+def same_work(case: Case) -> str:
+    """The case wherever it runs and however it is timed: equal texts are the same work."""
+    return replace(case, device="cpu", protocol="steady").text
+
+
+def full_name(case: Case) -> str:
+    """mlp · train · batch=4 · bfloat16"""
+    return f"{shorten(case.workload, _NAME)} · {variant_name(case)}"
+
+
+def variant_name(case: Case) -> str:
+    """How a case differs from the others of its workload: train · batch=4 · bfloat16"""
+    return shorten(" · ".join(variant_parts(case)), _NAME)
+
+
+def variant_parts(case: Case) -> list[str]:
+    """The parts of a variant: the mode, parameters, another dtype than most, options."""
+    text = replace(case, device="cpu", dtype="", protocol="steady").text
+    work, _, options = text.partition("/")[2].partition("@cpu/")
+    dtype = [case.dtype] if case.dtype != "float32" else []
+    # What speaks for itself comes without its name, and what is there for another setting's sake at the end.
+    said = [setting_text(*each.split("=", 1)) if "=" in each else each for each in options.split("+") if each]
+    return [*work.replace(":", ",", 1).split(","), *dtype, *sorted(said, key=lambda each: each.startswith("isa="))]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from torchmark.analyze.wording import counted
-from torchmark.records import Flaw, Level
-from torchmark.report import csv, json, markdown
-from torchmark.report.text import clean_values, shorten
+from torchmark.records import Level, Remark
+from torchmark.report.document import Block, Code, Column, CsvValue, Document, Lines, Records, Section, Table
+from torchmark.report.text import clean, shorten
 
 _COLUMNS = ("file", "line", "place", "level", "finding")
 CHECKSUM = "$.sha256"
-_CAVEAT = """\
-This detects damage, not forgery. That several files are independent of each
-other is claimed, not known."""
+_CAVEAT = "This detects damage, not forgery. That several files are independent of each other is claimed, not known."
 
 
 class FileReport(Struct, frozen=True):
@@ -32,43 +31,56 @@ class FileReport(Struct, frozen=True):
     processes: int  # behind those figures
     recounted: int  # of which so many were worked out again from raw samples
     supported: int  # figures with which at least two other files agree
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[Remark, ...] = ()
 
 
-def render_soundness(reports: Sequence[FileReport], format: str = "table", brief: bool = False) -> str:  # noqa: A002
+def soundness_document(reports: Sequence[FileReport], brief: bool = False) -> Document:
     """All files in the order in which they were named; `brief` gives each file one line after the findings."""
-    reports = msgspec.convert(clean_values(msgspec.to_builtins(reports)), tuple[FileReport, ...])
-    rows = [_row(report, flaw) for report in reports for flaw in report.flaws]
-    match format:
-        case "md":
-            return markdown.table(_COLUMNS, [[markdown.escape(str(cell)) for cell in row] for row in rows]) + "\n"
-        case "csv":
-            return csv.table(_COLUMNS, rows)
-        case "json":
-            return json.pretty({"files": reports})
-        case "jsonl":
-            return json.lines(reports)
+    rows: list[list[CsvValue]] = [
+        [report.file, flaw.line or None, flaw.place, flaw.kind, flaw.cause]
+        for report in reports
+        for flaw in report.flaws
+    ]
+    records = Records(
+        _COLUMNS, lambda: rows, lambda: {"files": list(map(_plain, reports))}, lambda: map(_plain, reports)
+    )
+    return Document(lambda: _blocks(reports, rows, brief), records)
+
+
+def _blocks(reports: Sequence[FileReport], rows: Sequence[Sequence[CsvValue]], brief: bool) -> Iterator[Block]:
+    """Findings are never broken in a terminal: other programs read them line by line."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     findings = [_finding(report, flaw) for report in reports for flaw in report.flaws]
-    files = map(_brief if brief else summary, reports)
-    return "\n".join([*findings, *([""] if findings else []), *files, "", _CAVEAT]) + "\n"
+    files = [_brief(report) if brief else summary(report) for report in reports]
+    if findings:
+        yield Section("Findings", [Table([Column(title) for title in _COLUMNS], cells)], only="text")
+        yield Section("", [Code("\n".join(findings))], only="terminal")
+    yield Code("\n".join(files))
+    yield Lines([_CAVEAT])
+
+
+def _plain(report: FileReport) -> dict[str, Any]:
+    """The report as plain data; its remarks as level, line, place and text."""
+    flaws = [{"level": each.kind, "line": each.line, "place": each.place, "text": each.cause} for each in report.flaws]
+    return msgspec.to_builtins(report) | {"flaws": flaws}  # type: ignore[no-any-return]  # a record gives a dict
 
 
 def summary(report: FileReport) -> str:
     """The level that a file reaches, and what that rests on."""
-    return f"{report.file}: {_level(report)}\n  {', '.join(_grounds(report))}"
+    return f"{clean(report.file)}: {_level(report)}\n  {', '.join(_grounds(report))}"
 
 
 def _brief(report: FileReport) -> str:
     found = f", {counted(len(report.flaws), 'finding')}" if report.flaws else ""
-    return f"{report.file}: {_level(report)}{found}"
+    return f"{clean(report.file)}: {_level(report)}{found}"
 
 
 def _level(report: FileReport) -> str:
     if report.level is None:
         return "not well-formed"
-    if any(flaw.level == "consistent" for flaw in report.flaws):
+    if any(flaw.kind == "consistent" for flaw in report.flaws):
         return "well-formed, but not consistent"
-    if any(flaw.level == "corroborated" for flaw in report.flaws):
+    if any(flaw.kind == "corroborated" for flaw in report.flaws):
         return f"{report.level}, but not as other files have it"
     return {"well-formed": "well-formed"}.get(report.level, f"well-formed, {report.level}")
 
@@ -95,10 +107,6 @@ def _checksum(report: FileReport) -> str:
     return "wrong checksum" if any(flaw.place == CHECKSUM for flaw in report.flaws) else "no checksum"
 
 
-def _row(report: FileReport, flaw: Flaw) -> list[csv.Cell]:
-    return [report.file, flaw.line or None, flaw.place, flaw.level, flaw.text]
-
-
-def _finding(report: FileReport, flaw: Flaw) -> str:
+def _finding(report: FileReport, flaw: Remark) -> str:
     place = [f"line {flaw.line}"] if flaw.line else []
-    return ": ".join([report.file, *place, *([flaw.place] if flaw.place else []), shorten(flaw.text)])
+    return ": ".join(map(clean, filter(None, (report.file, *place, flaw.place, shorten(flaw.cause)))))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
-
-from torchmark.records import Run
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -56,11 +55,6 @@ def _is_safe(character: str) -> bool:
     return unicodedata.category(character) not in _UNSAFE
 
 
-def clean_run(run: Run) -> Run:
-    """The run with every string in it cleaned, so that no report has to remember it."""
-    return clean_record(run)
-
-
 def clean_record(record: Record) -> Record:
     """Any record with every string in it cleaned."""
     if _is_plain(record):
@@ -77,16 +71,16 @@ def _is_plain(record: msgspec.Struct) -> bool:
     return written.isascii() and b"\\" not in written and b"\x7f" not in written
 
 
-def clean_values(value: Any) -> Any:
+def clean_values(value: Any, cleaner: Callable[[str], str] = clean) -> Any:
     """Plain data with every string in it cleaned, keys included."""
     if isinstance(value, str):
-        return clean(value)
+        return cleaner(value)
     if isinstance(value, dict):
-        return {clean(str(key)): clean_values(inner) for key, inner in value.items()}
+        return {cleaner(str(key)): clean_values(inner, cleaner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         if value and isinstance(value[0], float):
             return value  # samples: many, and no strings among them
-        return [clean_values(inner) for inner in value]
+        return [clean_values(inner, cleaner) for inner in value]
     return value
 
 

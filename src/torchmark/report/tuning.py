@@ -1,31 +1,22 @@
-"""What a search for the fastest settings has found, as text: the winner, its gain, what each setting brought."""
+"""What a search for the fastest settings has found: the winner, its gain, what each setting brought, code to paste."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
-from rich import box
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
-from torchmark.analyze.configurations import name_of, same_precision
-from torchmark.analyze.confirmation import WIDEST
-from torchmark.analyze.tuning import Tuned, recall_tuned, step_beside
-from torchmark.errors import UnknownName
-from torchmark.records import Result, Run
-from torchmark.report import FORMATS, csv, figures, json, markdown, units
-from torchmark.report.console import draw, fold_case, section
-from torchmark.report.headings import longer, machine_line
-from torchmark.report.snippet import snippet
-from torchmark.report.terminal import pasting
-from torchmark.report.text import Drawn, clean, clean_run, clean_values
+from torchmark.analyze.pairing import USUAL, differing, name_of, same_precision, setting
+from torchmark.analyze.tuning import WIDEST, Tuned, recall_tuned, step_scaled
+from torchmark.records import Case, Result, Run
+from torchmark.report import document as doc
+from torchmark.report import figures, units
+from torchmark.report.names import longer, machine_line
+from torchmark.report.results import failures, run_object
 
-_TITLES = ("settings", "per step", "rate", "as fast", "")
 _CSV = (
     "case",
     "status",
@@ -44,33 +35,26 @@ _STOPPED = {
     "interrupted": "It was interrupted.",
 }
 _STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was spent"}
-_NARROWEST = 20
-UNDECIDED = 1.25  # times as fast: where no less than this is possible, nobody should be told to stay with the default
+UNDECIDED = 1.25  # times as fast: where no less than this is possible, the advice must not be to keep the default
+_VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
+_PLAIN = re.compile(r"[\w.-]+", re.ASCII)
 
 
-def render_tuned(
-    run: Run,
-    tuned: Tuned,
-    format: str = "table",  # noqa: A002
-    width: int = 80,
-    color: bool = False,
-) -> str:
-    """The outcome in one of the formats that every command knows."""
-    run, tuned = clean_run(run), msgspec.convert(clean_values(msgspec.to_builtins(tuned)), Tuned)
+def tuning_document(run: Run, tuned: Tuned) -> doc.Document:
+    """The outcome of a search."""
     run = replace(run, tuning=tuned.conclusion, results=tuned.results)
-    match format:
-        case "table":
-            again = f"torchmark run {clean(tuned.winner.text)}\n"  # in one piece, however long: it is to be pasted
-            return Drawn(draw(_parts(run, tuned, width), width, color) + again)
-        case "md":
-            return _markdown(run, tuned)
-        case "csv":
-            return csv.table(_CSV, [_csv_row(tuned, result) for result in tuned.results])
-        case "json":
-            return json.render_json(run, {"tuned": _facts(tuned)})
-        case "jsonl":
-            return json.lines([_facts(tuned)])
-    raise UnknownName("format", format, FORMATS)
+    records = doc.Records(
+        _CSV,
+        lambda: [_csv_row(tuned, result) for result in tuned.results],
+        lambda: run_object(run) | {"tuned": _facts(tuned)},
+        lambda: [_facts(tuned)],
+    )
+    return doc.Document(lambda: _blocks(run, tuned), records)
+
+
+def stored_document(run: Run) -> doc.Document:
+    """The outcome of a search, from what its run keeps of it."""
+    return tuning_document(run, recall_tuned(run))
 
 
 def answer(tuned: Tuned) -> str:
@@ -85,7 +69,7 @@ def answer(tuned: Tuned) -> str:
         return f"Inconclusive: {name} led the search, but that is not confirmed: {_why_unconfirmed(tuned)}."
     if tuned.unconfirmed and tuned.high > WIDEST * tuned.low:
         return f"Inconclusive: {name} led the search, but pairs of fresh processes differ too much to confirm it."
-    known = f"{units.factor(tuned.gain)} as fast as the default ({_bound(tuned.low)} to {_bound(tuned.high)})"
+    known = f"{units.factor(tuned.gain)} as fast as the default ({units.bound(tuned.low)} to {units.bound(tuned.high)})"
     if tuned.unconfirmed and tuned.high > UNDECIDED:
         return f"Inconclusive: {name} led the search, but measured again it is {known}."
     if tuned.unconfirmed:
@@ -142,49 +126,29 @@ def conclusion(run: Run) -> list[str]:
     return [answer(tuned), *notes(tuned, run.header.command)]
 
 
-def _bound(value: float) -> str:
-    return units.factor(value).removesuffix("×")
-
-
-def _parts(run: Run, tuned: Tuned, width: int) -> list[RenderableType]:
-    better = tuned.winner.text != tuned.default.text
+def _blocks(run: Run, tuned: Tuned) -> Iterator[doc.Block]:
     said, *more = conclusion(run)
-    parts: list[RenderableType] = [
-        Text(f"tuned {tuned.default.text}", style="bold"),
-        Text(machine_line(run.header.machine), style="dim"),
-        Text(f"\n{said}", style="green" if better else ""),
-        *(Text(note, style="dim") for note in more),
-    ]
+    look = "good" if tuned.winner.text != tuned.default.text else "strong"
+    yield doc.Title(f"tuned {tuned.default.text}", [machine_line(run.header.machine)])
+    yield doc.Lines([doc.Cell(said, look), *(doc.Cell(note, "quiet") for note in more)])
     if len(tuned.contributions) > 1:
         brought = [(each.setting, units.factor(each.gain)) for each in tuned.contributions]
-        parts += [Text("\nWhat each setting brought", style="bold"), Padding(_grid(("", ""), brought), (0, 0, 0, 2))]
-    rows = _rows(tuned)
-    room = width - sum(max(len(row[index]) for row in (_TITLES, *rows)) + 2 for index in range(1, len(_TITLES)))
-    rows = [[fold_case(row[0].replace(" + ", "+"), max(room, _NARROWEST)), *row[1:]] for row in rows]
-    parts += [
-        Text("\nWhat was tried, the fastest first", style="bold"),
-        Padding(_grid(_TITLES, rows, True), (0, 0, 0, 0)),
+        columns = [doc.Column("setting"), doc.Column("brought", "figure")]
+        yield doc.Section("What each setting brought", [doc.Table(columns, brought)])
+    figured = (("per step", 0), ("rate", 1), ("as fast", 0))
+    columns = [
+        doc.Column("settings"),
+        *(doc.Column(title, "figure", drop) for title, drop in figured),
+        doc.Column("note"),
     ]
-    parts += section("Without a figure", _failures(tuned))
-    parts += pasting(tuned.default, tuned.winner)
-    return [*parts, Text("\nAgain:", style="dim")]
-
-
-def _grid(titles: Sequence[str], rows: Sequence[Sequence[str]], heads: bool = False) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD if heads else None,
-        show_edge=False,
-        show_header=heads,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="dim",
-    )
-    for index, title in enumerate(titles):
-        last = heads and index == len(titles) - 1
-        table.add_column(title, justify="right" if index and not last else "left", no_wrap=index > 0)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    yield doc.Section("What was tried, the fastest first", [doc.Table(columns, _rows(tuned))])
+    lost = failures(tuned.results, lambda result: name_of(result.case, tuned.default))
+    yield from [doc.Section("Without a figure", [lost])] if lost.remarks else []
+    code = snippet(tuned.default, tuned.winner)
+    if code:
+        yield doc.Section("To paste into a script that has a `model`", [doc.Code(code, "python")])
+    yield doc.Lines([doc.Cell("Again:", "quiet")])
+    yield doc.Code(f"torchmark run {tuned.winner.text}")  # in one piece, however long: it is to be pasted
 
 
 def _measured(tuned: Tuned) -> list[Result]:
@@ -223,33 +187,11 @@ def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
     default = next((each for each in tuned.results if each.case.text == tuned.default.text), None)
     if not gain or not result.estimate or not default or not default.estimate:
         return result
-    return replace(result, estimate=replace(result.estimate, center_s=step_beside(default, result, gain)))
-
-
-def _failures(tuned: Tuned) -> list[tuple[str, str]]:
-    failed = [result for result in tuned.results if result.status != "ok"]
-    return [(result.status, f"{name_of(result.case, tuned.default)}\n{result.explanation}") for result in failed]
-
-
-def _markdown(run: Run, tuned: Tuned) -> str:
-    escape = markdown.escape
-    said, *more = conclusion(run)
-    parts = [
-        f"**tuned {escape(tuned.default.text)}** · {escape(machine_line(run.header.machine))}",
-        f"**{escape(said)}** {escape(' '.join(more))}",
-    ]
-    if len(tuned.contributions) > 1:
-        rows = [[escape(each.setting), units.factor(each.gain)] for each in tuned.contributions]
-        parts.append(markdown.table(("setting", "brought"), rows, right=(1,)))
-    parts.append(markdown.table((*_TITLES[:4], "note"), [[*map(escape, row)] for row in _rows(tuned)], right=(1, 2, 3)))
-    failed = [f"- {status}: {escape(text.replace(chr(10), ': '))}" for status, text in _failures(tuned)]
-    parts += ["\n".join(failed)] if failed else []
-    code = snippet(tuned.default, tuned.winner)
-    return "\n\n".join([*parts, *([f"```python\n{code}```"] if code else [])]) + "\n"
+    return replace(result, estimate=replace(result.estimate, center_s=step_scaled(default, result, gain)))
 
 
 def _facts(tuned: Tuned) -> dict[str, object]:
-    """Everything but the results, which stand in the run, and the case texts beside the cases."""
+    """Everything but the results, which are in the run; cases as text."""
     facts: dict[str, object] = {
         name: msgspec.to_builtins(getattr(tuned, name)) for name in Tuned.__struct_fields__ if name != "results"
     }
@@ -259,10 +201,10 @@ def _facts(tuned: Tuned) -> dict[str, object]:
     return facts | {"snippet": snippet(tuned.default, tuned.winner)}
 
 
-def _csv_row(tuned: Tuned, result: Result) -> list[csv.Cell]:
+def _csv_row(tuned: Tuned, result: Result) -> list[doc.CsvValue]:
     text, is_winner = result.case.text, result.case.text == tuned.winner.text
     equal = _on_equal_terms(tuned, result)
-    cells: dict[str, csv.Cell] = {
+    cells: dict[str, doc.CsvValue] = {
         "case": text,
         "status": result.status,
         "reason": result.reason,
@@ -276,3 +218,82 @@ def _csv_row(tuned: Tuned, result: Result) -> list[csv.Cell]:
         "high": tuned.high if is_winner else None,
     }
     return [cells[name] for name in _CSV]
+
+
+def snippet(default: Case, winner: Case) -> str:
+    """A piece of a script that has a `model`; `ready` is for each of its inputs. Empty where nothing has to change.
+
+    Its lines are short enough for any terminal: one that is folded is not Python any more. And a case may come from a
+    stranger's file: what is no plain word makes no code.
+    """
+    changes = {name: str(setting(winner, name)) for name in differing(default, winner)}
+    if not all(_PLAIN.fullmatch(text) for pair in changes.items() for text in pair):
+        return ""
+    lines = [*_before_torch(changes), "import torch", "", *_process(changes), *_model(changes, winner)]
+    return "\n".join([*lines, *_inputs(changes), *_use(default, winner)]).rstrip() + "\n" if changes else ""
+
+
+def _before_torch(changes: dict[str, str]) -> Iterator[str]:
+    variables = {variable: changes[name] for name, variable in _VARIABLES.items() if changes.get(name, USUAL) != USUAL}
+    variables = {variable: value.upper().replace("-", "_") for variable, value in variables.items()}
+    if "OMP_PROC_BIND" in variables:
+        variables["OMP_PLACES"] = "cores"
+    if variables:
+        yield "import os"
+        yield ""
+        yield "# Before torch is imported for the first time."
+        yield from (f'os.environ["{name}"] = "{value}"' for name, value in variables.items())
+
+
+def _process(changes: dict[str, str]) -> Iterator[str]:
+    if "threads" in changes:
+        yield f"torch.set_num_threads({changes['threads']})"
+    if "matmul" in changes:
+        how = "highest" if changes["matmul"] == USUAL else changes["matmul"]
+        yield f'torch.set_float32_matmul_precision("{how}")'
+        yield f"torch.backends.cudnn.allow_tf32 = {how != 'highest'}"
+
+
+def _model(changes: dict[str, str], winner: Case) -> Iterator[str]:
+    if "attention" in changes:
+        how = "sdpa" if changes["attention"] == USUAL else changes["attention"]
+        yield f'# Build the model with attn_implementation="{how}".'
+    if "dtype" in changes:
+        if winner.mode == "train":
+            yield "# Weights and their updates are in short numbers too: watch the loss."
+        yield f"model = model.to(torch.{winner.dtype})"
+    if "layout" in changes:
+        yield f"model = model.to(memory_format=torch.{_layout(changes)})"
+    if "compile" in changes and winner.compile != "off":
+        mode = "" if winner.compile == "on" else f', mode="{winner.compile}"'
+        yield f"model = torch.compile(model{mode})"
+    for name in sorted(winner.params):
+        if name in changes:
+            yield f"# {name} = {changes[name]}"
+
+
+def _layout(changes: dict[str, str]) -> str:
+    return "contiguous_format" if changes["layout"] == USUAL else changes["layout"].replace("-", "_")
+
+
+def _inputs(changes: dict[str, str]) -> Iterator[str]:
+    steps = []
+    if "dtype" in changes:
+        steps.append("    if tensor.is_floating_point():")
+        steps.append(f"        tensor = tensor.to(torch.{changes['dtype']})")
+    if "layout" in changes:
+        steps.append("    if tensor.ndim == 4:")
+        steps.append(f"        tensor = tensor.contiguous(memory_format=torch.{_layout(changes)})")
+    if "transfer" in changes:
+        steps.append("    # Pin it once, in the loader.")
+        steps.append("    tensor = tensor.pin_memory().to(DEVICE, non_blocking=True)")
+    if steps:
+        yield from ("", "", "def ready(tensor):", '    """Call it on every input."""', *steps, "    return tensor")
+
+
+def _use(default: Case, winner: Case) -> Iterator[str]:
+    before, after = setting(default, "gradients"), setting(winner, "gradients")
+    if winner.mode != "train" and before != after:
+        # What is usual differs between workloads, but there are only two ways.
+        how = "inference_mode" if after == "inference-mode" or before == "no-grad" else "no_grad"
+        yield from ("", "", f"# Around every call of the model: with torch.{how}():")

@@ -10,7 +10,7 @@ _DURATIONS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min
 _ENERGIES = ((1e-9, "nJ"), (1e-6, "µJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (1e6, "MJ"))
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
-LARGEST_PLAIN = 1e15  # nobody reads more digits than this
+LARGEST_PLAIN = 1e15  # more digits than anyone reads
 
 
 def duration(seconds: float | None) -> str:
@@ -103,6 +103,11 @@ def factor(ratio: float | None, rough: bool = False) -> str:
     if rough:
         return f"{digits(ratio, 2)}×"
     return f"{ratio:.3f}×" if 0.9 <= ratio <= 1.1 else f"{digits(ratio)}×"
+
+
+def bound(ratio: float) -> str:
+    """One end of the interval of a factor: 1.26"""
+    return factor(ratio).removesuffix("×")
 
 
 def digits(value: float, significant: int = 3) -> str:

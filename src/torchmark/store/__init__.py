@@ -1,16 +1,22 @@
-"""Run files: append, load, find, examine, export; and the lock that keeps two runs apart."""
+"""Run files: write, load, find, examine and export them; and the lock that keeps two runs apart."""
 
 from torchmark.local_log import log_path
 from torchmark.store.examination import Account, HeaderLine, Sealed, examine
-from torchmark.store.export import shareable_lines, write_export
-from torchmark.store.limits import find_limits, keep_limits
 from torchmark.store.lines import as_shared
 from torchmark.store.lock import Holder, machine_lock
-from torchmark.store.named import load_runs
-from torchmark.store.notes import keep_note, read_note
-from torchmark.store.origins import find_origin, keep_origin
-from torchmark.store.places import StoredRun, check_label, find_run, home, new_header, new_path, scan_runs
-from torchmark.store.reader import completed, load, load_samples, read_header
+from torchmark.store.notes import find_limits, find_origin, keep_limits, keep_note, keep_origin, read_note
+from torchmark.store.reader import completed, load, load_samples, read_header, shareable_lines, write_export
+from torchmark.store.runs import (
+    StoredRun,
+    check_label,
+    find_run,
+    home,
+    is_folder,
+    load_runs,
+    new_header,
+    new_path,
+    scan_runs,
+)
 from torchmark.store.writer import RunWriter, check_writable
 
 __all__ = [
@@ -29,6 +35,7 @@ __all__ = [
     "find_origin",
     "find_run",
     "home",
+    "is_folder",
     "keep_limits",
     "keep_note",
     "keep_origin",

@@ -1,4 +1,4 @@
-"""A run file looked at line by line for `torchmark check`: goes on after a fault, and names every one of them."""
+"""Examine a run file line by line for `torchmark check`: every fault is reported, none ends it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from torchmark.errors import StoreError
-from torchmark.records import SCHEMA_VERSION, Fitting, Flaw, Result, RunHeader, Tuning
+from torchmark.records import SCHEMA_VERSION, Fitting, Remark, Result, RunHeader, Tuning
 from torchmark.store.lines import (
     MOST_SAMPLES_AT_ONCE,
     Checksum,
@@ -26,12 +26,12 @@ from torchmark.store.lines import (
     Line,
     Samples,
     Started,
+    check_schema,
     decode_line,
     decode_schema,
     is_samples,
 )
 from torchmark.store.reader import raw_lines
-from torchmark.store.upgrade import check_schema
 
 UNSEALED = "no checksum at its end: the file was cut off, or its run was killed or is still under way"
 
@@ -39,14 +39,14 @@ _NUMBERS = re.compile(rb"\[[^\[\]{}\"]*\]")
 
 
 class HeaderLine(Struct, frozen=True):
-    """The header, and the line that it stands in."""
+    """The header, and its line."""
 
     line: int
     header: RunHeader
 
 
 class Account(Struct, frozen=True):
-    """What a `finished` line says, with the raw samples that came since the one before it, by process."""
+    """A `finished` line with the raw samples since the one before it, by process."""
 
     line: int
     result: Result
@@ -54,19 +54,19 @@ class Account(Struct, frozen=True):
 
 
 class Sealed(Struct, frozen=True):
-    """The end of a file that is as it was written: its last line is a checksum, and that is right."""
+    """The end of an unchanged file: its last line is a checksum, and the checksum is right."""
 
     line: int
 
 
-Part = HeaderLine | Account | Sealed | Flaw
+Part = HeaderLine | Account | Sealed | Remark
 
 
 def examine(path: str | Path, samples: bool = True) -> Iterator[Part]:
-    """The parts of a run file in their order, and what is not well-formed about them. Without samples their lines count
-    for the checksum alone.
+    """Yield the parts of a run file in order, and what is not well-formed about them.
 
-    Raises only where the file cannot be opened. It never holds more than the samples of the cases under way.
+    Without `samples`, their lines count for the checksum alone. Raises only where the file cannot be opened, and holds
+    no more than the samples of the cases under way.
     """
     path = Path(path)
     try:
@@ -74,8 +74,8 @@ def examine(path: str | Path, samples: bool = True) -> Iterator[Part]:
     except StoreError as error:
         if isinstance(error.__cause__, OSError):
             raise
-        told = re.fullmatch(r"(?:, line (\d+))?:? (.*)", error.cause.removeprefix(str(path)), re.DOTALL)
-        yield Flaw("well-formed", int(told[1] or 0) if told else 0, "", told[2] if told else error.cause)
+        found = re.fullmatch(r"(?:, line (\d+))?:? (.*)", error.cause.removeprefix(str(path)), re.DOTALL)
+        yield _damage(found[2] if found else error.cause, int(found[1] or 0) if found else 0)
 
 
 def _parts(path: Path, samples: bool) -> Iterator[Part]:
@@ -93,23 +93,23 @@ def _parts(path: Path, samples: bool) -> Iterator[Part]:
             yield _malformed(path, number, raw, error)
             reader.skip(raw)
             continue
-        if schema == SCHEMA_VERSION:  # older lines were another form when they were written
-            yield from (Flaw("well-formed", number, place, text) for place, text in _oddities(raw, line))
+        if schema == SCHEMA_VERSION:  # older lines were upgraded, so they encode differently
+            yield from (_damage(text, number, place) for place, text in _oddities(raw, line))
         yield from reader.take(number, raw, line)
     if not schema:
-        yield Flaw("well-formed", 0, "", "it holds no run")
+        yield _damage("the file holds no run")
     elif reader.sealed:
         yield Sealed(number)
-    elif not reader.told_of_end:
-        yield Flaw("well-formed", number, "", UNSEALED)
+    elif not reader.end_reported:
+        yield _damage(UNSEALED, number)
 
 
 class _Reader:
-    """What was seen so far, as far as later lines must fit to it."""
+    """The state that later lines must agree with."""
 
     def __init__(self) -> None:
         self.sealed = False
-        self.told_of_end = False  # the last line is torn, or a checksum of something else: a finding already
+        self.end_reported = False  # the last line is torn or a wrong checksum, which is reported already
         self._digest = hashlib.sha256()
         self._header: RunHeader | None = None
         self._cases: frozenset[str] = frozenset()
@@ -118,7 +118,7 @@ class _Reader:
         self._count = 0
 
     def skip(self, raw: bytes) -> None:
-        self.sealed, self.told_of_end = False, not raw.endswith(b"\n")
+        self.sealed, self.end_reported = False, not raw.endswith(b"\n")
         self._digest.update(raw)
 
     def take(self, number: int, raw: bytes, line: Line) -> Iterator[Part]:
@@ -127,7 +127,7 @@ class _Reader:
                 yield from self._begin(number, line.header)
             case Started():
                 self._begun.add(line.case)
-                # A process that is begun again had died: what it had said by then is not what its result speaks of.
+                # A process that is started again had died: its result does not include the samples from before.
                 self._count -= len(self._samples.get(line.case, {}).pop(line.process, ()))
                 yield from self._known(number, "$.case", line.case)
             case Samples():
@@ -135,78 +135,83 @@ class _Reader:
             case Finished():
                 text = line.result.case.text
                 yield from self._known(number, "$.result.case", text)
+                if any(remark.cases or remark.line or remark.place for remark in line.result.cautions):
+                    yield _damage("a field that torchmark does not write", number, "$.result.cautions")
                 samples = self._samples.pop(text, {})
                 self._count -= sum(map(len, samples.values()))
                 yield Account(number, line.result, samples)
             case Concluded():
                 if sum(each is not None for each in asdict(line).values()) != 1:
-                    yield Flaw("well-formed", number, "$", "a study concludes one thing")
+                    yield _damage("a study concludes one thing", number, "$")
                 yield from self._check_tuning(number, line.tuning) if line.tuning else ()
                 yield from self._check_fitting(number, line.fitting) if line.fitting else ()
             case Checksum():
                 if line.sha256 != self._digest.hexdigest():
-                    yield Flaw("well-formed", number, "$.sha256", "wrong checksum: the lines before it have changed")
-        self.told_of_end = isinstance(line, Checksum)
+                    yield _damage("wrong checksum: the lines before it have changed", number, "$.sha256")
+        self.end_reported = isinstance(line, Checksum)
         self.sealed = isinstance(line, Checksum) and line.sha256 == self._digest.hexdigest()
         self._digest.update(raw)
 
     def _begin(self, number: int, header: RunHeader) -> Iterator[Part]:
         if self._header is not None:
-            yield Flaw("well-formed", number, "$.kind", "a second header")
+            yield _damage("a second header", number, "$.kind")
             return
         self._header, self._cases = header, frozenset(header.cases)
         yield HeaderLine(number, header)
 
-    def _check_tuning(self, number: int, tuning: Tuning) -> Iterator[Flaw]:
+    def _check_tuning(self, number: int, tuning: Tuning) -> Iterator[Remark]:
         for name, case in (("case", tuning.case), ("winner", tuning.winner)):
             if case.text not in self._begun:
-                yield Flaw("well-formed", number, f"$.tuning.{name}", f"{case.text} was never started")
+                yield _damage(f"{case.text} was never started", number, f"$.tuning.{name}")
         known = [value for value in (tuning.low, tuning.gain, tuning.high) if value is not None]
         if known and (len(known) < 3 or known != sorted(known)):
-            yield Flaw("consistent", number, "$.tuning.gain", "it is outside of its own interval")
+            yield Remark("consistent", "it is outside of its own interval", line=number, place="$.tuning.gain")
         if known and tuning.winner == tuning.case and tuning.unconfirmed is None:
-            yield Flaw("consistent", number, "$.tuning.winner", "a gain of the default over itself")
+            yield Remark("consistent", "the default has a gain over itself", line=number, place="$.tuning.winner")
 
-    def _check_fitting(self, number: int, fitting: Fitting) -> Iterator[Flaw]:
+    def _check_fitting(self, number: int, fitting: Fitting) -> Iterator[Remark]:
         largest, efficient = fitting.largest, fitting.efficient
         if efficient is not None and (largest is None or efficient > largest):
-            yield Flaw("consistent", number, "$.fitting.efficient", "it is larger than the largest that fits")
+            yield Remark("consistent", "larger than the largest that fits", line=number, place="$.fitting.efficient")
 
-    def _known(self, number: int, place: str, text: str) -> Iterator[Flaw]:
+    def _known(self, number: int, place: str, text: str) -> Iterator[Remark]:
         if text not in self._cases and not (self._header and self._header.open_ended):
-            yield Flaw("well-formed", number, place, f"{text} is none of the cases in the header")
+            yield _damage(f"{text} is none of the cases in the header", number, place)
 
-    def _keep(self, number: int, line: Samples) -> Iterator[Flaw]:
+    def _keep(self, number: int, line: Samples) -> Iterator[Remark]:
         kept = self._samples.setdefault(line.case, {})
         if line.case not in self._begun:
-            yield Flaw("well-formed", number, "$.case", "samples of a case that was never started")
+            yield _damage("samples of a case that was never started", number, "$.case")
         if line.process in kept:
-            yield Flaw("well-formed", number, "$.process", f"process {line.process} has samples already")
+            yield _damage(f"process {line.process} has samples already", number, "$.process")
         elif self._count + len(line.samples_s) > MOST_SAMPLES_AT_ONCE:
-            yield Flaw("well-formed", number, "$.samples_s", "more samples than ever belong to cases under way")
+            yield _damage("more samples than ever belong to cases under way", number, "$.samples_s")
         else:
             kept[line.process] = array("d", line.samples_s)
             self._count += len(line.samples_s)
 
 
-def _malformed(path: Path, number: int, raw: bytes, error: StoreError) -> Flaw:
-    """The fault of a line that cannot be read, with the field taken out of the decoder's words."""
+def _damage(cause: str, line: int = 0, place: str = "") -> Remark:
+    return Remark("well-formed", cause, line=line, place=place)
+
+
+def _malformed(path: Path, number: int, raw: bytes, error: StoreError) -> Remark:
+    """The fault of a line that cannot be decoded, with the field that the decoder names."""
     if not raw.endswith(b"\n"):
-        return Flaw("well-formed", number, "", "the line is torn: the file was cut off")
-    told = error.cause.removeprefix(f"{path}, line {number}: ")
-    what, _, place = told.rpartition(" - at `")
-    return Flaw("well-formed", number, place.rstrip("`") if what else "", what or told)
+        return _damage("the line is torn: the file was cut off", number)
+    found = error.cause.removeprefix(f"{path}, line {number}: ")
+    what, _, place = found.rpartition(" - at `")
+    return _damage(what or found, number, place.rstrip("`") if what else "")
 
 
 class _Object(dict[str, Any]):
-    """An object of a line, with the keys that stand in it twice."""
+    """A JSON object, with its repeated keys."""
 
     repeated: tuple[str, ...] = ()
 
 
 def _oddities(raw: bytes, line: Line) -> Iterator[tuple[str, str]]:
-    """What the quick decoder lets pass: keys that stand twice, and keys that mean nothing. A line that is just as
-    torchmark writes it has neither, which is quickly seen."""
+    """Repeated and unknown keys, which the decoder accepts. A line that encodes to itself has neither."""
     if msgspec.json.encode(line) + b"\n" == raw:
         return
     text = _NUMBERS.sub(b"[]", raw) if is_samples(raw) else raw
@@ -229,10 +234,10 @@ def _paired(pairs: list[tuple[str, Any]]) -> _Object:
 def _compare(found: Any, known: Any, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(found, _Object):
         for name in found.repeated:
-            yield f"{place}.{name}", "the key stands there twice"
+            yield f"{place}.{name}", "the key is repeated"
         for name, inner in found.items():
             if isinstance(known, dict) and name not in known:
-                yield f"{place}.{name}", "no field that torchmark writes"
+                yield f"{place}.{name}", "torchmark writes no such field"
             else:
                 yield from _compare(inner, known[name] if isinstance(known, dict) else None, f"{place}.{name}")
     elif isinstance(found, list):

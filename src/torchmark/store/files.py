@@ -13,7 +13,7 @@ from pathlib import Path
 from torchmark.errors import StoreError
 
 _ELSEWHERE = "Choose another place with --out, or set TORCHMARK_HOME to a folder that you can write to"
-_CURES = {
+_FIXES = {
     errno.ENOSPC: "Free some space, or choose another place with --out",
     errno.EDQUOT: "Free some of your quota, or choose another place with --out",
     errno.EFBIG: "Lift the limit on file sizes (ulimit -f), or choose another place with --out",
@@ -30,10 +30,10 @@ _CURES = {
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # some network file systems
 
 
-def explained(path: Path, error: OSError, cure: str | None = None) -> StoreError:
+def explained(path: Path, error: OSError, fix: str | None = None) -> StoreError:
     """Why a file cannot be written, and what to do about it."""
-    usual = _CURES.get(error.errno or 0, "Check the disk, or choose another place with --out")
-    return StoreError(f"cannot write {path}: {error.strerror or error}", cure or usual)
+    usual = _FIXES.get(error.errno or 0, "Check the disk, or choose another place with --out")
+    return StoreError(f"cannot write {path}: {error.strerror or error}", fix or usual)
 
 
 def make_folder(folder: Path) -> None:

@@ -1,8 +1,8 @@
-"""Something out of every run file of a folder: an index remembers what was read, and the files have the last word.
+"""Records extracted from every run file of a folder. An index caches them; the files are what counts.
 
-The index is an SQLite file in the user's own folder and not beside the run files, which may come from a stranger: a
-stranger's database is never opened. It holds nothing that cannot be read again, so one that is broken, foreign or of
-another version is thrown away; where none can be kept, a temporary one does.
+The index is an SQLite file in the user's own folder and not next to the run files, which may come from strangers: a
+stranger's database is never opened. Everything in it can be read again, so an index that is broken, foreign or of
+another version is deleted; if none can be kept, a temporary one is used.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION, Run
-from torchmark.store.places import home
 from torchmark.store.reader import load
+from torchmark.store.runs import home
 
 BATCH = 128  # files per commit, the most that a kill loses
 WAIT_S = 30.0  # for another process that writes to the same index
@@ -38,33 +38,33 @@ CREATE TABLE extract (
 ) WITHOUT ROWID;
 CREATE INDEX extract_file ON extract (file);
 """
-_TEMPORARY = ""  # SQLite's name for a database that nobody else sees and that goes when it is closed
+_TEMPORARY = ""  # SQLite's name for a private database that is deleted when it is closed
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Extract(Protocol):
-    """A record of what is wanted from runs."""
+    """A record extracted from runs."""
 
-    edition: ClassVar[int]  # rises when it is made from runs in another way
+    edition: ClassVar[int]  # rises when it is extracted in another way
     __struct_fields__: ClassVar[tuple[str, ...]]
 
     @property
     def group(self) -> object:
-        """Extracts that agree in this are handed out one after the other."""
+        """Extracts that are equal in this are returned one after the other."""
 
     @classmethod
     def of_run(cls, run: Run, file: str) -> Iterable[Self]:
-        """All extracts of a run that was read from the file of this name."""
+        """All extracts of a run from the file of this name."""
 
 
 Kind = TypeVar("Kind", bound=Extract)
 Answer = TypeVar("Answer")
-Check = Callable[[Path], str]  # why nothing of a file may be used; empty where there is no such reason
+Check = Callable[[Path], str]  # why nothing of a file may be used; empty if it may
 Progress = Callable[[int, int], object]  # called with the files read so far, and the files to read
 
 
 class Folder(Struct, frozen=True):
-    """What a folder holds, and why some of its files could not be read."""
+    """The contents of a folder, and why some of its files could not be read."""
 
     files: int
     extracts: int
@@ -78,12 +78,13 @@ def ask_folder(
     progress: Progress | None = None,
     check: Check | None = None,
 ) -> tuple[Answer, Folder]:
-    """What `question` makes of the extracts of all run files in a folder.
+    """The result of `question` for the extracts of all run files in a folder.
 
-    Only files that are new or were changed are read and checked. Where the index turns out to be broken half-way, the
-    question is asked again.
+    Only files that are new or changed are read and checked. If the index turns out to be broken half-way, the question
+    is asked again.
     """
-    kept = str(_index_path(Path(folder)))
+    name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
+    kept = str(home() / "index" / f"{name}.sqlite")
     reason: Exception | None = None
     for place in (kept, kept, _TEMPORARY):
         try:
@@ -93,17 +94,14 @@ def ask_folder(
         except (sqlite3.Error, msgspec.MsgspecError, OSError) as error:
             reason = error
             if not isinstance(error, sqlite3.OperationalError | OSError):  # those are locks, permissions, full disks
-                _throw_away(place)
+                for ending in ("", "-journal"):
+                    with contextlib.suppress(OSError):
+                        Path(place + ending).unlink()
     raise StoreError(f"what is in {folder} cannot be sorted: {reason}", "Free some space for temporary files")
 
 
-def _index_path(folder: Path) -> Path:
-    name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
-    return home() / "index" / f"{name}.sqlite"
-
-
 def _open(place: str, kind: type[Extract], checked: bool) -> sqlite3.Connection:
-    """An index of this version, empty where there was none; a transaction takes its lock at once or waits."""
+    """An index of this version, empty if there was none; a transaction takes its lock at once or waits."""
     if place != _TEMPORARY:
         Path(place).parent.mkdir(parents=True, exist_ok=True)
     index = sqlite3.connect(place, timeout=WAIT_S, isolation_level="IMMEDIATE")
@@ -122,12 +120,11 @@ def _open(place: str, kind: type[Extract], checked: bool) -> sqlite3.Connection:
 
 
 def _version(index: sqlite3.Connection) -> int:
-    version: int = index.execute("PRAGMA user_version").fetchone()[0]
-    return version
+    return int(index.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _prepare(index: sqlite3.Connection, version: int) -> None:
-    if _version(index) == version:  # another process was quicker
+    if _version(index) == version:  # another process was faster
         return
     if index.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise sqlite3.DatabaseError("an index of another version")
@@ -136,16 +133,10 @@ def _prepare(index: sqlite3.Connection, version: int) -> None:
     index.execute(f"PRAGMA user_version = {version}")
 
 
-def _throw_away(place: str) -> None:
-    for ending in ("", "-journal"):
-        with contextlib.suppress(OSError):
-            Path(place + ending).unlink()
-
-
 def _synchronise(
     index: sqlite3.Connection, folder: Path, kind: type[Extract], progress: Progress | None, check: Check | None
 ) -> None:
-    """Make the index say what the files say now."""
+    """Update the index from the files."""
     found = _scan(folder)
     known = dict(index.execute("SELECT name, stamp FROM file"))
     gone = [(name,) for name in known if name not in found]
@@ -169,11 +160,10 @@ def _scan(folder: Path) -> dict[bytes, str | None]:
     A file that was written a moment ago may be written again within the same tick of its clock: it gets no stamp, and
     is read again next time.
     """
-    now = time.time_ns()
-    found: dict[bytes, str | None] = {}
+    now, found = time.time_ns(), dict[bytes, str | None]()
     try:
         for path in folder.iterdir():
-            with contextlib.suppress(OSError):  # it went while we looked, or is a link that leads nowhere
+            with contextlib.suppress(OSError):  # it was just deleted, or is a broken link
                 about = path.stat()
                 if path.suffix == ".jsonl" and stat.S_ISREG(about.st_mode):
                     settled = max(about.st_mtime_ns, about.st_ctime_ns) < now - SETTLED_NS
@@ -192,8 +182,8 @@ def _take_in(
     kind: type[Extract],
     check: Check | None,
 ) -> None:
-    """Replace what is known about one file. What keeps a file from being read may pass, so that is not remembered; that
-    it fails the check is."""
+    """Replace the extracts of one file. A file that cannot be read is tried again next time; one that fails the check
+    is not."""
     path, problem = folder / os.fsdecode(name), None
     extracts: list[Extract] = []
     try:
@@ -206,20 +196,17 @@ def _take_in(
     added = index.execute("INSERT INTO file (name, stamp, problem) VALUES (?, ?, ?)", (name, stamp, problem))
     index.executemany(
         "INSERT INTO extract VALUES (?, ?, ?, ?)",
-        [
-            (_place(extract), added.lastrowid, number, _ENCODER.encode(extract))
-            for number, extract in enumerate(extracts)
-        ],
+        [(_place(each), added.lastrowid, number, _ENCODER.encode(each)) for number, each in enumerate(extracts)],
     )
 
 
 def _readable(name: str) -> str:
-    """A file's name may be no text at all."""
+    """The name of a file need not be valid text."""
     return name.encode(errors="backslashreplace").decode()
 
 
 def _place(extract: Extract) -> int:
-    """A number that extracts of one group have in common: the index keeps them in this order."""
+    """A number that extracts of one group share: the index keeps them in this order."""
     digest = blake2b(_ENCODER.encode(extract.group), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 

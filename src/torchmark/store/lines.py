@@ -1,9 +1,15 @@
-"""The lines of a run file: what kinds there are, how one is written, and how one is read from a stranger."""
+"""The lines of a run file: their kinds, what may be in them, how they are written, and how they are read from anybody.
+
+Run files are shared, so every line passes through `shareable` before it is written: only listed fields, each in a known
+form. Messages of other programs are not among them; they are in the local log, see `local_log`. Texts are torchmark's
+own, and names are those of hardware and software or what the user chose: labels, model files, parameters, metrics.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,15 +30,22 @@ from torchmark.records import (
     Tuning,
     Whole,
 )
-from torchmark.store.shareable import shareable
-from torchmark.store.upgrade import upgrade_line
+from torchmark.settings import (
+    KEYS,
+    PLUGIN,
+    is_shareable,
+    shareable_build,
+    shareable_hardware,
+    shareable_system,
+    shareable_version,
+)
 
-HEADER_BYTES = 4 << 20  # all cases that one may have, twice
+HEADER_BYTES = 4 << 20  # twice what the most cases need
 LINE_BYTES = 512 << 10  # a result of sixty processes is shorter
 MOST_SAMPLES = 1_000_000  # of one process
 SAMPLES_BYTES = 32 << 20  # that many, each with all its digits
 
-# What a whole file may hold; reading one never takes more memory or time than these leave room for.
+# What a whole file may hold; reading one never takes more memory or time than these allow.
 FILE_BYTES = 1 << 30
 RESULTS_BYTES = 250 << 20  # in memory
 MOST_SAMPLES_AT_ONCE = 5_000_000
@@ -53,7 +66,7 @@ class Started(Struct, frozen=True, tag_field="kind", tag="started"):
 
 
 class Samples(Struct, frozen=True, tag_field="kind", tag="samples"):
-    """Seconds per step that one process saw, in order, nothing deleted."""
+    """Seconds per step in one process, in order, nothing deleted."""
 
     case: Text
     process: Whole
@@ -61,19 +74,19 @@ class Samples(Struct, frozen=True, tag_field="kind", tag="samples"):
 
 
 class Finished(Struct, frozen=True, tag_field="kind", tag="finished"):
-    """What a case gave so far; a later line for the same case replaces it."""
+    """The result of a case so far; a later line for the same case replaces it."""
 
     result: Result
 
 
 class Spread(Struct, frozen=True, tag_field="kind", tag="spread"):
-    """How far fresh processes of this machine differ, from the reference case."""
+    """How much fresh processes of this machine differ, from the reference case."""
 
     process_spread: Annotated[float, Meta(ge=0, le=1e100)]
 
 
 class Concluded(Struct, frozen=True, tag_field="kind", tag="concluded"):
-    """What a search came to, once it has ended."""
+    """The conclusion of a study."""
 
     tuning: Tuning | None = None
     fitting: Fitting | None = None
@@ -82,11 +95,11 @@ class Concluded(Struct, frozen=True, tag_field="kind", tag="concluded"):
 
 
 class Ended(Struct, frozen=True, tag_field="kind", tag="ended"):
-    """The run ended in order, so nothing is left to be measured unless more is asked for."""
+    """The run ended normally, so nothing is left to measure unless more is asked for."""
 
 
 class Checksum(Struct, frozen=True, tag_field="kind", tag="checksum"):
-    """Of all bytes before this line, written when a run ends in order: it tells accidents, not liars."""
+    """Of all bytes before this line, written when a run ends normally. It detects damage, not forgery."""
 
     sha256: Name
 
@@ -95,7 +108,7 @@ Line = Header | Started | Samples | Finished | Spread | Concluded | Ended | Chec
 
 
 class RunName(Struct, frozen=True):
-    """What a person calls a run by."""
+    """How a person refers to a run."""
 
     id: Name
     created: Name
@@ -107,23 +120,26 @@ class _NamedHeader(Struct, frozen=True, tag_field="kind", tag="header"):
     header: RunName
 
 
-_NAME_DECODER = msgspec.json.Decoder(_NamedHeader)
-_DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
-_SAMPLES_PREFIX = b'{"kind":"samples"'
-
-
 class _Version(Struct):
     schema: int
     kind: str = ""
 
 
+_NAME_DECODER = msgspec.json.Decoder(_NamedHeader)
+_DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+_MALFORMED = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+
+
 def encode_line(line: Line) -> bytes:
-    """One line, newline included: only what may be shared, and nothing that no reader could take back."""
+    """One line, newline included: only what may be shared, and nothing that a reader would refuse."""
     plain: Any = line if isinstance(line, Samples) else shareable(msgspec.to_builtins(line))
-    odd = _odd_number(plain)
+    if isinstance(line, Samples):
+        odd = None if all(map(math.isfinite, line.samples_s)) else "a sample in samples_s"
+    else:
+        odd = next(_infinities(plain, ""), None)
     if odd:
         raise StoreError(
-            f"{odd} is not a finite number that a run file can hold",
+            f"{odd} is not a finite number, so a run file cannot hold it",
             "This is a fault of the measurement: please report it",
         )
     try:
@@ -134,51 +150,78 @@ def encode_line(line: Line) -> bytes:
         raise StoreError(f"a line of the run file cannot be written: {error}", "Please report it") from error
 
 
+def _infinities(value: Any, place: str) -> Iterator[str]:
+    """Values that JSON has no number for, which would be read back as null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield f"{place} = {value}"
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _infinities(inner, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _infinities(inner, f"{place}[{index}]")
+
+
 def as_shared(result: Result) -> Result:
-    """The result as it would be in a run file: only what may be shared."""
+    """The result as a run file would have it: only what may be shared."""
     line = _DECODER.decode(encode_line(Finished(result)))
     assert isinstance(line, Finished)
     return line.result
 
 
 def is_samples(raw: bytes) -> bool:
-    """Whether a line holds samples, told by its beginning: such a line is long, and rarely wanted."""
-    return raw.startswith(_SAMPLES_PREFIX)
+    """Whether a line holds samples, by its first bytes: such lines are long and rarely needed."""
+    return raw.startswith(b'{"kind":"samples"')
 
 
 def decode_line(raw: bytes, schema: int, path: Path, number: int) -> Line:
-    """One line as a record, upgraded where it was written by an earlier version; every fault is a StoreError."""
+    """One line as a record, upgraded if an earlier version wrote it; every fault is a StoreError."""
     try:
-        if schema == SCHEMA_VERSION or (schema == 1 and is_samples(raw)):  # those are as they were, and long
+        if schema == SCHEMA_VERSION or (schema == 1 and is_samples(raw)):  # the form of samples has not changed
             return _DECODER.decode(raw)
-        upgraded: Line = msgspec.convert(upgrade_line(msgspec.json.decode(raw), schema), Line)
+        plain = msgspec.json.decode(raw)
+        for version in range(schema, SCHEMA_VERSION) if isinstance(plain, dict) else ():
+            plain = UPGRADES[version](plain)
+        upgraded: Line = msgspec.convert(plain, Line)
         return upgraded
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except _MALFORMED as error:
         raise damaged(path, number, str(error)) from error
-    except (LookupError, TypeError, ValueError, AttributeError) as error:  # an upgrade met what it did not expect
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # an upgrade found something unexpected
         raise damaged(path, number, f"not a line of schema {schema}: {error!r}") from error
 
 
 def decode_name(raw: bytes) -> RunName | None:
-    """The name in a header, quicker than the whole of it; None where this is not a header of the present version."""
+    """The name in a header, faster than decoding all of it; None if this is not a header of the present version."""
     try:
         header = _NAME_DECODER.decode(raw)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except _MALFORMED:
         return None
     return header.header if header.schema == SCHEMA_VERSION else None
 
 
 def decode_schema(raw: bytes, path: Path) -> int:
-    """The version in which a file was written, read before anything else is believed."""
+    """The version in which a file was written, read before anything else is trusted."""
+    fix = "Run files are written by `torchmark run`"
     try:
         version = msgspec.json.decode(raw, type=_Version)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise StoreError(
-            f"{path} is not a run file: line 1: {error}", "Run files are written by `torchmark run`"
-        ) from error
+    except _MALFORMED as error:
+        raise StoreError(f"{path} is not a run file: line 1: {error}", fix) from error
     if version.kind != "header":
-        raise StoreError(f"{path} is not a run file: line 1 is no header", "Run files are written by `torchmark run`")
+        raise StoreError(f"{path} is not a run file: line 1 is no header", fix)
     return version.schema
+
+
+def check_schema(schema: int, place: object) -> None:
+    """Refuse a version that this torchmark cannot read."""
+    if schema > SCHEMA_VERSION:
+        raise StoreError(
+            f"{place}, line 1: schema is {schema}, newer than the {SCHEMA_VERSION} that this torchmark reads",
+            "Upgrade torchmark",
+        )
+    if schema < 0 or any(version not in UPGRADES for version in range(schema, SCHEMA_VERSION)):
+        raise StoreError(
+            f"{place}, line 1: schema is {schema}, which no torchmark ever wrote", "Use another copy of the file"
+        )
 
 
 def check_size(raw: bytes, path: Path, number: int) -> None:
@@ -188,28 +231,112 @@ def check_size(raw: bytes, path: Path, number: int) -> None:
 
 
 def too_large(path: Path, what: str) -> StoreError:
-    """The one form of error for a file that would take more memory than any run file needs."""
+    """The error for a file that would take more memory than any run file needs."""
     return StoreError(f"{path}: {what}, more than any run file", "Use another copy of the file")
 
 
 def damaged(path: Path, number: int, what: str) -> StoreError:
-    """The one form of error for a file whose content is wrong: file, line, and the field where it is known."""
+    """The error for a file whose content is wrong: file, line, and the field where it is known."""
     return StoreError(f"{path}, line {number}: {what}", "The file is damaged or was edited: use another copy of it")
 
 
-def _odd_number(line: Any) -> str | None:
-    """Where the first value stands that JSON has no number for, or None: it would come back as nothing."""
-    if isinstance(line, Samples):
-        return None if all(map(math.isfinite, line.samples_s)) else "a sample in samples_s"
-    return next(_odd_numbers(line, ""), None)
+# What may be shared.
+
+GONE = "…"
+LONGEST_TEXT, LONGEST_NAME = 600, 200
+_TEXTS = ("reason", "evidence", "cause", "cure", "provenance", "method", "note")
+_CAUTION = ("kind", "cause", "cure")  # the fields of a remark that are stored
+_WHOLE = ("id", "created", "cases", "case", "sha256", "command")  # cases, and what is made of them
+_GIVEN: dict[str, Callable[[str], str]] = {
+    "label": str,
+    "os": shareable_system,
+    "python": shareable_version,
+    "torch": shareable_version,
+    "torch_build": shareable_build,
+    **dict.fromkeys(("cpu", "power_mode", "model", "driver", "capability"), shareable_hardware),
+}
+_TABLES = dict.fromkeys(("params", "ways", "metrics", "phases_s", "shares"), "") | {"provenance": "provenance"}
+_NAME = re.compile(r"[\w(][\w .,:;()+@=%*&®™'-]*")  # no slash and no line break
+_MODEL_FILE = re.compile(r"\.(py|json)(:|$)")
 
 
-def _odd_numbers(value: Any, place: str) -> Iterator[str]:
-    if isinstance(value, float) and not math.isfinite(value):
-        yield f"{place} = {value}"
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _odd_numbers(inner, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from _odd_numbers(inner, f"{place}[{index}]")
+def shareable(value: Any, name: str = "") -> Any:
+    """The plain data of a line, or of a field of this name, as it may be written and sent around."""
+    if isinstance(value, dict):
+        if name == "settings":
+            return {key: _setting(key, inner) for key, inner in value.items() if key in KEYS}
+        if name in _TABLES:  # the keys are names, and none of them that of a field
+            return {_name(key): shareable(inner, _TABLES[name]) for key, inner in value.items()}
+        return {key: shareable(inner, key) for key, inner in (_result(value) if name == "result" else value).items()}
+    if isinstance(value, list | tuple):
+        if name == "cautions":
+            value = [{key: each[key] for key in _CAUTION if key in each} for each in value]
+        return [shareable(inner, name) for inner in value]
+    if not isinstance(value, str) or name in _WHOLE:
+        return value
+    if name in _GIVEN:
+        return _GIVEN[name](value)[:LONGEST_NAME] or (GONE if value else "")
+    return value[:LONGEST_TEXT] if name in _TEXTS else _name(value)
+
+
+def _setting(key: str, value: Any) -> Any:
+    if key == PLUGIN and isinstance(value, str):
+        package, _, version = value.partition(" ")
+        value = f"{package} {shareable_version(version)}"
+    return value if is_shareable(key, value) else GONE
+
+
+def _result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the detail; of a model file's parameters only those in the case: the defaults are content of the file."""
+    case = result["case"]
+    kept = {key: value for key, value in result.items() if key != "detail"}
+    if _MODEL_FILE.search(case["workload"]):
+        kept["params"] = {key: value for key, value in kept["params"].items() if key in case["params"]}
+    return kept
+
+
+def _name(text: str) -> str:
+    return text[:LONGEST_NAME] if _NAME.fullmatch(text) or not text else GONE
+
+
+# Upgrades: UPGRADES[N] takes one decoded line of version N and returns it as version N + 1 would have written it.
+
+
+def _without_messages(line: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 had messages of other programs in `reason` and in cautions: they become the local `detail`."""
+    if line.get("kind") != "finished":
+        return line
+    result = line["result"]
+    reason, status = result.get("reason"), result["status"]
+    if reason and not any(re.fullmatch(form, reason) for form in _OWN_REASONS):
+        result |= {"reason": _GENERIC_REASONS.get(status, "a process failed"), "detail": reason}
+    for caution in result.get("cautions", ()):
+        if caution["kind"] == "process-failed":
+            caution["cause"] = result.get("reason") or "a process failed"
+    for name, source in result.get("provenance", {}).items():
+        result["provenance"][name] = re.sub(r"(NVML refuses): .*", r"\1", source, flags=re.DOTALL)
+    return line
+
+
+_GENERIC_REASONS = {
+    "oom": "out of memory",
+    "host-oom": "the system ran out of memory",
+    "timeout": "it took too long",
+    "unsupported": "not supported here",
+    "wrong-result": "the numbers were wrong",
+    "skipped": "it was skipped",
+    "crashed": "it failed",
+}
+# torchmark's own reasons in version 1 for a case that raised no exception. Each matches as a whole.
+_PHASE, _NUMBER = r"[a-z ]{1,20}", r"[0-9.e+-]{1,12}"
+_OWN_REASONS = (
+    rf"(the worker|it|rank \d+) (was ended by SIG[A-Z0-9]+|exited with code \d+|stopped answering) during {_PHASE}",
+    rf"the system ran out of memory during {_PHASE} and killed (the worker|it|rank \d+)",
+    rf"no (result|answer) after {_NUMBER} s; it was busy with: {_PHASE}",
+    r"the run was stopped (while it was being (measured|replayed)|before its turn)",
+    r"the run died while this case was measured",
+    rf"(it needs about \d+ s, and )?\d+ s of the budget of {_NUMBER} s are left for it\. "
+    r"Give it more time with --budget, or run it by itself",
+    r"it needs about \d+ GiB where there are \d+\. Name the case to try it",
+)
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _without_messages}

@@ -1,8 +1,7 @@
-"""One lock per machine, so that two runs never measure over each other without wanting to.
+"""One lock per machine, so that two runs never disturb each other unintentionally; and a lock on each open run file.
 
-It lies outside the folder of runs, which the machines of a cluster share. The operating system lets go of it when
-its holder ends, however it ends, so there is no stale lock to clean up. A shared run goes beside other shared
-runs; one that did not ask for company never gets any.
+The machine's lock is outside the folder of runs, which the machines of a cluster share. The operating system releases
+it when its holder ends in any way, so there are no stale locks. Shared runs are allowed next to other shared runs only.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # file sy
 
 
 class Holder(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who measures, as the lock file tells."""
+    """The process that measures, as recorded in the lock file."""
 
     pid: int
     since: str
@@ -61,12 +60,15 @@ def machine_lock(
     path: Path | None = None,
     on_wait: Callable[[Holder], object] | None = None,
 ) -> Iterator[None]:
-    """Hold the machine for one run. Where another holds it: wait for its end, or raise LockedError.
+    """Hold the machine for one run. If another holds it: wait for its end, or raise LockedError.
 
-    `on_wait` is told once who is being waited for, just before the waiting begins.
+    `on_wait` is called once with the holder, just before the waiting begins.
     """
     path = path or lock_path()
-    descriptor = _open(path)
+    try:
+        descriptor = _open(path)
+    except OSError as error:
+        raise _unusable(path, error) from error
     _held.add(descriptor)
     try:
         try:
@@ -94,7 +96,7 @@ def _acquire(descriptor: int, wait: bool, share: bool, on_wait: Callable[[Holder
 
 
 def claim(descriptor: int, path: Path) -> None:
-    """Keep other writers off an open file until `let_go`; StoreError where another process writes to it."""
+    """Keep other writers off an open file until `let_go`; StoreError if another process writes to it."""
     _held.add(descriptor)
     try:
         taken = _take(descriptor, share=False, wait=False)
@@ -111,14 +113,14 @@ def let_go(descriptor: int) -> None:
     _held.discard(descriptor)
     with contextlib.suppress(OSError):
         if sys.platform != "win32":
-            # Closing lets go only when no child that was just forked still has a copy.
+            # Closing releases the lock only if no child that was just forked still has a copy.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     with contextlib.suppress(OSError):
         os.close(descriptor)
 
 
 def _writer(descriptor: int) -> str:
-    """The process that has locked a file, as Linux tells; it may be on another machine."""
+    """The process that has locked a file, according to Linux; it may be on another machine."""
     file = os.fstat(descriptor)
     place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     with contextlib.suppress(OSError):
@@ -146,28 +148,16 @@ if hasattr(os, "register_at_fork"):
 def _open(path: Path) -> int:
     flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     for _ in range(3):
-        try:
-            # Without O_CREAT first: Linux may forbid even root to open another user's file in /tmp with it.
+        # Without O_CREAT first: Linux may forbid even root to open another user's file in /tmp with it.
+        with contextlib.suppress(FileNotFoundError):
             return os.open(path, flags)
-        except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):
-                return _create(path, flags)
-        except OSError as error:
-            raise _unusable(path, error) from error
-    raise _unusable(path, FileNotFoundError("it comes and goes"))
-
-
-def _create(path: Path, flags: int) -> int:
-    try:
-        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise _unusable(path, error) from error
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):
-            os.fchmod(descriptor, 0o666)  # every user of the machine must be able to lock it
-    return descriptor
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            if sys.platform != "win32":
+                with contextlib.suppress(OSError):
+                    os.fchmod(descriptor, 0o666)  # every user of the machine must be able to lock it
+            return descriptor
+    raise FileNotFoundError("it appears and disappears")
 
 
 def _unusable(path: Path, error: OSError) -> StoreError:
@@ -186,10 +176,9 @@ def _read_holder(descriptor: int) -> Holder:
 
 
 def _write_holder(descriptor: int) -> None:
-    """The note is a courtesy: the lock holds without it, on a full disk or in a file that holds something else."""
+    """The lock holds without this note, on a full disk or in a file that contains something else."""
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     with contextlib.suppress(OSError):
-        os.lseek(descriptor, 0, os.SEEK_SET)
         if os.fstat(descriptor).st_size and not _read_holder(descriptor).pid:
             return
         os.ftruncate(descriptor, 0)
@@ -200,7 +189,7 @@ def _write_holder(descriptor: int) -> None:
 if sys.platform == "win32":
 
     def _take(descriptor: int, share: bool, wait: bool) -> bool:
-        """Windows has no shared lock here: a shared run makes sure that nobody holds the lock, and takes none."""
+        """Windows has no shared lock here: a shared run checks that the lock is free, and takes none."""
         while True:
             os.lseek(descriptor, _FAR, os.SEEK_SET)
             try:

@@ -1,8 +1,9 @@
-"""Run files read back: as a run, as samples, or only as far as a question needs."""
+"""Run files read back: as a run, as samples, as shareable lines, or only as far as a question needs."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import stat
@@ -13,8 +14,9 @@ from typing import Any, BinaryIO
 from msgspec.structs import asdict, replace
 
 from torchmark.errors import StoreError, UsageError
-from torchmark.records import MOST_CASES, Estimate, Result, Run, RunHeader, parse_case
-from torchmark.store.details import with_details
+from torchmark.local_log import with_details
+from torchmark.records import MOST_CASES, SCHEMA_VERSION, Estimate, Result, Run, RunHeader, parse_case
+from torchmark.store.files import explained, write_whole
 from torchmark.store.lines import (
     FILE_BYTES,
     HEADER_BYTES,
@@ -31,15 +33,16 @@ from torchmark.store.lines import (
     Samples,
     Spread,
     Started,
+    check_schema,
     check_size,
     damaged,
     decode_line,
     decode_name,
     decode_schema,
+    encode_line,
     is_samples,
     too_large,
 )
-from torchmark.store.upgrade import check_schema
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _BUFFER = 16 << 10  # a header and a bit more: lists of runs read no further
@@ -47,90 +50,28 @@ _BUFFER = 16 << 10  # a header and a bit more: lists of runs read no further
 ProcessSamples = dict[int, tuple[float, ...]]
 
 
-class _Story:
-    """What the lines told so far about every case."""
-
-    def __init__(self) -> None:
-        self.header: RunHeader | None = None
-        self.running: dict[str, int] = {}  # the process whose `started` has no `finished` yet
-        self.began: dict[str, int] = {}  # the line of the first `started`
-        self.finished: dict[str, Result] = {}
-        self.done: dict[str, set[int]] = {}
-        self.samples: dict[str, ProcessSamples] = {}
-        self.settled: dict[str, ProcessSamples] = {}  # the samples that the last `finished` line speaks of
-        self.spread: float | None = None
-        self.concluded: dict[str, Any] = {}  # by the name of the study
-        self.ended = False
-        self.problems: list[str] = []
-        self._weights: dict[str, int] = {}  # of the results that count so far
-        self._weight = self._sample_count = 0
-
-    def take(self, line: Line, path: Path, number: int) -> None:
-        match line:
-            case Header():
-                if self.header is not None:
-                    raise damaged(path, number, "a second header")
-                self.header = line.header
-            case Started():
-                self.running[line.case], self.ended = line.process, False
-                self.began.setdefault(line.case, number)
-            case Samples():
-                self.samples.setdefault(line.case, {})[line.process] = line.samples_s
-            case Finished():
-                self._finish(line.result)
-            case Spread():
-                self.spread = line.process_spread
-            case Concluded():
-                self.concluded |= {name: found for name, found in asdict(line).items() if found is not None}
-            case Ended():
-                self.ended = True
-            case Checksum():
-                pass  # `torchmark check` looks at it
-
-    def weigh(self, line: Line, size: int, path: Path) -> None:
-        """A file may be long; what is kept of it may not."""
-        match line:
-            case Finished():
-                text, weight = line.result.case.text, _weight(line.result, size)
-                self._weight += weight - self._weights.get(text, 0)
-                self._weights[text] = weight
-            case Samples():
-                self._sample_count += len(line.samples_s)
-        if self._weight > RESULTS_BYTES:
-            raise too_large(path, f"its results take {self._weight >> 20} MiB of memory")
-        if max(len(self.began), len(self.finished)) > MOST_CASES:
-            raise too_large(path, f"it has more than {MOST_CASES} cases")
-        if self._sample_count > MOST_SAMPLES_AT_ONCE:
-            raise too_large(path, f"it has more than {MOST_SAMPLES_AT_ONCE} samples")
-
-    def _finish(self, result: Result) -> None:
-        text = result.case.text
-        process = self.running.pop(text, 0)
-        self.finished[text] = result
-        self.settled[text] = dict(self.samples.get(text, {}))
-        if result.status != "interrupted":
-            self.done.setdefault(text, set()).add(process)
-
-
 def load(path: str | Path, samples: bool = False, content: bytes | None = None, local: bool = False) -> Run:
-    """The run in a file, or in the `content` that belongs into that file. The raw samples, most of its bytes, are left
-    out unless asked for. So are, unless `local`, messages of other programs about failures: they are not shared."""
+    """The run in a file, or in the `content` that belongs in that file.
+
+    The raw samples, which are most of the bytes, are left out unless asked for. So are messages of other programs about
+    failures, unless `local`: they are not shared.
+    """
     path = Path(path)
-    story = _read(path, samples, content)
-    assert story.header is not None
-    texts = dict.fromkeys((*story.header.cases, *story.began, *story.finished))
-    results = [_result(story, text, path) for text in texts if text in story.finished or text in story.began]
+    seen = _read(path, samples, content)
+    assert seen.header is not None
+    texts = dict.fromkeys((*seen.header.cases, *seen.began, *seen.finished))
+    results = [seen.result(text, path) for text in texts if text in seen.finished or text in seen.began]
     if samples:
-        results = [_with_samples(result, story.settled.get(result.case.text, {})) for result in results]
+        results = [_with_samples(result, seen.settled.get(result.case.text, {})) for result in results]
     if not local:
         results = [replace(result, detail=None) if result.detail else result for result in results]
     run = Run(
-        header=story.header,
+        header=seen.header,
         results=tuple(results),
-        process_spread=story.spread,
-        problems=(*story.problems, *_unfinished(story)),
-        **story.concluded,
-        ended=story.ended,
+        process_spread=seen.spread,
+        problems=(*seen.problems, *seen.unfinished()),
+        **seen.concluded,
+        ended=seen.ended,
     )
     return with_details(run, path) if local else run
 
@@ -141,17 +82,16 @@ def load_samples(path: str | Path) -> dict[str, ProcessSamples]:
 
 
 def completed(path: str | Path) -> dict[str, int]:
-    """How many processes of each case came to an end, so that a resumed run knows where to go on."""
+    """How many processes of each case ended, so that a resumed run knows where to continue."""
     return {text: len(processes) for text, processes in _read(Path(path), samples=False).done.items()}
 
 
 def read_header(path: str | Path) -> RunHeader:
     """Only the first line, for lists of runs."""
     path = Path(path)
-    for number, raw in raw_lines(path):
-        schema = decode_schema(raw, path)
-        check_schema(schema, path)
-        line = decode_line(raw, schema, path, number)
+    for number, _, line in read_lines(path):
+        if isinstance(line, StoreError):
+            raise line
         if not isinstance(line, Header):
             raise damaged(path, number, "not a header")
         return line.header
@@ -169,7 +109,7 @@ def read_name(path: Path) -> RunName:
 
 
 def sound_bytes(path: Path) -> tuple[int, bool, int]:
-    """How many bytes of a file hold whole lines, whether the last of them lacks its newline, and the schema."""
+    """How many bytes of a file are whole lines, whether the last of them lacks its newline, and the schema."""
     length = schema = 0
     for number, raw in raw_lines(path):
         if number == 1:
@@ -184,30 +124,50 @@ def sound_bytes(path: Path) -> tuple[int, bool, int]:
     return length, False, schema
 
 
-def _read(path: Path, samples: bool, content: bytes | None = None) -> _Story:
-    story, schema = _Story(), 0
+def shareable_lines(path: str | Path) -> Iterator[bytes]:
+    """Every line that can leave this machine, the last one a checksum of the others. Damage is an error."""
+    path = Path(path)
+    load(path)  # all of it is sound, or nothing leaves
+    digest = hashlib.sha256()
+    for _, raw, line in read_lines(path):
+        if isinstance(line, StoreError):
+            if raw.endswith(b"\n"):
+                raise line
+            break  # cut off when its run was killed
+        if isinstance(line, Checksum):
+            continue
+        written = encode_line(Header(SCHEMA_VERSION, line.header) if isinstance(line, Header) else line)
+        digest.update(written)
+        yield written
+    yield encode_line(Checksum(digest.hexdigest()))
+
+
+def write_export(path: str | Path, target: str | Path) -> int:
+    """Write what can leave this machine into a new file, whole or not at all; returns the number of bytes."""
+    target = Path(target)
+    try:
+        return write_whole(target, shareable_lines(path), replace=False)
+    except FileExistsError as error:
+        raise StoreError(f"{target} already exists", "Choose another name with -o") from error
+    except OSError as error:
+        raise explained(target, error, "Choose another place with -o") from error
+
+
+def read_lines(
+    path: Path, content: bytes | None = None, samples: bool = True
+) -> Iterator[tuple[int, bytes, Line | StoreError]]:
+    """Numbered lines with their record, or the error of one that is damaged; whole lines of samples only if wanted."""
+    schema = 0
     for number, raw in raw_lines(path, content):
         if number == 1:
             schema = decode_schema(raw, path)
             check_schema(schema, path)
-        if is_samples(raw) and not samples and raw.endswith(b"\n"):
+        if not samples and is_samples(raw) and raw.endswith(b"\n"):
             continue
         try:
-            line = decode_line(raw, schema, path, number)
-        except StoreError:
-            if raw.endswith(b"\n") or number == 1:
-                raise
-            story.problems.append(f"line {number} is torn: the run was cut off while writing it, and it is left out")
-            break
-        story.take(line, path, number)
-        story.weigh(line, len(raw), path)
-    if story.header is None:
-        raise _empty(path)
-    return story
-
-
-def _empty(path: Path) -> StoreError:
-    return StoreError(f"{path} holds no run", "Its run died before it began: delete the file")
+            yield number, raw, decode_line(raw, schema, path, number)
+        except StoreError as error:
+            yield number, raw, error
 
 
 def raw_lines(path: Path, content: bytes | None = None) -> Iterator[tuple[int, bytes]]:
@@ -231,54 +191,118 @@ def raw_lines(path: Path, content: bytes | None = None) -> Iterator[tuple[int, b
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    file = _open(path)
+    """Only regular files are read: a pipe would wait for a writer, so the file is opened without waiting."""
+    file = open(os.open(path, _FLAGS), "rb", _BUFFER)  # noqa: PTH123, SIM115 -- a failing close must not matter
     try:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError(f"cannot read {path}: it is not a file", "Name a run file")
+        if found.st_size > FILE_BYTES:
+            raise too_large(path, f"it has {found.st_size >> 20} MiB")
         yield file
     finally:
-        with contextlib.suppress(OSError):  # all that was wanted has been read
+        with contextlib.suppress(OSError):  # everything needed has been read
             file.close()
 
 
-def _open(path: Path) -> BinaryIO:
-    """Only regular files are read: a pipe would wait for a writer, so the file is opened without waiting."""
-    file = open(os.open(path, _FLAGS), "rb", _BUFFER)  # noqa: PTH123, SIM115 -- the caller closes it
-    found = os.fstat(file.fileno())
-    if stat.S_ISREG(found.st_mode) and found.st_size <= FILE_BYTES:
-        return file
-    file.close()
-    if stat.S_ISREG(found.st_mode):
-        raise too_large(path, f"it has {found.st_size >> 20} MiB")
-    raise StoreError(f"cannot read {path}: it is not a file", "Name a run file")
+class _Contents:
+    """What the lines so far say about every case."""
+
+    def __init__(self) -> None:
+        self.header: RunHeader | None = None
+        self.running: dict[str, int] = {}  # the process whose `started` has no `finished` yet
+        self.began: dict[str, int] = {}  # the line of the first `started`
+        self.finished: dict[str, Result] = {}
+        self.done: dict[str, set[int]] = {}
+        self.samples: dict[str, ProcessSamples] = {}
+        self.settled: dict[str, ProcessSamples] = {}  # the samples that the last `finished` line includes
+        self.spread: float | None = None
+        self.concluded: dict[str, Any] = {}  # by the name of the study
+        self.ended = False
+        self.problems: list[str] = []
+        self._weights: dict[str, int] = {}  # of the results that count so far
+        self._weight = self._sample_count = 0
+
+    def take(self, line: Line, size: int, path: Path, number: int) -> None:
+        match line:
+            case Header():
+                if self.header is not None:
+                    raise damaged(path, number, "a second header")
+                self.header = line.header
+            case Started():
+                self.running[line.case], self.ended = line.process, False
+                self.began.setdefault(line.case, number)
+            case Samples():
+                self.samples.setdefault(line.case, {})[line.process] = line.samples_s
+                self._sample_count += len(line.samples_s)
+            case Finished():
+                self._finish(line.result, size)
+            case Spread():
+                self.spread = line.process_spread
+            case Concluded():
+                self.concluded |= {name: found for name, found in asdict(line).items() if found is not None}
+            case Ended():
+                self.ended = True
+        # A file may be long, but what is kept of it may not.
+        if self._weight > RESULTS_BYTES:
+            raise too_large(path, f"its results take {self._weight >> 20} MiB of memory")
+        if max(len(self.began), len(self.finished)) > MOST_CASES:
+            raise too_large(path, f"it has more than {MOST_CASES} cases")
+        if self._sample_count > MOST_SAMPLES_AT_ONCE:
+            raise too_large(path, f"it has more than {MOST_SAMPLES_AT_ONCE} samples")
+
+    def _finish(self, result: Result, size: int) -> None:
+        text = result.case.text
+        process = self.running.pop(text, 0)
+        self.finished[text] = result
+        self.settled[text] = dict(self.samples.get(text, {}))
+        if result.status != "interrupted":
+            self.done.setdefault(text, set()).add(process)
+        # About how much memory it takes: short entries grow most.
+        entries = len(result.params) + len(result.metrics) + len(result.phases_s) + len(result.settings)
+        weight = 2 * size + 200 * entries + 600 * len(result.processes)
+        self._weight += weight - self._weights.get(text, 0)
+        self._weights[text] = weight
+
+    def result(self, text: str, path: Path) -> Result:
+        if text in self.finished:
+            return self.finished[text]
+        try:
+            case = parse_case(text)
+        except UsageError as error:
+            raise damaged(path, self.began[text], f"{error.cause} - at `$.case`") from error
+        return Result(case=case, status="interrupted", reason="the run died while this case was measured")
+
+    def unfinished(self) -> Iterator[str]:
+        for text, process in self.running.items():
+            if text in self.finished:
+                yield f"{text}: process {process} never finished; the figures are those of the others"
+        cases = self.header.cases if self.header else ()
+        never = [text for text in cases if text not in self.began and text not in self.finished]
+        if never:
+            yield f"{len(never)} of {len(cases)} cases were never started"
 
 
-def _weight(result: Result, size: int) -> int:
-    """About how much memory a result takes that was written in so many bytes: short entries grow most."""
-    entries = len(result.params) + len(result.metrics) + len(result.phases_s) + len(result.settings)
-    return 2 * size + 200 * entries + 600 * len(result.processes)
+def _read(path: Path, samples: bool, content: bytes | None = None) -> _Contents:
+    seen = _Contents()
+    for number, raw, line in read_lines(path, content, samples):
+        if isinstance(line, StoreError):
+            if raw.endswith(b"\n") or number == 1:
+                raise line
+            seen.problems.append(f"line {number} is incomplete: the run was cut off while writing it; it is ignored")
+            break
+        seen.take(line, len(raw), path, number)
+    if seen.header is None:
+        raise _empty(path)
+    return seen
 
 
-def _result(story: _Story, text: str, path: Path) -> Result:
-    if text in story.finished:
-        return story.finished[text]
-    try:
-        case = parse_case(text)
-    except UsageError as error:
-        raise damaged(path, story.began[text], f"{error.cause} - at `$.case`") from error
-    return Result(case=case, status="interrupted", reason="the run died while this case was measured")
-
-
-def _unfinished(story: _Story) -> Iterator[str]:
-    assert story.header is not None
-    for text, process in story.running.items():
-        if text in story.finished:
-            yield f"{text}: process {process} never finished; the figures are those of the others"
-    never = [text for text in story.header.cases if text not in story.began and text not in story.finished]
-    if never:
-        yield f"{len(never)} of {len(story.header.cases)} cases were never started"
+def _empty(path: Path) -> StoreError:
+    return StoreError(f"{path} holds no run", "Its run died before it began: delete the file")
 
 
 def _with_samples(result: Result, samples: ProcessSamples) -> Result:
-    """Samples go back to where they were before the file took them apart."""
+    """Put samples back into the estimates that they were taken from."""
     ordered = [samples[process] for process in sorted(samples)]
     together = tuple(value for values in ordered for value in values)
     processes: tuple[Estimate, ...] = result.processes

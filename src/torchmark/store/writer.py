@@ -1,4 +1,4 @@
-"""Run files written: each line whole, at once, and safe on the disk before anything else happens."""
+"""Writing run files: each line whole, in one write, and safe on the disk before anything else happens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from types import TracebackType
 from msgspec.structs import replace
 
 from torchmark.errors import StoreError
+from torchmark.local_log import keep_detail
 from torchmark.records import SCHEMA_VERSION, Conclusion, Result, Run, RunHeader
-from torchmark.store.details import keep_detail
 from torchmark.store.files import explained, make_folder, sync_folder, write_all
 from torchmark.store.lines import (
     Checksum,
@@ -41,9 +41,9 @@ FREE_BYTES = 16 << 20  # a long run with all its samples
 class RunWriter:
     """Appends to one run file. What a method has written survives whatever happens next.
 
-    The file is locked while it is written: a second writer is refused. Its content is kept in memory, too. Where sync
-    tools, editors or people replace, cut, move or delete the file meanwhile, the next line restores all of it. A line
-    that could not be written raises StoreError and stays in memory, so that it can be shown.
+    The file is locked while it is open: a second writer is refused. Its content is also kept in memory. If sync tools,
+    editors or people replace, cut, move or delete the file, the next line restores all of it. A line that could not be
+    written raises StoreError and stays in memory, so that it can be shown.
     """
 
     def __init__(self, path: Path, descriptor: int, content: bytes = b"") -> None:
@@ -51,7 +51,7 @@ class RunWriter:
         self.notes: list[str] = []  # what happened to the file, for the user
         self.seconds = 0.0  # spent on writing, so far
         self._descriptor = descriptor
-        self._content = bytearray(content)  # that the file has, or should have
+        self._content = bytearray(content)  # that the file has or should have
         self._stamp = os.fstat(descriptor).st_mtime_ns  # of this writer's last change
         self._details: set[str] = set()  # that are in the log
         self._sealed = True  # nothing was written since the last checksum, if there is one
@@ -81,7 +81,7 @@ class RunWriter:
 
     @classmethod
     def resume(cls, path: str | Path) -> RunWriter:
-        """Open an existing file to append to; a torn last line is cut off first."""
+        """Open an existing file to append to; an incomplete last line is cut off first."""
         path = Path(path)
         read_header(path)
         try:
@@ -116,7 +116,7 @@ class RunWriter:
 
     @property
     def run(self) -> Run:
-        """The run as it was measured, whatever has become of the file."""
+        """The run as it was measured, even if the file was changed."""
         return load(self.path, content=bytes(self._content))
 
     @property
@@ -132,17 +132,14 @@ class RunWriter:
         """The raw samples of one process."""
         self._write(Samples(case, process, samples_s))
 
-    def finished(self, result: Result) -> None:
-        """What the case gave, with all processes so far; raw samples have a line of their own."""
-        self._finish(result)
-
     def measured(self, process: int, newest: Result, result: Result) -> None:
-        """A process that has just ended, with its samples, and the result of its case with it."""
+        """A process that has just ended, with its samples, and the result of its case including it."""
         text = result.case.text
         samples = (Samples(text, process, estimate.samples_s) for estimate in newest.processes)
-        self._finish(result, Started(text, process), *samples)
+        self.finished(result, Started(text, process), *samples)
 
-    def _finish(self, result: Result, *before: Line) -> None:
+    def finished(self, result: Result, *before: Line) -> None:
+        """The result of a case with all its processes so far; raw samples have a line of their own."""
         estimate = result.estimate and replace(result.estimate, samples_s=())
         processes = tuple(replace(process, samples_s=()) for process in result.processes)
         self._write(*before, Finished(replace(result, estimate=estimate, processes=processes)))
@@ -151,27 +148,27 @@ class RunWriter:
             keep_detail(self.path, result.case.text, result.detail)
 
     def spread(self, process_spread: float) -> None:
-        """How far fresh processes of this machine differ."""
+        """How much fresh processes of this machine differ."""
         self._write(Spread(process_spread))
 
     def concluded(self, conclusion: Conclusion) -> None:
-        """What a study came to."""
+        """The conclusion of a study."""
         self._write(Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
 
     def ended(self) -> None:
-        """All that the run was to measure is there."""
+        """Everything that the run was to measure is there."""
         self._write(Ended())
 
     def seal(self) -> None:
-        """A checksum of all that is there, so that an accident on the file's way to somebody can be told."""
+        """Add a checksum of everything so far, so that damage on the file's way to somebody can be detected."""
         if self._sealed or self._descriptor < 0:
             return
-        self._stamp = -1  # compare the whole file once: a change within a tick of the clock leaves no trace in its time
+        self._stamp = -1  # compare the whole file once: a change within one tick of the clock does not show in its time
         self._write(Checksum(hashlib.sha256(self._content).hexdigest()))
         self._sealed = True
 
     def close(self) -> None:
-        """Let go of the file; everything is on the disk already, so nothing is lost if this fails."""
+        """Close the file; everything is on the disk already, so nothing is lost if this fails."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             let_go(descriptor)
@@ -183,7 +180,7 @@ class RunWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is None:
-            with contextlib.suppress(StoreError, OSError):  # every result is on the disk; a checksum is only a help
+            with contextlib.suppress(StoreError, OSError):  # every result is on the disk without it
                 self.seal()
         self.close()
 
@@ -191,7 +188,7 @@ class RunWriter:
         self._append(b"".join(map(encode_line, lines)))
 
     def _append(self, data: bytes) -> None:
-        """Add lines to the file, or restore the file with them.
+        """Append to the file, or restore it with the new lines.
 
         `_content` comes first and keeps what could not be written: after a signal or an error, the next line completes
         the file.
@@ -210,14 +207,14 @@ class RunWriter:
         self.seconds += time.monotonic() - began
 
     def _extend(self, descriptor: int, data: bytes) -> None:
-        """Append all of it or nothing: half a line in the middle of a file would spoil every line after it."""
+        """Append all of it or nothing: half a line in the middle of a file would ruin every line after it."""
         length = os.fstat(descriptor).st_size
         try:
             write_all(descriptor, data)
             self._stamp = os.fstat(descriptor).st_mtime_ns  # now: fsync takes long enough for another change
             os.fsync(descriptor)
         except OSError:
-            with contextlib.suppress(OSError):  # a torn last line is the one fault that every reader forgives
+            with contextlib.suppress(OSError):  # an incomplete last line is the one fault that readers accept
                 if os.fstat(descriptor).st_size > length:
                     os.ftruncate(descriptor, length)
             raise
@@ -231,9 +228,9 @@ class RunWriter:
             return False
 
     def _restore(self) -> None:
-        """Make the file at the path hold all that is known. A file with other content is kept under another name.
+        """Make the file at the path hold all content. A file with other content is kept under another name.
 
-        Where that fails, the path holds what it held before.
+        If that fails, the path holds what it held before.
         """
         make_folder(self.path.parent)
         descriptor = self._reopen()
@@ -256,7 +253,7 @@ class RunWriter:
         sync_folder(self.path.parent)
 
     def _replace(self) -> int:
-        """Set the file at the path aside, and write another one."""
+        """Rename the file at the path, and write another one."""
         aside = _free_name(self.path)
         self.path.rename(aside)
         try:
@@ -320,7 +317,7 @@ def _free_name(path: Path) -> Path:
 
 
 def check_writable(path: str | Path) -> None:
-    """Find out before measuring, not after, whether a new run file can be written here."""
+    """Check before measuring, not after, that a new run file can be written here."""
     path = Path(path)
     try:
         if path.exists():

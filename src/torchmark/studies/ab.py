@@ -1,7 +1,7 @@
-"""Did the upgrade slow me down? One case live in two environments, in pairs of fresh processes that take turns.
+"""Compares one case live in two environments, in pairs of fresh processes that take turns.
 
 Both processes of a pair are alive at the same time, but only one of them works: in short rounds, in random order, so
-that whatever disturbs the machine meets both. Every pair is new, because processes of the same case differ. It stops
+that a disturbance of the machine affects both. Every pair is new, because processes of the same case differ. It stops
 as soon as the answer is clear, at looks that were fixed beforehand.
 """
 
@@ -10,23 +10,30 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from torchmark.analyze.cautions import cautions_of
-from torchmark.analyze.live import LiveComparison, LiveSide, Stopped, answer_of, pair_ratio, ratio_interval, why_stop
+from torchmark.analyze.interleaved import (
+    LiveComparison,
+    LiveSide,
+    Stopped,
+    answer_of,
+    pair_ratio,
+    ratio_interval,
+    why_stop,
+)
 from torchmark.analyze.statistics import Interval
 from torchmark.analyze.summary import combine_results
+from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import DeviceError
-from torchmark.measure.elsewhere import Elsewhere, ProcessFailed
+from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import (
     Measured,
     MeasureJob,
     Opened,
-    Phase,
     Prepare,
     Prepared,
     SumUp,
@@ -35,17 +42,17 @@ from torchmark.measure.messages import (
     TakeTurn,
     Turned,
 )
-from torchmark.measure.sampling import DEFAULTS
-from torchmark.measure.session import PROCESSES
-from torchmark.records import Case, Result, Rigor
+from torchmark.measure.process import Process, ProcessFailed
+from torchmark.measure.session import PROCESSES, Revised
+from torchmark.records import Case, Live, Machine, Result, Rigor
+from torchmark.studies.study import Activity, Announcement, Completed, Event, Listen, Study
 
 TURN_S = 0.3
 TURN_STEPS, LONG_TURN_S = 3, 0.9  # so many in a turn, as far as they fit
 SLOW_STEP_S = 1.0
 VERY_SLOW_STEP_S = 5.0
+MOST_TURNS = 8  # of each process
 ROUNDS, SLOW_ROUNDS, VERY_SLOW_ROUNDS = 6, 4, 2  # even, so that each side begins in half of them
-
-Listen = Callable[[str, Phase], None]
 
 
 class Side(Struct, frozen=True):
@@ -57,7 +64,7 @@ class Side(Struct, frozen=True):
     environment: dict[str, str] = field(default_factory=dict)
 
 
-class Plan(Struct, frozen=True):
+class ComparisonOptions(Struct, frozen=True):
     """What is compared, and when enough is known."""
 
     a: Side
@@ -73,52 +80,79 @@ class Plan(Struct, frozen=True):
     def sides(self) -> tuple[Side, Side]:
         return self.a, self.b
 
+    @property
+    def command(self) -> str:
+        cases = " ".join(dict.fromkeys(side.case.text for side in self.sides))
+        return f"torchmark ab {cases} --seed {self.seed}"
 
-class Study:
-    """One live comparison under way. Use it once."""
 
-    def __init__(self, plan: Plan, listen: Listen = lambda *_: None) -> None:
-        self._plan, self._listen = plan, listen
-        self._random = random.Random(plan.seed)
+class PairMeasured(Announcement, frozen=True):
+    """A pair is done: how many that makes, and what is known of the ratio."""
+
+    count: int
+    interval: Interval | None
+
+
+class Comparison(Study):
+    """A live comparison. Each side is a run of its own; A's comes first, so that B's is the last."""
+
+    options: ComparisonOptions
+    sides = ("A", "B")
+    rigor = "default"
+
+    def __init__(self, options: ComparisonOptions) -> None:
+        super().__init__(options)
+        self._random = random.Random(options.seed)
         self._rounds: list[list[float]] = []  # of each pair: the logarithm of each round's ratio
         self._opened: dict[str, Opened] = {}
         self._failure: ProcessFailed | None = None
         self._stopped: Stopped = "interrupted"
         self._began = time.monotonic()
-        self.processes: dict[str, list[Result]] = {side.name: [] for side in plan.sides}  # raw samples included
+        self._processes: dict[str, list[Result]] = {side.name: [] for side in options.sides}
 
-    @property
-    def count(self) -> int:
-        """Pairs that are done."""
-        return len(self._rounds)
+    def place(self, side: str) -> tuple[Machine, tuple[str, ...]]:
+        found = self._summed_up(side)
+        assert found.machine is not None
+        return found.machine, (found.result.case.text,)
 
-    @property
-    def interval(self) -> Interval | None:
-        """What is known of the ratio so far."""
-        return ratio_interval(self._rounds)
-
-    def pairs(self) -> Iterator[int]:
-        """Measure pair after pair until enough is known; gives the count of those that are done."""
-        deadline, longest_s = self._began + self._plan.budget_s, 0.0
+    def events(self) -> Iterator[Event]:
+        """Measure pair after pair until enough is known."""
+        deadline, longest_s = self._began + self.options.budget_s, 0.0
         stopped: Stopped | None = None
         while stopped is None:
             began = time.monotonic()
+            yield Activity(f"pair {len(self._rounds) + 1}")
             try:
                 self._measure_pair()
             except ProcessFailed as failure:
-                self._failure, self._stopped = failure, "failed"
-                return
-            yield self.count
+                self._failure, stopped = failure, "failed"
+                break
+            yield from self._pair()
             longest_s = max(longest_s, time.monotonic() - began)
-            stopped = why_stop(self._rounds, self._plan.target, self._plan.limit)
+            stopped = why_stop(self._rounds, self.options.target, self.options.limit)
             if stopped is None and time.monotonic() + longest_s > deadline:
                 stopped = "budget"
         self._stopped = stopped
+        yield from self.unfinished()  # a later process may have failed
+
+    def _pair(self) -> Iterator[Event]:
+        """The pair that has just ended."""
+        for side in self.sides:
+            several = self._processes[side]
+            yield Completed(len(several) - 1, several[-1], self._summed_up(side).result, side)
+        yield PairMeasured(len(self._rounds), ratio_interval(self._rounds))
+
+    def unfinished(self) -> Iterator[Event]:
+        for side in self.sides if self._rounds else ():
+            yield Revised(self._summed_up(side).result, side)
+
+    def conclusion(self, side: str = "") -> Live:
+        return self.outcome().conclusion(side)
 
     def outcome(self) -> LiveComparison:
         """What all pairs so far say."""
-        found, ratios = self.interval, tuple(map(pair_ratio, self._rounds))
-        a, b = map(self._summed_up, self._plan.sides)
+        found, ratios = ratio_interval(self._rounds), tuple(map(pair_ratio, self._rounds))
+        a, b = map(self._summed_up, self.sides)
         return LiveComparison(
             a=a,
             b=b,
@@ -133,26 +167,32 @@ class Study:
 
     def _measure_pair(self) -> None:
         with ExitStack() as stack:
-            pair = [stack.enter_context(self._start(side)) for side in self._plan.sides]
-            for process, side in zip(pair, self._plan.sides, strict=True):
-                process.tell(self._job(side))  # both import what they need at the same time
-            self._opened |= {process.name: process.hear(Opened) for process in pair}
+            pair = [
+                stack.enter_context(_open(side, self.options.timeout_s, self.listen)) for side in self.options.sides
+            ]
+            for process, side in zip(pair, self.options.sides, strict=True):
+                process.send(self._job(side))  # both import what they need at the same time
+            self._opened |= {process.name: process.receive(Opened) for process in pair}
             prepared = {process.name: process.ask(Prepare(), Prepared) for process in self._shuffled(pair)}
             rounds = self._take_turns(pair, list(prepared.values()))
             results = [process.ask(SumUp(), Measured).result for process in pair]
         for process, result in zip(pair, results, strict=True):
-            self.processes[process.name].append(result)
+            self._processes[process.name].append(result)
         self._rounds.append(rounds)
 
-    def _start(self, side: Side) -> Elsewhere:
-        return Elsewhere(side.name, side.python, side.case, side.environment, self._plan.timeout_s, self._listen)
-
     def _job(self, side: Side) -> MeasureJob:
-        """The numbers are checked in the first pair alone: the others compute the very same."""
-        return MeasureJob(side.case, DEFAULTS, seed=self._plan.seed, process=self.count, data=self._plan.data)
+        """The job of a side in the next pair. Only the first pair checks the numbers: the others compute the same."""
+        return MeasureJob(
+            side.case,
+            DEFAULTS,
+            seed=self.options.seed,
+            process=len(self._rounds),
+            data=self.options.data,
+            turns=MOST_TURNS,
+        )
 
-    def _take_turns(self, pair: Sequence[Elsewhere], prepared: Sequence[Prepared]) -> list[float]:
-        """Samples of both sides are of as many steps each: the median of steps and that of blocks are not the same."""
+    def _take_turns(self, pair: Sequence[Process], prepared: Sequence[Prepared]) -> list[float]:
+        """The logarithm of each round's ratio. Samples of both sides have equally many steps: medians depend on it."""
         step_s = max(each.step_s for each in prepared)
         turn = TakeTurn(turn_seconds(step_s), max(each.block_size for each in prepared))
         if step_s < SLOW_STEP_S:
@@ -163,14 +203,15 @@ class Study:
         rounds = []
         for order in orders:
             seconds = {process.name: process.ask(turn, Turned).step_s for process in order}
-            rounds.append(math.log(seconds[self._plan.b.name] / seconds[self._plan.a.name]))
+            rounds.append(math.log(seconds[self.options.b.name] / seconds[self.options.a.name]))
         return rounds
 
-    def _shuffled(self, pair: Sequence[Elsewhere]) -> list[Elsewhere]:
+    def _shuffled(self, pair: Sequence[Process]) -> list[Process]:
         return self._random.sample(list(pair), len(pair))
 
-    def _summed_up(self, side: Side) -> LiveSide:
-        results = [*self.processes[side.name]]
+    def _summed_up(self, name: str) -> LiveSide:
+        side = next(side for side in self.options.sides if side.name == name)
+        results = [*self._processes[side.name]]
         failure = self._failure if self._failure and self._failure.name == side.name else None
         results += [failure.result] if failure else []
         unmeasured = Result(side.case, "interrupted", reason="it was not measured")
@@ -192,15 +233,26 @@ def turn_seconds(step_s: float) -> float:
 
 
 def rounds_for(step_s: float) -> int:
-    """How many turns each side of a pair has; a slow step tells more, and fresh processes tell more than more turns."""
+    """How many turns each side of a pair has: fewer for slow steps, as fresh processes help more than more turns."""
     if step_s < SLOW_STEP_S:
         return ROUNDS
     return SLOW_ROUNDS if step_s < VERY_SLOW_STEP_S else VERY_SLOW_ROUNDS
 
 
+def _open(side: Side, timeout_s: float, listen: Listen = lambda *_: None) -> Process:
+    return Process(
+        side.case,
+        name=side.name,
+        python=side.python,
+        environment=side.environment,
+        timeout_s=timeout_s,
+        listen=lambda message: listen(message, side.name),
+    )
+
+
 def first_device(side: Side, timeout_s: float) -> str:
-    """The device that a person asks about first, as this side's interpreter sees them."""
-    with Elsewhere(side.name, side.python, side.case, side.environment, timeout_s) as process:
+    """The first device that this side's interpreter sees."""
+    with _open(side, timeout_s) as process:
         try:
             machine = process.ask(SurveyJob(), Surveyed).machine
         except ProcessFailed as failure:
@@ -212,7 +264,7 @@ def first_device(side: Side, timeout_s: float) -> str:
 
 
 def _rigor(processes: int) -> Rigor:
-    """By what `torchmark run` calls so: all of them were newly started."""
+    """What `torchmark run` would call so many fresh processes."""
     return "rigorous" if processes >= PROCESSES["rigorous"] else "default"
 
 

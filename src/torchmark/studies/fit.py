@@ -1,4 +1,4 @@
-"""What is the largest batch that fits? Each size in a fresh process that is refused more memory than it may have.
+"""Finds the largest batch that fits: each size runs in a fresh process that is refused more memory than the limit.
 
 The same work does not take the same memory in every process: where its pieces come to lie is chance, and here that
 makes a tenth of the peak. So the answer is a size that fitted each time it was tried.
@@ -7,14 +7,12 @@ makes a tenth of the peak. So the answer is a size that fitted each time it was 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 
 import psutil
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.cautions import cautions_of
 from torchmark.analyze.fitting import (
     TRIES,
     Fitted,
@@ -30,25 +28,25 @@ from torchmark.analyze.fitting import (
 )
 from torchmark.analyze.roofline import NONE, Ceilings, with_peak
 from torchmark.analyze.summary import combine_results
+from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import TorchmarkError, UnknownName, UsageError
 from torchmark.measure.cases import check_case, full_params, range_of
-from torchmark.measure.launch import Launcher
-from torchmark.measure.messages import MeasureJob, Message
+from torchmark.measure.engine import DEFAULTS
+from torchmark.measure.messages import MeasureJob
 from torchmark.measure.outcomes import may_be_memory
-from torchmark.measure.sampling import DEFAULTS
-from torchmark.measure.session import result_of
-from torchmark.measure.ways import environment_of
-from torchmark.records import NO_ROOM, Case, Result, Work
+from torchmark.measure.process import measure_case
+from torchmark.records import NO_ROOM, Case, Conclusion, Machine, Result, Work
+from torchmark.studies.study import Activity, Announcement, Completed, Event, Study
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
-USUAL_SIZE = 8  # of an example whose size nobody has told
+USUAL_SIZE = 8  # of an example of unknown size
 PROBE_S = 1.0  # of timed steps at each size
 PROBE_SETTINGS = replace(DEFAULTS, budget_s=PROBE_S, min_time_s=PROBE_S / 4, target=0.03)
 COUNTED = {"sequence": "token"}  # sizes of an item that are counted themselves: a longer text is more work
 
 
-class Request(Struct, frozen=True):
-    """What is to fit, into what, and how long finding out may take."""
+class FitOptions(Struct, frozen=True):
+    """What should fit, into what, and how long finding out may take."""
 
     case: Case
     parameter: str = "batch"
@@ -59,41 +57,52 @@ class Request(Struct, frozen=True):
     timeout_s: float = 600.0
     seed: int = 0
     data: str | None = None
-    ceilings: Ceilings = NONE  # the best that the machine was seen to do
+
+    @property
+    def command(self) -> str:
+        limit = self.limit_bytes and f"{self.limit_bytes}B"
+        given = {"limit": limit, "step": self.step, "most": self.most, "seed": self.seed}
+        chosen = "".join(f" --{name} {value}" for name, value in given.items() if value)
+        return f"torchmark fit {self.case.text} --vary {self.parameter}{chosen} --budget {self.budget_s:g}s"
 
 
-Told = Callable[[Probe, Result], None]  # a size as it stands after one more try, and that try by itself
+class Probed(Announcement, frozen=True):
+    """A size as it stands after one more try."""
+
+    parameter: str
+    probe: Probe
 
 
-class Study:
-    """One search for the largest size. Use it once."""
+class Fit(Study):
+    """A search for the largest size."""
 
-    def __init__(
-        self, request: Request, listen: Callable[[Message], None] = lambda _: None, log: Path | None = None
-    ) -> None:
-        self._request, self._listen = request, listen
-        self._range = size_range(request.case, request.parameter)
-        self._own = int(getattr(full_params(request.case), request.parameter)) or USUAL_SIZE  # that the case itself has
-        environment = environment_of(request.case.ways)
-        self._launcher = Launcher(log, fresh=bool(environment), environment=environment)
+    options: FitOptions
+    open_ended = True
+
+    def __init__(self, options: FitOptions, machine: Machine, ceilings: Ceilings = NONE) -> None:
+        super().__init__(options, machine)
+        self._ceilings = ceilings
+        self._range = size_range(options.case, options.parameter)
+        self._own = int(getattr(full_params(options.case), options.parameter)) or USUAL_SIZE  # that the case itself has
         self._began = time.monotonic()
         self._bound = ""
         self._tried: dict[int, list[Result]] = {}
         self.probes: dict[int, Probe] = {}
-        self.limit_bytes = float(request.limit_bytes or free_bytes())
+        self.limit_bytes = float(options.limit_bytes or free_bytes())
 
-    def run(self, tell: Callable[[int], None] = lambda _: None, told: Told = lambda *_: None) -> None:
+    def events(self) -> Iterator[Event]:
         """Probe after probe until the answer is known to one step and fits each time, and the best rates are of more
         than one process; or until the time is up."""
-        lowest, highest = self._range[0], min(self._range[1], self._request.most or self._range[1])
+        lowest, highest = self._range[0], min(self._range[1], self.options.most or self._range[1])
         while (size := self._next(lowest, highest)) is not None:
-            tell(size)
+            yield Activity(f"{self.options.parameter} {size}")
             began = time.monotonic()
             probe = self.probe(size)
             newest = self._tried[size][-1]
             if probe.tries > 1 and not self._is_answer(size, newest):
                 break  # this try says nothing about memory: what the others said stands
-            told(probe, newest)
+            yield Completed(probe.tries - 1, newest, probe.result)
+            yield Probed(self.options.parameter, probe)
             if self._is_too_small(newest) and size < min(self._own, highest):
                 lowest = min(2 * size, self._own)
             elif self._is_answer(size, newest):
@@ -102,7 +111,7 @@ class Study:
                 self.probes[size] = probe
                 self._bound = newest.status
                 return
-            if time.monotonic() - self._began + 2 * (time.monotonic() - began) > self._request.budget_s:
+            if time.monotonic() - self._began + 2 * (time.monotonic() - began) > self.options.budget_s:
                 break
         _, high = bracket(list(self.probes.values()), lowest, highest)
         is_open = self._open_size(lowest, highest) is not None
@@ -131,14 +140,14 @@ class Study:
         return next_contender([probe for probe in probes if probe.size <= low])
 
     def _open_size(self, lowest: int, highest: int) -> int | None:
-        return next_size(list(self.probes.values()), lowest, highest, self.limit_bytes, self._request.step)
+        return next_size(list(self.probes.values()), lowest, highest, self.limit_bytes, self.options.step)
 
     def probe(self, size: int) -> Probe:
         """One size in a process of its own. Running out of memory is an answer like any other, and one that outweighs
         all other tries."""
         tried = self._tried.setdefault(size, [])
         tried.append(self._measure(size))
-        whole = with_peak(combine_results(tried, strict=True), self._request.ceilings)
+        whole = with_peak(combine_results(tried, strict=True), self._ceilings)
         whole = replace(whole, cautions=cautions_of(whole))
         peaks = tuple(peak for peak in map(_peak, tried) if peak is not None)
         center_s, doubt = rate_center_s(whole) if whole.status == "ok" and whole.processes else (0.0, "")
@@ -147,25 +156,28 @@ class Study:
 
     def _amount(self, size: int, work: Work) -> float:
         """What a step is worth: items, or the things that a size of an item counts."""
-        counted = COUNTED.get(self._request.parameter, work.unit)
+        counted = COUNTED.get(self.options.parameter, work.unit)
         return work.items if counted == work.unit else work.items * size
 
     def _measure(self, size: int) -> Result:
-        case = self._request.case
-        case = check_case(replace(case, params={**case.params, self._request.parameter: size}))
+        case = self.options.case
+        case = check_case(replace(case, params={**case.params, self.options.parameter: size}))
         job = MeasureJob(
             case,
             PROBE_SETTINGS,
-            seed=self._request.seed,
-            data=self._request.data,
+            seed=self.options.seed,
+            data=self.options.data,
             memory_bytes=int(self.limit_bytes),
         )
-        result = result_of(case, self._launcher.run(job, self._request.timeout_s, self._listen))
+        result = measure_case(job, self.options.timeout_s, self.listen, self.log)
         held = _peak(result)
         if result.status == "ok" and held is not None and held > self.limit_bytes:
             reason = f"its peak of {held / 1e9:.3g} GB is above the limit"
             return replace(result, status="oom", reason=reason)
         return result
+
+    def conclusion(self, side: str = "") -> Conclusion:  # noqa: ARG002 -- there is one
+        return self.outcome().conclusion(self.options.case)
 
     def outcome(self) -> Fitted:
         """What is known by now."""
@@ -175,14 +187,14 @@ class Study:
         largest = fits if fits >= lowest else None
         fitting = [probe for probe in probes if probe.size <= (largest or 0)]
         unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
-        unit = COUNTED.get(self._request.parameter, unit)
+        unit = COUNTED.get(self.options.parameter, unit)
         return Fitted(
-            parameter=self._request.parameter,
+            parameter=self.options.parameter,
             unit=unit,
             probes=tuple(probes),
             limit_bytes=self.limit_bytes,
             bound=self._bound or "interrupted",
-            step=self._request.step or usual_step(largest or 1),
+            step=self.options.step or usual_step(largest or 1),
             largest=largest,
             efficient=None if doubtful(fitting) else most_efficient(fitting),
             model=fit_memory(probes),

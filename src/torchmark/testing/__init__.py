@@ -14,8 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from torchmark.records import Run
-    from torchmark.testing.bench import Bench
-    from torchmark.testing.recorder import Recorder
+    from torchmark.testing.session import Bench, Recorder
 
 _RECORDER = pytest.StashKey["Recorder"]()
 _BASELINE = pytest.StashKey["Run | None"]()
@@ -54,8 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def torchmark(request: pytest.FixtureRequest) -> Bench:
     """Times any callable as `torchmark run` would: `result = torchmark(step)`."""
     from torchmark.errors import TorchmarkError
-    from torchmark.testing.bench import Bench
-    from torchmark.testing.messages import failure
+    from torchmark.testing.session import Bench, failure
 
     try:
         return Bench(_recorder(request.config), request.node.nodeid)
@@ -68,30 +66,30 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     recorder = session.config.stash.get(_RECORDER, None)
     if recorder is None or not recorder.results:
         return
-    told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-    if told is not None:
-        told["torchmark"] = recorder.encode()
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["torchmark"] = recorder.encode()
     elif not recorder.keep():
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    told = (getattr(node, "workeroutput", None) or {}).get("torchmark")
-    if told:
-        _recorder(node.config).decode(told)
+    output = (getattr(node, "workeroutput", None) or {}).get("torchmark")
+    if output:
+        _recorder(node.config).decode(output)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     recorder = config.stash.get(_RECORDER, None)
     if recorder is not None and recorder.run is not None:
-        from torchmark.testing.messages import show
+        from torchmark.testing.session import show
 
         show(terminalreporter, recorder.summary())
 
 
 def _recorder(config: pytest.Config) -> Recorder:
-    from torchmark.testing.recorder import Recorder
+    from torchmark.testing.session import Recorder
 
     if _RECORDER not in config.stash:
         option = config.getoption
@@ -102,7 +100,7 @@ def _recorder(config: pytest.Config) -> Recorder:
             allow=option("--torchmark-allow-inconclusive"),
             budget_s=option("--torchmark-budget"),
             label=option("--torchmark-label") or _LABEL,
-            out=option("--torchmark-out"),
+            out=option("--torchmark-out") or "",
         )
     return config.stash[_RECORDER]
 
@@ -116,7 +114,7 @@ def _check(config: pytest.Config, option: str, check: Callable[[pytest.Config], 
     try:
         check(config)
     except TorchmarkError as error:
-        from torchmark.testing.messages import usage_error
+        from torchmark.testing.session import usage_error
 
         raise usage_error(option, error) from None
 
@@ -133,14 +131,14 @@ def _check_out(config: pytest.Config) -> None:
 
     try:
         check_writable(config.getoption("--torchmark-out"))
-    except StoreError as error:  # its cure names options of `torchmark run`
+    except StoreError as error:  # its fix names options of `torchmark run`
         raise StoreError(error.cause, "Choose another file") from error
 
 
 def _baseline(config: pytest.Config) -> Run | None:
     """The run to compare with, loaded before this session's own run becomes the last one."""
     if _BASELINE not in config.stash:
-        from torchmark.testing.baseline import load_baseline
+        from torchmark.testing.session import load_baseline
 
         option = config.getoption
         config.stash[_BASELINE] = load_baseline(option("--torchmark-against"), option("--torchmark-label") or _LABEL)

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+from collections.abc import Callable
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from torchmark.errors import TorchmarkError, UnknownName
-from torchmark.workloads import own, plugins
+from torchmark.workloads import own
 from torchmark.workloads.contract import Workload
 
+_GROUP = "torchmark.workloads"  # the entry point group of installed packages
 _NOT_WORKLOADS = (
     "contract",
-    "setting",
-    "sizes",
-    "flops",
-    "reference",
-    "filling",
-    "llama",
-    "images",
-    "fingerprint",
     "encoder",
-    "learning",
-    "reinforcement",
+    "filling",
+    "image_training",
+    "images",
+    "llama",
+    "model",
+    "model_step",
     "own",
-    "plugins",
+    "reference",
+    "reinforcement",
 )
 
 
@@ -51,8 +53,12 @@ def find_workload(name: str) -> Workload:
 
 
 def brought_by(name: str) -> str | None:
-    """The package, with its version, of a workload that is not torchmark's own; of a file, its name says enough."""
-    return None if own.is_own(name) or name in _shipped() else plugins.package_of(name)
+    """The installed package, with its version, that a workload comes from; None for torchmark's own and for files,
+    whose name says enough."""
+    if own.is_own(name) or name in _shipped():
+        return None
+    points = sorted(entry_points(group=_GROUP, name=name))
+    return f"{points[0].dist.name} {points[0].dist.version}" if points and points[0].dist else None
 
 
 def forget() -> None:
@@ -70,22 +76,41 @@ def _load_all() -> dict[str, Workload | str]:
 def _shipped() -> dict[str, Workload | str]:
     modules = [found.name for found in pkgutil.iter_modules(__path__)]
     public = sorted(name for name in modules if name not in _NOT_WORKLOADS and not name.startswith("_"))
-    return {name.replace("_", "-"): _load(name) for name in public}
+    return {name.replace("_", "-"): _guarded(_from_module, name) for name in public}
 
 
 @cache
 def _plugged_in() -> dict[str, Workload | str]:
-    return plugins.load_all(taken=_shipped())
+    """Those of installed packages, or why they cannot be used; none may take the place of another."""
+    found: dict[str, Workload | str] = {}
+    for point in sorted(entry_points(group=_GROUP)):
+        clash = point.name in _shipped() or point.name in found
+        name = f"{point.name} of {point.value}" if clash else point.name
+        found[name] = f"the name '{point.name}' is taken" if clash else _guarded(_from_entry, point)
+    return found
 
 
-def _load(module_name: str) -> Workload | str:
-    """The workload of a file, or why there is none."""
-    name = module_name.replace("_", "-")
+def _guarded(load: Callable[[Any], Workload | str], source: str | EntryPoint) -> Workload | str:
     try:
-        module = importlib.import_module(f"{__name__}.{module_name}")
-        for found in vars(module).values():
-            if isinstance(found, type) and issubclass(found, Workload) and getattr(found, "name", None) == name:
-                return found()
-    except (Exception, SystemExit) as error:  # a stranger's file may do anything, even leave
+        return load(source)
+    except (Exception, SystemExit) as error:  # foreign code may do anything, even exit
         return f"{type(error).__name__}: {error}"
+
+
+def _from_module(module_name: str) -> Workload | str:
+    name = module_name.replace("_", "-")
+    for found in vars(importlib.import_module(f"{__name__}.{module_name}")).values():
+        if isinstance(found, type) and issubclass(found, Workload) and getattr(found, "name", None) == name:
+            return found()
     return f"no Workload whose name is '{name}'"
+
+
+def _from_entry(point: EntryPoint) -> Workload | str:
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", point.name):
+        return "a name is of small letters, digits and dashes"
+    made = point.load()
+    if not (isinstance(made, type) and issubclass(made, Workload)):
+        return f"{point.value} is no Workload"
+    if getattr(made, "name", None) != point.name:
+        return f"{point.value} calls itself '{getattr(made, 'name', '')}'"
+    return made()

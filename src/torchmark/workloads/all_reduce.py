@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
-from torchmark.workloads.sizes import smaller_sizes
+from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload, smaller_sizes
+from torchmark.workloads.reference import exactly
 
 if TYPE_CHECKING:
     import torch
@@ -52,13 +52,17 @@ class AllReduce(Workload):
             array.zero_()
             return (found,)
 
+        def reference() -> Tensors:
+            values = _values(params, setting)[-_CHECKED:].double()
+            with exactly():
+                return (sum([values] * (setting.world_size - 1), values),)
+
         smaller = smaller_sizes(params.size_bytes, _SMALLER, _SMALLEST) if params.sizes == "all" else []
         return Step(
             run=run,
             work=self.work(params, setting),
             outputs=outputs,
-            reference=lambda: (_values(params, setting)[-_CHECKED:].double() * setting.world_size,),
-            roundings=setting.world_size,
+            reference=reference,
             stages=tuple(
                 Stage(f"{size} bytes", 0, _exchange(array[: _count(size, setting)], setting)) for size in smaller
             ),

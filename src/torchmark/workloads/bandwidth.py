@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
-from torchmark.workloads.sizes import smaller_sizes
+from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload, smaller_sizes
 
 if TYPE_CHECKING:
     import torch

@@ -6,65 +6,44 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from torchmark.workloads.contract import Setting
-from torchmark.workloads.images import CIFAR10_TRAIN, Images, cifar10
-from torchmark.workloads.images.training import ImageTraining, Recipe
+from torchmark.workloads.image_training import ImageTraining, Recipe
 
 if TYPE_CHECKING:
     import torch
-
-PARAMETERS = 62_006
-# Of an image, in each layer: places in the output × weights behind each of them.
-_PRODUCTS = (28 * 28 * 6 * 75, 10 * 10 * 16 * 150, 400 * 120, 120 * 84, 84 * 10)
 
 
 class Params(Struct, frozen=True):
     """Images in a step and in an epoch, and processes that load them (0: the training process itself)."""
 
     batch: Annotated[int, Meta(ge=1, le=50_000)] = 4
-    images: Annotated[int, Meta(ge=1, le=50_000)] = CIFAR10_TRAIN
+    images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
     loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2
 
 
 class CifarCnn(ImageTraining):
     """Two convolutions with pooling and three dense layers; cross entropy, SGD with rate 0.001 and momentum 0.9.
 
-    Two epochs, then one test pass in batches of the same size. The loss is brought to the host in every step, as it
-    was in the published script: the step waits for the device there. Without a folder of real files the images are
-    made up: same shape, size and number of classes, and as much to learn.
+    Two epochs, then one test pass in batches of the same size. The loss is copied to the host in every step, as in the
+    published script: the step waits for the device there. Without a folder of real files the images are synthetic:
+    same shape, size and number of classes, and as much to learn.
     """
 
     name = "cifar-cnn"
     params = Params
     tiny = Params(batch=2, images=10, loader_workers=0)
-    products = _PRODUCTS
-    parameters = PARAMETERS
+    recipe = Recipe(
+        rate=0.001, momentum=0.9, epochs=2, tests=1, dataset="cifar10", normal=(0.5, 0.5), test_batch=0, reads_loss=True
+    )
+    products = (28 * 28 * 6 * 75, 10 * 10 * 16 * 150, 400 * 120, 120 * 84, 84 * 10)
+    parameters = 62_006
     pixels = 3 * 32 * 32
 
-    def recipe(self, params: Params) -> Recipe:
-        return Recipe(
-            network=_network,
-            mean=0.5,
-            deviation=0.5,
-            learning_rate=0.001,
-            momentum=0.9,
-            epochs=2,
-            tests=1,
-            test_batch=params.batch,
-            roundings=10,
-            reads_loss=True,
+    def network(self) -> torch.nn.Module:
+        from torch import nn
+
+        return nn.Sequential(
+            *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU()),
+            *(nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
         )
-
-    def images(self, params: Params, setting: Setting) -> Images:
-        return cifar10(setting.data, params.images)
-
-
-def _network() -> torch.nn.Module:
-    from torch import nn
-
-    return nn.Sequential(
-        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU()),
-        *(nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
-    )

@@ -1,42 +1,184 @@
-"""What a workload must be able to do: prepare one step of work, say what it is worth, and let it be checked."""
+"""The interface of a workload: prepare one step of work, state how much work it is, and let its numbers be checked."""
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
+from torchmark.errors import UnsupportedError
 from torchmark.records import Work
-from torchmark.workloads.setting import ATTENTION, GRADIENTS, LAYOUT, Setting, Way
 
 if TYPE_CHECKING:
     import torch
-
-Tensors = Sequence["torch.Tensor"]
-Pairs = Sequence[tuple["torch.Tensor", "torch.Tensor"]]
 
 __all__ = [
     "ATTENTION",
     "GRADIENTS",
     "LAYOUT",
+    "CaseOption",
     "Pairs",
     "Setting",
     "Stage",
     "Step",
     "Tensors",
-    "Way",
     "Workload",
+    "smaller_sizes",
 ]
+
+Tensors = Sequence["torch.Tensor"]
+Pairs = Sequence[tuple["torch.Tensor", "torch.Tensor"]]
+
+_IMAGE_DIMENSIONS = 4  # image, channel, row, column
+_ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class CaseOption(Struct, frozen=True):
+    """An option that changes how the same work is done; the default comes first."""
+
+    name: str  # one of records.CASE_OPTIONS
+    values: tuple[str, ...]
+
+
+LAYOUT = CaseOption("layout", ("contiguous", "channels-last"))  # followed by `Setting.place` and `feed`
+GRADIENTS = CaseOption("gradients", ("inference-mode", "no-grad"))  # followed by `Setting.without_gradients`
+ATTENTION = CaseOption("attention", ("sdpa", "eager"))  # the model library's names; the workload passes it on
+
+
+class Setting(Struct, frozen=True):
+    """Everything except its parameters that a workload must follow: device, dtype, compile, transfer, seed, rank."""
+
+    mode: str
+    device: str = "cpu"
+    dtype: str = "float32"
+    compile: str = "off"
+    transfer: str = "resident"
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    data: str | None = None  # folder with the real data sets; without it synthetic images are generated
+    options: dict[str, str] = {}  # of those that the workload offers, where it is not the default
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        import torch
+
+        dtype = getattr(torch, self.dtype)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one number, known without torch."""
+        return _ITEM_BYTES[self.dtype]
+
+    def of_all_ranks(self, work: Work) -> Work:
+        """The work of a step on all ranks together, given that of one."""
+        count = self.world_size
+        return Work(work.items * count, work.unit, work.flops and work.flops * count, work.bytes and work.bytes * count)
+
+    @property
+    def checked_weight(self) -> float:
+        """The factor of a rank's loss in a check: different on every rank, 1 on average. With the same few rows on all
+        ranks, gradients are then right only after they have been exchanged."""
+        return 2 * (self.rank + 1) / (self.world_size + 1)
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Make everything that draws from torch's own generator repeatable, such as weight initialisation."""
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self.seed)
+            yield
+
+    def generator(self) -> torch.Generator:
+        """Seeded random numbers, drawn on the host so that every device gets the same."""
+        import torch
+
+        return torch.Generator().manual_seed(self.seed)
+
+    def place(self, host: torch.Tensor) -> torch.Tensor:
+        """The tensor on the device in this setting's layout, and in its dtype if it is a floating-point tensor."""
+        placed = host.to(self.device, self.torch_dtype) if host.is_floating_point() else host.to(self.device)
+        return self._laid_out(placed)
+
+    def _laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        if self.options.get("layout") != "channels-last" or tensor.ndim != _IMAGE_DIMENSIONS:
+            return tensor
+        return tensor.contiguous(memory_format=torch.channels_last)
+
+    def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The same model with every weight and buffer placed on the device."""
+        # What `Module.to` is made of: it knows on which devices a weight can be moved and where it must be replaced.
+        model._apply(self.place)  # type: ignore[no-untyped-call]
+        return model
+
+    def feed(self, host: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """How a step gets its input: from the device's own memory, or copied from the host every time."""
+        if self.transfer == "resident":
+            resident = self.place(host)
+            return lambda: resident
+        kept = self._laid_out(host.to(self.torch_dtype) if host.is_floating_point() else host)
+        if self.transfer == "per-step":
+            return lambda: kept.to(self.device)
+        if self.device == "cpu":
+            raise UnsupportedError("copies from pinned memory need an accelerator", "Use --transfer per-step")
+        pinned = kept.pin_memory()
+        return lambda: pinned.to(self.device, non_blocking=True)
+
+    def drain(self, output: torch.Tensor) -> torch.Tensor:
+        """What a step does with its output: leave it on the device, or copy it to the host every time."""
+        return output if self.transfer == "resident" else output.to("cpu")
+
+    def without_gradients(self, usual: str = "inference-mode") -> AbstractContextManager[Any]:
+        """Record nothing for a backward pass, by inference mode or no_grad as the setting says."""
+        import torch
+
+        if self.options.get("gradients", usual) == "no-grad":
+            return torch.no_grad()
+        return torch.inference_mode()
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function itself, or what `torch.compile` makes of it."""
+        if self.compile == "off":
+            return function
+        import torch
+
+        compiled: Callable[..., Any] = torch.compile(function, mode=None if self.compile == "on" else self.compile)
+        return compiled
+
+    def parallel(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model, exchanging gradients with other ranks if there are any. Call it before making the optimizer."""
+        if self.world_size == 1:
+            return model
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(model)
+
+    def alone(self, model: torch.nn.Module, run: Callable[[], object]) -> Callable[[], object] | None:
+        """The same step without the exchange, to measure what it costs; None with a single rank."""
+        if self.world_size == 1:
+            return None
+
+        def run_alone() -> object:
+            with model.no_sync():  # type: ignore[operator]  # what `parallel` returned
+                return run()
+
+        return run_alone
 
 
 class Stage(Struct, frozen=True):
     """A part of a job: how often the job does it, and how to do it once."""
 
     name: str
-    steps: int  # in the whole job; 0: it happens inside the steps of another stage and is timed for its share only
+    steps: int  # in the whole job; 0: part of another stage's steps, timed only to know its share
     run: Callable[[], object]
 
 
@@ -45,27 +187,26 @@ class Step(Struct, frozen=True):
 
     `outputs` computes on the device, with the very function and weights that are timed; `reference` computes the same
     another way: float64 on the CPU. Both return the same number of tensors of the same shapes, and may be called at
-    any moment, as often as wanted, without changing what is timed. Make the inputs of `reference` again from the
-    seed: then nothing is held in memory for it while the step is being timed.
+    any time, any number of times, without changing what is timed. Recreate the inputs of `reference` from the seed, so
+    that the check holds no memory while the step is timed. Compute it inside `reference.exactly()`: the check then
+    measures how far rounding moves each result, and accepts no larger error.
     """
 
     run: Callable[[], object]
     work: Work
     outputs: Callable[[], Tensors] | None = None
     reference: Callable[[], Tensors] | None = None
-    copies: Callable[[], Pairs] | None = None  # (on the device, as it was made): must be equal to the last bit
-    roundings: int = 1  # how many roundings follow one another between input and output; they widen the tolerance
-    magnitude: float = 0.0  # what an output is worth where nothing cancels: errors are taken relative to no less
+    copies: Callable[[], Pairs] | None = None  # (on the device, as made): must be equal to the last bit
     job_steps: int = 0  # how many of these steps make the whole job; 0: there is no job, only steps
     stages: tuple[Stage, ...] = ()  # what else the job does
-    epochs: int = 0  # times that the job goes through its data; 0: there is no such number
+    epochs: int = 0  # passes of the job over its data; 0: does not apply
     alone: Callable[[], object] | None = None  # the same step without the other ranks, from `Setting.alone`
-    metrics: Callable[[], dict[str, float]] | None = None  # what the steps so far have come to: loss, accuracy, counts
+    metrics: Callable[[], dict[str, float]] | None = None  # results of the steps so far: loss, accuracy, counts
     notes: dict[str, str] = {}  # what was chosen while preparing and is no parameter, such as the kind of attention
 
 
 class Workload(ABC):
-    """A kind of work. `version` rises whenever the work itself changes, so that results never mix."""
+    """A kind of work. Raise `version` whenever the work itself changes, so that results never mix."""
 
     name: ClassVar[str]
     modes: ClassVar[tuple[str, ...]] = ("infer",)
@@ -76,28 +217,37 @@ class Workload(ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", "bfloat16", "float16")
     distributed: ClassVar[bool] = False  # can be run by several workers at once
     default_workers: ClassVar[int] = 1
-    ways: ClassVar[tuple[Way, ...]] = ()  # in which the same work can be done beside the usual one
-    imports: ClassVar[tuple[str, ...]] = ()  # modules beside torch that take seconds to import; workers share them
+    options: ClassVar[tuple[CaseOption, ...]] = ()  # options that change how the same work is done
+    imports: ClassVar[tuple[str, ...]] = ()  # modules besides torch that take seconds to import; workers share them
 
     @classmethod
     def summary(cls) -> str:
-        """What it is, in one line: the first of its module's docstring."""
+        """One line about it: the first of its module's docstring."""
         return (sys.modules[cls.__module__].__doc__ or "").strip().partition("\n")[0]
 
     def check(self, params: Any) -> None:
-        """Raise UsageError where these parameters cannot be, although each of them could; asked without torch."""
+        """Raise UsageError if these parameters do not go together; called without torch."""
         del params
 
     def work(self, params: Any, setting: Setting) -> Work | None:
-        """What one step of all ranks is worth, computed without torch; None where only `prepare` can tell."""
+        """The work of one step of all ranks, computed without torch; None if only `prepare` knows."""
         del params, setting
         return None
 
     def memory_bytes(self, params: Any, setting: Setting) -> float | None:
-        """About how much memory a step of one rank needs at its peak; None where it is too little to matter."""
+        """The approximate peak memory of a step of one rank; None if it is too little to matter."""
         del params, setting
         return None
 
     @abstractmethod
     def prepare(self, params: Any, setting: Setting) -> Step:
         """Build the model and its data, untimed. `params` is an instance of `self.params`."""
+
+
+def smaller_sizes(size: int, factor: int, smallest: int) -> list[int]:
+    """Sizes to time in addition to `size`: each a `factor`-th of the last, a multiple of the smallest, down to it."""
+    sizes = []
+    while size > smallest:
+        size = max(size // factor // smallest, 1) * smallest
+        sizes.append(size)
+    return sizes

@@ -9,8 +9,7 @@ from msgspec import Meta, Struct
 
 from torchmark.errors import UnsupportedError
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Stage, Step, Workload
-from torchmark.workloads.sizes import smaller_sizes
+from torchmark.workloads.contract import Setting, Stage, Step, Workload, smaller_sizes
 
 if TYPE_CHECKING:
     import torch

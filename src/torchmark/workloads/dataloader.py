@@ -8,16 +8,14 @@ from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.images import cifar10, mnist
-from torchmark.workloads.images.loading import Normalized, batches
+from torchmark.workloads.image_training import Normalized, batches
 
 if TYPE_CHECKING:
     import torch
 
 _PIXELS = {"mnist": 28 * 28, "cifar10": 3 * 32 * 32}
 _NORMAL = {"mnist": (0.1307, 0.3081), "cifar10": (0.5, 0.5)}
-_MADE_AS = 4  # bytes of a number as the loader makes it, whatever it is turned into later
-_CHECKED_IMAGES = 2
+_MADE_AS = 4  # bytes of a number as the loader makes it, whatever it is converted to later
 
 
 class Params(Struct, frozen=True):
@@ -30,9 +28,9 @@ class Params(Struct, frozen=True):
 
 
 class Dataloader(Workload):
-    """A step asks for one shuffled batch and puts it on the device; every image is normalised by itself.
+    """A step asks for one shuffled batch and copies it to the device; every image is normalised by itself.
 
-    Loading processes work ahead, so that steps one after another tell how many images a second all of them can make.
+    Loading processes work ahead, so that consecutive steps show how many images a second all of them can make.
     """
 
     name = "dataloader"
@@ -41,45 +39,36 @@ class Dataloader(Workload):
     tiny = Params(batch=2, images=12, loader_workers=0)
 
     def work(self, params: Params, setting: Setting) -> Work:
-        """FLOPs: each pixel is scaled and shifted. Bytes: pixels are read as bytes and written as numbers."""
-        del setting
+        """Each pixel is scaled and shifted, read as a byte and written as a number."""
         pixels = params.batch * _PIXELS[params.dataset]
         return Work(items=params.batch, unit="image", flops=2 * pixels, bytes=(1 + _MADE_AS) * pixels)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
+        import torch
+
+        from torchmark.workloads.images import cifar10, mnist
+
         images = (mnist if params.dataset == "mnist" else cifar10)(setting.data, params.images)
-        data = Normalized(images.train_images, images.train_labels, *_NORMAL[params.dataset])
+        mean, deviation = _NORMAL[params.dataset]
+        data = Normalized(images.train_images, images.train_labels, mean, deviation)
         feed = batches(data, params.batch, setting, workers=params.loader_workers)
+        order = torch.randperm(params.images, generator=setting.generator())
+        few = [int(index) for index in order[: min(2, params.batch)]]
 
         def load() -> torch.Tensor:
             return setting.drain(setting.place(feed.take()[0]))
 
-        def known() -> Tensors:
-            return [setting.place(batches(data, params.batch, setting, order=_few(params, setting)).take()[0])]
+        def reference() -> Tensors:
+            """By numpy in float64, with the textbook formula."""
+            return (torch.from_numpy((images.train_images[few].double().numpy() / 255 - mean) / deviation),)
 
         return Step(
             run=load,
             work=self.work(params, setting),
-            outputs=known,
-            reference=lambda: [_normalized(params, images.train_images[_few(params, setting)])],
+            outputs=lambda: (setting.place(batches(data, params.batch, setting, order=few).take()[0]),),
+            reference=reference,
             job_steps=feed.per_epoch,
             epochs=1,
             metrics=lambda: {"data_is_real": float(images.is_real), "loader_share": 1.0},
             notes={"data": images.source},
         )
-
-
-def _few(params: Params, setting: Setting) -> list[int]:
-    """Which images are looked at in the check."""
-    import torch
-
-    chosen = torch.randperm(params.images, generator=setting.generator())[: min(_CHECKED_IMAGES, params.batch)]
-    return [int(index) for index in chosen]
-
-
-def _normalized(params: Params, images: torch.Tensor) -> torch.Tensor:
-    """The same by numpy in float64, as it is written in books."""
-    import torch
-
-    mean, deviation = _NORMAL[params.dataset]
-    return torch.from_numpy((images.double().numpy() / 255 - mean) / deviation)

@@ -1,4 +1,4 @@
-"""What encoders shaped like BERT are made of, hold and cost: sizes, parameters, matrix products, memory."""
+"""Encoders shaped like BERT: their sizes, parameters, matrix products and memory, known without torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from torchmark.workloads.contract import Setting
+
 Size = Literal["tiny", "base", "large"]
+POSITIONS = 512
 
 
 class Shape(Struct, frozen=True):
@@ -17,8 +20,33 @@ class Shape(Struct, frozen=True):
     heads: int
     feedforward: int
 
+    @property
+    def parameters(self) -> int:
+        """Weights, biases and norms of all layers, without what comes before and after them."""
+        attention = 4 * (self.hidden + 1) * self.hidden
+        dense = (self.hidden + 1) * self.feedforward + (self.feedforward + 1) * self.hidden
+        return self.layers * (attention + dense + 4 * self.hidden)
 
-# `tiny` is no model that anyone uses: it tells within a second whether everything works.
+    def products(self, rows: int, tokens: int) -> int:
+        """Multiplications in the matrix products of all layers: with their weights, and of attention with itself."""
+        weights = 4 * self.hidden**2 + 2 * self.hidden * self.feedforward
+        return self.layers * rows * tokens * (weights + 2 * tokens * self.hidden)
+
+    def activations(self, rows: int, tokens: int, training: bool) -> float:
+        """About how many numbers are in memory at once besides the weights; training keeps those of every layer."""
+        states = rows * tokens * (12 * self.hidden + 3 * self.feedforward)
+        scores = rows * self.heads * tokens**2
+        if training:
+            return self.layers * (states + 3 * scores)
+        return states / 2 + scores  # of one layer, whose attention may or may not be computed in one piece
+
+    def bert_parameters(self, vocabulary: int, head: int) -> int:
+        """Embeddings of words, positions and two kinds of sentences with their norm, the layers, and dense layers with
+        so many outputs after them."""
+        return (vocabulary + POSITIONS + 2 + 2) * self.hidden + self.parameters + (self.hidden + 1) * head
+
+
+# `tiny` is a test of a second, not a model in use.
 SHAPES: dict[str, Shape] = {
     "tiny": Shape(2, 64, 2, 128),
     "base": Shape(12, 768, 12, 3072),
@@ -26,47 +54,13 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-POSITIONS = 512
-
-
-def bert_config(size: str, vocabulary: int, **more: Any) -> Any:
-    """The model library's description of BERT in this size."""
-    from transformers import BertConfig
-
-    shape = SHAPES[size]
-    return BertConfig(
-        vocab_size=vocabulary,
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=shape.feedforward,
-        max_position_embeddings=POSITIONS,
-        **more,
-    )
-
-
-def embedding_parameters(shape: Shape, vocabulary: int) -> int:
-    """Of words, positions and the two kinds of sentences, with the norm after them."""
-    return (vocabulary + POSITIONS + 2 + 2) * shape.hidden
-
-
-def layer_parameters(shape: Shape) -> int:
-    """Weights, biases and norms of all layers, without what comes before and after them."""
-    attention = 4 * (shape.hidden + 1) * shape.hidden
-    dense = (shape.hidden + 1) * shape.feedforward + (shape.feedforward + 1) * shape.hidden
-    return shape.layers * (attention + dense + 4 * shape.hidden)
-
-
-def layer_products(shape: Shape, rows: int, tokens: int) -> int:
-    """Multiplications in the matrix products of all layers: with their weights, and of attention with itself."""
-    weights = 4 * shape.hidden**2 + 2 * shape.hidden * shape.feedforward
-    return shape.layers * rows * tokens * (weights + 2 * tokens * shape.hidden)
-
-
-def activations(shape: Shape, rows: int, tokens: int, training: bool) -> float:
-    """About how many numbers are there at once beside the weights; training keeps those of every layer."""
-    states = rows * tokens * (12 * shape.hidden + 3 * shape.feedforward)
-    scores = rows * shape.heads * tokens**2
-    if training:
-        return shape.layers * (states + 3 * scores)
-    return states / 2 + scores  # of one layer, where attention may or may not be computed in one piece
+def encoder_config(size: str, setting: Setting) -> dict[str, Any]:
+    """What the model library's configurations have in common; attention is the library's default unless chosen."""
+    shape, attention = SHAPES[size], setting.options.get("attention")
+    return {
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.feedforward,
+        **({"attn_implementation": attention} if attention else {}),
+    }

@@ -27,7 +27,7 @@ class Launch(Workload):
 
     def work(self, params: Params, setting: Setting) -> Work:
         del params, setting
-        # An addition and twelve bytes: nobody would ask how much of a machine's best that is.
+        # An addition and twelve bytes: its share of a machine's best means nothing.
         return Work(items=1, unit="operator")
 
     def prepare(self, params: Params, setting: Setting) -> Step:

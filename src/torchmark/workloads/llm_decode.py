@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
-from torchmark.records import Work
 from torchmark.workloads import llama
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.filling import FilledPairs, build_filled
+from torchmark.workloads.contract import Setting
+from torchmark.workloads.model import Cost, Model, ModelWorkload
 
 if TYPE_CHECKING:
     import torch
 
-_CHECKED_ROWS = 2
+    KeysAndValues = list[tuple[torch.Tensor, ...]]
 
 
 class Params(Struct, frozen=True):
@@ -25,7 +25,7 @@ class Params(Struct, frozen=True):
     context: Annotated[int, Meta(ge=1, le=1_048_575)] = 128
 
 
-class LlmDecode(Workload):
+class LlmDecode(ModelWorkload):
     """One step gives every text one more token, from the keys and values that are kept of those before it.
 
     Every step is the same one, after `context` tokens: what it adds to the kept ones is dropped when the next step
@@ -34,88 +34,77 @@ class LlmDecode(Workload):
     """
 
     name = "llm-decode"
+    modes = ("infer",)
     params = Params
     tiny = Params(size="tiny", batch=2, context=12)
     imports = ("transformers.models.llama.modeling_llama",)
     dtypes = ("float32", "bfloat16", "float16")
+    distributed = False
+    filled = True
 
-    def work(self, params: Params, setting: Setting) -> Work:
-        """FLOPs: all matrix products. Bytes: weights read once, of the table of tokens only the rows in use; what is
-        kept of the earlier tokens is read, and of the new one written."""
+    def cost(self, params: Params, training: bool) -> Cost:
+        """What is kept of the earlier tokens is read, and of the new one written; one layer of it is in memory twice
+        while it grows."""
         shape = llama.SHAPES[params.size]
-        looked_up = min(params.batch, shape.vocabulary) * shape.hidden
         kept = params.batch * (params.context + 1) * shape.cached
-        return Work(
+        return Cost(
             items=params.batch,
             unit="token",
-            flops=llama.step_flops(shape, params.batch, 1, params.context),
-            bytes=(shape.parameters - shape.output_weights + looked_up + kept) * setting.item_bytes,
+            products=shape.step_products(params.batch, 1, params.context),
+            numbers=shape.weights_read(params.batch) + kept,
+            memory=shape.parameters + 2 * kept + params.batch * shape.vocabulary,
         )
 
-    def memory_bytes(self, params: Params, setting: Setting) -> float:
-        """Weights; keys and values, of which one layer is there twice while it grows."""
+    def build(self, params: Params, setting: Setting) -> Model:
         shape = llama.SHAPES[params.size]
-        kept = 2 * params.batch * (params.context + 1) * shape.cached
-        return float((shape.parameters + kept + params.batch * shape.vocabulary) * setting.item_bytes)
+        ids = llama.token_ids(shape, setting, params.batch, 1)
+        cache, restore = _make_cache(_kept(params, setting), setting.place)
 
-    def prepare(self, params: Params, setting: Setting) -> Step:
-        import torch
+        def call(model: Any, given: Any) -> Any:
+            if not isinstance(given, dict):
+                restore()
+                return model(input_ids=given, past_key_values=cache, use_cache=True)
+            earlier, _ = _make_cache(given["kept"], lambda each: each)
+            return model(input_ids=given["ids"], past_key_values=earlier, use_cache=True)
 
-        shape = llama.SHAPES[params.size]
-        model, filling = build_filled(lambda: llama.make(shape), setting)
-        forward = setting.compiled(model)
-        feed = setting.feed(llama.token_ids(shape, setting, params.batch, 1))
-        cache, restore = _make_cache(params, setting)
+        def few(ids: Any, _: None) -> tuple[Any, None]:
+            return {"ids": ids[:2], "kept": [(k[:2], v[:2]) for k, v in _kept(params, setting)]}, None
 
-        def write() -> torch.Tensor:
-            restore()
-            with torch.inference_mode():
-                logits: torch.Tensor = forward(input_ids=feed(), past_key_values=cache, use_cache=True).logits
-                return logits[:, -1]
-
-        def reference() -> Tensors:
-            ids = llama.token_ids(shape, setting, params.batch, 1)[:_CHECKED_ROWS]
-            past = [(keys[:_CHECKED_ROWS], values[:_CHECKED_ROWS]) for keys, values in _kept(params, setting)]
-            return llama.exact_logits(shape, filling, ids, past)[:1]
-
-        return Step(
-            run=lambda: setting.drain(write().argmax(-1)),
-            work=self.work(params, setting),
-            outputs=lambda: (write()[:_CHECKED_ROWS],),
-            reference=reference,
-            copies=lambda: FilledPairs((model, filling)),
-            roundings=llama.roundings(shape),
+        return Model(
+            module=llama.make(shape),
+            inputs=ids,
+            call=call,
+            result=lambda answer: answer.logits[:, -1].argmax(-1),
+            few=few,
+            look=lambda run, given: (run(given).logits[:2, -1],),
             notes={"attention": "sdpa"},
             metrics=lambda: {"parameters": float(shape.parameters), "cached_tokens": float(cache.get_seq_length())},
         )
 
 
-def _kept(params: Params, setting: Setting) -> llama.KeysAndValues:
+def _kept(params: Params, setting: Setting) -> KeysAndValues:
     """Keys and values of the earlier tokens, for every layer, on the host."""
     import torch
 
     shape, generator = llama.SHAPES[params.size], setting.generator()
     size = (params.batch, shape.shared_heads, params.context, shape.head_width)
     return [
-        (
-            torch.randn(size, generator=generator).to(setting.torch_dtype),
-            torch.randn(size, generator=generator).to(setting.torch_dtype),
-        )
+        tuple(torch.randn(size, generator=generator, dtype=torch.float32).to(setting.torch_dtype) for _ in "kv")
         for _ in range(shape.layers)
     ]
 
 
-def _make_cache(params: Params, setting: Setting) -> tuple[Any, Any]:
-    """The cache, and how to put back what it held at first.
+def _make_cache(kept: KeysAndValues, place: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Any, Callable[[], None]]:
+    """The cache, and how to restore what it held at first.
 
-    The cache makes new tensors when it grows and leaves the old ones alone, so nothing is copied to put them back:
-    two names for each layer, some microseconds in all.
+    The cache makes new tensors when it grows and leaves the old ones alone, so nothing is copied to restore them: two
+    names for each layer, some microseconds in all.
     """
     from transformers import DynamicCache
 
     cache = DynamicCache()
-    for index, (keys, values) in enumerate(_kept(params, setting)):
-        cache.update(setting.place(keys), setting.place(values), index)
+    for index, (keys, values) in enumerate(kept):
+        cache.update(place(keys), place(values), index)
     first = [(layer, layer.keys, layer.values) for layer in cache.layers]
 
     def restore() -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from torchmark.records import Work
 from torchmark.workloads import llama
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.filling import FilledPairs, build_filled
+from torchmark.workloads.contract import Setting, Tensors
+from torchmark.workloads.model import Cost, Model, ModelWorkload
 
-if TYPE_CHECKING:
-    import torch
-
-_CHECKED_ROWS = 2
-_CHECKED_TOKENS = 8
+_CHECKED = (slice(2), slice(8))  # prompts, and tokens of each
 
 
 class Params(Struct, frozen=True):
@@ -26,7 +21,7 @@ class Params(Struct, frozen=True):
     prompt: Annotated[int, Meta(ge=1, le=1_048_575)] = 128
 
 
-class LlmPrefill(Workload):
+class LlmPrefill(ModelWorkload):
     """One step reads the whole prompt, keeps the keys and values of every token, and picks the token that follows.
 
     The step's time is the time to the first token. Weights are random numbers of the usual size; the model is what
@@ -34,60 +29,43 @@ class LlmPrefill(Workload):
     """
 
     name = "llm-prefill"
+    modes = ("infer",)
     params = Params
     tiny = Params(size="tiny", batch=2, prompt=12)
     imports = ("transformers.models.llama.modeling_llama",)
     dtypes = ("float32", "bfloat16", "float16")
+    distributed = False
+    filled = True
 
-    def work(self, params: Params, setting: Setting) -> Work:
-        """FLOPs: all matrix products, attention only towards earlier tokens. Bytes: weights read once, of the table
-        of tokens only the rows in use, and keys and values written once."""
+    def cost(self, params: Params, training: bool) -> Cost:
+        """Attention only towards earlier tokens. Keys and values are written once."""
         shape, tokens = llama.SHAPES[params.size], params.batch * params.prompt
-        looked_up = min(tokens, shape.vocabulary) * shape.hidden
-        values = shape.parameters - shape.output_weights + looked_up + tokens * shape.cached
-        return Work(
+        widest = tokens * (3 * shape.feed_forward + 8 * shape.hidden)
+        return Cost(
             items=tokens,
             unit="token",
-            flops=llama.step_flops(shape, params.batch, params.prompt, 0),
-            bytes=values * setting.item_bytes,
+            products=shape.step_products(params.batch, params.prompt, 0),
+            numbers=shape.weights_read(tokens) + tokens * shape.cached,
+            memory=shape.parameters + tokens * shape.cached + widest,
         )
 
-    def memory_bytes(self, params: Params, setting: Setting) -> float:
-        """Weights, keys and values, and what one layer's widest part holds."""
-        shape, tokens = llama.SHAPES[params.size], params.batch * params.prompt
-        passing = tokens * (3 * shape.feed_forward + 8 * shape.hidden)
-        return float((shape.parameters + tokens * shape.cached + passing) * setting.item_bytes)
-
-    def prepare(self, params: Params, setting: Setting) -> Step:
-        import torch
-
+    def build(self, params: Params, setting: Setting) -> Model:
         shape = llama.SHAPES[params.size]
-        model, filling = build_filled(lambda: llama.make(shape), setting)
-        forward = setting.compiled(model)
-        feed = setting.feed(llama.token_ids(shape, setting, params.batch, params.prompt))
-
-        def read(ids: torch.Tensor) -> tuple[torch.Tensor, object]:
-            with torch.inference_mode():
-                answer = forward(input_ids=ids, use_cache=True, logits_to_keep=1)
-                return answer.logits[:, -1], answer.past_key_values
-
-        def outputs() -> Tensors:
-            """What follows a short prompt, and of the whole prompt the first tokens: later ones do not change them."""
-            short, _ = read(feed()[:_CHECKED_ROWS, :_CHECKED_TOKENS])
-            last = read(feed())[1].layers[-1]  # type: ignore[attr-defined]
-            return (short, *(kept[:_CHECKED_ROWS, :, :_CHECKED_TOKENS] for kept in (last.keys, last.values)))
-
-        def reference() -> Tensors:
-            ids = llama.token_ids(shape, setting, params.batch, params.prompt)
-            return llama.exact_logits(shape, filling, ids[:_CHECKED_ROWS, :_CHECKED_TOKENS])
-
-        return Step(
-            run=lambda: setting.drain(read(feed())[0].argmax(-1)),
-            work=self.work(params, setting),
-            outputs=outputs,
-            reference=reference,
-            copies=lambda: FilledPairs((model, filling)),
-            roundings=llama.roundings(shape),
+        return Model(
+            module=llama.make(shape),
+            inputs=llama.token_ids(shape, setting, params.batch, params.prompt),
+            call=lambda model, ids: model(input_ids=ids, use_cache=True, logits_to_keep=1),
+            result=lambda answer: answer.logits[:, -1].argmax(-1),
+            few=lambda ids, _: (ids[_CHECKED], None),
+            look=_look,
             notes={"attention": "sdpa"},
             metrics=lambda: {"parameters": float(shape.parameters)},
         )
+
+
+def _look(run: Any, ids: Any) -> Tensors:
+    """What follows a short prompt, and keys and values of the whole one's first tokens: later ones do not change
+    them."""
+    last = run(ids).past_key_values.layers[-1]
+    kept = [each[:2, :, :8] for each in (last.keys, last.values)]
+    return (run(ids[_CHECKED]).logits[:, -1], *kept)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
-from torchmark.records import Work
-from torchmark.workloads.contract import GRADIENTS, Setting, Step, Tensors, Workload
-from torchmark.workloads.learning import Descent, Forward, Lesson, prepare_training
-from torchmark.workloads.reference import exact_model, plain_kernels
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
+from torchmark.workloads.contract import GRADIENTS, Setting
+from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec
 
 _INPUTS = 1024
 _WIDTH = 512
 _GATES = 4
-_LEARNING_RATE = 0.1
-_CHECKED_ROWS = 2
-_CHECKED_STEPS = 16  # what comes later cannot change what comes out here
+_CHECKED = (slice(2), slice(16))  # sequences and steps; later steps cannot change earlier results
 
 
 class Params(Struct, frozen=True):
@@ -32,7 +23,7 @@ class Params(Struct, frozen=True):
     layers: Annotated[int, Meta(ge=1, le=1024)] = 4
 
 
-class Lstm(Workload):
+class Lstm(ModelWorkload):
     """1024 inputs and 512 units in each layer; the input is uniform in [0, 1), batch first.
 
     `infer` is the forward pass in inference mode. `train` is forward, mean squared error against targets in [1, 2),
@@ -40,97 +31,39 @@ class Lstm(Workload):
     """
 
     name = "lstm"
-    modes = ("infer", "train")
     params = Params
     tiny = Params(batch=2, sequence=3, layers=2)
-    ways = (GRADIENTS,)
+    options = (GRADIENTS,)
     dtypes = ("float32", "float64", "bfloat16")
-    distributed = True
 
-    def work(self, params: Params, setting: Setting) -> Work:
-        """Only the matrix products count as FLOPs; nothing is passed back to the first layer's input."""
-        weights = sum(_GATES * _WIDTH * (inputs + _WIDTH) for inputs in _layer_inputs(params))
+    def cost(self, params: Params, training: bool) -> Cost:
+        inputs = [_INPUTS, *[_WIDTH] * (params.layers - 1)]
+        parameters = sum(_GATES * _WIDTH * (each + _WIDTH + 2) for each in inputs)
         rows = params.batch * params.sequence
-        values = parameter_count(params) + rows * (_INPUTS + _WIDTH)
-        products = weights
-        if setting.mode == "train":
-            products = 3 * weights - _GATES * _WIDTH * _INPUTS
-            values += parameter_count(params)
-        return setting.of_all_ranks(
-            Work(items=params.batch, unit="sequence", flops=2 * rows * products, bytes=values * setting.item_bytes)
+        return Cost(
+            items=params.batch,
+            unit="sequence",
+            products=rows * sum(_GATES * _WIDTH * (each + _WIDTH) for each in inputs),
+            products_at_input=rows * _GATES * _WIDTH * _INPUTS,
+            numbers=parameters * (2 if training else 1) + rows * (_INPUTS + _WIDTH),
         )
 
-    def prepare(self, params: Params, setting: Setting) -> Step:
-        prepare = _prepare_training if setting.mode == "train" else _prepare_inference
-        return prepare(params, setting, self.work(params, setting))
+    def build(self, params: Params, setting: Setting) -> Model:
+        import torch
+        from torch import nn
+
+        return Model(
+            module=nn.LSTM(_INPUTS, _WIDTH, params.layers, batch_first=True),
+            inputs=torch.rand(params.batch, params.sequence, _INPUTS),
+            targets=1 + torch.rand(params.batch, params.sequence, _WIDTH),
+            result=lambda answer: answer[0],
+            loss=lambda answer, _, targets: nn.functional.mse_loss(answer[0], targets),
+            optimizer=OptimizerSpec("SGD", 0.1),
+            few=_few,
+            look=lambda run, rows: (run(rows)[0][_CHECKED],),
+            first_loss=(1.5, 3.5),  # the mean square of the targets is 7/3, and the first outputs are small
+        )
 
 
-def parameter_count(params: Params) -> int:
-    """Weights and both biases of all gates of all layers."""
-    return sum(_GATES * _WIDTH * (inputs + _WIDTH + 2) for inputs in _layer_inputs(params))
-
-
-def _layer_inputs(params: Params) -> list[int]:
-    return [_INPUTS, *[_WIDTH] * (params.layers - 1)]
-
-
-def _make(params: Params, setting: Setting) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """The model, its input and its targets on the host, rounded to the dtype; the same for the same seed."""
-    import torch
-    from torch import nn
-
-    with setting.seeded():
-        model = nn.LSTM(_INPUTS, _WIDTH, params.layers, batch_first=True)
-        rows = torch.rand(params.batch, params.sequence, _INPUTS)
-        targets = 1 + torch.rand(params.batch, params.sequence, _WIDTH)
-    return model.to(setting.torch_dtype), rows.to(setting.torch_dtype), targets.to(setting.torch_dtype)
-
-
-def _few(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor[:_CHECKED_ROWS, :_CHECKED_STEPS]
-
-
-def _prepare_inference(params: Params, setting: Setting, work: Work) -> Step:
-    import torch
-
-    model, rows, _ = _make(params, setting)
-    forward = setting.compiled(setting.place_model(model).eval())
-    feed = setting.feed(rows)
-
-    def run() -> torch.Tensor:
-        with setting.without_gradients():
-            return setting.drain(forward(feed())[0])
-
-    def reference() -> Tensors:
-        model, rows, _ = _make(params, setting)
-        with plain_kernels(), torch.inference_mode():
-            return (exact_model(model)(_few(rows).double())[0],)
-
-    return Step(
-        run=run,
-        work=work,
-        outputs=lambda: (_few(run()),),
-        reference=reference,
-        copies=lambda: tuple(zip(model.parameters(), _make(params, setting)[0].parameters(), strict=True)),
-        roundings=5 * params.layers,  # a product, three functions and a sum in each layer
-    )
-
-
-def _prepare_training(params: Params, setting: Setting, work: Work) -> Step:
-    model, rows, targets = _make(params, setting)
-    lesson = Lesson(
-        model=model,
-        descent=Descent("SGD", _LEARNING_RATE),
-        loss=_loss,
-        feeds=[setting.feed(rows), setting.feed(targets)],
-        few=lambda: [_few(tensor).contiguous() for tensor in _make(params, setting)[1:]],
-        first_loss=(1.5, 3.5),  # the mean square of the targets is 7/3, and what comes out at first is little
-    )
-    step = prepare_training(setting, lesson, work, {})
-    return replace(step, roundings=10 + 5 * params.layers)
-
-
-def _loss(forward: Forward, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return torch.nn.functional.mse_loss(forward(rows)[0], targets)
+def _few(rows: Any, targets: Any) -> tuple[Any, Any]:
+    return rows[_CHECKED].contiguous(), targets[_CHECKED].contiguous()

@@ -1,19 +1,40 @@
-"""The other computation that a step's outputs are checked against: float64 on the CPU, without oneDNN."""
+"""The computation that a step's outputs are checked against: float64 on the CPU, by torch's own kernels."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from torchmark.workloads.contract import Tensors
+
+# Operators that move numbers without rounding them.
+_MOVES = {"_to_copy", "clone", "copy_", "cat", "stack", "embedding", "index", "index_select", "gather", "relu"}
+_rounding: list[tuple[float, int]] = []  # how far off results are inside `exactly`, and a seed; empty: not at all
 
 
-def exact_model(model: torch.nn.Module) -> torch.nn.Module:
-    """The same model, same weights, in float64 on the CPU; the original is left alone."""
-    # Each tensor is copied straight to where it belongs: a second copy on the device might not fit.
+def fingerprints(model: nn.Module) -> Tensors:
+    """For each weight and buffer the sum of its numbers' bit patterns, left on its device.
+
+    Integers add up to the same in any order on any device, and one changed bit changes the sum: this shows whether all
+    weights arrived as they were made, without a second copy of them.
+    """
+    import torch
+
+    patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    tensors = [each.detach() for each in (*model.parameters(), *model.buffers()) if each.is_floating_point()]
+    return [each.view(patterns[each.element_size()]).sum(dtype=torch.int64) for each in tensors]
+
+
+def exact_model(model: nn.Module) -> nn.Module:
+    """The same model with the same weights in float64 on the CPU; the original is unchanged."""
+    # Each tensor is copied straight to its destination: a second copy on the device might not fit.
     known = {id(each): _exact(each) for each in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, known)
 
@@ -21,29 +42,99 @@ def exact_model(model: torch.nn.Module) -> torch.nn.Module:
 def _exact(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
-    host = tensor.detach().cpu()  # first of all: not every device knows float64
+    host = tensor.detach().cpu()  # first, as not every device has float64
     host = host.to(torch.float64 if host.is_floating_point() else host.dtype, copy=True)
     return torch.nn.Parameter(host, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else host
 
 
-@contextmanager
-def plain_kernels() -> Iterator[None]:
-    """Inside, the CPU computes with torch's own kernels: an error in oneDNN's would not be on both sides."""
+def meta_model(model: nn.Module) -> nn.Module:
+    """The same model without any memory, to count with."""
     import torch
 
-    with torch.backends.mkldnn.flags(enabled=False):
-        yield
+    def bare(tensor: torch.Tensor) -> torch.Tensor:
+        there = tensor.detach().to("meta")
+        return torch.nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else there
+
+    return copy.deepcopy(model, {id(each): bare(each) for each in (*model.parameters(), *model.buffers())})
+
+
+def exact_by_layer(model: nn.Module) -> nn.Module:
+    """The same model in float64 on the CPU, with each layer's weights there only while it runs: float64 needs twice
+    the memory of a large model, which many machines do not have. Only for models whose layers use no weights but their
+    own."""
+    import torch
+
+    known = {id(each): _exact(each) for each in model.buffers()}
+    known |= {id(each): torch.nn.Parameter(each.detach().to("meta"), False) for each in model.parameters()}
+    exact = copy.deepcopy(model, known)
+    for module, source in zip(exact.modules(), model.modules(), strict=True):
+        own, empty = dict(source.named_parameters(recurse=False)), dict(module.named_parameters(recurse=False))
+        if own:
+            module.register_forward_pre_hook(_replacing(own, _exact))
+            module.register_forward_hook(_replacing(empty, lambda weight: weight))
+    return exact
+
+
+def _replacing(weights: dict[str, Any], change: Callable[[Any], Any]) -> Callable[..., None]:
+    """A hook that replaces a layer's weights."""
+
+    def hook(module: nn.Module, *_: object) -> None:
+        for name, weight in weights.items():
+            setattr(module, name, change(weight))
+
+    return hook
 
 
 @contextmanager
-def computing_in(dtype: str) -> Iterator[None]:
-    """Inside, torch's own kernels compute, and what a model makes for itself is of this dtype, too."""
+def exactly(dtype: str = "float64") -> Iterator[None]:
+    """Compute with torch's own kernels, without oneDNN and fused attention: their errors would be on both sides. What a
+    model creates by itself gets this dtype, too."""
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, dtype))
     try:
-        with plain_kernels():
+        with ExitStack() as stack:
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if _rounding:
+                stack.enter_context(_rounding_mode(*_rounding[-1], getattr(torch, dtype)))
             yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def rounding_at(unit: float, seed: int) -> Iterator[None]:
+    """Within `exactly`, put every operator's results off by up to this share: as much as rounding may do."""
+    _rounding.append((unit, seed))
+    try:
+        yield
+    finally:
+        _rounding.pop()
+
+
+def _rounding_mode(unit: float, seed: int, dtype: torch.dtype) -> TorchDispatchMode:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
+
+    generator = torch.Generator().manual_seed(seed)
+
+    def off(result: Any, name: str) -> Any:
+        if not isinstance(result, torch.Tensor) or result.dtype != dtype:
+            return result
+        factor = torch.empty(result.shape, dtype=dtype).uniform_(1 - unit, 1 + unit, generator=generator)
+        moved = result.mul_(factor) if name.endswith("_") else result * factor
+        return moved.clamp_(max=1.0) if name.startswith("sigmoid") else moved
+
+    class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch declares no types here
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result, name = func(*args, **(kwargs or {})), func._schema.name.partition("::")[2]
+            computes = any(isinstance(each, torch.Tensor) for each in args) and not func.is_view
+            if not computes or name in _MOVES or name.endswith("_like"):
+                return result
+            return tree_map(lambda each: off(each, name), result)
+
+    return Rounding()  # type: ignore[no-untyped-call]

@@ -9,9 +9,9 @@ from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
-from torchmark.workloads.filling import FilledPairs, Filling, build_filled, build_on_meta
-from torchmark.workloads.flops import count_flops
-from torchmark.workloads.reference import plain_kernels
+from torchmark.workloads.filling import fill, without_drawing
+from torchmark.workloads.model import count_flops
+from torchmark.workloads.reference import exact_by_layer, exactly, fingerprints
 
 if TYPE_CHECKING:
     import torch
@@ -90,22 +90,22 @@ class StableDiffusion(Workload):
         return float((weights + per_pixel * params.size**2) * setting.item_bytes)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
-        shape = SHAPES[params.model]
-        parts = {name: build_filled(make, setting) for name, make in _makers(shape, params.decode).items()}
-        job = _Job(params, setting, {name: model for name, (model, _) in parts.items()})
+        with without_drawing(setting.torch_dtype):
+            made = {name: make(SHAPES[params.model]) for name, make in _MAKERS.items()}
+        if not params.decode:
+            del made["decoder"]
+        prints = [each for model in made.values() for each in fingerprints(fill(model, setting))]
+        job = _Job(params, setting, {name: model.to(setting.device) for name, model in made.items()})
         weights = sum(weight.numel() for weight in job.unet.parameters())
-        stages = [Stage("text encoding", 1, job.encode)]
-        if params.decode:
-            stages.append(Stage("image decoding", 1, job.decode))
+        stages = [Stage("text encoding", 1, job.encode), Stage("image decoding", 1, job.decode)]
         return Step(
             run=job.iterate,
             work=iteration_work(params, setting),
             outputs=job.outputs,
-            reference=lambda: _reference(params, setting, {name: filling for name, (_, filling) in parts.items()}),
-            copies=lambda: FilledPairs(*parts.values()),
-            roundings=24,  # measured: the UNet's hundreds of layers come to less than half of this
+            reference=job.reference,
+            copies=lambda: tuple(zip(job.fingerprints(), prints, strict=True)),
             job_steps=len(job.timesteps),
-            stages=tuple(stages),
+            stages=tuple(stages if params.decode else stages[:1]),
             metrics=lambda: {"unet_calls": job.calls_per_image, "parameters": float(weights)},
             notes={"attention": "sdpa"},
         )
@@ -177,52 +177,52 @@ class _Job:
             image: torch.Tensor = self._models["decoder"].decode(latents / _LATENT_SCALE, return_dict=False)[0]
             return image
 
+    def fingerprints(self) -> Tensors:
+        return [each for model in self._models.values() for each in fingerprints(model)]
+
     def outputs(self) -> Tensors:
-        """Of every part what it makes of a small input; of an image's beginning also what the scheduler makes of it."""
+        """What every part makes of a small input, and what the scheduler makes of an image's beginning."""
         import torch
 
         place, setting = self._setting.place, self._setting
         latents, calls = place(_noise(setting, _CHECKED_LATENTS)), self._calls
         with torch.inference_mode():
             text = self._models["text"](input_ids=self._ids[:, :_CHECKED_TOKENS]).last_hidden_state
-            embeddings = place(_checked_embeddings(SHAPES[self._params.model], setting))
-            predicted = self._predict_noise(latents, 0, embeddings)
+            predicted = self._predict_noise(latents, 0, place(self._checked_embeddings()))
             scheduler = _make_scheduler(self._params)
             moved = scheduler.step(_guided(predicted), self.timesteps[0], latents, return_dict=False)[0]
         self._calls = calls  # that of the check is part of no image
         small = place(_noise(setting, _CHECKED_DECODED))
         return (text, predicted, moved, *([self._decode(small)] if self._params.decode else []))
 
+    def reference(self) -> Tensors:
+        """The same in float64, the scheduler's first step by another formula: to the image that the noise points at,
+        and back along it."""
+        import torch
 
-def _reference(params: Params, setting: Setting, fillings: dict[str, Filling]) -> Tensors:
-    """The same in float64, the scheduler's first step by another formula: to the image that the noise points at, and
-    back along it."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+        latents, small, embeddings = (
+            host.to(self._setting.torch_dtype).double()
+            for host in (
+                _noise(self._setting, _CHECKED_LATENTS),
+                _noise(self._setting, _CHECKED_DECODED),
+                self._checked_embeddings(),
+            )
+        )
+        timestep = _make_scheduler(self._params).timesteps[0]
+        exact: dict[str, Any] = {name: exact_by_layer(model) for name, model in self._models.items()}
+        with torch.inference_mode(), exactly():
+            text = exact["text"](input_ids=self._ids[:, :_CHECKED_TOKENS].cpu()).last_hidden_state
+            predicted = exact["unet"](torch.cat((latents, latents)), timestep, embeddings).sample
+            moved = _first_move(self._params, latents, _guided(predicted), int(timestep))
+            if not self._params.decode:
+                return (text, predicted, moved)
+            return (text, predicted, moved, exact["decoder"].decode(small / _LATENT_SCALE).sample)
 
-    shape, makers = SHAPES[params.model], _makers(SHAPES[params.model], params.decode)
-    models = {name: build_on_meta(make, torch.float64) for name, make in makers.items()}
+    def _checked_embeddings(self) -> torch.Tensor:
+        import torch
 
-    def exactly(name: str, run: Callable[[Any], torch.Tensor]) -> torch.Tensor:
-        with fillings[name].exact(models[name]):
-            return run(models[name])
-
-    latents, small = (
-        _noise(setting, size).to(setting.torch_dtype).double() for size in (_CHECKED_LATENTS, _CHECKED_DECODED)
-    )
-    ids = _token_ids(shape, setting)[:, :_CHECKED_TOKENS]
-    embeddings = _checked_embeddings(shape, setting).to(setting.torch_dtype).double()
-    timestep = _make_scheduler(params).timesteps[0]
-    places = torch.arange(ids.shape[1])[None]
-    with torch.inference_mode(), plain_kernels(), sdpa_kernel(SDPBackend.MATH):
-        text = exactly("text", lambda model: model(input_ids=ids, position_ids=places).last_hidden_state)
-        doubled = torch.cat((latents, latents))
-        predicted = exactly("unet", lambda model: model(doubled, timestep, embeddings).sample)
-        moved = _first_move(params, latents, _guided(predicted), int(timestep))
-        if not params.decode:
-            return (text, predicted, moved)
-        image = exactly("decoder", lambda model: model.decode(small / _LATENT_SCALE).sample)
-    return (text, predicted, moved, image)
+        width = SHAPES[self._params.model].text
+        return torch.randn(2, _CHECKED_TOKENS, width, generator=self._setting.generator())
 
 
 def _first_move(params: Params, latents: torch.Tensor, noise: torch.Tensor, timestep: int) -> torch.Tensor:
@@ -246,25 +246,13 @@ def iteration_work(params: Params, setting: Setting) -> Work:
     import torch
 
     shape, latents = SHAPES[params.model], params.size // _PIXELS_PER_LATENT
-    unet = build_on_meta(lambda: make_unet(shape), torch.float32)
-    doubled = torch.empty(2, _LATENT_CHANNELS, latents, latents, device="meta")
-    text = torch.empty(2, _TOKENS, shape.text, device="meta")
-    timestep = torch.zeros((), device="meta")
+    with without_drawing(torch.float32), torch.device("meta"):
+        unet = make_unet(shape).requires_grad_(False)
+        doubled = torch.empty(2, _LATENT_CHANNELS, latents, latents)
+        text, timestep = torch.empty(2, _TOKENS, shape.text), torch.zeros(())
     values = sum(weight.numel() for weight in unet.parameters()) + text.numel() + doubled.numel()
-    return Work(
-        items=1,
-        unit="iteration",
-        flops=count_flops(lambda: unet(doubled, timestep, text)),
-        bytes=values * setting.item_bytes,
-    )
-
-
-def _makers(shape: Shape, decode: bool) -> dict[str, Callable[[], torch.nn.Module]]:
-    makers: dict[str, Callable[[], torch.nn.Module]] = {
-        "text": lambda: make_text_encoder(shape),
-        "unet": lambda: make_unet(shape),
-    }
-    return {**makers, "decoder": lambda: make_decoder(shape)} if decode else makers
+    flops = count_flops(lambda: unet(doubled, timestep, text))
+    return Work(items=1, unit="iteration", flops=flops, bytes=values * setting.item_bytes)
 
 
 def make_text_encoder(shape: Shape) -> Any:
@@ -319,6 +307,13 @@ def make_decoder(shape: Shape) -> Any:
     )
 
 
+_MAKERS: dict[str, Callable[[Shape], Any]] = {
+    "text": make_text_encoder,
+    "unet": make_unet,
+    "decoder": make_decoder,
+}
+
+
 def _make_scheduler(params: Params) -> Any:
     from diffusers import PNDMScheduler
 
@@ -339,12 +334,6 @@ def _noise(setting: Setting, size: int) -> torch.Tensor:
     import torch
 
     return torch.randn(1, _LATENT_CHANNELS, size, size, generator=setting.generator())
-
-
-def _checked_embeddings(shape: Shape, setting: Setting) -> torch.Tensor:
-    import torch
-
-    return torch.randn(2, _CHECKED_TOKENS, shape.text, generator=setting.generator())
 
 
 def _token_ids(shape: Shape, setting: Setting) -> torch.Tensor:

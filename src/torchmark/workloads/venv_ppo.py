@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Pairs, Setting, Stage, Step, Tensors, Workload
-from torchmark.workloads.fingerprint import fingerprints
-from torchmark.workloads.learning import Descent, first_descents
-from torchmark.workloads.reference import exact_model, plain_kernels
-from torchmark.workloads.reinforcement.known import known_results, load_weights, weights_of
-from torchmark.workloads.reinforcement.networks import OBSERVATION, SHAPES, make_network
-from torchmark.workloads.reinforcement.records import WINDOW, make_windows
-from torchmark.workloads.reinforcement.training import (
+from torchmark.workloads.model import OptimizerSpec
+from torchmark.workloads.model_step import first_descents, load_values
+from torchmark.workloads.reference import exact_model, exactly, fingerprints
+from torchmark.workloads.reinforcement import (
+    ACTION,
+    OBSERVATION,
     PASSES,
+    SHAPES,
+    WINDOW,
     FiniteCheck,
     Networks,
     Rollout,
     descend,
+    divergence,
     imitation_reward,
     judge,
+    log_prob,
+    make_network,
+    make_windows,
     matcher_loss,
     one_step_error,
     policy_loss,
@@ -39,8 +44,11 @@ VENV_EPOCHS = 50
 POLICY_EPOCHS = 20
 _GRAPHS = 2
 _VALIDATIONS = 2  # each graph is rolled out on both halves of the records
-_DESCENT, _MATCHER_DESCENT = Descent("Adam", 4e-5), Descent("Adam", 6e-4)
+_OPTIMIZER, _MATCHER_OPTIMIZER = OptimizerSpec("Adam", 4e-5), OptimizerSpec("Adam", 6e-4)
 _CHECKED_WINDOWS = 2
+# How much less likely an action was when it was taken than it is now. Some are clipped and some are not, and none is so
+# near to the edge that rounding could decide.
+_LESS_LIKELY = (-0.5, -0.1, 0.1, 0.5)
 
 
 class Params(Struct, frozen=True):
@@ -101,7 +109,6 @@ class VenvPpo(Workload):
             outputs=job.outputs,
             reference=lambda: _reference(params, setting),
             copies=job.copies,
-            roundings=40,  # ten layers forward, as many back with two each, and what lies between
             job_steps=VENV_EPOCHS,
             stages=(Stage("policy epoch", POLICY_EPOCHS, job.learn_policies),),
             metrics=job.metrics,
@@ -216,22 +223,22 @@ class _Job:
         import torch
 
         graph = self.graphs[0]
-        kept = [weight.detach().clone() for weight in weights_of(graph.modules)]
-        load_weights(graph.modules, self._first_weights())
+        weights, optimizers = _weights_of(graph.modules), (graph.optimizer, graph.matcher_optimizer)
+        kept = [weight.detach().clone() for weight in weights]
+        load_values(weights, self._first_weights())
         rows = self.setting.place(_make_windows(self.setting)[0, :_CHECKED_WINDOWS])
-        weights, optimizers = weights_of(graph.modules), (graph.optimizer, graph.matcher_optimizer)
-        results = known_results(graph.networks, weights, rows.transpose(0, 1))
+        results = _known_results(graph.networks, weights, rows.transpose(0, 1))
         for weight, gradient in zip(weights, results[-len(weights) :], strict=True):
             weight.grad = gradient
         descents = [descent.sum() for descent in first_descents(optimizers, weights)]
         for optimizer in optimizers:
             optimizer.zero_grad()
-        load_weights(graph.modules, kept)
+        load_values(weights, kept)
         return [*results, torch.stack(descents)]
 
     def _first_weights(self) -> Tensors:
         first = _make_modules(self.params, self.setting)[0][0]
-        return weights_of([self.setting.place_model(module) for module in first])
+        return _weights_of([self.setting.place_model(module) for module in first])
 
     def copies(self) -> Pairs:
         """The records, and fingerprints of all weights that the job starts from."""
@@ -271,15 +278,15 @@ def _make_graph(modules: list[nn.Module], setting: Setting) -> _Graph:
     return _Graph(
         tuple(placed),
         networks,
-        _DESCENT.optimizer(weights_of([policy, transition, value])),
-        _MATCHER_DESCENT.optimizer(matcher.parameters()),
+        _OPTIMIZER.make(_weights_of([policy, transition, value])),
+        _MATCHER_OPTIMIZER.make(matcher.parameters()),
     )
 
 
 def _make_learner(modules: list[nn.Module], setting: Setting) -> _Learner:
     placed = [setting.place_model(module) for module in modules]
     policy, value = (setting.compiled(module) for module in placed)
-    return _Learner(policy, value, _DESCENT.optimizer(weights_of(placed)))
+    return _Learner(policy, value, _OPTIMIZER.make(_weights_of(placed)))
 
 
 def _reference(params: Params, setting: Setting) -> Tensors:
@@ -287,10 +294,53 @@ def _reference(params: Params, setting: Setting) -> Tensors:
 
     modules = [exact_model(module) for module in _make_modules(params, setting)[0][0]]
     rows = _make_windows(setting)[0, :_CHECKED_WINDOWS].double()
-    weights = weights_of(modules)
-    ways = [_MATCHER_DESCENT if kind == "matcher" else _DESCENT for kind in SHAPES]
+    weights = _weights_of(modules)
+    ways = [_MATCHER_OPTIMIZER if kind == "matcher" else _OPTIMIZER for kind in SHAPES]
     moves = [way.first_move for way, module in zip(ways, modules, strict=True) for _ in module.parameters()]
-    with plain_kernels():
-        results = known_results(Networks(*modules), weights, rows.transpose(0, 1))
+    with exactly():
+        results = _known_results(Networks(*modules), weights, rows.transpose(0, 1))
         gradients = zip(moves, results[-len(weights) :], strict=True)
         return [*results, torch.stack([(gradient * move(gradient)).sum() for move, gradient in gradients])]
+
+
+def _weights_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """All weights, in a fixed order."""
+    return [weight for module in modules for weight in module.parameters()]
+
+
+def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.Tensor) -> list[torch.Tensor]:
+    """Heads, rewards, advantages, losses, and the gradients of the losses. `rows` are recorded windows, steps first.
+
+    They stand for a rollout; the same windows in the opposite order stand for the records that it is compared with.
+    """
+    import torch
+
+    rollout, heads = _as_rollout(networks, rows)
+    real = rows.flip(1)
+    with torch.no_grad():
+        rewards = imitation_reward(networks.matcher, real, rows)
+        judged = judge(networks.value, rollout, rewards)
+    told_apart = matcher_loss(networks.matcher, real, rows)
+    imitated = venv_loss(networks, rollout, judged)
+    learned = policy_loss(networks.policy, networks.value, rollout, judged)
+    # Only of their sum: every weight is part of it, and what is wrong in one of the losses is wrong in the sum.
+    gradients = torch.autograd.grad(told_apart + imitated + learned, weights)
+    moved_away = divergence(ACTION, rollout.action_heads, heads[0]).detach()
+    losses = [loss.detach() for loss in (told_apart, imitated, learned)]
+    return [*heads, rewards, *judged, moved_away, *losses, *gradients]
+
+
+def _as_rollout(networks: Networks, rows: torch.Tensor) -> tuple[Rollout, tuple[torch.Tensor, torch.Tensor]]:
+    import torch
+
+    sizes = [OBSERVATION.encoded, ACTION.encoded, OBSERVATION.encoded]
+    observations, actions, following = torch.split(rows, sizes, dim=-1)
+    with torch.no_grad():
+        head = networks.policy(observations)
+        moved = networks.transition(torch.cat([observations, actions], dim=-1))
+        acted, followed = log_prob(ACTION, head, actions), log_prob(OBSERVATION, moved, following)
+    pattern = torch.tensor(_LESS_LIKELY, device=rows.device, dtype=rows.dtype)
+    offsets = pattern.repeat(acted.numel() // len(_LESS_LIKELY) + 1)[: acted.numel()].view_as(acted)
+    # The head that acted is half of today's, so that there is a divergence to speak of.
+    rollout = Rollout(observations, head / 2, actions, acted + offsets, following, followed - offsets)
+    return rollout, (head, moved)

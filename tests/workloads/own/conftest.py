@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torchmark import workloads
-from torchmark.measure.parameters import read_params
+from torchmark.measure.cases import read_params
 from torchmark.workloads.contract import Setting, Step
 
 

@@ -12,9 +12,8 @@ import pytest
 
 from torchmark import workloads
 from torchmark.errors import UnsupportedError, UsageError
-from torchmark.measure.cases import Sweep, expand, full_params
+from torchmark.measure.cases import Sweep, expand, full_params, read_params
 from torchmark.measure.check import check_step
-from torchmark.measure.parameters import read_params
 from torchmark.studies.fit import size_range
 from torchmark.workloads.contract import Setting, Step
 
@@ -93,10 +92,10 @@ def test_the_architecture_is_built_with_random_weights_and_runs(
 def test_the_kind_of_attention_can_be_chosen(write: Callable[[object], str]) -> None:
     for config, ways in ((BERT, ("attention", "gradients")), (VIT, ("layout", "attention", "gradients"))):
         workload = workloads.find_workload(write(config))
-        assert tuple(way.name for way in workload.ways) == ways
+        assert tuple(way.name for way in workload.options) == ways
         for kind in ("sdpa", "eager"):
             assert (
-                workload.prepare(workload.tiny, Setting(mode="infer", ways={"attention": kind})).notes["attention"]
+                workload.prepare(workload.tiny, Setting(mode="infer", options={"attention": kind})).notes["attention"]
                 == kind
             )
 

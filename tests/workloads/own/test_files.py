@@ -11,10 +11,9 @@ import pytest
 
 from torchmark import workloads
 from torchmark.errors import TorchmarkError, UsageError
-from torchmark.measure.cases import Sweep, expand
+from torchmark.measure.cases import Sweep, expand, list_parameters
 from torchmark.measure.check import check_step
 from torchmark.measure.outcomes import failure_of
-from torchmark.measure.parameters import list_parameters
 from torchmark.workloads.contract import Setting, Step
 from torchmark.workloads.own.files import known_files, serve_knowing
 
@@ -200,7 +199,7 @@ def test_a_file_inside_a_package_may_import_its_neighbours(prepare: Prepare, tmp
 def test_a_workload_in_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "add-a-workload.md").read_text()
     path = tmp_path / "rows.py"
-    path.write_text(page.split("```python\n")[1].split("```")[0])
+    path.write_text(page.split("```python\n")[-1].split("```")[0])
     workload = workloads.find_workload(str(path))
     assert (workload.name, workload.params().rows) == ("rows.py", 4096)
     assert workload.version > 1
@@ -211,7 +210,7 @@ def test_a_workload_in_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_reading_a_file_imports_no_torch(models: Path, run_python: Callable[[str], str]) -> None:
     program = (
         "import sys; from torchmark.measure.cases import Sweep, expand\n"
-        f"expand(Sweep([{str(models)!r}], modes=['train'], params={{'batch': ['1..8']}}))\n"
+        f"expand(Sweep([{str(models)!r}], {{'mode': ['train']}}, params={{'batch': ['1..8']}}))\n"
         "print('torch' in sys.modules)"
     )
     assert run_python(program) == "False\n"
@@ -238,7 +237,7 @@ def run_python(tmp_path: Path) -> Callable[[str], str]:
 
 def test_modules_next_to_a_file_are_its_own_and_hide_no_library(models: Path, run_python: Callable) -> None:
     folder = models.parent
-    for name in ("secrets", "scipy", "colorsys"):  # two of the standard library, and one that torchmark needs
+    for name in ("secrets", "psutil", "colorsys"):  # two of the standard library, and one that torchmark needs
         (folder / f"{name}.py").write_text("raise RuntimeError('this is not meant for anybody else')\n")
     for name in ("click", "at_once", "later"):  # the first is the name of a library, which the file does not mean
         (folder / f"{name}.py").write_text("HERE = True\n")
@@ -247,8 +246,8 @@ def test_modules_next_to_a_file_are_its_own_and_hide_no_library(models: Path, ru
     script = f"""
 import importlib
 from torchmark.workloads.own.files import find_file
-from torchmark.workloads.own.importing import import_file
+from torchmark.workloads.own.files import import_file
 module = import_file(find_file({str(path)!r}))
-print(module.build(), importlib.import_module("secrets").token_hex, importlib.import_module("scipy").__version__)
+print(module.build(), importlib.import_module("secrets").token_hex, importlib.import_module("psutil").__version__)
 """
     assert run_python(script).startswith("True <function token_hex")

@@ -56,14 +56,14 @@ def test_the_batch_comes_off_and_goes_on_again(several: list[Tensor]) -> None:
 
 
 @given(st.text(max_size=30) | st.from_regex(r"[a-z0-9]{1,8}\[[0-9, x-]{0,9}\](<[0-9]{0,21})?", fullmatch=True))
-def test_anything_else_is_refused_with_a_cure(typed: str) -> None:
+def test_anything_else_is_refused_with_a_fix(typed: str) -> None:
     for read in (read_tensor, parse_tensors):
         refusals = list[UsageError]()
         try:
             read(typed)
         except UsageError as error:
             refusals.append(error)
-        assert all(refusal.cure for refusal in refusals)
+        assert all(refusal.fix for refusal in refusals)
 
 
 @pytest.mark.parametrize(

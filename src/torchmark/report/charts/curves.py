@@ -1,26 +1,37 @@
-"""Speed over a swept parameter, such as the batch or the number of threads."""
+"""Speed over something that was varied: a parameter such as the batch, or the number of workers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence, Set
-from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
+from torchmark.analyze.efficiency import Scaling
+from torchmark.analyze.grades import is_published
+from torchmark.analyze.wording import counted
 from torchmark.records import Result, Value
 from torchmark.report import figures, units
-from torchmark.report.charts.scales import factor_ticks
-from torchmark.report.charts.series import Series, color, is_measured
-from torchmark.report.draw import WIDTH, Chart
+from torchmark.report.charts.bars import speed_range
+from torchmark.report.charts.drawing import (
+    QUIET,
+    WIDTH,
+    Chart,
+    Series,
+    Spec,
+    chart,
+    color,
+    factor_ticks,
+    field,
+    is_measured,
+    layer,
+)
 from torchmark.report.text import shorten
 
-if TYPE_CHECKING:
-    import altair
-
 FEWEST = 3  # values from which a parameter makes a curve
-_HEIGHT = 170
-_APART = 8
+_WIDTH, _HEIGHT = WIDTH - 40, 170
+_APART = 8  # times as fast, from which curves need a logarithmic scale
 
 
 class Point(Struct, frozen=True):
@@ -60,7 +71,7 @@ class _Member(Struct, frozen=True):
     fixed: dict[str, Value]  # all settings but the one that is swept
 
 
-def find_panels(series: Sequence[Series]) -> tuple[Panel, ...]:
+def find_curves(series: Sequence[Series]) -> tuple[Panel, ...]:
     """A panel for every parameter of which a workload was measured with three values or more."""
     implied = _implied_by_items([result for each in series for result in each.results])
     groups: dict[tuple[str, str, str, int, str], list[_Member]] = {}
@@ -93,7 +104,7 @@ def _members(series: Series, result: Result, implied: Set[str]) -> Iterator[tupl
     settings: dict[str, Value] = {**case.params, **result.params, "dtype": case.dtype, "compile": case.compile}
     settings |= {"transfer": case.transfer, "workers": case.workers, "protocol": case.protocol}
     settings |= {"threads": case.threads} if case.threads is not None else {}
-    settings |= case.ways
+    settings |= case.options
     if result.work:
         settings |= {name: result.work.items for name in implied if name not in settings}
     for name, value in settings.items():
@@ -143,70 +154,80 @@ def _curve(name: str, shade: str, line: Sequence[_Member]) -> Curve:
 
 
 def _point(name: str, member: _Member) -> Point | None:
-    result, found = member.result, member.result.estimate
-    items = result.work.items if result.work else 1.0
-    assert found is not None
-    rate = items / found.center_s
+    result = member.result
+    assert result.estimate
+    items, unit = (result.work.items, shorten(result.work.unit, 24)) if result.work else (1.0, "step")
+    rate, low, high = speed_range(result, items, 2.0)
     if not (0 < rate < math.inf):
         return None
-    margin = "as published" if figures.is_published(result) else figures.margin(found)
-    said = f"{units.rate(rate, shorten(result.work.unit, 24) if result.work else 'step')} {margin}"
-    about = f"{name + ', ' if name else ''}{units.digits(member.x)}: {said}"
-    low = min(items / found.high_s, rate) if found.high_s > 0 else rate
-    high = min(max(items / found.low_s, rate), 2 * rate) if found.low_s > 0 else 2 * rate
+    margin = "as published" if is_published(result) else figures.margin(result.estimate)
+    about = f"{name + ', ' if name else ''}{units.digits(member.x)}: {units.rate(rate, unit)} {margin}"
     return Point(member.x, rate, low, high, about)
 
 
-def draw_panel(panel: Panel) -> Chart:
+def draw_curves(panel: Panel) -> Chart:
     """Points with their intervals, joined; a value without a figure is marked at the bottom with its status."""
-    import altair as alt
-
-    x, scale = _x(panel), _y_scale(panel)
-    axis = alt.Axis(title=None, format="~s", domain=False, ticks=False)
-    axis.values = factor_ticks(*scale.domain) if scale.type == "log" else alt.Undefined
-    y = alt.Y("rate:Q", axis=axis, scale=scale)
+    scale = _y_scale(panel)
+    axis: Spec = {"title": None, "format": "~s", "domain": False, "ticks": False}
+    axis |= {"values": factor_ticks(*scale["domain"])} if "domain" in scale else {}
     names, shades = [curve.name for curve in panel.curves], [curve.color for curve in panel.curves]
-    legend = alt.Legend(orient="bottom", columns=1, title=None, labelLimit=WIDTH - 100) if len(names) > 1 else None
-    shade = alt.Color("curve:N", scale=alt.Scale(domain=names, range=shades), legend=legend)
-    base = alt.Chart(alt.NamedData("rows")).encode(x=x, color=shade)
+    legend = {"orient": "bottom", "columns": 1, "title": None, "labelLimit": WIDTH - 100} if len(names) > 1 else None
+    shade = field("curve", "nominal", scale={"domain": names, "range": shades}, legend=legend)
+    base = {"x": _x(panel), "color": shade}
+    y, low = (field(name, axis=axis, scale=scale) for name in ("rate", "low"))
+    rows = [{"curve": curve.name, **asdict(point)} for curve in panel.curves for point in curve.points]
     lost = [{"x": x, "status": status, "curve": curve.name} for curve in panel.curves for x, status in curve.lost]
-    marks = alt.layer(
-        base.mark_line(strokeWidth=2, aria=False).encode(y=y),
-        base.mark_rule(strokeWidth=1.5, aria=False).encode(y=alt.Y("low:Q", axis=axis, scale=scale), y2=alt.Y2("high")),
-        base.mark_point(filled=True, size=48, opacity=1).encode(y=y, description=alt.Description("about:N")),
-        alt.Chart(alt.NamedData("lost"))
-        .mark_text(dy=-6, fontSize=11, aria=False)
-        .encode(x=x, y=alt.value(_HEIGHT), text=alt.Text("status:N"), color=shade),
-    )
-    return Chart(marks.properties(width=WIDTH - 40, height=_HEIGHT), {"rows": _rows(panel), "lost": lost})
+    points = base | {"y": y, "description": field("about", "nominal")}
+    missing = base | {"y": {"value": _HEIGHT}, "text": field("status", "nominal")}
+    layers = [
+        layer("line", base | {"y": y}, strokeWidth=2),
+        layer("rule", base | {"y": low, "y2": {"field": "high"}}, strokeWidth=1.5),
+        layer("point", points, filled=True, size=48, opacity=1),
+        layer("text", missing, "lost", dy=-6, fontSize=11),
+    ]
+    return chart(layers, _HEIGHT, _WIDTH, rows=rows, lost=lost)
 
 
-def _x(panel: Panel) -> altair.X:
-    """The values that were swept, and no others; as powers where they grow like such."""
-    import altair as alt
-
+def _x(panel: Panel) -> Spec:
+    """The values that were varied, and no others; as powers where they grow like such."""
     seen = {point.x for curve in panel.curves for point in curve.points}
     values = sorted(seen | {x for curve in panel.curves for x, _ in curve.lost})
     style = "~s" if values[-1] >= 1e5 else "~f"
-    axis = alt.Axis(values=values, title=panel.parameter, format=style, grid=False, labelOverlap=True)
+    axis = {"values": values, "title": panel.parameter, "format": style, "grid": False, "labelOverlap": True}
     growth = {"type": "log", "base": 2} if values[-1] / values[0] >= 4 else {"zero": False}
-    return alt.X("x:Q", axis=axis, scale=alt.Scale(nice=False, padding=10, **growth))
+    return field("x", axis=axis, scale={"nice": False, "padding": 10, **growth})
 
 
-def _y_scale(panel: Panel) -> altair.Scale:
+def _y_scale(panel: Panel) -> Spec:
     """From zero; logarithmic where the lowest curve would otherwise look flat next to the highest."""
-    import altair as alt
-
     highest = [max(point.rate for point in curve.points) for curve in panel.curves]
     if max(highest) <= _APART * min(highest):
-        return alt.Scale(zero=True)
+        return {"zero": True}
     lowest = min(point.rate for curve in panel.curves for point in curve.points)
-    return alt.Scale(type="log", domain=[lowest / 2, max(highest) * 2], nice=False, clamp=True)
+    return {"type": "log", "domain": [lowest / 2, max(highest) * 2], "nice": False, "clamp": True}
 
 
-def _rows(panel: Panel) -> list[dict[str, Any]]:
-    return [
-        {"curve": curve.name, **{name: getattr(point, name) for name in Point.__struct_fields__}}
-        for curve in panel.curves
-        for point in curve.points
+def draw_scaling(scaling: Scaling, shade: str = "var(--series-1)") -> Chart:
+    """The rate of all workers together, with the ideal dashed where a single worker was measured."""
+    single = next((row.rate for row in scaling.rows if row.workers == 1), None)
+    rows = []
+    for row in scaling.rows:
+        share = "" if row.efficiency is None else units.percent(row.efficiency)
+        about = f"{counted(row.workers, 'worker')}: {units.rate(row.rate, scaling.unit)}"
+        about += f", efficiency {share}" if share else ""
+        said = share if row.workers > 1 else ""
+        rows.append({"workers": row.workers, "rate": row.rate, "about": about, "said": said})
+        rows[-1] |= {"ideal": row.workers * single} if single else {}
+    x_axis = {"values": [row.workers for row in scaling.rows], "grid": False, "format": "d"}
+    x = field("workers", axis=x_axis, scale={"padding": 14})
+    y_axis = {"title": None, "format": "~s", "tickCount": 4, "domain": False, "ticks": False}
+    base = {"x": x, "y": field("rate", axis=y_axis, scale={"zero": True})}
+    ideal = layer("line", {"x": x, "y": field("ideal", axis=y_axis)}, color=QUIET, strokeDash=[3, 3], strokeWidth=1.2)
+    points = base | {"description": field("about", "nominal")}
+    layers = [
+        *([ideal] if single else []),
+        layer("line", base, color=shade, strokeWidth=2),
+        layer("point", points, color=shade, filled=True, size=56, opacity=1),
+        layer("text", base | {"text": field("said", "nominal")}, dy=16, color=QUIET, fontSize=11),
     ]
+    return chart(layers, _HEIGHT, _WIDTH, rows=rows)

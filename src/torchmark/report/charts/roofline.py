@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from msgspec import Struct
@@ -12,16 +12,33 @@ from msgspec.structs import asdict
 
 from torchmark.records import Bound, Result
 from torchmark.report import figures, units
-from torchmark.report.charts.labels import Box, Plot, along, around
-from torchmark.report.charts.scales import factor_ticks
-from torchmark.report.charts.series import Series, color, full_name, is_measured
-from torchmark.report.draw import QUIET, TEXT, WIDTH, Chart
+from torchmark.report.charts.drawing import (
+    QUIET,
+    TEXT,
+    WIDTH,
+    Chart,
+    Series,
+    Spec,
+    chart,
+    color,
+    factor_ticks,
+    field,
+    given,
+    is_measured,
+    layer,
+)
+from torchmark.report.names import full_name
 
 BOUNDS: tuple[str, ...] = get_args(Bound)
 _WIDTH, _HEIGHT = WIDTH - 40, 250
 _DOT = 10.0  # the width of a point, in pixels
 _LABEL = 30  # letters
 _STEP = 3.0  # pixels between the places that a line is seen at
+_AXES = (("FLOP per byte", "~g"), ("FLOP/s", "~s"))
+_LINE = 13.0  # the height of a line of text, in pixels
+_LETTER = 6.4  # its width at 11 pixels, generously: the reader's font is not known
+_GAP = 3.0  # between a label and what it belongs to
+_APART = 6.0  # between a label and marks that it could be taken to belong to
 
 
 class Point(Struct, frozen=True):
@@ -74,7 +91,7 @@ class Panel(Struct, frozen=True):
         )
 
 
-def find_panels(series: Sequence[Series]) -> tuple[Panel, ...]:
+def find_rooflines(series: Sequence[Series]) -> tuple[Panel, ...]:
     """A panel for every device whose ceilings are known."""
     found = [(each, [result for result in each.results if _is_shown(result)]) for each in series]
     return tuple(_panel(each, results) for each, results in found if results)
@@ -94,13 +111,11 @@ def _panel(series: Series, results: Sequence[Result]) -> Panel:
     slow, fast, most = min(paths), max(paths), max(flops.values())
     low = (min(point.intensity for point in points) / 2, min(point.rate for point in points) / 3)
     high = (max(*(point.intensity for point in points), 4 * most / slow) * 2, max(most, *(p.rate for p in points)) * 3)
-    roofs = [_flat(dtype, rate, fast, high[0]) for dtype, rate in flops.items()]
+    roofs = [
+        Roof(f"{dtype} {units.arithmetic(rate)}", rate / fast, high[0], rate, rate) for dtype, rate in flops.items()
+    ]
     roofs += [_slope("memory", slow, most, low)] + ([_slope("cache", fast, most, low)] if fast > 1.2 * slow else [])
     return Panel(series.name, tuple(roofs), points, low, high)
-
-
-def _flat(dtype: str, rate: float, fast: float, end: float) -> Roof:
-    return Roof(f"{dtype} {units.arithmetic(rate)}", rate / fast, end, rate, rate)
 
 
 def _slope(name: str, bandwidth: float, most: float, low: tuple[float, float]) -> Roof:
@@ -121,47 +136,40 @@ def _point(result: Result, alone: bool) -> Point:
     return Point(intensity, rate, peak.share, peak.bound, result.case.workload if alone else name, about)
 
 
-def draw_panel(panel: Panel) -> Chart:
+def draw_roofline(panel: Panel) -> Chart:
     """Both axes are logarithmic: limits as lines, results as points coloured by what bounds them."""
-    import altair as alt
-
-    x_scale = alt.Scale(type="log", domain=[panel.low[0], panel.high[0]], nice=False)
-    y_scale = alt.Scale(type="log", domain=[panel.low[1], panel.high[1]], nice=False)
-    x_axis = alt.Axis(title="FLOP per byte", format="~g", values=_ticks(x_scale.domain), grid=False)
-    y_axis = alt.Axis(title="FLOP/s", format="~s", values=_ticks(y_scale.domain), grid=False)
-    x, y = alt.X("x:Q", scale=x_scale, axis=x_axis), alt.Y("y:Q", scale=y_scale, axis=y_axis)
+    x_place, y_place = (
+        _log_place(low, high, title, style)
+        for low, high, (title, style) in zip(panel.low, panel.high, _AXES, strict=True)
+    )
+    base = {"x": field("x", **x_place), "y": field("y", **y_place)}
     used = [bound for bound in BOUNDS if any(point.bound == bound for point in panel.points)]
-    shades = [color(BOUNDS.index(bound)) for bound in used]
-    legend = alt.Legend(orient="bottom", columns=4, title=None, symbolOpacity=1)
-    lines = alt.Chart(alt.NamedData("roofs")).mark_line(color=QUIET, strokeWidth=1.5, aria=False)
-    names = alt.Chart(alt.NamedData("labels")).mark_text(fontSize=11, aria=False)
-    dots = alt.Chart(alt.NamedData("points")).mark_point(filled=True, size=60, opacity=0.9)
-    marks = alt.layer(
-        lines.encode(x=x, y=y, detail=alt.Detail("roof:N")),
-        names.encode(x=x, y=y, text=alt.Text("text:N"), color=alt.Color("shade:N", scale=None)),
-        dots.encode(
-            x=alt.X("intensity:Q", scale=x_scale, axis=x_axis),
-            y=alt.Y("rate:Q", scale=y_scale, axis=y_axis),
-            color=alt.Color("bound:N", scale=alt.Scale(domain=used, range=shades), legend=legend),
-            description=alt.Description("about:N"),
-        ),
-    ).resolve_scale(color="independent")
-    data = {
-        "roofs": [*_ends(panel)],
-        "labels": [*_labels(panel)],
-        "points": [asdict(point) for point in panel.points],
+    shades = {"domain": used, "range": [color(BOUNDS.index(bound)) for bound in used]}
+    legend = {"orient": "bottom", "columns": 4, "title": None, "symbolOpacity": 1}
+    points = {
+        "x": field("intensity", **x_place),
+        "y": field("rate", **y_place),
+        "color": field("bound", "nominal", scale=shades, legend=legend),
+        "description": field("about", "nominal"),
     }
-    return Chart(marks.properties(width=_WIDTH, height=_HEIGHT), data)
+    layers = [
+        layer("line", base | {"detail": field("roof", "nominal")}, "roofs", color=QUIET, strokeWidth=1.5),
+        layer("text", base | {"text": field("text", "nominal"), "color": given("shade")}, "labels", fontSize=11),
+        layer("point", points, "points", filled=True, size=60, opacity=0.9),
+    ]
+    ends = [
+        {"roof": roof.name, "x": x, "y": y}
+        for roof in panel.roofs
+        for x, y in ((roof.start, roof.start_rate), (roof.end, roof.end_rate))
+    ]
+    rows = [asdict(point) for point in panel.points]
+    made = chart(layers, _HEIGHT, _WIDTH, roofs=ends, labels=[*_labels(panel)], points=rows)
+    return made._replace(spec=made.spec | {"resolve": {"scale": {"color": "independent"}}})
 
 
-def _ticks(domain: Sequence[float]) -> list[float]:
-    return factor_ticks(domain[0], domain[1])
-
-
-def _ends(panel: Panel) -> Iterator[dict[str, Any]]:
-    for roof in panel.roofs:
-        yield {"roof": roof.name, "x": roof.start, "y": roof.start_rate}
-        yield {"roof": roof.name, "x": roof.end, "y": roof.end_rate}
+def _log_place(low: float, high: float, title: str, style: str) -> Spec:
+    axis = {"title": title, "format": style, "values": factor_ticks(low, high), "grid": False}
+    return {"scale": {"type": "log", "domain": [low, high], "nice": False}, "axis": axis}
 
 
 def _labels(panel: Panel) -> Iterator[dict[str, Any]]:
@@ -191,3 +199,63 @@ def _pixels(panel: Panel, roof: Roof) -> list[tuple[float, float]]:
     count = max(1, round(math.dist(start, end) / _STEP))
     parts = [index / count for index in range(count + 1)]
     return [(start[0] + part * (end[0] - start[0]), start[1] + part * (end[1] - start[1])) for part in parts]
+
+
+class Box(Struct, frozen=True):
+    """A rectangle in pixels from the upper left corner of the plot."""
+
+    x: float  # its center
+    y: float
+    width: float
+    height: float
+
+    def overlaps(self, other: Box, clearance: float) -> bool:
+        across = abs(self.x - other.x) - (self.width + other.width) / 2
+        down = abs(self.y - other.y) - (self.height + other.height) / 2
+        return max(across, down) < clearance
+
+    def inside(self, width: float, height: float) -> bool:
+        across, down = min(self.x, width - self.x), min(self.y, height - self.y)
+        return across >= self.width / 2 and down >= self.height / 2
+
+
+class Plot:
+    """A plot whose places are taken by marks, and by labels one after another."""
+
+    def __init__(self, width: float, height: float, marks: Mapping[str, Sequence[Box]]) -> None:
+        self.width, self.height = width, height
+        self._taken = [(owner, box) for owner, boxes in marks.items() for box in boxes]
+
+    def place(self, owner: str, rivals: Container[str], candidates: Iterable[Box]) -> Box | None:
+        """Take the first candidate that is free and away from the owner's rivals; None where there is no room."""
+        for box in candidates:
+            if box.inside(self.width, self.height) and not any(
+                box.overlaps(other, _APART if name != owner and name in rivals else 0) for name, other in self._taken
+            ):
+                self._taken.append((owner, box))
+                return box
+        return None
+
+
+def text_box(text: str, x: float, y: float) -> Box:
+    return Box(x, y, _LETTER * len(text), _LINE)
+
+
+def around(text: str, x: float, y: float, size: float) -> Iterator[Box]:
+    """Next to a point that is `size` pixels wide: right, left, above and below."""
+    half, down = _LETTER * len(text) / 2, (size + _LINE) / 2
+    side = half + size / 2 + _GAP
+    for dx in (side, -side):
+        yield text_box(text, x + dx, y)
+    for dy in (-down, down):
+        for dx in (0.0, half / 2, -half / 2, half - size / 2, size / 2 - half):
+            yield text_box(text, x + dx, y + dy)
+
+
+def along(text: str, line: Sequence[tuple[float, float]]) -> Iterator[Box]:
+    """Next to a line from its right end to its left: above it, below it, on either side of it."""
+    half, away = _LETTER * len(text) / 2, _LINE / 2 + _GAP
+    for side in (-1, 1, 0):
+        for x, y in reversed(line):
+            for dx in (-half, 0.0, half) if side else (-half - _LINE, half + _LINE):
+                yield text_box(text, x + dx, y + side * away)

@@ -7,13 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from torchmark.analyze.sustain import end_counts
+from torchmark.analyze.jobs import end_counts
 from torchmark.records import Estimate, Result
-from torchmark.report import figures, meters, units
-from torchmark.report.draw import LINE, QUIET, TEXT, WIDTH, Chart
+from torchmark.report import figures, units
+from torchmark.report.charts.drawing import LINE, QUIET, TEXT, WIDTH, Chart, Spec, chart, field, layer
 
-COLUMNS = 240  # more cannot be told apart on the screen
+COLUMNS = 240  # more cannot be distinguished on the screen
 FEWEST = 5  # samples below which there is no course to see
 LEAST_SPAN = 0.1  # of the step time: less would make a mountain of every molehill
 TALLEST = 3.0  # times the median: what sticks out further is cut by the edge, unless a tenth of all does
@@ -75,7 +76,7 @@ def find_strip(result: Result) -> Strip | None:
         unit=unit,
         low=low / scale,
         high=high / scale,
-        about=". ".join(filter(None, (_about(processes, estimate, count), meters.sustained_text(result)))),
+        about=". ".join(filter(None, (_about(processes, estimate, count), figures.sustained(result)))),
     )
 
 
@@ -129,31 +130,26 @@ def _about(processes: Sequence[Estimate], estimate: Estimate, count: int) -> str
     )
 
 
-def draw_strip(strip: Strip, color: str = "var(--series-1)") -> Chart:
+def draw_strip(strip: Strip, shade: str = "var(--series-1)") -> Chart:
     """The range of each column with its middle in it; what was cut as warm-up is shaded."""
-    import altair as alt
-
-    rows = [{name: getattr(column, name) for name in Column.__struct_fields__} for column in strip.columns]
-    y_scale = alt.Scale(domain=[strip.low, strip.high], nice=False)
-    y_axis = alt.Axis(tickCount=3, title=strip.unit, domain=False, ticks=False)
-    x = alt.X("sample:Q", scale=alt.Scale(domain=[0, strip.count], nice=False), axis=None)
-    y = alt.Y("middle:Q", scale=y_scale, axis=y_axis)
-    columns = alt.Chart(alt.NamedData("rows")).encode(
-        x=x, detail=alt.Detail("process:N"), description=alt.DescriptionValue(strip.about)
-    )
+    place: Spec = {
+        "scale": {"domain": [strip.low, strip.high], "nice": False},
+        "axis": {"tickCount": 3, "title": strip.unit, "domain": False, "ticks": False},
+    }
+    x = field("sample", scale={"domain": [0, strip.count], "nice": False}, axis=None)
+    span = {"x": x, "x2": {"field": "end"}}
+    middle = field("middle", **place)
+    base = {"x": x, "detail": field("process", "nominal")}
+    area = base | {"y": field("low", **place), "y2": {"field": "high"}, "description": {"value": strip.about}}
+    layers = [
+        layer("rect", span, "cuts", color=LINE, opacity=0.8),
+        layer("rule", {"x": x}, "seams", color=QUIET, strokeDash=[2, 2]),
+        layer("area", area, color=shade, opacity=0.35),
+        layer("line", base | {"y": middle}, color=shade, strokeWidth=1.2),
+        layer("rule", span | {"y": middle}, "ends", color=TEXT, strokeWidth=2),
+    ]
     cuts = [{"sample": start, "end": end} for start, end in strip.warmups if end > start]
+    ends = [{"sample": start, "end": end, "middle": middle_s} for start, end, middle_s in strip.ends]
     seams = [{"sample": start} for start in strip.starts]
-    ends = [{"sample": start, "end": end, "middle": middle} for start, end, middle in strip.ends]
-    marks = alt.layer(
-        alt.Chart(alt.NamedData("cuts")).mark_rect(color=LINE, opacity=0.8, aria=False).encode(x=x, x2=alt.X2("end")),
-        alt.Chart(alt.NamedData("seams")).mark_rule(color=QUIET, strokeDash=[2, 2], aria=False).encode(x=x),
-        columns.mark_area(color=color, opacity=0.35).encode(
-            y=alt.Y("low:Q", scale=y_scale, axis=y_axis), y2=alt.Y2("high")
-        ),
-        columns.mark_line(color=color, strokeWidth=1.2, aria=False).encode(y=y),
-        alt.Chart(alt.NamedData("ends"))
-        .mark_rule(color=TEXT, strokeWidth=2, aria=False)
-        .encode(x=x, x2=alt.X2("end"), y=y),
-    )
-    data = {"rows": rows, "cuts": cuts, "seams": seams, "ends": ends}
-    return Chart(marks.properties(width=WIDTH - 48, height=_HEIGHT), data)
+    rows = [asdict(column) for column in strip.columns]
+    return chart(layers, _HEIGHT, WIDTH - 48, rows=rows, cuts=cuts, seams=seams, ends=ends)

@@ -29,10 +29,7 @@ def find_own(name: str) -> Workload:
 
 def forget_own() -> None:
     """Look at the files again the next time, because one has changed."""
-    from torchmark.workloads.own.importing import forget_modules
-
     _load.cache_clear()
-    forget_modules()
     forget_files()
 
 
@@ -44,8 +41,8 @@ def _load(file: OwnFile, member: str) -> Workload:
         if member:
             raise UsageError(f"a configuration file has no part '{member}'", f"Name it alone: {file.name}")
         return configured_from(file)
-    from torchmark.workloads.own.outline import outline
     from torchmark.workloads.own.python import model_from, workload_from
+    from torchmark.workloads.own.static_inspection import outline
 
     found = outline(file, member)
     return workload_from(file, member, found) if found.is_workload else model_from(file, member, found)

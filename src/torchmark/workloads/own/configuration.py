@@ -10,10 +10,9 @@ from msgspec import Meta, defstruct
 
 from torchmark.errors import UnsupportedError, UsageError
 from torchmark.workloads.contract import ATTENTION, GRADIENTS, LAYOUT, Setting
+from torchmark.workloads.model import COUNTING, Model, ModelWorkload
 from torchmark.workloads.own.files import OwnFile
-from torchmark.workloads.own.model import COUNTING, AnyModel, Made, usual_loss
 from torchmark.workloads.own.shapes import Tensor, make_tensor
-from torchmark.workloads.own.tensors import Inputs
 
 Task = Literal[
     "features",
@@ -44,10 +43,11 @@ _IMAGE = 224
 _COUNT = Annotated[int, Meta(ge=1, le=1_048_576)]
 
 
-class ConfiguredModel(AnyModel):
+class ConfiguredModel(ModelWorkload):
     """Random weights, random inputs, in training random labels, and the model's own loss where it has one."""
 
     imports = (COUNTING, "transformers")
+    rows_are_independent = False  # unknown
     config: dict[str, Any]
 
     @classmethod
@@ -59,9 +59,8 @@ class ConfiguredModel(AnyModel):
         if hasattr(params, "sequence") and most and params.sequence > most:
             raise UsageError(f"{self.name} has no more than {most} positions", f"Give it: -p sequence={most}")
 
-    def make(self, params: Any, setting: Setting) -> Made:
-        with setting.seeded():
-            model = self._build(params.task, setting.ways.get("attention"))
+    def build(self, params: Any, setting: Setting) -> Model:
+        model = self._build(params.task, setting.options.get("attention"))
         expected = "pixel_values" if hasattr(params, "image") else "input_ids"
         if model.main_input_name != expected:
             raise UnsupportedError(
@@ -70,9 +69,9 @@ class ConfiguredModel(AnyModel):
             )
         generator = setting.generator()
         tensors = _tensors(params, model.config, setting.mode == "train")
-        inputs = Inputs(tuple(make_tensor(each, generator) for each in tensors), tuple(each.name for each in tensors))
+        inputs = {each.name: make_tensor(each, generator) for each in tensors}
         attention = str(getattr(model.config, "_attn_implementation", None) or "none")
-        return Made(model, inputs, usual_loss, {"architecture": type(model).__name__, "attention": attention})
+        return Model(model, inputs, notes={"architecture": type(model).__name__, "attention": attention})
 
     def _build(self, task: str, attention: str | None) -> Any:
         import transformers
@@ -113,7 +112,7 @@ def configured_from(file: OwnFile) -> ConfiguredModel:
         "tiny": tiny,
         "version": file.version,
         "config": config,
-        "ways": (*((LAYOUT,) if images else ()), ATTENTION, GRADIENTS),
+        "options": (*((LAYOUT,) if images else ()), ATTENTION, GRADIENTS),
     }
     made: ConfiguredModel = type("OwnConfiguration", (ConfiguredModel,), about)()
     return made

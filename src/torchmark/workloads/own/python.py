@@ -5,30 +5,32 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, defstruct
 
 from torchmark.errors import UsageError
-from torchmark.workloads.contract import Setting, Workload
-from torchmark.workloads.own.files import OwnFile, find_file, split_name
-from torchmark.workloads.own.importing import import_file
-from torchmark.workloads.own.model import COUNTING, AnyModel, Loss, Made, usual_loss
-from torchmark.workloads.own.outline import REQUIRED, Outline
+from torchmark.workloads.contract import GRADIENTS, LAYOUT, Setting, Workload
+from torchmark.workloads.model import COUNTING, Model, ModelWorkload, leaves_of, map_tensors, row_count
+from torchmark.workloads.own.files import OwnFile, find_file, import_file, split_name
 from torchmark.workloads.own.shapes import HELP, join_batch, make_tensor, parse_tensors
-from torchmark.workloads.own.tensors import Inputs, inputs_of
+from torchmark.workloads.own.static_inspection import REQUIRED, Outline
 
 _WRITTEN = r"^[A-Za-z0-9_.-]*$"
 _INPUT = Annotated[str, Meta(pattern=_WRITTEN, description="what --input says")]
 _LOSS = Annotated[str, Meta(pattern=_WRITTEN, description="what --loss says")]
 _BATCH = Annotated[int, Meta(ge=0, le=1_048_576)]
 _TINY_BATCH = 2
-_REQUIRED_CURE = "Give it: -p {}=…, or write a function without such arguments that makes the model"
+_EXAMPLE_FIX = "Return a tensor, a tuple of tensors, or a dictionary from argument names to tensors"
+_REQUIRED_FIX = "Give it: -p {}=…, or write a function without such arguments that makes the model"
 
 
-class PythonModel(AnyModel):
+class PythonModel(ModelWorkload):
     """A model from a function or a class of the user's."""
 
+    options = (LAYOUT, GRADIENTS)
+    rows_are_independent = False  # unknown
     file: OwnFile
     outline: Outline
 
@@ -39,21 +41,20 @@ class PythonModel(AnyModel):
     def check(self, params: Any) -> None:
         missing = [each.name for each in self.outline.arguments if getattr(params, each.name) == REQUIRED]
         if missing:
-            raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", _REQUIRED_CURE.format(missing[0]))
+            raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", _REQUIRED_FIX.format(missing[0]))
         if "input" not in self._own and not parse_tensors(params.input) and self.outline.needs_input:
             raise self._no_input()
         if params.loss and "loss" not in self._own:
             find_loss(params.loss)
 
-    def make(self, params: Any, setting: Setting) -> Made:
+    def build(self, params: Any, setting: Setting) -> Model:
         import torch
 
         function = _member(self.file, self.outline.member)
-        with setting.seeded():
-            if isinstance(function, torch.nn.Module):  # the model itself, which several makings must not share
-                given: Any = copy.deepcopy(function)
-            else:
-                given = function(**{name: getattr(params, name) for name in self._own})
+        if isinstance(function, torch.nn.Module):  # the model itself, which several builds must not share
+            given: Any = copy.deepcopy(function)
+        else:
+            given = function(**{name: getattr(params, name) for name in self._own})
         model, example = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(model, torch.nn.Module):
             raise UsageError(
@@ -61,17 +62,18 @@ class PythonModel(AnyModel):
                 "It must return a torch.nn.Module, alone or with an example input: return model, input",
             )
         loss = "" if "loss" in self._own else params.loss
-        return Made(model, self._inputs(params, example, setting), import_loss(loss) if loss else usual_loss)
+        return Model(model, self._inputs(params, example, setting), loss=import_loss(loss) if loss else None)
 
-    def _inputs(self, params: Any, example: object, setting: Setting) -> Inputs:
+    def _inputs(self, params: Any, example: object, setting: Setting) -> Any:
         shapes = () if "input" in self._own else parse_tensors(params.input)
         if shapes:
             generator = setting.generator()
             tensors = [make_tensor(shape, generator) for shape in join_batch(params.batch, shapes)]
-            return Inputs(tuple(tensors), tuple(shape.name for shape in shapes))
+            names = [shape.name or place for place, shape in enumerate(shapes)]
+            return dict(zip(names, tensors, strict=True))
         if example is None:
             raise self._no_input()
-        return _resized(inputs_of(example), 0 if "batch" in self._own else params.batch)
+        return _resized(_checked_example(example), 0 if "batch" in self._own else params.batch)
 
     def _no_input(self) -> UsageError:
         return UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
@@ -137,14 +139,14 @@ def find_loss(text: str) -> tuple[OwnFile, str]:
     return file, found["member"]
 
 
-def import_loss(text: str) -> Loss:
+def import_loss(text: str) -> Callable[..., Any]:
     """That function, given the model's answer and as many of the inputs as it takes."""
     function = _member(*find_loss(text))
     count = _takes(function)
-    return lambda answer, *inputs: function(*(answer, *inputs)[:count])
+    return lambda answer, inputs, _: function(*(answer, *leaves_of(inputs))[:count])
 
 
-def _takes(function: Loss) -> int | None:
+def _takes(function: Callable[..., Any]) -> int | None:
     """How many values a function can be given; None: any number."""
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
@@ -159,11 +161,26 @@ def _member(file: OwnFile, name: str) -> Any:
     return found
 
 
-def _resized(inputs: Inputs, batch: int) -> Inputs:
+def _checked_example(example: object) -> Any:
+    import torch
+
+    if isinstance(example, torch.Tensor):
+        return example
+    if not isinstance(example, tuple | list | Mapping):
+        raise UsageError(f"the example input is a {type(example).__name__}", _EXAMPLE_FIX)
+    values = list(example.values()) if isinstance(example, Mapping) else list(example)
+    wrong = [type(value).__name__ for value in values if not isinstance(value, torch.Tensor)]
+    if wrong or not values:
+        raise UsageError(f"the example input holds {f'a {wrong[0]}' if wrong else 'nothing'}", _EXAMPLE_FIX)
+    return dict(zip(map(str, example), values, strict=True)) if isinstance(example, Mapping) else tuple(values)
+
+
+def _resized(inputs: Any, batch: int) -> Any:
     """The example with so many rows: its own again and again."""
-    if not batch or batch == inputs.rows:
+    rows = row_count(inputs)
+    if not batch or batch == rows:
         return inputs
-    if not inputs.rows:
-        sizes = " and ".join("×".join(map(str, tensor.shape)) or "one number" for tensor in inputs.tensors)
+    if not rows:
+        sizes = " and ".join("×".join(map(str, tensor.shape)) or "one number" for tensor in leaves_of(inputs))
         raise UsageError(f"the batch cannot be changed: the inputs are {sizes}", "Leave -p batch out")
-    return inputs.take([row % inputs.rows for row in range(batch)])
+    return map_tensors(lambda tensor: tensor[[row % rows for row in range(batch)]], inputs)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HELP = "Write float32[8,3,224,224], int64[8,128]<30522 or input_ids=int64[8,128]<30522"
 DTYPES = ("float", "int64", "int32", "int16", "int8", "uint8", "bool")
-FEW = 2  # below which whole numbers stay where nobody says how large they may be: any table has two rows
+FEW = 2  # integers stay below this without a given limit: any table has two rows
 MOST_ELEMENTS = 2**40
 _LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int16": 2**15 - 1, "int8": 2**7 - 1, "uint8": 2**8 - 1, "bool": 2}
 

@@ -1,0 +1,300 @@
+"""How far fresh processes of one case differ, and the interval in which a repeat of a run would land: every ±.
+
+Processes differ by more than the interval inside each of them, mostly by modes (memory layout, huge pages, placement of
+threads) rather than by a bell curve. Twenty short processes of fourteen cases were recorded, and runs of three to five
+of them compared with later ones (docs/method.md has the figures): the geometric mean, with a variance that the cases of
+a run share in part, covers 97% of the repeats with a half-width of 4%; without the drift of the machine from run to
+run it would be 87%. Student's t distribution is computed here because scipy takes longer to import than a comparison
+or a short run takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from statistics import NormalDist, mean, stdev
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchmark.records import Estimate, Result
+
+_CLOSE = 1e-13
+_CLOSE_STEP = 1e-6  # after it Newton is off by about its square
+_TINY = 1e-300
+_NORMAL = 1e7  # degrees of freedom from which the normal distribution is the same to ten digits
+
+
+def two_sided(t: float, freedom: float) -> float:
+    """How often |T| is at least t, which must not be negative."""
+    if freedom > _NORMAL:
+        return math.erfc(t / math.sqrt(2))
+    square = t * t
+    return _incomplete_beta(freedom / (freedom + square), square / (freedom + square), freedom / 2)
+
+
+@lru_cache(maxsize=4096)
+def critical(freedom: float, chance: float) -> float:
+    """The t that |T| reaches with this chance, which must be small: the inverse of `two_sided`.
+
+    The logarithm of the chance is a concave function of log t, so that Newton's steps lead to its one root; none of
+    them doubles t, or the chance there could be too small for a computer. They start at the expansion around the normal
+    distribution, where one or two are enough unless the degrees of freedom are few.
+    """
+    z = NormalDist().inv_cdf(1 - chance / 2)
+    first, second = _expansion(z)
+    log_t = math.log(z + first / freedom + second / freedom**2)
+    for _ in range(100):
+        t = math.exp(log_t)
+        found = two_sided(t, freedom)
+        slope = -2 * t * _density(t, freedom) / found
+        step = min((math.log(chance) - math.log(found)) / slope, math.log(2))
+        log_t += step
+        if abs(step) < _CLOSE_STEP:
+            break
+    return math.exp(log_t)
+
+
+def _expansion(z: float) -> tuple[float, float]:
+    """By how much t is beyond the normal distribution's z: this over the freedom, and this over its square."""
+    return (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+
+
+def _density(t: float, freedom: float) -> float:
+    if freedom > _NORMAL:
+        return math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
+    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    return math.exp(scale - (freedom + 1) / 2 * math.log1p(t * t / freedom))
+
+
+def _incomplete_beta(x: float, rest: float, a: float) -> float:
+    """The regularised incomplete beta function of a and one half; `rest` is 1 - x without its rounding."""
+    b = 0.5
+    if x <= 0 or rest <= 0:
+        return 0.0 if x <= 0 else 1.0
+    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
+    if x < (a + 1) / (a + b + 2):  # where the fraction converges quickly
+        return math.exp(front) * _fraction(x, a, b) / a
+    return 1.0 - math.exp(front) * _fraction(rest, b, a) / b
+
+
+def _fraction(x: float, a: float, b: float) -> float:
+    """The continued fraction of the incomplete beta function, after Lentz."""
+    numerator, denominator = 1.0, 1.0 / _away_from_zero(1.0 - (a + b) * x / (a + 1))
+    value = denominator
+    for m in range(1, 10_000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            denominator = 1.0 / _away_from_zero(1.0 + term * denominator)
+            numerator = _away_from_zero(1.0 + term / numerator)
+            value *= denominator * numerator
+        if abs(denominator * numerator - 1.0) < _CLOSE:
+            break
+    return value
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY
+
+
+LEAST_VARIANCES = 8  # variances below which nothing is learnt from their scatter
+
+
+class Common(Struct, frozen=True):
+    """What the variances of many cases have in common, and how many degrees of freedom that knowledge is worth."""
+
+    variance: float
+    freedom: float
+
+    def moderate(self, variance: float, freedom: float) -> tuple[float, float]:
+        """A case's own variance averaged with the common one, each by its weight."""
+        total = self.freedom + freedom
+        return (self.freedom * self.variance + freedom * variance) / total, total
+
+
+def find_common(variances: Sequence[tuple[float, float]]) -> Common | None:
+    """From pairs of a variance and its degrees of freedom; None where there are too few to learn from."""
+    known = [(variance, freedom) for variance, freedom in variances if variance > 0]
+    if len(known) < LEAST_VARIANCES:
+        return None
+    logs = [math.log(variance) - digamma(freedom / 2) + math.log(freedom / 2) for variance, freedom in known]
+    center = math.fsum(logs) / len(logs)
+    scatter = math.fsum((each - center) ** 2 for each in logs) / (len(logs) - 1)
+    real = scatter - math.fsum(trigamma(freedom / 2) for _, freedom in known) / len(known)
+    # The common variance is known no better than all cases together determine it.
+    most = math.fsum(freedom for _, freedom in known)
+    freedom = min(2 * trigamma_inverse(real), most) if real > 0 else most
+    return Common(math.exp(center + digamma(freedom / 2) - math.log(freedom / 2)), freedom)
+
+
+def digamma(x: float) -> float:
+    """The derivative of the logarithm of the gamma function, for x above 0."""
+    shift = 0.0
+    while x < 10:
+        shift, x = shift - 1 / x, x + 1
+    square = 1 / (x * x)
+    return shift + math.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
+
+
+def trigamma(x: float) -> float:
+    """The derivative of digamma, for x above 0."""
+    shift = 0.0
+    while x < 10:
+        shift, x = shift + 1 / (x * x), x + 1
+    square = 1 / (x * x)
+    series = square * (1 / 6 - square * (1 / 30 - square * (1 / 42 - square / 30)))
+    return shift + (1 + 0.5 / x + series) / x
+
+
+def trigamma_inverse(value: float) -> float:
+    """The x whose trigamma is `value`, above 0. It falls steadily, so halving the logarithm of x finds it."""
+    low, high = -40.0, 40.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (middle, high) if trigamma(math.exp(middle)) > value else (low, middle)
+    return math.exp((low + high) / 2)
+
+
+CHANCE = 0.05
+# Two runs on one machine differ by more than their processes say: by this much in every case, and by this share of the
+# spread between the processes of a case, which share the state that the machine is in.
+RUN_SPREAD, DRIFT = 0.01, 0.7
+# A borrowed spread stems from a handful of processes of another case: about as much evidence as five processes give.
+BORROWED_FREEDOM = 4.0
+_EXPANDED = 1e4  # degrees of freedom from which two terms of the expansion give the excess to seven digits
+_CLOSE_EXCESS = 1e-7
+MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
+_NORMAL_REACH = critical(math.inf, CHANCE)
+LEAST_MARGIN = 1.1 * _NORMAL_REACH * math.sqrt(2) * RUN_SPREAD  # about 3%: more processes bring it no lower
+
+
+class Spread(Struct, frozen=True):
+    """The variance of the logarithm of one process's time, and how many degrees of freedom that is worth."""
+
+    variance: float
+    freedom: float
+
+
+def own_spread(processes: Sequence[Estimate]) -> Spread | None:
+    """What the processes of a case say by themselves; None where there are fewer than two, or one took no time."""
+    if len(processes) < 2 or any(process.center_s <= 0 for process in processes):
+        return None
+    return Spread(variance([math.log(process.center_s) for process in processes]), len(processes) - 1.0)
+
+
+def relative_spread(centers: Sequence[float]) -> float | None:
+    """The standard deviation of times, relative to their mean; None for fewer than two, or without a positive mean."""
+    if len(centers) < 2 or mean(centers) <= 0:
+        return None
+    return stdev(centers) / mean(centers)
+
+
+def variance(values: Sequence[float]) -> float:
+    """The sample variance."""
+    center = math.fsum(values) / len(values)
+    return math.fsum((value - center) ** 2 for value in values) / (len(values) - 1)
+
+
+def total_variance(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The sum of independent variances and its degrees of freedom (Welch and Satterthwaite)."""
+    largest = max(variance for variance, _ in parts)
+    if largest == 0:
+        return 0.0, math.inf
+    shares = [(variance / largest, freedom) for variance, freedom in parts]  # squares of tiny ones would underflow
+    total = math.fsum(share for share, _ in shares)
+    doubt = math.fsum(share**2 / freedom for share, freedom in shares)
+    return total * largest, total**2 / doubt if doubt > 0 else math.inf
+
+
+def with_known(variance: float, freedom: float, known: float) -> tuple[float, float]:
+    """An estimated variance and one that is known: their sum, and the freedom at which an interval of it reaches as far
+    as those of both together. (Satterthwaite's would be too large where the estimate is small by chance.)"""
+    total = variance + known
+    if total == 0 or known == 0 or freedom >= MOST_FREEDOM:
+        return total, freedom
+    if variance == 0:
+        return total, MOST_FREEDOM
+    # The secant method: the logarithm of the excess is nearly a linear function of that of the freedom.
+    place, height, slope = math.log(freedom), math.log(_excess(freedom)), -1.0
+    wanted = height + math.log(variance / total)
+    for _ in range(30):
+        following = min(max(place + (wanted - height) / slope, math.log(freedom)), math.log(MOST_FREEDOM))
+        reached = math.log(_excess(math.exp(following)))
+        if abs(reached - wanted) < _CLOSE_EXCESS or following == place:
+            break
+        slope = (reached - height) / (following - place)
+        place, height = following, reached
+    return total, math.exp(following)
+
+
+def _excess(freedom: float) -> float:
+    """How far the square of the critical value lies beyond that of the normal distribution."""
+    if freedom < _EXPANDED:
+        return critical(freedom, CHANCE) ** 2 - _NORMAL_REACH**2
+    z = _NORMAL_REACH
+    first, second = _expansion(z)
+    return 2 * z * first / freedom + (first**2 + 2 * z * second) / freedom**2
+
+
+def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
+    """The estimate over `count` processes with the interval in which a repeat would land."""
+    total, freedom = with_known(2 * spread.variance * (1 / count + DRIFT**2), spread.freedom, 2 * RUN_SPREAD**2)
+    reach = min(critical(freedom, CHANCE) * math.sqrt(total), 10.0)
+    return replace(
+        estimate,
+        low_s=estimate.center_s * math.exp(-reach),
+        high_s=estimate.center_s * math.exp(reach),
+        spread=math.sqrt(spread.variance),
+        freedom=min(spread.freedom, MOST_FREEDOM),
+    )
+
+
+def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> list[Result]:
+    """The results of one run, each with the interval in which a repeat would land.
+
+    Cases with several processes share what they know of the spread. A case with one process borrows it: from the
+    others, else `borrowed`, which a reference case or an earlier run gave; where neither is known, so is its interval.
+    """
+    own = [own_spread(result.processes) for result in results]
+    common = find_common([(spread.variance, spread.freedom) for spread in own if spread])
+    lent = _lent([spread for spread in own if spread], common, borrowed)
+    return [_with_interval(result, spread, common, lent) for result, spread in zip(results, own, strict=True)]
+
+
+def typical_spread(results: Sequence[Result]) -> float | None:
+    """How far fresh processes of this run differ, over all of its cases."""
+    own = [spread for result in results if (spread := own_spread(result.processes))]
+    lent = _lent(own, find_common([(spread.variance, spread.freedom) for spread in own]), None)
+    return math.sqrt(lent.variance) if lent else None
+
+
+def _lent(own: Sequence[Spread], common: Common | None, borrowed: float | None) -> Spread | None:
+    """The spread that a case with one process borrows."""
+    if common:
+        return Spread(common.variance, max(min(common.freedom, BORROWED_FREEDOM), 1.0))
+    if own:
+        total = math.fsum(spread.freedom for spread in own)
+        pooled = math.fsum(spread.freedom * spread.variance for spread in own) / total
+        return Spread(pooled, min(total, BORROWED_FREEDOM))
+    return Spread(math.log1p(borrowed) ** 2, BORROWED_FREEDOM) if borrowed is not None else None
+
+
+def _with_interval(result: Result, own: Spread | None, common: Common | None, lent: Spread | None) -> Result:
+    estimate, count = result.estimate, len(result.processes)
+    if estimate is None or estimate.center_s <= 0 or estimate.verdict == "as-published":
+        return result
+    if own:
+        moderated = Spread(*common.moderate(own.variance, own.freedom)) if common else own
+        return replace(result, estimate=with_interval(estimate, moderated, count))
+    if lent is None or count != 1:
+        return result
+    alone = Spread(lent.variance + within_variance(result.processes[0]), lent.freedom)
+    return replace(result, estimate=with_interval(estimate, alone, 1))
+
+
+def within_variance(estimate: Estimate, low_s: float | None = None, high_s: float | None = None) -> float:
+    """The variance of the log time that the interval inside one process stands for."""
+    low, high = low_s or estimate.low_s, high_s or estimate.high_s
+    return (math.log(high / low) / (2 * _NORMAL_REACH)) ** 2 if 0 < low <= high < math.inf else 0.0

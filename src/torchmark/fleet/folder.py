@@ -1,0 +1,287 @@
+"""The shared folder of a fleet: its plan, and the small files about every job.
+
+Run files are at the top of the folder, which makes it an ordinary folder of runs. Everything about jobs is below
+`jobs`; only there do nodes appear with their names. Anybody who can write into the folder can leave a pipe, a loop of
+links or a gigabyte in place of a file. So files are read with care, written whole, and trusted only if no other user
+can change them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import socket
+import stat
+import zlib
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from torchmark.errors import StoreError, UsageError
+from torchmark.fleet.engine import UNDER_WAY, JobOutcome, Submitted
+
+PLAN_VERSION = 1
+MOST_BYTES = 64 << 10
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+PLAN_BYTES = 32 << 20  # 4,096 tasks with all their cases by name
+_ASIDE = ".jsonl.aside-"
+_MODE = 0o755  # whatever the umask allows: who may write here may run commands as this user
+
+# What a plan says becomes names of files and arguments of commands.
+Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9._-]*\Z", max_length=64)]
+Record = TypeVar("Record")
+Word = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", max_length=16384)]
+
+
+class Terms(Struct, frozen=True):
+    """How jobs are submitted, and how they start on their nodes."""
+
+    engine: Literal["slurm", "local"] = "slurm"
+    partition: Word | None = None
+    time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    options: tuple[Word, ...] = ()  # for sbatch, as typed
+    python: Word = ""
+    setup: tuple[Word, ...] = ()  # lines of shell before anything else
+
+    @property
+    def scheduling(self) -> tuple[str, ...]:
+        """The scheduler's options for every job."""
+        return (*([f"--partition={self.partition}"] if self.partition else []), *self.options)
+
+
+class Task(Struct, frozen=True):
+    """One run of torchmark on one node, or on several that work on the same cases together."""
+
+    name: Name  # of its files; contains no names of nodes
+    kind: str
+    nodes: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=4096)]
+    arguments: tuple[Word, ...]  # for `torchmark run`
+    label: Word
+    about: str = ""  # the kind in words
+
+
+class Fleet(Struct, frozen=True):
+    """All tasks of one `torchmark fleet run`."""
+
+    created: str
+    terms: Terms
+    tasks: tuple[Task, ...]
+    version: int = PLAN_VERSION
+
+
+class Order(Struct, frozen=True):
+    """What a node is to do, as stored in the shared folder."""
+
+    arguments: tuple[Word, ...]
+    resuming: tuple[Word, ...]  # the arguments to resume a run
+    run_file: Word
+    nodes: int = 1
+
+
+class FleetFolder:
+    """The shared folder of one fleet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100 -- links stay: nodes may know the folder by them only
+        self._jobs = self.path / "jobs"
+
+    def run_file(self, task: Task) -> Path:
+        return self.path / f"{task.name}.jsonl"
+
+    def file(self, task: Task, ending: str) -> Path:
+        """One of the small files about a task: order, script (sh), log, job, outcome (fate), end, meeting."""
+        return self._jobs / f"{task.name}.{ending}"
+
+    @property
+    def jobs(self) -> Path:
+        return self._jobs
+
+    def prepare(self) -> None:
+        """Create the folder for a new fleet."""
+        try:
+            held = self._plan.exists()
+            for folder in (self.path, self._jobs):
+                folder.mkdir(mode=_MODE, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot use {self.path}: {error.strerror}", "Name another with --folder") from error
+        if held:
+            raise UsageError(
+                f"{self.path} holds a fleet already",
+                f"Resume it: torchmark fleet run --resume {self.path}. Or name another folder",
+            )
+        sweep(self._jobs)
+
+    def kept_aside(self) -> set[str]:
+        """The names of tasks with an earlier run file that was renamed."""
+        with contextlib.suppress(OSError):
+            return {path.name.partition(_ASIDE)[0] for path in self.path.glob(f"*{_ASIDE}*")}
+        return set()
+
+    def distrust(self) -> str | None:
+        """Why other users can decide what runs from here, if they can."""
+        # Links may lead to the folder; inside it, only other users would create one.
+        places = (Path(os.path.realpath(self.path)), self._jobs, self._plan)
+        return next((why for place in places if (why := distrust(place))), None)
+
+    def keep(self, fleet: Fleet) -> None:
+        """Write the plan, new or changed."""
+        write(self._plan, msgspec.json.format(msgspec.json.encode(fleet), indent=1))
+
+    def load(self) -> Fleet:
+        content = read(self._plan, PLAN_BYTES)
+        if content is None:
+            raise UsageError(
+                f"there is no fleet in {self.path}", "Name the folder that was given to `torchmark fleet run`"
+            )
+        fleet = decode(content, Fleet, self._plan)
+        if fleet.version > PLAN_VERSION:
+            raise StoreError(f"{self.path} was made by a newer torchmark", "Use that one")
+        if len({task.name for task in fleet.tasks}) < len(fleet.tasks):
+            raise StoreError(f"{self._plan} has two tasks of one name", "Start the fleet again in another folder")
+        sweep(self._jobs)
+        return fleet
+
+    def job(self, task: Task) -> Submitted | None:
+        """The latest job of a task, with the number in its file, which may be anything."""
+        content = self._content(task, "job").decode(errors="replace").strip()
+        return Submitted(task.name, content, self.file(task, "sh")) if content else None
+
+    def outcome(self, task: Task) -> JobOutcome | None:
+        """How the latest job of a task ended, if that was recorded."""
+        with contextlib.suppress(StoreError):
+            outcome = decode(self._content(task, "fate"), JobOutcome, self.file(task, "fate"))
+            reason, colon, detail = outcome.reason.partition(": ")  # earlier versions had both in one field
+            outcome = replace(outcome, reason=reason, detail=detail) if colon else outcome
+            return None if outcome.state in UNDER_WAY else outcome
+        return None
+
+    def keep_outcome(self, task: Task, outcome: JobOutcome) -> None:
+        """Record how a job ended, because the engine will forget it."""
+        write(self.file(task, "fate"), msgspec.json.encode(outcome))
+
+    def end_code(self, task: Task) -> int | None:
+        """The exit code of the task's run, as its node recorded it."""
+        content = self._content(task, "end")
+        return int(content) if re.fullmatch(rb"-?[0-9]{1,3}\s*", content) else None
+
+    def forget(self, task: Task) -> None:
+        """Remove what an earlier job of the task left behind, except for what it measured and printed."""
+        log = self.file(task, "log")
+        if os.path.lexists(log) and (log.is_symlink() or not log.is_file()):
+            raise StoreError(f"cannot write {log}: it is not a file", "Remove it")
+        endings = ("job", "fate", "end", "meeting", "begun")
+        try:
+            for path in (*(self.file(task, ending) for ending in endings), *self._jobs.glob(f".{task.name}.*")):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot remove {error.filename}: {error.strerror}", "Remove it by hand") from error
+
+    def _content(self, task: Task, ending: str) -> bytes:
+        """One of the small files; empty if it is missing or cannot be read."""
+        with contextlib.suppress(StoreError):
+            return read(self.file(task, ending)) or b""
+        return b""
+
+    @property
+    def _plan(self) -> Path:
+        return self._jobs / "plan.json"
+
+
+def read(path: Path, most: int = MOST_BYTES, tail: bool = False) -> bytes | None:
+    """A regular file of limited size; None if there is none. `tail` reads the end of a longer one."""
+    try:
+        with open(os.open(path, _READ), "rb") as file:  # noqa: PTH123 -- opening a pipe by its name would block
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise StoreError(f"cannot read {path}: it is not a file", "Remove it")
+            if found.st_size > most and not tail:
+                raise StoreError(f"cannot read {path}: it has more than {most >> 10} KiB", "Remove it")
+            file.seek(max(found.st_size - most, 0) if tail else 0)
+            return file.read(most)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}", "Check its permissions and the disk") from error
+
+
+def decode(content: bytes, kind: type[Record], path: Path) -> Record:
+    """JSON as a record; every fault of it is a StoreError."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise StoreError(f"cannot read {path}: {error}", "Start the fleet again in another folder") from error
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, even if another process reads it; a link in its place is not followed."""
+    part = temporary(path)
+    try:
+        part.unlink(missing_ok=True)
+        with open(os.open(part, _CREATE, 0o644), "wb") as file:  # noqa: PTH123 -- no other user may be able to change it
+            file.write(content)
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise StoreError(f"cannot write {path}: {error.strerror}", "Free some space, or check permissions") from error
+
+
+def temporary(path: Path) -> Path:
+    """A name next to `path` that identifies the process and machine that use it."""
+    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}")
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files of processes of this machine that were killed."""
+    import psutil
+
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f".*.{_machine()}-*"):
+            number = path.name.rpartition("-")[2]
+            if number.isdecimal() and not psutil.pid_exists(int(number[:9])):
+                path.unlink(missing_ok=True)
+
+
+def distrust(path: Path) -> str | None:
+    """Why other users than this one and root may have changed this, if they may. A missing file is no reason."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot use {path}: {error.strerror}", "Check its permissions and the disk") from error
+    if os.name == "nt":
+        return None
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to another user"
+    if stat.S_ISLNK(found.st_mode):
+        return f"{path} is a link, and may lead to a file of other users"
+    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    return f"{path} can be changed by other users" if found.st_mode & _OTHERS_WRITE and not sticky else None
+
+
+def set_aside(path: Path, to: Path | None = None) -> Path:
+    """Move a file to the first free name `…-1`, `…-2`; nothing is overwritten."""
+    stem = to or path.with_name(f"{path.name}.aside")
+    names = (stem.with_name(f"{stem.name}-{number}") for number in itertools.count(1))
+    free = next(name for name in names if not os.path.lexists(name))
+    try:
+        os.close(os.open(free, _CREATE, 0o600))  # takes the name
+        try:
+            return path.replace(free)
+        except OSError:
+            free.unlink()
+            raise
+    except OSError as error:
+        raise StoreError(f"cannot move {path} aside: {error.strerror}", "Check permissions and the disk") from error
+
+
+def _machine() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"

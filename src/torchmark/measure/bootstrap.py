@@ -1,0 +1,65 @@
+"""The first file that runs in a new interpreter: reports what is missing there, or makes this torchmark importable.
+
+Every Python from 3.7 on must be able to parse this file, so that an old one can report that it is too old. The other
+environment needs no torchmark of its own: both sides of a comparison are measured by the same code.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+
+OLDEST = (3, 11)
+
+
+def main() -> None:
+    """Keep the pipes to the parent apart from what libraries print, then serve; the arguments are needed modules."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # this file's own folder
+    orders, replies = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.write(replies, b"\n")  # ends what the interpreter may have printed at its start
+    refusal = find_refusal(sys.argv[1:])
+    if refusal:
+        os.write(replies, json.dumps({"type": "refused", **refusal}).encode() + b"\n")
+        return
+    lend_package()
+    from torchmark.measure.worker import serve
+
+    serve(orders, replies)
+
+
+def find_refusal(needed: list[str]) -> dict[str, str]:
+    """Why nothing can be measured with this interpreter, and the fix; empty if all is well."""
+    if sys.version_info < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        return {
+            "cause": f"it is Python {sys.version_info[0]}.{sys.version_info[1]}, too old to measure with",
+            "fix": f"Make an environment with Python {wanted} or later for it",
+        }
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if not missing:
+        return {}
+    fix = f"Install what is missing there: {sys.executable} -m pip install {' '.join(missing)}"
+    return {"cause": f"it has no {', no '.join(missing)}", "fix": fix}
+
+
+def lend_package() -> None:
+    """Make torchmark importable from here, but nothing from the folder next to it, such as our own torch."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    start = os.path.join(folder, "__init__.py")  # noqa: PTH118
+    spec = importlib.util.spec_from_file_location("torchmark", start, submodule_search_locations=[folder])
+    assert spec is not None
+    assert spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["torchmark"] = package
+    spec.loader.exec_module(package)
+
+
+if __name__ == "__main__":
+    main()
+elif __name__ == "__mp_main__":  # in a process that a data loader has spawned, which imports torchmark
+    lend_package()

@@ -1,0 +1,114 @@
+"""How processes end together: a child ends with its parent, a group as a whole, a temporary folder with its run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+ENDING_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+# Waits for its parent to end, then removes a folder; repeatedly, because the parent's workers may end a moment later.
+_REMOVE = """
+import shutil, sys, time
+sys.stdin.read()
+for _ in range(3):
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    time.sleep(1)
+"""
+
+
+def lead_own_group() -> None:
+    """Start a session of its own, so that the whole group can be ended; SIGTERM ends all of it."""
+    if hasattr(os, "setsid"):
+        os.setsid()
+        signal.signal(signal.SIGTERM, lambda *_: end_group())
+        request_death_signal(signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def end_with(lifeline: Connection) -> None:
+    """From now on, end when the other end of the connection closes."""
+
+    def watch() -> None:
+        try:
+            lifeline.recv_bytes()
+        except (EOFError, OSError):
+            end_group()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_group() -> None:
+    """End this process and everything in its group, at once."""
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def request_death_signal(number: signal.Signals) -> None:
+    """On Linux, receive this signal when the parent dies: a busy process may not get to run its watching thread."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, number)
+
+
+def ending_handlers() -> dict[signal.Signals, Any]:
+    """The present handlers of the signals that end a run. Ignored signals, as under nohup, stay ignored, and handlers
+    that were not installed from Python are left alone."""
+    numbers = [getattr(signal, name) for name in ENDING_SIGNALS if hasattr(signal, name)]
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    return {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+
+
+def set_handlers(handlers: dict[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Hold back the signals that end a run until the end of the block: a half-started worker would print a traceback.
+
+    Handlers are exchanged rather than signals blocked: a new process would inherit the block, and any other thread
+    would still receive the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    kept = ending_handlers()
+    set_handlers(dict.fromkeys(kept, lambda number, _: arrived.append(number)))
+    try:
+        yield
+    finally:
+        set_handlers(kept)
+        for number in arrived:
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[str]:
+    """Create a folder that is removed afterwards, by another process even if this one is killed."""
+    folder = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
+    command = [sys.executable, "-I", "-S", "-c", _REMOVE, str(folder)]
+    null = subprocess.DEVNULL  # a remover that held our output open would keep its reader waiting
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True) as remover:
+        try:
+            folder.mkdir(mode=0o700)
+            yield str(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            remover.kill()

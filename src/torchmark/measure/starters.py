@@ -1,0 +1,220 @@
+"""Two ways to start a child process: forked from a server that has imported torch, or a new Python interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import psutil
+
+from torchmark.devices import forbid_fallback
+from torchmark.errors import UsageError
+from torchmark.local_log import redirect_output
+from torchmark.measure.fork_server import MODULES, SOCKET_FOLDER, STARTER
+from torchmark.measure.lifecycle import deferred_signals
+from torchmark.workloads.own.files import known_files, serve_knowing
+
+RESTART_S, STARTS = 0.2, 10
+LONGEST_FOLDER = 75  # Linux: a socket's path has at most 107 bytes, of which multiprocessing's names take 32
+SERVER_S = 60.0  # for the server that forks workers to import torch; not part of a worker's own time
+# Models are built from configurations and nothing is downloaded; libraries read these while they are imported. A user
+# whose own file downloads something sets them to 0.
+OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DISABLE_TELEMETRY"), "1")
+# No child imports modules from the current folder: a `random.py` there is not meant for torch.
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+_BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
+_LAUNCHER = "__PYVENV_LAUNCHER__"  # macOS: would make another interpreter believe that it is ours
+_server_modules: dict[str, None] = {}  # an ordered set; it only grows, so that a server that is replaced knows them all
+_server_answered = False
+
+
+class Child(NamedTuple):
+    """A process that was started: the pipes to it, and how its end is noticed."""
+
+    pid: int
+    orders: IO[bytes]
+    replies: IO[bytes]
+    wait: Callable[[], object]  # until it has ended
+    exit_code: Callable[[], int | None]
+    forked: bool
+
+
+class NotStarted(Exception):  # noqa: N818 -- reads as what it is where it is caught
+    """The system, or the server that forks workers, could not start a process."""
+
+
+def start_interpreter(python: str, environment: Mapping[str, str], needed: Iterable[str], printed: int) -> Child:
+    """Start a new interpreter, with these variables changed; it refuses where it lacks a module that is needed."""
+    inherited = {name: value for name, value in os.environ.items() if name != _LAUNCHER}
+    variables = OFFLINE | inherited | SAFE_PATH | dict(environment)
+    try:
+        process = subprocess.Popen(
+            [python, str(_BOOTSTRAP), *needed],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=printed,
+            env=variables,
+        )
+    except OSError as error:
+        raise UsageError(f"{python} cannot be started: {error.strerror}", "Name a Python interpreter") from error
+    orders, replies = process.stdin, process.stdout
+    process.stdin = process.stdout = None  # else a thread that waits for the process would hold them open
+    assert orders is not None
+    assert replies is not None
+    return Child(process.pid, orders, replies, process.wait, lambda: process.returncode, forked=False)
+
+
+def fork_worker(modules: Iterable[str], printed: int, patience_s: float) -> Child:
+    """Fork a process from the server, which is started first, and again where it was killed."""
+    global _server_answered
+    _server_modules.update(dict.fromkeys(modules))
+    context: Any = multiprocessing.get_context("forkserver")
+    orders_from, orders_to = context.Pipe(duplex=False)
+    replies_from, replies_to = context.Pipe(duplex=False)
+    # Files, which close by themselves where an interrupt comes before anybody can: the worker then ends.
+    orders, replies = os.fdopen(_descriptor(orders_to), "wb"), os.fdopen(_descriptor(replies_from), "rb")
+    output = Connection(os.dup(printed), readable=False)  # multiprocessing can hand connections to another process
+    process = context.Process(
+        target=serve_knowing, args=(known_files(), _serve_forked, orders_from, replies_to, output)
+    )
+    try:
+        # The first start waits for the server's imports, which an interrupt should not have to.
+        with deferred_signals() if _server_answered else contextlib.nullcontext():
+            _start_forked(context, process, patience_s)
+        _server_answered = True
+    except BaseException:
+        orders.close()
+        replies.close()
+        raise
+    finally:
+        for end in (orders_from, replies_to, output):
+            end.close()
+    # The exit code can be read only once, so that the thread that waits must not read it.
+    return Child(process.pid, orders, replies, lambda: wait([process.sentinel]), lambda: process.exitcode, forked=True)
+
+
+def _serve_forked(orders_from: Connection, replies_to: Connection, output: Connection) -> None:
+    """What the forked process does."""
+    from torchmark.measure.worker import serve
+
+    redirect_output(_descriptor(output))
+    serve(_descriptor(orders_from), _descriptor(replies_to))
+
+
+def _descriptor(connection: Connection) -> int:
+    """The pipe of a connection, without the frame that Python puts around each message."""
+    descriptor = os.dup(connection.fileno())
+    connection.close()
+    return descriptor
+
+
+def _start_forked(context: Any, process: Any, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s + SERVER_S
+    for attempt in range(STARTS):
+        guard = threading.Timer(min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX), _kill_server)
+        guard.daemon = True
+        try:
+            drop_stopped_server()
+            _ensure_server(context)
+            guard.start()
+            process.start()
+        except (OSError, EOFError) as error:  # the server was killed; once it is seen to be dead there is a new one
+            if attempt == STARTS - 1 or time.monotonic() > deadline:
+                raise NotStarted(type(error).__name__) from error
+            time.sleep(RESTART_S)
+        else:
+            return
+        finally:
+            guard.cancel()
+
+
+def _ensure_server(context: Any) -> None:
+    """Start the server unless it is alive. It prints nothing to the terminal, and ends with this process."""
+    from multiprocessing import forkserver, resource_tracker
+    from multiprocessing.util import get_temp_dir
+
+    forbid_fallback()  # torch reads this while it is imported, which the server does once for all workers
+    context.set_forkserver_preload(["torchmark.measure.fork_server"])
+    about = {STARTER: str(os.getpid()), MODULES: ",".join(_server_modules)}
+    with _variables(OFFLINE | os.environ | SAFE_PATH | about), _detached_output():
+        resource_tracker.ensure_running()  # before there is a folder: a kill meanwhile would leave it behind
+        if multiprocessing.parent_process() is None:  # else the folder is shared with the parent's other children
+            with _short_temporary_folder():
+                os.environ[SOCKET_FOLDER] = get_temp_dir()
+        forkserver.ensure_running()
+
+
+def drop_stopped_server() -> None:
+    """Kill a server that a model has stopped, so that a new one takes its place."""
+    number = _server_pid()
+    with contextlib.suppress(psutil.Error, OSError):
+        if number and psutil.Process(number).status() == psutil.STATUS_STOPPED:
+            _kill_server()
+            os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
+
+
+def _kill_server() -> None:
+    if number := _server_pid():
+        with contextlib.suppress(OSError):
+            os.kill(number, signal.SIGKILL)
+
+
+def _server_pid() -> int | None:
+    from multiprocessing import forkserver
+
+    number: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]  # not public
+    return number
+
+
+@contextlib.contextmanager
+def _detached_output() -> Iterator[None]:
+    """Start processes without our stdout and stderr: their tracebacks are not for the terminal, and a process that
+    outlives us would keep a reader of our output waiting."""
+    kept: dict[int, int] = {}
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for stream in (1, 2):
+            with contextlib.suppress(OSError):  # it may be closed
+                kept[stream] = os.dup(stream)
+                os.dup2(null, stream)
+        yield
+    finally:
+        for stream, copy in kept.items():
+            os.dup2(copy, stream)
+            os.close(copy)
+        os.close(null)
+
+
+@contextlib.contextmanager
+def _short_temporary_folder() -> Iterator[None]:
+    """Inside, temporary folders are made where the path of a socket in them is one that the system takes."""
+    kept = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+    try:
+        yield
+    finally:
+        tempfile.tempdir = kept
+
+
+@contextlib.contextmanager
+def _variables(environment: Mapping[str, str]) -> Iterator[None]:
+    """Set these in the environment until the end of the block."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)

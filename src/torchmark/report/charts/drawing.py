@@ -1,0 +1,187 @@
+"""What all charts share: series with their colours, the parts of a Vega-Lite specification, and drawing it as SVG."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.etree import ElementTree
+
+from msgspec import Struct
+
+from torchmark.records import Result, Run
+from torchmark.report.names import devices_of, run_names
+from torchmark.report.text import shorten
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+TEXT, QUIET, LINE, SURFACE = "var(--text)", "var(--quiet)", "var(--line)", "var(--surface)"
+WIDTH = 320  # of a panel: the width of a phone
+ROW = 42  # the height of a row with a name, a figure and a drawing below them
+BELOW = 8  # from the middle of a row down to the drawing
+
+_COLORS = 8  # in the style sheet; later series repeat them in patterns
+_PATTERNS = 2  # in the page: stripes, then dots
+_ABOVE = -9  # from the middle of a row up to its texts
+_LETTER = 8.2  # the width of a letter, generously: the reader's font is not known
+_NARROWEST = 60
+_MOST_TICKS = 6
+_LEADS = ((1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 9.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
+_SPACE = "{http://www.w3.org/2000/svg}"
+_ELEMENTS = {"svg", "g", "path", "line", "rect", "circle", "text"}
+_ATTRIBUTES = {
+    "class", "viewBox", "transform", "d", "x", "y", "x2", "y2", "width", "height", "fill", "fill-opacity", "stroke",
+    "stroke-opacity", "stroke-width", "stroke-dasharray", "opacity", "text-anchor", "font-size", "aria-label",
+}  # fmt: skip
+_AXIS = {
+    **dict.fromkeys(("domainColor", "gridColor", "tickColor"), LINE),
+    **dict.fromkeys(("labelColor", "titleColor"), QUIET),
+    **dict.fromkeys(("labelFontSize", "titleFontSize"), 11),
+    "titleFontWeight": "normal",
+}
+_CONFIG = {
+    "view": {"stroke": None},
+    "font": "Helvetica, Arial, sans-serif",
+    "axis": _AXIS,
+    "legend": {"labelColor": TEXT, "labelFontSize": 12, "symbolSize": 60, "rowPadding": 4},
+}
+
+Spec = dict[str, Any]
+Rows = list[dict[str, Any]]
+
+
+class Series(Struct, frozen=True):
+    """One device of one run, with one name and one colour in all charts of a page."""
+
+    name: str
+    color: str
+    run: Run
+    device: str
+
+    @property
+    def results(self) -> Iterator[Result]:
+        return (result for result in self.run.results if result.case.device == self.device)
+
+
+def find_series(runs: Sequence[Run]) -> tuple[Series, ...]:
+    """All series in the order of the runs; a name has as much as it takes to tell it from the others."""
+    found: list[Series] = []
+    for run, name in zip(runs, run_names(runs), strict=True):
+        devices = devices_of(run)
+        for device in devices:
+            parts = [name] * (len(runs) > 1 or len(devices) == 1) + [shorten(device, 24)] * (len(devices) > 1)
+            found.append(Series(" · ".join(parts), color(len(found)), run, device))
+    return tuple(found)
+
+
+def is_measured(result: Result) -> bool:
+    """Whether there is a step time that can be drawn."""
+    found = result.estimate
+    return result.status == "ok" and found is not None and found.center_s > 0 and math.isfinite(1 / found.center_s)
+
+
+def color(index: int) -> str:
+    """A fill or stroke: a variable of the style sheet, which knows light and dark, or a pattern in one of them."""
+    pattern, shade = divmod(index % (_COLORS * (_PATTERNS + 1)), _COLORS)
+    return f"url(#series-{shade + 1}-{pattern})" if pattern else f"var(--series-{shade + 1})"
+
+
+def factor_ticks(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic scale from low to high: the finest choice of round numbers that is not too many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    for leads in _LEADS:
+        ticks = [float(f"{lead}e{power}") for power in powers for lead in leads]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= _MOST_TICKS:
+            return ticks
+    return ticks[:: math.ceil(len(ticks) / _MOST_TICKS)]
+
+
+def field(name: str, kind: str = "quantitative", **more: Any) -> Spec:
+    """A channel that shows a field of the data."""
+    return {"field": name, "type": kind, **more}
+
+
+def given(name: str) -> Spec:
+    """A field that holds what to draw, such as a colour."""
+    return field(name, "nominal", scale=None)
+
+
+def layer(mark: str, encoding: Spec, data: str = "rows", **style: Any) -> Spec:
+    """One kind of mark; what has no description is hidden from screen readers."""
+    hidden = {} if "description" in encoding else {"aria": False}
+    return {"data": {"name": data}, "mark": {"type": mark, **hidden, **style}, "encoding": encoding}
+
+
+def row_texts(y: Spec, figures: Sequence[str]) -> list[Spec]:
+    """The texts of all rows, from the fields `label` and `figure`; a name is cut short before it meets a figure."""
+    room = max(WIDTH - _LETTER * max(map(len, figures)) - 8, _NARROWEST)
+    style: Spec = {"dy": _ABOVE, "fontSize": 12}
+    name = {"y": y, "x": {"value": 0}, "text": field("label", "nominal")}
+    figure = {"y": y, "x": {"value": WIDTH}, "text": field("figure", "nominal")}
+    return [
+        layer("text", name, align="left", limit=room, color=TEXT, **style),
+        layer("text", figure, align="right", limit=WIDTH - _NARROWEST - 8, color=QUIET, **style),
+    ]
+
+
+class Chart(NamedTuple):
+    """A specification and the data that it names."""
+
+    spec: Spec
+    data: dict[str, Rows]
+
+
+def chart(
+    layers: Sequence[Spec], height: float, width: float = WIDTH, *, resolve: Spec | None = None, **data: Rows
+) -> Chart:
+    """Layers over each other in one panel."""
+    spec: Spec = {"layer": list(layers), "width": width, "height": height}
+    return Chart(spec | ({"resolve": resolve} if resolve else {}), data)
+
+
+def draw(made: Chart, about: str) -> Markup:
+    """The chart as markup; `about` is what it shows, for those who do not see it."""
+    import vl_convert
+    from markupsafe import Markup
+
+    padding = {"left": 1, "right": 1, "top": 2, "bottom": 2}
+    spec = made.spec | {"config": _CONFIG, "datasets": made.data, "background": "transparent", "padding": padding}
+    vl_version = "_".join(vl_convert.get_vegalite_versions()[-1].split(".")[:2])
+    root = ElementTree.fromstring(vl_convert.vegalite_to_svg(spec, vl_version=vl_version))
+    _tidy(root)
+    root.attrib = {"class": "chart", "viewBox": root.attrib["viewBox"], "role": "group", "aria-label": about}
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _tidy(element: ElementTree.Element) -> None:
+    """Keep what is drawn, under its plain name, with coordinates of a tenth of a pixel; drop all else."""
+    element.tag = element.tag.removeprefix(_SPACE)
+    for child in list(element):
+        _tidy(child)
+        if child.tag not in _ELEMENTS or _is_empty(child):
+            element.remove(child)
+    kept = {name: value for name, value in element.attrib.items() if name in _ATTRIBUTES}
+    for name in kept.keys() & {"d", "transform", "x", "y", "x2", "y2", "width", "height"}:
+        kept[name] = re.sub(
+            r"-?\d+\.\d+(e-?\d+)?", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), kept[name]
+        )
+    if "aria-label" in kept:
+        kept["role"] = "img"
+    if element.attrib.get("aria-hidden") == "true":
+        kept["aria-hidden"] = "true"
+    element.attrib = kept
+
+
+def _is_empty(element: ElementTree.Element) -> bool:
+    """Vega leaves a frame before and behind each group, drawn or not."""
+    shape = element.attrib
+    framed = shape.get("class") in ("background", "foreground") and not {"fill", "stroke"} & shape.keys()
+    return framed or (element.tag == "g" and not len(element))
+
+
+def _rounded(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.1f}".removesuffix(".0")

@@ -1,0 +1,211 @@
+"""A report as data: what every builder makes and every renderer draws. Nothing here knows a format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from torchmark.records import Remark
+
+CsvValue = str | float | None
+
+
+class Word(Struct, frozen=True):
+    """A word that judges something: how it looks, where it sorts (best first), and what it means."""
+
+    look: Literal["good", "mixed", "bad", "quiet", "strong"]
+    rank: int
+    meaning: str = ""
+    mark: str = ""  # in place of the word, where there is no room for it
+
+
+# Every grade, answer, status and state that a report shows. What is not listed is the status of a failure.
+WORDS: Mapping[str, Word] = {
+    "good": Word("good", 0, "±5% or less on a quiet machine"),
+    "fair": Word("mixed", 1, "±15% or less, or other programs took up to 10% of the processor"),
+    "poor": Word("bad", 2, "± is above 15% or unknown, or other programs took over 10% of the processor"),
+    "as-published": Word("quiet", 4, "printed in a publication, without an interval"),
+    "faster": Word("good", 0, "the whole interval is above 1×", "▲"),
+    "slower": Word("bad", 4, "the whole interval is below 1×", "▼"),
+    "same": Word("quiet", 1, "a relevant difference is ruled out", "="),
+    "similar": Word("quiet", 2, "no difference beyond the assumed uncertainty", "≈"),
+    "unsure": Word("mixed", 3, "the interval is too wide for an answer", "?"),
+    "done": Word("good", 0),
+    "running": Word("strong", 1),
+    "waiting": Word("quiet", 2),
+    "oom": Word("bad", 3, "out of device memory"),
+    "host-oom": Word("bad", 3, "out of memory"),
+    "timeout": Word("bad", 3, "took longer than --timeout"),
+    "crashed": Word("bad", 3, "its process ended unexpectedly"),
+    "unsupported": Word("bad", 3, "not available on this device"),
+    "wrong-result": Word("bad", 3, "the numbers differ from the reference"),
+    "interrupted": Word("bad", 3, "stopped before it was measured"),
+    "skipped": Word("bad", 3, "did not fit into the budget"),
+    "file": Word("quiet", 5),
+    "": Word("quiet", 4),
+}
+# The colours in a picture, where no style sheet is at hand.
+COLORS = {"good": "#1a6f3c", "mixed": "#8a5a00", "bad": "#b3261e", "quiet": "#5a616b"}
+
+
+def word(text: str) -> Word:
+    """The entry of a word, with or without the cause behind it: `fair: noisy`."""
+    return WORDS.get(text.partition(":")[0], Word("bad", 3))
+
+
+class Cell(Struct, frozen=True):
+    """A text with its look: a key of COLORS, `strong`, or nothing."""
+
+    text: str
+    look: str = ""
+    sort: float | str | None = None  # what a page sorts by, where that is not the text
+    note: str = ""  # smaller, below the text on a page
+    chip: bool = False  # a judgement, which a page shows as a coloured label
+    bar: tuple[float, float, float] | None = None  # low, value and high, in percent of the longest bar
+
+
+Kind = Literal["text", "name", "figure", "value", "case", "cut"]
+
+
+class Column(Struct, frozen=True):
+    """A heading, and how its column is laid out where there is little room."""
+
+    title: str
+    # text: broken between words; name: never broken; figure: right-aligned and never broken; value: right-aligned
+    # text; case: broken where the parts of a case begin; cut: ends in … where it is too long
+    kind: Kind = "text"
+    drop: int = 0  # the column with the highest number is left out first; 0: never
+    wide: int = 0  # shown from this width of the terminal on
+    least: int = 16  # of a case and of what may be cut
+    most: int = 1000
+    repeats: Literal["", "blank", "heading"] = ""  # how a terminal shows that a cell is that of the row above
+    minor: bool = False  # left out of a page on a narrow screen
+    wraps: bool = False  # on a page, a long unit may go to a second line
+    about: str = ""  # what the figure is
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind in ("figure", "value")
+
+
+Row = Sequence[str | Cell]
+
+
+class Table(Struct, frozen=True):
+    """Rows below headings. `notes` has a remark for each row, or is empty."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+    note_title: str = "note"
+    footnotes: Sequence[tuple[str, str]] = ()  # marks in the cells, and what they mean
+    headings: bool = True
+    rule: bool = True
+    split: bool = False  # may be broken into blocks of columns, each with the first column
+    caption: str = ""  # on a page, where a table with a caption can be sorted and filtered
+
+
+class Lines(Struct, frozen=True):
+    """Sentences that belong together, each on a line of its own."""
+
+    lines: Sequence[str | Cell]
+
+
+class Title(Struct, frozen=True):
+    """What a report is about, and what else identifies it."""
+
+    text: str
+    about: Sequence[str] = ()
+    kicker: str = ""  # a small line above it, on a page
+
+
+class Facts(Struct, frozen=True):
+    """Names and values."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+class Remarks(Struct, frozen=True):
+    """Remarks as a list. In a terminal `brief` shows the first of each kind, with the cases of all."""
+
+    remarks: Sequence[Remark]
+    brief: bool = False
+    where: Sequence[str] = ()  # for each of them, what a page says instead of the cases
+    local: Sequence[str | None] = ()  # for each of them, what only the terminal of this machine shows
+
+
+class Code(Struct, frozen=True):
+    """Text to paste: never broken."""
+
+    text: str
+    language: str = ""
+
+
+class Card(Struct, frozen=True):
+    """A chart, a large figure, or facts, with a caption."""
+
+    title: str
+    drawing: str = ""  # markup of our own making
+    figure: str = ""  # number, space, unit
+    margin: str = ""
+    note: str = ""
+    grade: Cell | None = None
+    facts: Sequence[tuple[str, str]] = ()
+    command: str = ""
+
+
+class Cards(Struct, frozen=True):
+    """Cards for a page, with the series that their colours stand for: name and fill."""
+
+    cards: Sequence[Card]
+    legend: Sequence[tuple[str, str]] = ()
+
+
+class Section(Struct, frozen=True):
+    """Blocks below a heading. An anchor is its address in a page: chosen by us, never by a file."""
+
+    title: str  # may be empty
+    blocks: Sequence[Block]
+    lead: str = ""
+    anchor: str = ""
+    folded: Literal["", "open", "closed"] = ""  # on a page, whether it can be closed
+    only: Literal["", "terminal", "text"] = ""  # text: everywhere but in a terminal
+    below: int = 100_000  # in a terminal, the width from which it is left out
+
+
+Block = Title | Lines | Table | Facts | Remarks | Code | Cards | Section
+
+
+class Records(Struct, frozen=True):
+    """What programs read: columns and rows for CSV, one object for JSON, a value per line for JSONL."""
+
+    columns: Sequence[str] | None = None
+    rows: Callable[[], Iterable[Sequence[CsvValue]]] = tuple
+    json: Callable[[], Any] | None = None
+    lines: Callable[[], Iterable[Any]] | None = None
+
+
+class Document(Struct, frozen=True):
+    """One report. Its parts are built when a format needs them."""
+
+    blocks: Callable[[], Iterable[Block]]
+    records: Records = Records()
+    version: str = ""  # of torchmark, on a page
+
+
+def text_of(cell: str | Cell) -> str:
+    """The text of a cell or line."""
+    return cell if isinstance(cell, str) else cell.text
+
+
+def judged(text: str, note: str = "") -> Cell:
+    """A grade, an answer, a status or a state in its colour."""
+    found = word(text)
+    return Cell(text, found.look, sort=found.rank, note=note, chip=True)
+
+
+def some(names: Sequence[str], most: int = 6) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

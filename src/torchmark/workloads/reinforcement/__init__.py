@@ -1,1 +1,0 @@
-"""The parts of the reinforcement-learning job: its networks, its records, and how it learns."""
