@@ -92,3 +92,14 @@ def test_teams_of_nodes_give_a_scaling_table(
         assert "nodes" in text
         assert "50%" in text
         assert "2-nodes with 4 workers" in text.partition("contended")[2]
+
+
+def test_teams_without_a_figure_say_why(
+    make_result: Callable[..., Result], make_header: Callable[..., RunHeader]
+) -> None:
+    skipped = make_result("mlp/train@cpu/float32", status="skipped", estimate=None, reason="4 s are left")
+    run = Run(make_header(label="1-node", id="1"), (skipped,))
+    teams = [Member("1-node", "A", "2 cores", "done", run=run), Member("2-nodes", "A", "2 cores", "done", nodes=2)]
+    text = render(gathered_document(gather(teams)), "table")
+    assert "1-node: mlp/train" in text.partition("skipped")[2]
+    assert "4 s are left" in text

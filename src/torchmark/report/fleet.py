@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import Scaling, find_scaling
 from torchmark.analyze.machines import KindRow, Outlier, find_outliers, tabulate
@@ -16,7 +17,7 @@ from torchmark.records import DISTURBED, Remark, Run
 from torchmark.report import document as doc
 from torchmark.report import units
 from torchmark.report.names import machine_line
-from torchmark.report.results import run_object, run_records
+from torchmark.report.results import failures, run_object, run_records
 from torchmark.report.run import scaling_section
 from torchmark.report.text import clean_record
 
@@ -123,6 +124,7 @@ def _blocks(found: Gathered) -> Iterator[doc.Block]:
     groups = {
         "Disturbed": _disturbed(found),
         "Outliers": [Remark("", outlier.text) for outlier in found.outliers],
+        "Without a figure": [] if found.rows else _failed(found.members),
         "Not measured, or not all": _missing(found.members),
     }
     yield from (doc.Section(title, [doc.Remarks(remarks)]) for title, remarks in groups.items() if remarks)
@@ -160,6 +162,15 @@ def _disturbed(found: Gathered) -> list[Remark]:
                 name = f"{member.label} with {counted(result.case.workers, 'worker')}"
                 alike.setdefault(result.estimate.verdict, []).append(name)
     return [Remark(verdict, ", ".join(dict.fromkeys(names))) for verdict, names in alike.items()]
+
+
+def _failed(members: Sequence[Member]) -> list[Remark]:
+    """Cases of nodes that work together: unlike the table of kinds, a scaling table has no row for a failure."""
+    found: list[Remark] = []
+    for member in members:
+        named = (failures(member.run.results, lambda each: each.case.text) if member.run else doc.Remarks(())).remarks
+        found += [replace(each, cases=tuple(f"{member.label}: {case}" for case in each.cases)) for each in named]
+    return found
 
 
 def _missing(members: Sequence[Member]) -> list[Remark]:
