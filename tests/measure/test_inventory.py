@@ -9,7 +9,7 @@ import pytest
 from torchmark.devices import KINDS
 from torchmark.measure import machine, process
 from torchmark.measure.machine import DtypeSupport, Threads
-from torchmark.meters.power import Power
+from torchmark.meters.cpu import Power
 from torchmark.records import DTYPES, Conditions, DeviceInfo
 
 

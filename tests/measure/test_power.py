@@ -36,14 +36,14 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tell(monkeypatch: pytest.MonkeyPatch, energy: str) -> None:
     monkeypatch.setattr(timing, "provenance", lambda _device: {"energy": energy})
-    monkeypatch.setattr(timing, "open_vitals", lambda _device: Watts())
+    monkeypatch.setattr(timing, "open_vitals", lambda _device: {"energy": Watts()})
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_device_that_tells_watts_alone_is_watched_beside_steps_that_nobody_times(monkeypatch, make_estimate) -> None:
     tell(monkeypatch, estimated("a test"))
     meter, ran = Watts(), list[float]()
-    monkeypatch.setattr(timing, "open_vitals", lambda _device: meter)
+    monkeypatch.setattr(timing, "open_vitals", lambda _device: {"energy": meter})
 
     def step() -> None:
         """It lasts until the meter was asked often: whoever asks may be late."""

@@ -24,7 +24,7 @@ def test_only_the_allowed_cores_count(tmp_path, monkeypatch):
     lines = "cpu  900 0 0 0 0 0 0 9 0 0\ncpu0 800 0 0 0 0 0 0 7 0 0\ncpu1 10000 20 30 999 999 40 50 200 0 0\nintr 5\n"
     write(tmp_path / "proc/stat", lines)
     ticks = os.sysconf("SC_CLK_TCK")
-    assert contention.open_steal(tmp_path).read() == 200 / ticks
+    assert contention.open_waits(tmp_path)["steal"].read() == 200 / ticks
     own_s = time.process_time() + sum(os.times()[2:4])
     assert contention.open_other_cpu(tmp_path)() == pytest.approx(max(0, 10140 / ticks - own_s), abs=1)
 
@@ -67,7 +67,7 @@ def test_each_thread_reads_its_own_wait():
 def test_a_thread_that_ended_still_counts(tmp_path):
     for task, waited in ((1, 2_000_000_000), (2, 3_000_000_000)):
         write(tmp_path / f"proc/self/task/{task}/schedstat", f"5 {waited} 1\n")
-    meter = contention.open_wait(tmp_path)
+    meter = contention.open_waits(tmp_path)["run-queue wait"]
     assert meter.read() == 5.0
     (tmp_path / "proc/self/task/2/schedstat").unlink()
     assert meter.read() == 5.0
@@ -91,7 +91,7 @@ def test_a_quota_and_its_throttling_are_read_in_either_version(tmp_path, cgroup,
     write(tmp_path / folder / "cpu.stat", stat)
     write(tmp_path / folder / "cpu.cfs_period_us", "100000")
     write(tmp_path / folder / quota[0], quota[1])
-    assert contention.open_throttled(tmp_path).read() == 2.5
+    assert contention.open_waits(tmp_path)["quota"].read() == 2.5
     assert contention.capacity(tmp_path) == 0.5
 
 
@@ -99,7 +99,7 @@ def test_a_quota_above_this_process_counts(tmp_path):
     write(tmp_path / "proc/self/cgroup", "0::/pod/box\n")
     write(tmp_path / "sys/fs/cgroup/pod/cpu.stat", "throttled_usec 9000000\n")
     write(tmp_path / "sys/fs/cgroup/pod/box/cpu.stat", "throttled_usec 0\n")
-    assert contention.open_throttled(tmp_path).read() == 9.0
+    assert contention.open_waits(tmp_path)["quota"].read() == 9.0
 
 
 def test_what_cannot_be_read_is_none_with_a_reason(tmp_path):

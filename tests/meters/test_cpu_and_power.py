@@ -5,8 +5,7 @@ import os
 import pytest
 
 from torchmark.meters.contention import allowed_cores
-from torchmark.meters.cpu import open_clock, open_temperature, open_throttling
-from torchmark.meters.power import read_pmset, read_power
+from torchmark.meters.cpu import open_vitals, read_pmset, read_power
 
 CORE = "sys/devices/system/cpu/cpu0"
 
@@ -41,22 +40,21 @@ def test_a_laptop_tells_clock_heat_and_throttling(tmp_path):
             "sys/class/thermal/thermal_zone7/temp": 81_500,
         },
     )
-    assert open_clock(tmp_path).read() == 2.5e9
-    assert open_temperature(tmp_path).read() == 81.5
-    assert open_throttling(tmp_path).read() == 15
+    meters = open_vitals(tmp_path)
+    assert [meters[name].read() for name in ("clock", "temperature", "throttling")] == [2.5e9, 81.5, 15]
 
 
 def test_an_amd_machine_tells_its_temperature_through_its_sensor(tmp_path):
     tree(tmp_path, {"sys/class/hwmon/hwmon2/name": "k10temp", "sys/class/hwmon/hwmon2/temp1_input": 55_000})
-    assert open_temperature(tmp_path).read() == 55.0
+    assert open_vitals(tmp_path)["temperature"].read() == 55.0
 
 
 def test_a_file_that_vanishes_or_lies_gives_none(tmp_path):
     tree(tmp_path, {f"{CORE}/cpufreq/scaling_cur_freq": 2_000_000})
-    meter = open_clock(tmp_path)
+    meter = open_vitals(tmp_path)["clock"]
     tree(tmp_path, {f"{CORE}/cpufreq/scaling_cur_freq": "<unknown>"})
     assert meter.read() is None
-    assert open_temperature(tmp_path).provenance.startswith("unavailable because")
+    assert open_vitals(tmp_path)["temperature"].provenance.startswith("unavailable because")
 
 
 @pytest.mark.parametrize(

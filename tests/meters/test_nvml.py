@@ -66,11 +66,19 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     return library
 
 
+def read(device: str) -> dict[str, Any]:
+    return {name: meter.read() for name, meter in open_vitals(device).items()}
+
+
 @pytest.mark.usefixtures("library")
 def test_a_gpu_tells_everything_in_base_units() -> None:
-    seen = open_vitals("cuda:0").read()
-    assert (seen.energy_j, seen.clock_hz, seen.temperature_c) == (1000.0, 1.98e9, 61)
-    assert seen.throttle == ("power limit",)  # being idle holds nothing down
+    seen = read("cuda:0")
+    assert seen == {
+        "energy": 1000.0,
+        "clock": 1.98e9,
+        "temperature": 61,
+        "throttling": ("power limit",),
+    }  # not for being idle
     sources = meters.provenance("cuda:0")
     assert sources["energy"] == "measured by NVML: the whole board"
     assert sources["throttling"] == "measured by NVML"
@@ -79,16 +87,16 @@ def test_a_gpu_tells_everything_in_base_units() -> None:
 def test_an_older_driver_is_asked_by_the_older_name(library: Library) -> None:
     library.told["nvmlDeviceGetCurrentClocksThrottleReasons"] = HEAT
     del library.told["nvmlDeviceGetCurrentClocksEventReasons"]
-    assert open_vitals("cuda:0").read().throttle == ("heat",)
+    assert read("cuda:0")["throttling"] == ("heat",)
 
 
 def test_a_gpu_without_a_counter_is_estimated_from_its_power(library: Library) -> None:
     library.told["nvmlDeviceGetTotalEnergyConsumption"] = None
-    meter = open_vitals("cuda:0")
-    assert (meter.read().energy_j, meter.watts()) == (None, 250.0)
-    assert meter.provenance["energy"].startswith("estimated from power that NVML reported")
+    meter = open_vitals("cuda:0")["energy"]
+    assert (meter.read(), meter.watts()) == (None, 250.0)
+    assert meter.provenance.startswith("estimated from power that NVML reported")
     library.told["nvmlDeviceGetPowerUsage"] = None
-    assert open_vitals("cuda:0").provenance["energy"].startswith("unavailable because")
+    assert meters.provenance("cuda:0")["energy"].startswith("unavailable because")
 
 
 @pytest.mark.usefixtures("library")
@@ -97,7 +105,7 @@ def test_a_gpu_that_nvml_does_not_know_is_silent(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: SimpleNamespace(uuid="another"))
     assert "unavailable because NVML refuses (NVMLError_NotSupported)" in meters.provenance("cuda:0")["energy"]
-    assert open_vitals("cuda:0").read().energy_j is None
+    assert read("cuda:0")["energy"] is None
 
 
 def test_without_the_drivers_library_the_reason_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,12 +138,12 @@ def test_what_the_driver_says_decides_between_throttled_and_slowing(
         library.told["nvmlDeviceGetTotalEnergyConsumption"] = int(1_000_000 + 200_000 * now)
         return seconds
 
-    read = meters.open_conditions(clock=lambda: now, root=meters.ROOT / "nowhere", device="cuda:0")
+    read = meters.open_conditions(root=meters.ROOT / "nowhere", device="cuda:0")
     found = measure_steps(
         time_block,
         clock=lambda: now,
-        conditions=lambda: without_neighbours(read()),
-        glance=lambda: without_neighbours(read()),
+        conditions=lambda: at(now, read()),
+        glance=lambda: at(now, read()),
         settings=Settings(budget_s=20.0),
     )
     assert found.verdict == verdict
@@ -147,6 +155,6 @@ def test_what_the_driver_says_decides_between_throttled_and_slowing(
         )
 
 
-def without_neighbours(conditions: Any) -> Any:
+def at(now: float, conditions: Any) -> Any:
     """The clock here is made up, so that what others really took would be out of all proportion."""
-    return replace(conditions, other_cpu_s=0.0, wait_s=0.0, major_fault_count=0)
+    return replace(conditions, at_s=now, other_cpu_s=0.0, wait_s=0.0, major_fault_count=0)

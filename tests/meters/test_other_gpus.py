@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchmark.meters import open_vitals
+from torchmark.meters import open_vitals, provenance
 
 
 @pytest.fixture
@@ -34,24 +34,24 @@ def intel(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_an_intel_gpu_tells_clock_and_heat_and_its_power_when_asked(intel: dict[str, Any]) -> None:
     meter = open_vitals("xpu:1")
-    seen = meter.read()
-    assert (seen.energy_j, seen.clock_hz, seen.temperature_c, meter.watts()) == (None, 1.55e9, 48.0, 120.5)
-    assert meter.provenance["energy"] == "estimated from power that Level Zero reported during untimed steps"
-    assert meter.provenance["throttling"] == "unavailable because torch does not report it"
+    assert [each.read() for each in meter.values()] == [None, 1.55e9, 48.0, None]
+    assert meter["energy"].watts() == 120.5
+    assert meter["energy"].provenance == "estimated from power that Level Zero reported during untimed steps"
+    assert meter["throttling"].provenance == "unavailable because torch does not report it"
     assert intel
 
 
 def test_what_an_intel_gpu_tells_to_root_alone_is_unavailable(intel: dict[str, Any]) -> None:
     intel["power_draw"] = RuntimeError("GPU power draw querying is not available. Try running with elevated privileges")
     meter = open_vitals("xpu:1")
-    assert meter.watts() is None
-    assert meter.provenance["energy"].startswith("unavailable because")
-    assert meter.provenance["clock"] == "measured by Level Zero"
+    assert meter["energy"].watts() is None
+    assert meter["energy"].provenance.startswith("unavailable because")
+    assert meter["clock"].provenance == "measured by Level Zero"
 
 
 def test_without_pyzes_an_intel_gpu_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyzes", None)
-    assert "pyzes is not installed" in open_vitals("xpu:0").provenance["energy"]
+    assert "pyzes is not installed" in provenance("xpu:0")["energy"]
 
 
 @pytest.fixture
@@ -85,9 +85,9 @@ def test_an_amd_gpu_counts_its_energy(zeus: ModuleType) -> None:
         get_gpu_temperature=lambda _index: 71,
     )
     meter = open_vitals("cuda:2")
-    assert (meter.read().energy_j, meter.read().temperature_c) == (5.5, 71)
-    assert meter.provenance["energy"] == "measured by AMD SMI, through zeus"
-    assert meter.provenance["clock"] == "unavailable because zeus does not report it"
+    assert (meter["energy"].read(), meter["temperature"].read()) == (5.5, 71)
+    assert meter["energy"].provenance == "measured by AMD SMI, through zeus"
+    assert meter["clock"].provenance == "unavailable because zeus does not report it"
 
 
 @pytest.mark.usefixtures("rocm")
@@ -99,18 +99,18 @@ def test_an_amd_gpu_whose_counter_is_wrong_is_estimated_from_its_average_power(z
         get_gpu_temperature=refuse,
     )
     meter = open_vitals("cuda:0")
-    assert (meter.read().energy_j, meter.watts()) == (None, 310.0)
-    assert meter.provenance["energy"].startswith("estimated")
-    assert meter.provenance["temperature"].startswith("unavailable")
+    assert (meter["energy"].read(), meter["energy"].watts()) == (None, 310.0)
+    assert meter["energy"].provenance.startswith("estimated")
+    assert meter["temperature"].provenance.startswith("unavailable")
 
 
 def test_an_apple_chip_counts_all_its_parts(zeus: ModuleType) -> None:
     seen = SimpleNamespace(cpu_total_mj=1_000, gpu_mj=2_500, gpu_sram_mj=None, dram_mj=500, ane_mj=0)
     zeus.get_soc = lambda: SimpleNamespace(get_total_energy_consumption=lambda: seen)  # type: ignore[attr-defined]
     meter = open_vitals("mps")
-    assert meter.read().energy_j == 4.0
-    assert "through zeus" in meter.provenance["energy"]
-    assert meter.provenance["clock"].startswith("unavailable because macOS")
+    assert meter["energy"].read() == 4.0
+    assert "through zeus" in meter["energy"].provenance
+    assert meter["clock"].provenance.startswith("unavailable because macOS")
 
 
 @pytest.mark.usefixtures("rocm")
@@ -118,8 +118,8 @@ def test_without_zeus_or_a_chip_that_it_knows_the_reason_is_named(
     zeus: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert zeus
-    assert open_vitals("cuda:0").provenance["energy"] == "unavailable because zeus finds no AMD GPU here"
-    assert open_vitals("mps").provenance["energy"] == "unavailable because zeus finds no Apple chip here"
+    assert provenance("cuda:0")["energy"] == "unavailable because zeus finds no AMD GPU here"
+    assert provenance("mps")["energy"] == "unavailable because zeus finds no Apple chip here"
     monkeypatch.setitem(sys.modules, "zeus.device", None)
-    assert "extra energy" in open_vitals("cuda:0").provenance["energy"]
-    assert "extra energy" in open_vitals("mps").provenance["energy"]
+    assert "extra energy" in provenance("cuda:0")["energy"]
+    assert "extra energy" in provenance("mps")["energy"]

@@ -30,8 +30,8 @@ from torchmark.measure.messages import Phase, Say, Surveyed, SurveyJob
 from torchmark.measure.process import Death, Process, ProcessFailed, try_each
 from torchmark.meters import open_conditions, open_vitals
 from torchmark.meters.contention import allowed_cores, capacity
+from torchmark.meters.cpu import read_power
 from torchmark.meters.meter import ROOT, read_text
-from torchmark.meters.power import read_power
 from torchmark.records import DTYPES, Case, Conditions, DeviceInfo, Machine, Remark
 from torchmark.settings import is_known_system, shareable_build, shareable_hardware, shareable_system, shareable_version
 from torchmark.workloads import find_workload
@@ -151,7 +151,11 @@ def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
         infos.append(device.info())
         dtypes += try_dtypes(name)
     cautions += judge_dtypes(dtypes)
-    meters = {info.name: open_vitals(info.name).provenance for info in infos if not info.name.startswith("fake")}
+    meters = {
+        info.name: {name: meter.provenance for name, meter in open_vitals(info.name).items()}
+        for info in infos
+        if not info.name.startswith("fake")
+    }
     return Inventory(describe_machine(infos), count_threads(), tuple(dtypes), cautions, meters)
 
 

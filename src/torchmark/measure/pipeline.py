@@ -44,7 +44,7 @@ from torchmark.measure.messages import (
 )
 from torchmark.measure.outcomes import failure_of, is_operator
 from torchmark.measure.timing import PAUSED, Turns, complete_power, measure_job, quiet_interpreter, run_whole, time_on
-from torchmark.meters.process import HostMemoryMeter, read_moment
+from torchmark.meters.process import forget_peak, read_host_memory, read_moment
 from torchmark.records import (
     START_UP,
     Case,
@@ -203,7 +203,6 @@ class PreparedCase:
             self.phases.enter("preheat")
             preheat(device, job.preheat_s)
         self.phases.enter("build")
-        self.host = HostMemoryMeter()
         setting = setting_of(job, device.place, self.team.rank, self.team.world_size)
         self.step = self.workload.prepare(self.params, setting)
         self.team.take(self.step)
@@ -223,7 +222,7 @@ class PreparedCase:
         return numeric
 
     def memory(self) -> Memory:
-        return read_memory(self.device, self.host)
+        return read_memory(self.device)
 
     def limit_memory(self, sharers: int, most_bytes: int | None = None) -> None:
         if self.device.kind == "cpu":
@@ -303,7 +302,7 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
     before_check = case.memory()
     numeric = case.check()
     device.reset_peak_memory()
-    case.host.reset()
+    forget_peak()
     turns = Turns(device, step.run, step_s, job.settings, job.turns)
     phases.enter("steps")
     with quiet_interpreter():
@@ -431,9 +430,9 @@ def _enough(step_s: float) -> float:
     return SLOW_SAMPLES if step_s >= SLOW_STEP_S else FEWEST_SAMPLES
 
 
-def read_memory(device: Device, host: HostMemoryMeter) -> Memory:
+def read_memory(device: Device) -> Memory:
     own = device.memory()
-    return Memory(host.read().peak_bytes, own.device_peak_bytes, own.device_reserved_bytes, own.provenance)
+    return Memory(read_host_memory().peak_bytes, own.device_peak_bytes, own.device_reserved_bytes, own.provenance)
 
 
 def watch(device: Device, step: Step, say: Say) -> None:

@@ -30,7 +30,7 @@ from torchmark.measure.pipeline import (
     setting_of,
 )
 from torchmark.measure.ranks import connect
-from torchmark.meters.process import HostMemoryMeter, count_stops
+from torchmark.meters.process import count_stops, forget_peak
 from torchmark.records import Block, DeviceInfo, Estimate, Memory, NumericCheck, Value
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Step
@@ -47,7 +47,7 @@ class Member:
         import torch
 
         self.device, self.busy = device, False
-        self._dtype, self._host = dtype, HostMemoryMeter()
+        self._dtype = dtype
         self._step: Step | None = None
         self._timers: dict[int, BlockTimer] = {}
         self._runs: tuple[Callable[[], object], ...] = (do_nothing,)
@@ -90,7 +90,7 @@ class Member:
             if order == CHECK:
                 self.check()
             elif order == MEMORY:
-                self.sum_memory(read_memory(self.device, self._host))
+                self.sum_memory(read_memory(self.device))
             else:
                 self.run_block(order, count)
 
@@ -115,7 +115,7 @@ class Member:
         numeric = Team().check(self._step, self.device, self._dtype)
         self.busy = False
         self.device.reset_peak_memory()
-        self._host.reset()
+        forget_peak()
         return numeric
 
     def sum_memory(self, own: Memory) -> Memory:

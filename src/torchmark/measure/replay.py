@@ -23,7 +23,7 @@ from torchmark.measure.procedures import PROCEDURES, Played, Procedure, Task
 from torchmark.measure.stopwatch import Stopwatch
 from torchmark.measure.timing import PAUSED
 from torchmark.meters import open_conditions
-from torchmark.meters.process import HostMemoryMeter, read_moment
+from torchmark.meters.process import read_moment
 from torchmark.records import Estimate, JobEstimate, Laps, Remark, Result, Trend
 
 _PAUSE = Remark(
@@ -70,7 +70,6 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     if device.kind == "cpu":
         limit_memory(task.case.workers)
     device.reset_peak_memory()
-    host = HostMemoryMeter()
     watch = Stopwatch(time_left_s - (time.perf_counter() - started), lambda text: say(Phase(text)))
     read = open_conditions()
     before, began = read(), read_moment()
@@ -80,7 +79,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     contention = contention_of((before, read()), None, None)
     disturbed = "; ".join(taken_by_others(contention))
     played_s = time.perf_counter() - started
-    memory = read_memory(device, host)
+    memory = read_memory(device)
     faults = _faults(procedure, task, played, device, watch, say) if take_apart else {}
     untried = [fault for fault in played.corrected if COST + fault not in faults]
     stages = tuple(watch.stages.values())

@@ -36,7 +36,7 @@ from torchmark.measure.engine import (
 )
 from torchmark.meters import open_conditions, open_vitals, provenance
 from torchmark.meters.contention import wait_reader
-from torchmark.meters.meter import VitalsMeter, unavailable
+from torchmark.meters.meter import Meter, unavailable
 from torchmark.meters.process import read_moment
 from torchmark.records import (
     STEP,
@@ -227,7 +227,7 @@ def complete_power(
         sources["energy"] = unavailable("several devices or machines worked, and only one of them is read")
         return without_power(estimate), sources
     if sources["energy"].startswith("estimated"):
-        watts = sample_power(open_vitals(device.name), device, run) if run else []
+        watts = sample_power(open_vitals(device.name)["energy"], device, run) if run else []
         power = replace(estimate.metered, mean_w=fmean(watts), peak_w=max(watts)) if watts else estimate.metered
         estimate = replace(estimate, metered=power)
     if estimate.metered.mean_w is None and sources["energy"].startswith("estimated"):
@@ -242,7 +242,7 @@ def without_power(estimate: Estimate) -> Estimate:
     return replace(estimate, metered=metered)
 
 
-def sample_power(meter: VitalsMeter, device: Device, run: Callable[[], object]) -> list[float]:
+def sample_power(meter: Meter, device: Device, run: Callable[[], object]) -> list[float]:
     """Watts, one after another, while another thread keeps asking and this one keeps the device at work."""
     watts: list[float] = []
     done = threading.Event()

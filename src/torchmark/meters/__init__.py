@@ -7,44 +7,43 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from torchmark.meters.meter import ROOT, VitalsMeter, missing
+from torchmark.meters.meter import ROOT, Meters
 from torchmark.records import Conditions
 
+_FIELDS = {
+    "energy": "energy_j",
+    "clock": "clock_hz",
+    "temperature": "temperature_c",
+    "throttling": "thermal_count",
+    "steal": "steal_s",
+    "quota": "throttled_s",
+    "run-queue wait": "wait_s",
+}
 
-def open_conditions(
-    clock: Callable[[], float] = time.perf_counter,
-    root: Path = ROOT,
-    family: int | None = None,
-    device: str = "cpu",
-) -> Callable[[], Conditions]:
+
+def open_conditions(root: Path = ROOT, family: int | None = None, device: str = "cpu") -> Callable[[], Conditions]:
     """A reader of the machine's state at this moment; what it needs is looked up once, so that a reading is cheap.
 
     `family` is the process whose descendants all belong to the measurement, where it is not this one.
     Energy, clock and heat are those of `device`.
     """
     from torchmark.meters import contention
-    from torchmark.meters.process import HostMemoryMeter
+    from torchmark.meters.process import read_host_memory
 
     cores, other_cpu = contention.capacity(root), contention.open_other_cpu(root, family)
-    steal, throttled, wait = contention.open_steal(root), contention.open_throttled(root), contention.open_wait(root)
-    host, vitals = HostMemoryMeter(root), open_vitals(device, root)
+    meters = open_vitals(device, root) | contention.open_waits(root)
 
     def read() -> Conditions:
-        seen, own = vitals.read(), host.read()
+        own, found = read_host_memory(root), {field: meters[name].read() for name, field in _FIELDS.items()}
+        if isinstance(found["thermal_count"], tuple):  # the reasons at this moment, not how often so far
+            found["throttle"] = found.pop("thermal_count")
         return Conditions(
-            at_s=clock(),
+            at_s=time.perf_counter(),
             capacity=cores,
             other_cpu_s=other_cpu(),
-            steal_s=steal.read(),
-            throttled_s=throttled.read(),
-            wait_s=wait.read(),
             major_fault_count=own.major_fault_count,
             swap_bytes=own.swap_bytes,
-            thermal_count=seen.thermal_count,
-            clock_hz=seen.clock_hz,
-            temperature_c=seen.temperature_c,
-            energy_j=seen.energy_j,
-            throttle=seen.throttle,
+            **found,
         )
 
     return read
@@ -52,17 +51,13 @@ def open_conditions(
 
 def provenance(device: str = "cpu", root: Path = ROOT) -> dict[str, str]:
     """Where each quantity comes from on this machine, or why it is unavailable."""
-    from torchmark.meters import contention
+    from torchmark.meters.contention import open_waits
 
-    return open_vitals(device, root).provenance | {
-        "steal": contention.open_steal(root).provenance,
-        "quota": contention.open_throttled(root).provenance,
-        "run-queue wait": contention.open_wait(root).provenance,
-    }
+    return {name: meter.provenance for name, meter in (open_vitals(device, root) | open_waits(root)).items()}
 
 
-def open_vitals(device: str, root: Path = ROOT) -> VitalsMeter:
-    """Everything that can be read here about a device, by torch's name for it."""
+def open_vitals(device: str, root: Path = ROOT) -> Meters:
+    """The energy, clock, temperature and throttling of a device, by torch's name for it."""
     from torchmark.meters import cpu, gpu
 
     kind, _, number = device.partition(":")
@@ -74,7 +69,5 @@ def open_vitals(device: str, root: Path = ROOT) -> VitalsMeter:
     if kind == "xpu":
         return gpu.open_intel(index)
     if kind == "mps":
-        silent = missing("macOS reports it to root alone")
-        return VitalsMeter(gpu.open_apple(), silent, silent, silent)
-    energy = gpu.open_apple() if sys.platform == "darwin" else cpu.open_rapl(root)
-    return VitalsMeter(energy, cpu.open_clock(root), cpu.open_temperature(root), cpu.open_throttling(root))
+        return gpu.without_vitals("macOS reports it to root alone") | {"energy": gpu.open_apple()}
+    return cpu.open_vitals(root) | ({"energy": gpu.open_apple()} if sys.platform == "darwin" else {})

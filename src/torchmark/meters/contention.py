@@ -7,12 +7,14 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from torchmark.meters.meter import ROOT, Meter, control_groups, missing, read_number, read_text
+from torchmark.meters.meter import ROOT, Meter, Meters, control_groups, missing, read_number, read_text, try_meter
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
-_STEAL = 7
+_STEAL = (7,)
+Wait = tuple[float | None, int | None]  # None is unreadable
 
 
 def allowed_cores() -> frozenset[int]:
@@ -24,19 +26,26 @@ def allowed_cores() -> frozenset[int]:
 
 def capacity(root: Path = ROOT) -> float:
     """How many cores' worth of time this process may use: its cores, or a smaller quota."""
-    quotas = (_quota(folder) for folder in _cgroup_folders(root))
-    return min([float(len(allowed_cores())), *(quota for quota in quotas if quota)])
+    least = float(len(allowed_cores()))
+    for folder in _limiting_groups(root):
+        limit = (read_text(folder / "cpu.max") or "").split()
+        if len(limit) == 2 and limit[0] != "max":
+            least = min(least, int(limit[0]) / int(limit[1]))
+        quota, period = read_number(folder / "cpu.cfs_quota_us"), read_number(folder / "cpu.cfs_period_us")
+        if quota and period and quota > 0:
+            least = min(least, quota / period)
+    return least
 
 
 def open_other_cpu(root: Path = ROOT, family: int | None = None) -> Callable[[], float]:
     """A reader of the CPU seconds that all other processes spent on the cores that this one may use."""
     cores, most_s = allowed_cores(), 0.0
-    linux = _core_ticks(root, cores) is not None
+    linux = _core_seconds(root, cores, _BUSY) is not None
 
     def read() -> float:
         nonlocal most_s
         own_s = _tree_seconds(root, family) if linux else time.process_time()
-        busy_s = _seconds(_core_ticks(root, cores) or [], _BUSY) if linux else _psutil_busy()
+        busy_s = (_core_seconds(root, cores, _BUSY) or 0.0) if linux else _psutil_busy()
         # The kernel counts in ticks of 10 ms, so the difference jitters; the reading promises that it only grows.
         most_s = max(most_s, busy_s - own_s)
         return most_s
@@ -44,29 +53,26 @@ def open_other_cpu(root: Path = ROOT, family: int | None = None) -> Callable[[],
     return read
 
 
-def open_steal(root: Path = ROOT) -> Meter[float]:
-    """Seconds that the hypervisor gave to other machines instead of this one's cores."""
-    cores = allowed_cores()
-    if _core_ticks(root, cores) is None:
-        return missing("the system has no /proc/stat")
+def open_waits(root: Path = ROOT) -> Meters:
+    """Seconds that the hypervisor gave to others, that a quota stopped this process, and that its threads waited."""
+    groups, scales = _limiting_groups(root), {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # of either version
 
-    def read() -> float | None:
-        ticks = _core_ticks(root, cores)
-        return None if ticks is None else _seconds(ticks, (_STEAL,))
+    def throttled() -> float | None:
+        texts = (read_text(folder / "cpu.stat") or "" for folder in groups)
+        found = (
+            each for text in texts for each in re.findall(r"^(throttled_(?:usec|time)) (\d+)$", text, re.MULTILINE)
+        )
+        return max((int(value) * scales[key] for key, value in found), default=None)
 
-    return Meter(read)
-
-
-def open_throttled(root: Path = ROOT) -> Meter[float]:
-    """Seconds for which a quota of a control group of either version stopped this process."""
-    files = [folder / "cpu.stat" for folder in _cgroup_folders(root)]
-    files = [file for file in files if _throttled_seconds(file) is not None]
-    if not files:
-        return missing("no control group limits this process's CPU time")
-    return Meter(lambda: max((s for file in files if (s := _throttled_seconds(file)) is not None), default=None))
+    steal = partial(_core_seconds, root, allowed_cores(), _STEAL)
+    return {
+        "steal": try_meter(steal, "the system has no /proc/stat"),
+        "quota": try_meter(throttled, "no control group limits this process's CPU time"),
+        "run-queue wait": _open_wait(root),
+    }
 
 
-def open_wait(root: Path = ROOT) -> Meter[float]:
+def _open_wait(root: Path) -> Meter:
     """Seconds that the threads of this process were ready to run but waited for a core, summed."""
     tasks = root / "proc/self/task"
     if not (tasks / str(threading.get_native_id()) / "schedstat").exists() and root == ROOT:
@@ -89,9 +95,6 @@ def open_wait(root: Path = ROOT) -> Meter[float]:
     return Meter(read)
 
 
-Wait = tuple[float | None, int | None]  # None is unreadable
-
-
 def wait_reader() -> Callable[[], Wait]:
     """A reader that takes about a microsecond: how long this thread waited for a core, in seconds, and how often it
     lost one. It belongs to the calling thread."""
@@ -110,29 +113,34 @@ def wait_reader() -> Callable[[], Wait]:
     return read
 
 
-def _core_ticks(root: Path, cores: frozenset[int]) -> list[list[int]] | None:
-    """The counters of these cores in /proc/stat, in the kernel's order."""
+def _core_seconds(root: Path, cores: frozenset[int], columns: tuple[int, ...]) -> float | None:
+    """The sum of these counters of these cores in /proc/stat, in the kernel's order; None where there are none."""
     try:
         with (root / "proc/stat").open(errors="replace") as file:
-            lines = []
+            ticks = None
             for line in file:
                 if not line.startswith("cpu"):
                     break
-                lines.append(line.split())
+                name, *values = line.split()
+                if name != "cpu" and int(name[3:]) in cores:
+                    ticks = (ticks or 0) + sum(int(values[column]) for column in columns)
     except OSError:
         return None
-    numbered = [(line[0][3:], line[1:]) for line in lines if line[0] != "cpu"]
-    return [[int(value) for value in ticks] for core, ticks in numbered if int(core) in cores] or None
+    return None if ticks is None else ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _tree_seconds(root: Path, family: int | None = None) -> float:
+def _tree_seconds(root: Path, family: int | None) -> float:
     """CPU seconds of this process, or another, and everything that descends from it, the ended ones included."""
+    times, members = os.times(), _descendants(root, str(family or "self"))
     if family is not None:
-        members = (str(family), *_descendants(root, str(family)))
-        return sum(_process_ticks(root / "proc" / each / "stat") for each in members) / os.sysconf("SC_CLK_TCK")
-    times = os.times()
-    own_s = time.process_time() + times.children_user + times.children_system
-    ticks = sum(_process_ticks(root / "proc" / child / "stat") for child in _descendants(root, "self"))
+        own_s, members = 0.0, [str(family), *members]
+    else:
+        own_s = time.process_time() + times.children_user + times.children_system
+    ticks = 0
+    for each in members:
+        # User, system, and the same of ended children, after the name, which may hold anything.
+        fields = (read_text(root / "proc" / each / "stat") or "").rpartition(")")[2].split()
+        ticks += sum(int(value) for value in fields[11:15])
     return own_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -142,16 +150,6 @@ def _descendants(root: Path, process: str) -> list[str]:
     return [each for child in children for each in (child, *_descendants(root, child))]
 
 
-def _process_ticks(stat: Path) -> int:
-    """User, system, and the same of ended children; the fields are counted after the name, which may hold anything."""
-    fields = (read_text(stat) or "").rpartition(")")[2].split()
-    return sum(int(value) for value in fields[11:15])
-
-
-def _seconds(ticks: list[list[int]], columns: tuple[int, ...]) -> float:
-    return sum(core[column] for core in ticks for column in columns) / os.sysconf("SC_CLK_TCK")
-
-
 def _psutil_busy() -> float:
     import psutil
 
@@ -159,24 +157,6 @@ def _psutil_busy() -> float:
     return sum(getattr(times, field, 0.0) for field in ("user", "nice", "system", "irq", "softirq"))
 
 
-def _cgroup_folders(root: Path) -> list[Path]:
+def _limiting_groups(root: Path) -> list[Path]:
     """The control groups that may limit this process's CPU time: its own and all above it."""
     return [folder for folder in control_groups("cpu", root) if (folder / "cpu.stat").exists()]
-
-
-def _throttled_seconds(file: Path) -> float | None:
-    text = read_text(file) or ""
-    for key, scale in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
-        found = re.search(rf"^{key} (\d+)$", text, re.MULTILINE)
-        if found:
-            return int(found[1]) * scale
-    return None
-
-
-def _quota(folder: Path) -> float | None:
-    """Cores' worth of time that a control group may use."""
-    limit = (read_text(folder / "cpu.max") or "").split()
-    if len(limit) == 2 and limit[0] != "max":
-        return int(limit[0]) / int(limit[1])
-    quota, period = read_number(folder / "cpu.cfs_quota_us"), read_number(folder / "cpu.cfs_period_us")
-    return quota / period if quota and period and quota > 0 else None

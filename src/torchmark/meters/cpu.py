@@ -1,73 +1,76 @@
-"""The processor's own meters on Linux: clock, temperature, throttling, and energy (RAPL)."""
+"""The processor's own meters on Linux (clock, temperature, throttling, energy), and how the machine is powered."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
+
+from msgspec import Struct
 
 from torchmark.meters.contention import allowed_cores
-from torchmark.meters.meter import ROOT, Meter, missing, read_number, read_text
+from torchmark.meters.meter import ROOT, Meter, Meters, missing, of_files, read_number, read_text, try_meter
 
 _MOST_CORES = 4  # reading a core's clock can interrupt it, so a few stand for all
 _CPU_ZONES = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "soc_thermal", "acpitz")
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
+_CPU = "sys/devices/system/cpu"
+_SELF_SCALING = ("intel_pstate", "amd-pstate-epp")  # drivers whose `powersave` still reaches the full clock
 
 
-def open_clock(root: Path = ROOT) -> Meter[float]:
-    """The mean clock of a few of the allowed cores, in hertz."""
-    files = _core_files(root, "cpufreq/scaling_cur_freq")
+def open_vitals(root: Path = ROOT) -> Meters:
+    """Joules of the processor, the mean clock of a few allowed cores in hertz, its temperature in degrees Celsius, and
+    how often the hardware lowered its clock because of heat or power."""
 
-    def read() -> float | None:
-        kilohertz = _numbers(files)
-        return 1000 * sum(kilohertz) / len(kilohertz) if kilohertz else None
+    def core_files(name: str) -> list[Path]:
+        files = (root / _CPU / f"cpu{core}" / name for core in sorted(allowed_cores()))
+        return [file for file in files if file.exists()][:_MOST_CORES]
 
-    return Meter(read, "measured by cpufreq") if files else missing("the system does not report the CPU's clock")
-
-
-def open_temperature(root: Path = ROOT) -> Meter[float]:
-    """The CPU's temperature, in degrees Celsius."""
     zones = {read_text(zone / "type"): zone / "temp" for zone in (root / "sys/class/thermal").glob("thermal_zone*")}
     chips = {read_text(chip / "name"): chip / "temp1_input" for chip in (root / "sys/class/hwmon").glob("hwmon*")}
-    candidates = (zones.get(_CPU_ZONES[0]), *map(chips.get, _CPU_CHIPS), *map(zones.get, _CPU_ZONES[1:]))
-    file = next((file for file in candidates if file is not None and read_number(file) is not None), None)
-    if file is None:
-        return missing("the system does not report the CPU's temperature")
-
-    def read() -> float | None:
-        thousandths = read_number(file)
-        return None if thousandths is None else thousandths / 1000
-
-    return Meter(read, "measured by the processor's sensor")
-
-
-def open_throttling(root: Path = ROOT) -> Meter[int]:
-    """How often the hardware lowered the clock because of heat or power."""
-    files = _core_files(root, "thermal_throttle/core_throttle_count")
-    files += _core_files(root, "thermal_throttle/package_throttle_count")[:1]
-
-    def read() -> int | None:
-        counts = _numbers(files)
-        return int(sum(counts)) if counts else None
-
-    own = "measured by the processor's own counter"
-    return Meter(read, own) if files else missing("the system does not count thermal throttling")
+    sensors = (zones.get(_CPU_ZONES[0]), *map(chips.get, _CPU_CHIPS), *map(zones.get, _CPU_ZONES[1:]))
+    counts = core_files("thermal_throttle/core_throttle_count")
+    counts += core_files("thermal_throttle/package_throttle_count")[:1]
+    clock = of_files(core_files("cpufreq/scaling_cur_freq"), lambda kilohertz: 1000 * fmean(kilohertz))
+    sensor = [file for file in sensors if file and read_number(file) is not None][:1]
+    temperature = of_files(sensor, lambda thousandths: thousandths[0] / 1000)
+    throttling, own = of_files(counts, lambda times: int(sum(times))), "the processor's own counter"
+    return {
+        "energy": open_rapl(root),
+        "clock": try_meter(clock, "the system does not report the CPU's clock", "cpufreq"),
+        "temperature": try_meter(
+            temperature, "the system does not report the CPU's temperature", "the processor's sensor"
+        ),
+        "throttling": try_meter(throttling, "the system does not count thermal throttling", own),
+    }
 
 
-def open_rapl(root: Path = ROOT) -> Meter[float]:
+def open_rapl(root: Path = ROOT) -> Meter:
     """Joules that all packages used since the first reading, and their memory where it is counted separately.
 
     `core` and `uncore` zones are parts of a package, and `psys` contains all packages, so they are left out.
     """
-    packages = _zones(root / "sys/class/powercap", "intel-rapl:*", "package")
+
+    def zones(folder: Path, pattern: str, name: str) -> list[Path]:
+        return [zone for zone in sorted(folder.glob(pattern)) if (read_text(zone / "name") or "").startswith(name)]
+
+    def readable(folders: list[Path]) -> bool:
+        return all(read_number(zone / "energy_uj") is not None for zone in folders)
+
+    packages = zones(root / "sys/class/powercap", "intel-rapl:*", "package")
     if not packages:
         return missing("the system shows no energy counter of the processor, as in most virtual machines")
-    memories = [zone for package in packages for zone in _zones(package, f"{package.name}:*", "dram")]
-    if not _readable(packages):
+    if not readable(packages):
         return missing("only root may read the energy counter of the processor")
-    with_memory = bool(memories) and _readable(memories)
-    counters = [EnergyCounter(folder) for folder in (*packages, *(memories if with_memory else ()))]
+    memories = [zone for package in packages for zone in zones(package, f"{package.name}:*", "dram")]
+    with_memory = bool(memories) and readable(memories)
+    counters = [open_counter(folder) for folder in (*packages, *(memories if with_memory else ()))]
 
     def read() -> float | None:
-        readings = [counter.read() for counter in counters]
+        readings = [counter() for counter in counters]
         known = [reading for reading in readings if reading is not None]
         return sum(known) * 1e-6 if len(known) == len(readings) else None
 
@@ -75,38 +78,84 @@ def open_rapl(root: Path = ROOT) -> Meter[float]:
     return Meter(read, "measured by RAPL: the whole processor" + (" and its memory" if with_memory else ""))
 
 
-class EnergyCounter:
-    """One zone's counter, which starts again at zero when it is full."""
+def open_counter(folder: Path) -> Callable[[], float | None]:
+    """A reader of microjoules since the first reading of one zone, whose counter starts again at zero when it is full.
+    It lasts for at least a minute, so it never wraps twice."""
+    most = (read_number(folder / "max_energy_range_uj") or 0.0) + 1  # the file holds the largest value
+    last: float | None = None
+    total = 0.0
 
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "energy_uj"
-        self._range = (read_number(folder / "max_energy_range_uj") or 0.0) + 1  # the file holds the largest value
-        self._last: float | None = None
-        self._total = 0.0
-
-    def read(self) -> float | None:
-        """Microjoules since the first reading. A counter lasts for at least a minute, so it never wraps twice."""
-        now = read_number(self._file)
+    def read() -> float | None:
+        nonlocal last, total
+        now = read_number(folder / "energy_uj")
         if now is None:
             return None
-        passed = 0.0 if self._last is None else now - self._last
-        self._total += passed if passed >= 0 else passed + self._range
-        self._last = now
-        return self._total
+        passed = 0.0 if last is None else now - last
+        total += passed if passed >= 0 else passed + most
+        last = now
+        return total
+
+    return read
 
 
-def _numbers(files: list[Path]) -> list[float]:
-    return [number for file in files if (number := read_number(file)) is not None]
+class Power(Struct, frozen=True):
+    """How the machine is powered; None is unreadable."""
+
+    on_battery: bool | None = None
+    mode: str | None = None  # as the system names it
+    saving: bool = False  # set to be slower than it can be
 
 
-def _core_files(root: Path, name: str) -> list[Path]:
-    files = (root / "sys/devices/system/cpu" / f"cpu{core}" / name for core in sorted(allowed_cores()))
-    return [file for file in files if file.exists()][:_MOST_CORES]
+def read_power(root: Path = ROOT, platform: str = sys.platform) -> Power:
+    """The system's battery and its power mode."""
+    if platform == "darwin":
+        return read_pmset(_ask("pmset", "-g"), _ask("pmset", "-g", "batt"))
+    if platform != "linux":
+        import psutil
+
+        battery = psutil.sensors_battery()
+        return Power(None if battery is None or battery.power_plugged is None else not battery.power_plugged)
+    files = ("scaling_governor", "energy_performance_preference", "scaling_driver")
+    governor, preference, driver = (read_text(root / _CPU / "cpu0/cpufreq" / file) for file in files)
+    profile = read_text(root / "sys/firmware/acpi/platform_profile")
+    named = (("governor", governor), ("preference", preference), ("profile", profile))
+    return Power(
+        on_battery=_on_battery(root),
+        mode=", ".join(f"{name} {value}" for name, value in named if value) or None,
+        saving=profile in ("low-power", "quiet", "cool")
+        or preference == "power"
+        or (governor == "powersave" and driver not in _SELF_SCALING),
+    )
 
 
-def _readable(zones: list[Path]) -> bool:
-    return all(read_number(zone / "energy_uj") is not None for zone in zones)
+def _on_battery(root: Path) -> bool | None:
+    mains, batteries = [], []
+    for supply in (root / "sys/class/power_supply").glob("*"):
+        kind = read_text(supply / "type")
+        if kind in ("Mains", "USB"):
+            mains.append(read_text(supply / "online"))
+        # A mouse or a headset has a battery as well, and that one feeds only itself.
+        elif kind == "Battery" and read_text(supply / "scope") != "Device":
+            batteries.append(read_text(supply / "status"))
+    if "1" in mains or not batteries:
+        return False if mains else None
+    return "Discharging" in batteries
 
 
-def _zones(folder: Path, pattern: str, name: str) -> list[Path]:
-    return [zone for zone in sorted(folder.glob(pattern)) if (read_text(zone / "name") or "").startswith(name)]
+def read_pmset(settings: str, battery: str) -> Power:
+    """What macOS's `pmset -g` and `pmset -g batt` say."""
+    low = re.search(r"^\s*(?:lowpowermode|powermode)\s+(\d)", settings, re.MULTILINE)
+    source = re.search(r"drawing from '([^']+)'", battery)
+    modes = {"0": "automatic", "1": "low power", "2": "high power"}
+    return Power(
+        on_battery=source[1].startswith("Battery") if source else None,
+        mode=modes.get(low[1]) if low else None,
+        saving=bool(low and low[1] == "1"),
+    )
+
+
+def _ask(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

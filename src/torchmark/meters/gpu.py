@@ -6,10 +6,12 @@ zeus, which reads AMD's and Apple's, is an optional extra: `pip install torchmar
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from torchmark.meters.meter import Meter, VitalsMeter, estimated, missing, unavailable, without_vitals
+from torchmark.meters.meter import Meter, Meters, estimated, missing, try_meter
 
+_QUANTITIES = ("energy", "clock", "temperature", "throttling")
 _NO_ZEUS = "zeus is not installed: pip install torchmark with its extra energy"
 _APPLE_PARTS = ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj")
 # NVML's name of each bit, and what it means. Idle, chosen clocks and the like slow nothing down unasked.
@@ -23,7 +25,12 @@ _NVML_REASONS = {
 _Read = Callable[[], Any]
 
 
-def open_nvidia(index: int) -> VitalsMeter:
+def without_vitals(reason: str) -> Meters:
+    """A device of which nothing can be read."""
+    return dict.fromkeys(_QUANTITIES, missing(reason))
+
+
+def open_nvidia(index: int) -> Meters:
     """The GPU that torch counts by this number; NVML counts all, even those hidden from torch."""
     try:
         import pynvml
@@ -35,35 +42,32 @@ def open_nvidia(index: int) -> VitalsMeter:
         pynvml.nvmlInit()
         uuid = torch.cuda.get_device_properties(index).uuid  # used only to find the GPU, and never stored
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    except (pynvml.NVMLError, AttributeError) as error:  # an older torch does not report the UUID
+    except pynvml.NVMLError as error:
         return without_vitals(f"NVML refuses ({type(error).__name__})")
 
-    def ask(question: str, *details: int) -> Any:
-        try:
-            return getattr(pynvml, question)(handle, *details)
-        except (pynvml.NVMLError, AttributeError):  # older bindings do not have every question
-            return None
+    def ask(question: str, *details: int, factor: float = 1) -> Any:
+        return _answer(lambda: getattr(pynvml, f"nvmlDeviceGet{question}")(handle, *details), factor)
 
     def reasons() -> tuple[str, ...] | None:
-        bits = ask("nvmlDeviceGetCurrentClocksEventReasons")
+        bits = ask("CurrentClocksEventReasons")
         if bits is None:  # the name in drivers before 535
-            bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+            bits = ask("CurrentClocksThrottleReasons")
         known = {words: getattr(pynvml, f"nvmlClocksThrottleReason{name}") for name, words in _NVML_REASONS.items()}
         return None if bits is None else tuple(words for words, bit in known.items() if bits & bit)
 
-    return _gpu_meter(
+    return _meters(
         "NVML",
         "this GPU's driver does not report it",
-        energy=_scaled(1e-3, lambda: ask("nvmlDeviceGetTotalEnergyConsumption")),
         counted="NVML: the whole board",
-        watts=_scaled(1e-3, lambda: ask("nvmlDeviceGetPowerUsage")),
-        clock=_scaled(1e6, lambda: ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)),
-        temperature=lambda: ask("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+        energy=partial(ask, "TotalEnergyConsumption", factor=1e-3),
+        watts=partial(ask, "PowerUsage", factor=1e-3),
+        clock=partial(ask, "ClockInfo", pynvml.NVML_CLOCK_SM, factor=1e6),
+        temperature=partial(ask, "Temperature", pynvml.NVML_TEMPERATURE_GPU),
         throttling=reasons,
     )
 
 
-def open_intel(index: int) -> VitalsMeter:
+def open_intel(index: int) -> Meters:
     """The GPU that torch counts by this number. Torch reports its power over a tenth of a second, and no energy."""
     try:
         import pyzes  # noqa: F401 -- torch needs it for these questions, and does not bring it
@@ -73,22 +77,19 @@ def open_intel(index: int) -> VitalsMeter:
         return without_vitals(f"pyzes cannot be used ({type(error).__name__})")
     import torch
 
-    def ask(question: str) -> float | None:
-        try:
-            return float(getattr(torch.xpu, question)(index))
-        except (AttributeError, RuntimeError, ZeroDivisionError):  # this torch, driver or user cannot read it
-            return None
+    def ask(question: str, factor: float = 1) -> Any:  # this torch, driver or user may not be able to read it
+        return _answer(lambda: float(getattr(torch.xpu, question)(index)), factor)
 
-    return _gpu_meter(
+    return _meters(
         "Level Zero",
         "torch does not report it",
-        watts=lambda: ask("power_draw"),
-        clock=_scaled(1e6, lambda: ask("clock_rate")),
-        temperature=lambda: ask("temperature"),
+        watts=partial(ask, "power_draw"),
+        clock=partial(ask, "clock_rate", 1e6),
+        temperature=partial(ask, "temperature"),
     )
 
 
-def open_amd(index: int) -> VitalsMeter:
+def open_amd(index: int) -> Meters:
     """The GPU that torch counts by this number; zeus hides the same ones as ROCm does."""
     try:
         from zeus.device import get_gpus
@@ -98,25 +99,25 @@ def open_amd(index: int) -> VitalsMeter:
     if gpus is None:
         return without_vitals("zeus finds no AMD GPU here")
 
-    def ask(question: str) -> Any:
-        return _answer(lambda: getattr(gpus, question)(index))
+    def ask(question: str, factor: float = 1) -> Any:
+        return _answer(lambda: getattr(gpus, question)(index), factor)
 
     def power() -> Any:
-        milliwatts = ask("get_instant_power_usage")  # some boards only know an average
-        return ask("get_average_power_usage") if milliwatts is None else milliwatts
+        watts = ask("get_instant_power_usage", 1e-3)  # some boards only know an average
+        return ask("get_average_power_usage", 1e-3) if watts is None else watts
 
     counts = ask("supports_get_total_energy_consumption")  # zeus does not offer a counter that is wrong
-    return _gpu_meter(
+    return _meters(
         "AMD SMI",
         "zeus does not report it",
         through=", through zeus",
-        energy=_scaled(1e-3, lambda: ask("get_total_energy_consumption") if counts else None),
-        watts=_scaled(1e-3, power),
-        temperature=lambda: ask("get_gpu_temperature"),
+        energy=lambda: ask("get_total_energy_consumption", 1e-3) if counts else None,
+        watts=power,
+        temperature=partial(ask, "get_gpu_temperature"),
     )
 
 
-def open_apple() -> Meter[float]:
+def open_apple() -> Meter:
     """Joules that the whole Apple chip used: processor, GPU, neural engine and memory."""
     try:
         from zeus.device import get_soc
@@ -134,41 +135,27 @@ def open_apple() -> Meter[float]:
     return Meter(read, "measured by the chip's own counters, through zeus: processor, GPU and memory")
 
 
-def _gpu_meter(
+def _meters(
     source: str,
     silent: str,
-    *,
-    energy: _Read = lambda: None,
     counted: str = "",
     through: str = "",
     watts: _Read = lambda: None,
-    clock: _Read = lambda: None,
-    temperature: _Read = lambda: None,
-    throttling: _Read = lambda: None,
-) -> VitalsMeter:
+    **reads: _Read,
+) -> Meters:
     """Each reading is tried once: what gives none is unavailable because of `silent`."""
-
-    def meter(read: _Read, by: str = "") -> Meter[Any]:
-        known = read() is not None
-        return Meter(read, f"measured by {by or source + through}" if known else unavailable(silent))
-
-    found = meter(energy, counted)
-    if energy() is None and watts() is not None:
-        found = Meter(energy, estimated(source))
-    return VitalsMeter(found, meter(clock), meter(temperature), meter(throttling), watts)
+    found = without_vitals(silent)
+    for name, read in reads.items():
+        found[name] = try_meter(read, silent, counted if name == "energy" and counted else source + through)
+    energy = found["energy"]
+    by_power = energy.read() is None and watts() is not None
+    return found | {"energy": Meter(energy.read, estimated(source) if by_power else energy.provenance, watts)}
 
 
-def _scaled(factor: float, read: _Read) -> _Read:
-    def scaled() -> float | None:
-        value = read()
-        return None if value is None else value * factor
-
-    return scaled
-
-
-def _answer(question: Callable[[], Any]) -> Any:
+def _answer(question: Callable[[], Any], factor: float = 1) -> Any:
     """None if anything goes wrong inside: each maker's library has errors of its own, and none may end a run."""
     try:
-        return question()
+        value = question()
     except Exception:
         return None
+    return value if value is None or factor == 1 else value * factor

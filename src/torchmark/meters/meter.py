@@ -2,72 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
 ROOT = Path("/")  # tests put a recorded tree in its place
-Reading = TypeVar("Reading", covariant=True)
 
 
-class Meter(Struct, Generic[Reading], frozen=True):
+class Meter(Struct, frozen=True):
     """One source. What cannot be read gives None, never zero; `provenance` names the source or says why there is
     none."""
 
-    read: Callable[[], Reading | None]
+    read: Callable[[], Any]
     provenance: str = "measured by the system"
-
-
-class Vitals(Struct, frozen=True):
-    """What a device reports about itself at one moment; None is unreadable."""
-
-    energy_j: float | None = None  # used so far; only grows
-    clock_hz: float | None = None
-    temperature_c: float | None = None
-    thermal_count: int | None = None  # how often it lowered its clock; only grows
-    throttle: tuple[str, ...] = ()  # why its clock is held down at this moment
-
-
-class VitalsMeter(Struct, frozen=True):
-    """All meters of one device."""
-
-    energy: Meter[float]
-    clock: Meter[float]
-    temperature: Meter[float]
-    throttling: Meter[int | tuple[str, ...]]  # how often so far, or for which reasons at this moment
-    # The power at this moment, where there is no energy counter. A reading may take a tenth of a second, so it is only
-    # taken during untimed steps.
+    # The power at this moment, where energy is not counted. A reading may take a tenth of a second, so it is only taken
+    # during untimed steps.
     watts: Callable[[], float | None] = lambda: None
 
-    @property
-    def provenance(self) -> dict[str, str]:
-        """Who measures each quantity, or why it is unavailable."""
-        names = ("energy", "clock", "temperature", "throttling")
-        return {name: getattr(self, name).provenance for name in names}
 
-    def read(self) -> Vitals:
-        """The readings at this moment."""
-        throttling = self.throttling.read()
-        return Vitals(
-            energy_j=self.energy.read(),
-            clock_hz=self.clock.read(),
-            temperature_c=self.temperature.read(),
-            thermal_count=throttling if isinstance(throttling, int) else None,
-            throttle=throttling if isinstance(throttling, tuple) else (),
-        )
+Meters = dict[str, Meter]  # by the quantity that they read
 
 
-def missing(reason: str) -> Meter[Any]:
+def missing(reason: str) -> Meter:
     """A meter that reads nothing, for this reason."""
     return Meter(lambda: None, unavailable(reason))
-
-
-def without_vitals(reason: str) -> VitalsMeter:
-    """A device of which nothing can be read."""
-    nothing = missing(reason)
-    return VitalsMeter(nothing, nothing, nothing, nothing)
 
 
 def unavailable(reason: str) -> str:
@@ -79,6 +39,21 @@ def estimated(source: str) -> str:
     return f"estimated from power that {source} reported during untimed steps"
 
 
+def try_meter(read: Callable[[], Any], reason: str, source: str = "the system") -> Meter:
+    """A meter of this reading, which is tried once; `reason` is for where it gives nothing."""
+    return Meter(read, unavailable(reason) if read() is None else f"measured by {source}")
+
+
+def of_files(files: Sequence[Path], combine: Callable[[list[float]], float]) -> Callable[[], float | None]:
+    """A reader that combines the numbers in these files of the kernel's."""
+
+    def read() -> float | None:
+        numbers = [number for file in files if (number := read_number(file)) is not None]
+        return combine(numbers) if numbers else None
+
+    return read
+
+
 def read_text(path: Path) -> str | None:
     """A small file of the kernel's without its line end, or None; such files may vanish or refuse at any time."""
     try:
@@ -88,10 +63,9 @@ def read_text(path: Path) -> str | None:
 
 
 def read_number(path: Path) -> float | None:
-    """The number that a small file of the kernel's holds, or None."""
-    text = read_text(path)
+    """The number in a small file of the kernel's, or None."""
     try:
-        return float(text) if text else None
+        return float(read_text(path) or "")
     except ValueError:
         return None
 

@@ -6,7 +6,6 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -24,48 +23,40 @@ class HostMemory(Struct, frozen=True):
 
     peak_bytes: int | None = None
     swap_bytes: int | None = None
-    major_fault_count: int | None = None
+    major_fault_count: int | None = None  # how often it had to wait for a page from disk
 
 
-class HostMemoryMeter:
+def forget_peak(root: Path = ROOT) -> bool:
+    """Forget the peak so far, where the kernel allows it; returns whether it did."""
+    try:
+        (root / "proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def read_host_memory(root: Path = ROOT) -> HostMemory:
     """The kernel's own high-water mark; nothing is sampled, so nothing is missed."""
-
-    def __init__(self, root: Path = ROOT) -> None:
-        self._root = root
-
-    def reset(self) -> bool:
-        """Forget the peak so far, where the kernel allows it; returns whether it did."""
-        try:
-            (self._root / "proc/self/clear_refs").write_text("5")
-        except OSError:
-            return False
-        return True
-
-    def read(self) -> HostMemory:
-        status = read_text(self._root / "proc/self/status") or ""
-        found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(Vm\w+):\s+(\d+) kB$", status, re.MULTILINE)}
-        usage_peak, major_fault_count = _usage()
-        # The usage counter is second choice: it survives exec, so a worker would answer for what started it.
-        return HostMemory(found.get("VmHWM", usage_peak), found.get("VmSwap"), major_fault_count)
-
-
-def _usage() -> tuple[int | None, int | None]:
-    """The peak in bytes, and how often this process had to wait for a page from disk."""
+    status = read_text(root / "proc/self/status") or ""
+    found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(Vm\w+):\s+(\d+) kB$", status, re.MULTILINE)}
     try:
         import resource
     except ImportError:
         import psutil
 
-        return getattr(psutil.Process().memory_info(), "peak_wset", None), None
+        return HostMemory(getattr(psutil.Process().memory_info(), "peak_wset", None))
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024), usage.ru_majflt
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    # The usage counter is second choice: it survives exec, so a worker would answer for what started it.
+    return HostMemory(found.get("VmHWM", peak), found.get("VmSwap"), usage.ru_majflt)
 
 
 def read_moment() -> Moment:
     """What all clocks say now, in about a microsecond, so that it can be read around every block of steps. If something
     came between the readings the clocks would seem to disagree, so they are read again."""
     for _ in range(_PATIENCE):
-        moment = Moment(time.perf_counter(), time.time(), _boot(), _stops)
+        boot_s = None if _BOOT is None else time.clock_gettime(_BOOT)
+        moment = Moment(time.perf_counter(), time.time(), boot_s, _stops)
         if time.perf_counter() - moment.steady_s < AT_ONCE_S:
             break
     return moment
@@ -73,20 +64,14 @@ def read_moment() -> Moment:
 
 def count_stops() -> None:
     """From now on, count every stop of this process when it continues. Only for processes that are all ours."""
+
+    def continued(*_: object) -> None:
+        global _stops
+        _stops += 1
+
     if hasattr(signal, "SIGCONT"):
-        signal.signal(signal.SIGCONT, _continued)
+        signal.signal(signal.SIGCONT, continued)
 
 
-def _continued(*_: object) -> None:
-    global _stops
-    _stops += 1
-
-
-def _boot_clock() -> Callable[[], float | None]:
-    """The clock that continues while the machine sleeps; `time.perf_counter` does not."""
-    names = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}
-    number: int | None = getattr(time, names.get(sys.platform, ""), None)
-    return (lambda: None) if number is None else lambda: time.clock_gettime(number)
-
-
-_boot = _boot_clock()
+# The clock that continues while the machine sleeps; `time.perf_counter` does not.
+_BOOT: int | None = getattr(time, {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}.get(sys.platform, ""), None)
