@@ -15,7 +15,7 @@ from torchmark.analyze.verdict import cautions_of
 from torchmark.measure.engine import Settings
 from torchmark.measure.messages import MeasureJob, Message, Phase
 from torchmark.measure.process import measure_case
-from torchmark.measure.timing import MOST_VOID, Unpaused
+from torchmark.measure.timing import MOST_VOID, WatchedTimer
 from torchmark.records import Moment, parse_case
 
 PAUSE_S = 5.0
@@ -86,14 +86,14 @@ class Clocks:
 )
 def test_clocks_that_disagree_make_a_block_void(wall: float, boot: float, void: int) -> None:
     clocks = Clocks({2: (wall, boot)})
-    timed = Unpaused(clocks.time_block, clocks.read)
+    timed = WatchedTimer(clocks.time_block, moments=clocks.read)
     assert [timed(1).total_s for _ in range(3)] == ([1.0, 3.0, 4.0] if void else [1.0, 2.0, 3.0])
     assert timed.void_count == void
 
 
 def test_clocks_that_never_agree_do_not_keep_it_from_measuring() -> None:
     clocks = Clocks(dict.fromkeys(range(10 * MOST_VOID), (10.0, 0.0)))
-    timed = Unpaused(clocks.time_block, clocks.read)
+    timed = WatchedTimer(clocks.time_block, moments=clocks.read)
     assert [timed(1).total_s for _ in range(2)] == [MOST_VOID + 1.0, MOST_VOID + 2.0]
 
 

@@ -9,7 +9,7 @@ import pytest
 from torchmark.devices import open_device
 from torchmark.measure.engine import Settings
 from torchmark.measure.messages import MeasureJob
-from torchmark.measure.pipeline import ENDING_S, _measure_job
+from torchmark.measure.pipeline import ENDING_S, PreparedCase, _measure_job
 from torchmark.measure.timing import run_whole
 from torchmark.records import JobEstimate, StageEstimate, Work, parse_case
 from torchmark.workloads.contract import Step
@@ -51,7 +51,9 @@ def test_a_job_that_would_be_ended_in_the_middle_keeps_what_its_steps_say(
     device, step = open_device("fake"), Step(lambda: None, Work(1, "step"), job_steps=STEPS)
     for seconds, is_whole in ((0.5, False), (60.0, True)):
         job = MeasureJob(CASE, Settings(), whole=True, deadline_s=time.monotonic() + ENDING_S + seconds)
-        found = _measure_job(job, step, make_estimate(0.01), device, lambda _: None)
+        case = PreparedCase(job, lambda _: None)
+        case.device, case.step = device, step
+        found = _measure_job(case, make_estimate(0.01))
         assert found is not None
         assert found.whole == is_whole
         assert found.seconds == pytest.approx(STEPS * 0.01, rel=0.05)

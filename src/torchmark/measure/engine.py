@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from msgspec import Struct
@@ -94,13 +93,6 @@ def block_size_for(step_s: float, sync_cost_s: float) -> int:
     return max(1, math.ceil(sync_cost_s / SYNC_SHARE / step_s), math.ceil(MIN_BLOCK_S / step_s))
 
 
-def block_size_to_sustain(time_block: TimeBlock, block_size: int, settings: Settings) -> int:
-    """How many steps must make a sample so that those of the whole time find room; 1 where each step may be one."""
-    step_s = as_block(time_block(block_size)).total_s / block_size
-    steps = settings.budget_s / max(step_s, 1e-9)
-    return max(1, math.ceil(steps / (ROOMY * settings.max_samples)))
-
-
 class Samples:
     """Seconds per step as they come in, in an array that never grows inside the timed loop."""
 
@@ -121,17 +113,81 @@ class Samples:
         return self._seconds[: self.count]
 
 
+class BlockSamples(Samples):
+    """Samples of blocks of steps: each step by its own events where the device has them and there is room, else the
+    block's mean step. Also what blocks show in addition: waits for a core, switches, the device's own time."""
+
+    def __init__(self, time_block: TimeBlock, sync_cost_s: float, settings: Settings, clock: Clock) -> None:
+        super().__init__(settings.steps or settings.max_samples)
+        self.block_size, self.stamped, self.roomy = 1, False, True
+        self._time_block, self._sync_cost_s, self._settings, self._clock = time_block, sync_cost_s, settings, clock
+        self._total_s = self._device_s = self._wall_s = 0.0
+        self._steps = 0
+        self._wait_s: float | None = None
+        self._switches: int | None = None
+
+    @property
+    def call_cost_s(self) -> float:
+        """What calling a step costs; stamps do not see it."""
+        return 0.0 if self.stamped else self._settings.call_cost_s
+
+    def take(self, block_size: int, block: Block | None = None) -> None:
+        """Time a block, or take one that was timed before."""
+        block = block or as_block(self._time_block(block_size))
+        step_s = block.step_s
+        self.block_size, self.stamped = block_size, isinstance(step_s, tuple)
+        self._total_s += block.total_s
+        self._steps += block_size
+        self._wall_s += block.total_s - self._sync_cost_s
+        if block.wait_s is not None:
+            self._wait_s = (self._wait_s or 0.0) + block.wait_s
+        if block.switches is not None:
+            self._switches = (self._switches or 0) + block.switches
+        if isinstance(step_s, tuple):
+            self._device_s += sum(step_s)
+            self.add(*step_s if self.roomy else (sum(step_s) / block_size,))
+        else:
+            self._device_s += (step_s or 0.0) * block_size
+            self.add((block.total_s - self._sync_cost_s) / block_size)
+
+    def rule(self, settings: Settings | None = None) -> StopRule:
+        """When to stop, from now on, for samples like the last one."""
+        size = 1 if self.stamped and self.roomy else self.block_size
+        settings = replace(settings or self._settings, call_cost_s=self.call_cost_s)
+        return StopRule(settings, "median" if size == 1 else "mean", size, self._clock)
+
+    def estimate(
+        self, rule: StopRule, first_step_s: float, duration_s: float, readings: Iterable[Conditions] = ()
+    ) -> Estimate:
+        """All that is known about the step; the rule has looked at all samples."""
+        assert rule.reading is not None  # a rule only finishes at a look
+        observations = Observations(
+            estimand=rule.estimand,
+            block_size=self.block_size,
+            confirmed=rule.confirmed,
+            first_step_s=first_step_s,
+            sync_cost_s=self._sync_cost_s,
+            call_cost_s=self.call_cost_s,
+            target=self._settings.target,
+            duration_s=duration_s,
+            readings=tuple(readings),
+            wait_share=None if self._wait_s is None else min(self._wait_s / max(self._total_s, 1e-12), 1.0),
+            switches=self._switches,
+            device_step_s=self._device_s / self._steps if self._device_s > 0 else None,
+            wall_step_s=self._wall_s / self._steps,
+        )
+        return summarise(self.values, rule.reading, observations)
+
+
 class StopRule:
     """Stops on the precision of the estimate, confirmed by a fresh segment, or when the budget is spent."""
 
-    def __init__(
-        self, settings: Settings, estimand: Estimand, block_size: int, clock: Clock = time.perf_counter
-    ) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, estimand: Estimand, block_size: int, clock: Clock) -> None:
+        self.settings, self.estimand = settings, estimand
         self.confirmed = False
         self.finished = False
         self.reading: Reading | None = None
-        self._estimand, self._block_size = estimand, block_size
+        self._block_size = block_size
         self._clock, self._started, self._last_s = clock, clock(), 0.0
         self._next = settings.min_samples
         self._good_at = 0
@@ -157,31 +213,29 @@ class StopRule:
 
     def look(self, values: Series) -> Reading:
         """Read the series; finish when it is good and was already good before the samples since then."""
-        reading = read_series(values, self.settings.target, self._estimand, self._block_size)
-        count = len(values)
-        good = self._good(reading, count)
-        if good and self._good_at:
-            good = self._agrees(values, reading)
-        # A number of steps that was fixed beforehand cannot have been chosen by luck.
-        self.confirmed = good and (self._good_at > 0 or self.settings.steps is not None)
-        self.finished = self.finished or (self.confirmed and not self.settings.sustain)
-        self._good_at = count if good else 0
-        self._next = math.ceil(count * (self.settings.confirmation if good else self.settings.growth))
-        self.reading = reading
-        return reading
-
-    def _good(self, reading: Reading, count: int) -> bool:
+        settings, count = self.settings, len(values)
+        reading = self.reading = read_series(values, settings.target, self.estimand, self._block_size)
         enough = reading.evidence_time < CORRELATED or count - reading.cut >= ENOUGH_TIMES * reading.evidence_time
         unsteady = reading.warming or reading.trending or reading.slowing
-        precise = reading.precision <= self.settings.target and reading.effective(count) >= self.settings.min_effective
-        return precise and enough and not unsteady
+        precise = reading.precision <= settings.target and reading.effective(count) >= settings.min_effective
+        good = precise and enough and not unsteady
+        if good and self._good_at:
+            # Stopping at a lucky moment is prevented by samples that the moment did not know.
+            start = max(reading.cut, min(count // 2, self._good_at // 2))
+            change = rank_difference(values[start : self._good_at], values[self._good_at :], reading.time)
+            good = abs(change) <= CONFIRMATION_Z
+        # A number of steps that was fixed beforehand cannot have been chosen by luck.
+        self.confirmed = good and (self._good_at > 0 or settings.steps is not None)
+        self.finished = self.finished or (self.confirmed and not settings.sustain)
+        self._good_at = count if good else 0
+        self._next = math.ceil(count * (settings.confirmation if good else settings.growth))
+        return reading
 
-    def _agrees(self, values: Series, reading: Reading) -> bool:
-        """Stopping at a lucky moment is prevented by samples that the moment did not know."""
-        start = max(reading.cut, min(len(values) // 2, self._good_at // 2))
-        return (
-            abs(rank_difference(values[start : self._good_at], values[self._good_at :], reading.time)) <= CONFIRMATION_Z
-        )
+    def progress(self, count: int) -> Progress:
+        """What the last look has shown."""
+        assert self.reading is not None
+        times = (max(value - self.settings.call_cost_s, 0.0) for value in self.reading.interval)
+        return Progress(count, self.elapsed_s, self.settings.budget_s, *times)
 
 
 KEPT_STEP_S = 0.5  # a first step that takes longer is too expensive to be thrown away
@@ -204,92 +258,27 @@ def measure_steps(
     are called at checkpoints, outside the timed region; `glance`, a cheaper reading, about every second between them.
     """
     first = as_block(time_block(1))
-    stamped = isinstance(first.step_s, tuple)
     kept = [first] if settings.warm and first.total_s >= KEPT_STEP_S else []
-    block_size, room = _block_size(time_block, sync_cost_s, settings, single=bool(kept))
-    each = stamped and room
-    estimand: Estimand = "median" if block_size == 1 or each else "mean"
-    settings = replace(settings, call_cost_s=0.0) if stamped else settings  # stamps do not see what a call costs
-    samples, seen = Samples(settings.steps or settings.max_samples), BlockTotals()
+    samples = BlockSamples(time_block, sync_cost_s, settings, clock)
+    samples.stamped = isinstance(first.step_s, tuple)
+    if not kept and settings.steps is None:
+        samples.block_size = choose_block_size(time_block, sync_cost_s)
+    if not kept and settings.steps is None and settings.sustain:  # samples of the whole time must find room
+        step_s = as_block(time_block(samples.block_size)).total_s / samples.block_size
+        needed = math.ceil(settings.budget_s / max(step_s, 1e-9) / (ROOMY * settings.max_samples))
+        samples.block_size, samples.roomy = max(samples.block_size, needed), needed <= 1
     readings = [conditions()] if conditions else []
-    rule = StopRule(settings, estimand, 1 if each else block_size, clock)
+    rule = samples.rule()
     while not rule.finished:
-        block = kept.pop() if kept else as_block(time_block(block_size))
-        seen.add(block, block_size, sync_cost_s)
-        samples.add(*per_step(block, block_size, sync_cost_s, each))
+        samples.take(samples.block_size, kept.pop() if kept else None)
         if rule.due(samples.count):
-            reading = rule.look(samples.values)
+            rule.look(samples.values)
             readings += [conditions()] if conditions else []
             if progress:
-                progress(_progress(samples.count, rule, reading))
+                progress(rule.progress(samples.count))
         elif glance and readings and clock() - readings[-1].at_s >= GLANCE_S:
             readings.append(glance())
-    observations = Observations(
-        estimand=estimand,
-        block_size=block_size,
-        confirmed=rule.confirmed,
-        first_step_s=max(first.total_s - sync_cost_s, 0.0),
-        sync_cost_s=sync_cost_s,
-        call_cost_s=settings.call_cost_s,
-        target=settings.target,
-        duration_s=rule.elapsed_s,
-        readings=tuple(readings),
-        **seen.observed(),
-    )
-    assert rule.reading is not None  # a rule only finishes at a look
-    return summarise(samples.values, rule.reading, observations)
-
-
-def _block_size(time_block: TimeBlock, sync_cost_s: float, settings: Settings, single: bool) -> tuple[int, bool]:
-    """How many steps make a block, and whether there is room for a sample of every step."""
-    if single or settings.steps is not None:
-        return 1, True
-    usual = choose_block_size(time_block, sync_cost_s)
-    needed = block_size_to_sustain(time_block, usual, settings) if settings.sustain else 1
-    return max(usual, needed), needed == 1
-
-
-def _progress(count: int, rule: StopRule, reading: Reading) -> Progress:
-    center, low, high = (max(value - rule.settings.call_cost_s, 0.0) for value in reading.interval)
-    return Progress(count, rule.elapsed_s, rule.settings.budget_s, center, low, high)
-
-
-def per_step(block: Block, block_size: int, sync_cost_s: float, each: bool = True) -> tuple[float, ...]:
-    """Each step by its own events where the device has them and all are wanted, else the block's mean step."""
-    if isinstance(block.step_s, tuple):
-        return block.step_s if each else (sum(block.step_s) / block_size,)
-    return ((block.total_s - sync_cost_s) / block_size,)
-
-
-class BlockTotals:
-    """What blocks show in addition to the samples: waits for a core, switches, the device's own time and the wall's."""
-
-    def __init__(self) -> None:
-        self._total_s = self._device_s = self._wall_s = 0.0
-        self._steps = 0
-        self._wait_s: float | None = None
-        self._switches: int | None = None
-
-    def add(self, block: Block, block_size: int, sync_cost_s: float) -> None:
-        self._total_s += block.total_s
-        self._steps += block_size
-        self._wall_s += block.total_s - sync_cost_s
-        if block.wait_s is not None:
-            self._wait_s = (self._wait_s or 0.0) + block.wait_s
-        if block.switches is not None:
-            self._switches = (self._switches or 0) + block.switches
-        if block.step_s is not None:
-            self._device_s += sum(block.step_s) if isinstance(block.step_s, tuple) else block.step_s * block_size
-
-    def observed(self) -> dict[str, Any]:
-        """All of it, under the names that a summary has for it."""
-        waited = self._wait_s is not None and self._total_s > 0
-        return {
-            "wait_share": min((self._wait_s or 0.0) / self._total_s, 1.0) if waited else None,
-            "switches": self._switches,
-            "device_step_s": self._device_s / self._steps if self._device_s > 0 else None,
-            "wall_step_s": self._wall_s / self._steps,
-        }
+    return samples.estimate(rule, max(first.total_s - sync_cost_s, 0.0), rule.elapsed_s, readings)
 
 
 class PairEstimate(Struct, frozen=True):
@@ -300,11 +289,6 @@ class PairEstimate(Struct, frozen=True):
     high: float
     verdict: Answer  # of B against A
     pairs: int
-    warmup_cut: int
-    confirmed: bool  # the precision that was asked for was reached
-    ratios: tuple[float, ...] = ()
-    first_a_s: float = 0.0
-    first_b_s: float = 0.0
 
 
 def measure_pair(
@@ -315,39 +299,27 @@ def measure_pair(
     sync_cost_s: float = 0.0,
     settings: Settings = DEFAULTS,
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
 ) -> PairEstimate:
     """Time A and B in adjacent pairs of random order, and estimate the median of the log-ratios."""
-    order = random.Random(seed)
-    first_a_s, first_b_s = (as_block(timed(1)).total_s for timed in (time_a, time_b))
-    size_a, size_b = (choose_block_size(timed, sync_cost_s) for timed in (time_a, time_b))
+    order, timers = random.Random(seed), (time_a, time_b)
+    for time_block in timers:
+        as_block(time_block(1))
+    sizes = [choose_block_size(time_block, sync_cost_s) for time_block in timers]
 
-    def step(timed: TimeBlock, size: int) -> float:
-        return max((as_block(timed(size)).total_s - sync_cost_s) / size - settings.call_cost_s, 1e-12)
+    def step_s(side: int) -> float:
+        total_s = as_block(timers[side](sizes[side])).total_s
+        return max((total_s - sync_cost_s) / sizes[side] - settings.call_cost_s, 1e-12)
 
     ratios = Samples(settings.steps or settings.max_samples)
     rule = StopRule(settings, "median", 1, clock)
     while not rule.finished:
         if order.random() < 0.5:
-            a, b = step(time_a, size_a), step(time_b, size_b)
+            a, b = step_s(0), step_s(1)
         else:
-            b, a = step(time_b, size_b), step(time_a, size_a)
+            b, a = step_s(1), step_s(0)
         ratios.add(b / a)
         if rule.due(ratios.count):
-            interval = rule.look(ratios.values).interval
-            if progress:
-                progress(Progress(ratios.count, rule.elapsed_s, settings.budget_s, *interval))
+            rule.look(ratios.values)
     assert rule.reading is not None  # a rule only finishes at a look
     center, low, high = rule.reading.interval
-    return PairEstimate(
-        ratio=center,
-        low=low,
-        high=high,
-        verdict=answer_of(low, high),
-        pairs=ratios.count,
-        warmup_cut=rule.reading.cut,
-        confirmed=rule.confirmed,
-        ratios=tuple(ratios.values.tolist()),
-        first_a_s=first_a_s,
-        first_b_s=first_b_s,
-    )
+    return PairEstimate(center, low, high, answer_of(low, high), ratios.count)

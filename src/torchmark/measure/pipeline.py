@@ -9,11 +9,13 @@ import math
 import os
 import re
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from torchmark.analyze.jobs import sustained_of
@@ -45,17 +47,7 @@ from torchmark.measure.messages import (
 from torchmark.measure.outcomes import failure_of, is_operator
 from torchmark.measure.timing import PAUSED, Turns, complete_power, measure_job, quiet_interpreter, run_whole, time_on
 from torchmark.meters.process import forget_peak, read_host_memory, read_moment
-from torchmark.records import (
-    START_UP,
-    Case,
-    Estimate,
-    JobEstimate,
-    Memory,
-    NumericCheck,
-    Result,
-    StageEstimate,
-    Value,
-)
+from torchmark.records import START_UP, Case, Estimate, JobEstimate, Memory, NumericCheck, Result, StageEstimate, Value
 from torchmark.settings import PLUGIN, VARIABLES, key_of, redacted
 from torchmark.workloads import brought_by, find_workload
 from torchmark.workloads.contract import Setting, Step
@@ -64,12 +56,12 @@ WARM_STEPS, WARM_STEPS_S = 5, 0.2
 ALTERNATING = 2  # processes of a live comparison that are alive at the same time and share the memory
 PREHEAT_SIZE = 512
 WATCH_WINDOW_S = 1.0
-CPU_FALLBACK = "cpu-fallback"
 PREPARED_SHARE = 0.3  # of the time that preparing took: steps get at least that, or preparing would not be worth it
 SLOW_STEP_S, SLOW_SAMPLES = 1.0, 1.9  # two steps of a slow case are enough: what matters is the next process
 EXPENSIVE_STEP_S = 2.0
 ENDING_S = 2.0  # for a worker to sum up its result
 LONGEST_COUNTED_S = 0.05  # a longer step does not consist of handing operators over
+STARTING_PHASES = ("ranks", "build", "first step", "compile")  # with which a job begins
 # How torch reports that a device lacks an operator, which runs on the CPU instead.
 _FALLBACK = re.compile(r"fall(s|ing)? ?back.*\bCPU\b", re.IGNORECASE | re.DOTALL)
 _OPERATOR = re.compile(r"operator 'aten::(\w{1,80})")
@@ -116,104 +108,89 @@ class Team:
         return {}
 
 
-ALONE = Team()
-
-
-class Phases:
-    """How long each phase took; reports each one as it begins."""
-
-    def __init__(self, say: Say) -> None:
-        self.seconds: dict[str, float] = {}
-        self.current = START
-        self._say, self._since = say, time.monotonic()
-
-    def enter(self, name: str) -> None:
-        self.seconds, self._since = self.so_far_s, time.monotonic()
-        self.current = name
-        if name:
-            self._say(Phase(name))
-
-    @property
-    def so_far_s(self) -> dict[str, float]:
-        """Each phase, the current one as far as it is."""
-        current_s = self.seconds.get(self.current, 0.0) + time.monotonic() - self._since
-        return self.seconds | {self.current: current_s}
-
-
-def measure(job: MeasureJob, say: Say, team: Team = ALONE) -> Result:
-    """The result of a case that this process measures by itself; every failure that can be caught becomes a status."""
-    return _guarded(job, say, lambda case: _measure_alone(case, say), team)
-
-
-def measure_in_turns(job: MeasureJob, channel: Channel) -> None:
-    """Take turns with another process, when ordered to, and report the result of all turns whenever asked."""
-    failed = _guarded(job, channel.say, lambda case: _take_part(case, channel))
-    channel.say(Measured(failed))
-
-
-def _guarded(job: MeasureJob, say: Say, drive: Callable[[PreparedCase], Result], team: Team = ALONE) -> Result:
-    phases = Phases(say)
-    case: PreparedCase | None = None
-    try:
-        case = PreparedCase(job, phases, team)  # a file of the user's may have changed or gone meanwhile
-        return drive(case)
-    except Exception as error:
-        if case and not (job.turns and isinstance(error, TorchmarkError)):  # there the message is shown with the output
-            log_traceback()
-        failure = failure_of(error, phases.current)._asdict()
-        phases.enter("")
-        return Result(**case.common, **failure, phases_s=phases.seconds) if case else Result(job.case, **failure)
-
-
 class PreparedCase:
-    """One case in this process, from its device to the checked step that is timed."""
+    """One case in this process, from its device to the checked step that is timed, and how long each phase took."""
 
     device: Device
     step: Step
     first_s: float
 
-    def __init__(self, job: MeasureJob, phases: Phases, team: Team) -> None:
-        self.job, self.phases, self.team, self.began = job, phases, team, read_moment()
-        self.workload, self.params = find_workload(job.case.workload), full_params(job.case)
+    def __init__(self, job: MeasureJob, say: Say, team: Team | None = None) -> None:
+        self.job, self.say, self.team, self.began = job, say, team or Team(), read_moment()
         self.settings: dict[str, Value | None] = {}
         self.fallen_back: list[str] = []
-        self.common: dict[str, Any] = {
-            "case": job.case,
-            "version": self.workload.version,
-            "params": asdict(self.params),
-            "budget_s": job.settings.budget_s if job.turns is None else None,
-            "seed": job.seed,
-        }
+        self.common: dict[str, Any] = {"case": job.case}
+        self.phase, self._seconds, self._since = START, dict[str, float](), time.monotonic()
+
+    def enter(self, phase: str) -> None:
+        """Report that a phase begins; with no name, only end the last one."""
+        self._seconds, self._since, self.phase = self.phases_s, time.monotonic(), phase
+        if phase:
+            self.say(Phase(phase))
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """How long each phase took, the current one as far as it is."""
+        now = {self.phase: self._seconds.get(self.phase, 0.0) + time.monotonic() - self._since} if self.phase else {}
+        return self._seconds | now
+
+    @property
+    def spent_s(self) -> float:
+        return sum(self.phases_s.values())
+
+    def run(self, drive: Callable[[], Result]) -> Result:
+        """The result of a driver; every failure that can be caught becomes a status."""
+        try:
+            job, case = self.job, self.job.case
+            self.workload, self.params = find_workload(case.workload), full_params(case)  # its file may have changed
+            self.common |= {
+                "version": self.workload.version,
+                "params": asdict(self.params),
+                "budget_s": job.settings.budget_s if job.turns is None else None,
+                "seed": job.seed,
+            }
+            return drive()
+        except Exception as error:
+            if not (self.job.turns and isinstance(error, TorchmarkError)):  # there the message is shown with the output
+                log_traceback()
+            failure = failure_of(error, self.phase)._asdict()
+            self.enter("")
+            return Result(**self.common, **failure, phases_s=self.phases_s)
 
     def open(self) -> None:
         """Open the device and set what the case asks of the process."""
-        job = self.job
-        self.phases.enter("import")
-        self.device = self.team.open(job.case.device)
+        job, case = self.job, self.job.case
+        self.enter("import")
+        self.device = self.team.open(case.device)
         self.uses_torch = self.device.needs_torch or self.workload.needs_torch
-        self.settings = (prepare_torch(job.case) if self.uses_torch else {}) | note_plugin(job.case)
+        self.settings = prepare_torch(case) if self.uses_torch else {}
+        if package := brought_by(case.workload):
+            self.settings[PLUGIN] = package
         # Few samples are no fault where so many were asked for.
         self.settings |= self.team.settings() | ({} if job.settings.steps is None else {"steps": job.settings.steps})
 
     def build(self, sharers: int) -> None:
         """Build the model and run its first step; several processes on this machine may share the memory."""
         job, device = self.job, self.device
-        self.limit_memory(sharers, job.memory_bytes)
+        limit_memory(device, sharers, job.memory_bytes)
         if job.preheat_s > 0 and device.needs_torch:
-            self.phases.enter("preheat")
+            self.enter("preheat")
             preheat(device, job.preheat_s)
-        self.phases.enter("build")
+        self.enter("build")
         setting = setting_of(job, device.place, self.team.rank, self.team.world_size)
         self.step = self.workload.prepare(self.params, setting)
         self.team.take(self.step)
-        self.phases.enter("first step" if job.case.compile == "off" else "compile")
+        self.enter("first step" if job.case.compile == "off" else "compile")
         with watch_fallback(device.kind) as self.fallen_back:
-            self.first_s = device.timer(self.step.run)(1).total_s
+            self.first_s = self.time_once()
+
+    def time_once(self) -> float:
+        return self.device.timer(self.step.run)(1).total_s
 
     def check(self) -> NumericCheck | None:
         """Whether the numbers and the times can be believed; raises where they cannot. Once is enough: the other
         processes of a case compute the same."""
-        self.phases.enter("check")
+        self.enter("check")
         if self.job.process > 0:
             return None
         dtype = self.job.case.dtype if self.uses_torch else None
@@ -221,18 +198,11 @@ class PreparedCase:
         check_device(self.device, self.step.run, dtype)
         return numeric
 
-    def memory(self) -> Memory:
-        return read_memory(self.device)
-
-    def limit_memory(self, sharers: int, most_bytes: int | None = None) -> None:
-        if self.device.kind == "cpu":
-            limit_memory(sharers, most_bytes)
-
     def result(self, estimate: Estimate, **found: Any) -> Result:
         """The result with everything that goes with the times."""
         settings = self.settings | dict(self.step.notes)
         if self.fallen_back:
-            estimate = replace(estimate, flags=tuple(dict.fromkeys((*estimate.flags, CPU_FALLBACK))))
+            estimate = with_flag(estimate, "cpu-fallback")
             settings["ran_on_cpu"] = ", ".join(sorted({*self.fallen_back}))
         return Result(
             **self.common,
@@ -241,38 +211,59 @@ class PreparedCase:
             processes=(estimate,),
             work=self.step.work,
             settings=settings,
-            phases_s=self.phases.so_far_s,
+            phases_s=self.phases_s,
             **found,
         )
 
 
-def _measure_alone(case: PreparedCase, say: Say) -> Result:
+def with_flag(estimate: Estimate, flag: str) -> Estimate:
+    return replace(estimate, flags=tuple(dict.fromkeys((*estimate.flags, flag))))
+
+
+def measure(job: MeasureJob, say: Say, team: Team | None = None) -> Result:
+    """The result of a case that this process measures by itself."""
+    case = PreparedCase(job, say, team)
+    return case.run(lambda: _measure_alone(case))
+
+
+def measure_in_turns(job: MeasureJob, channel: Channel) -> None:
+    """Take turns with another process, when ordered to, and report the result of all turns whenever asked."""
+    case = PreparedCase(job, channel.say)
+    channel.say(Measured(case.run(lambda: _take_part(case, channel))))
+
+
+def _measure_alone(case: PreparedCase) -> Result:
     """Time until enough is known, or for a fixed number of steps; then check. Before the steps, the check made those of
     resnet50 28% faster in some runs."""
-    job, phases, team = case.job, case.phases, case.team
+    job, team, say = case.job, case.team, case.say
     case.open()
     case.build(team.local_size)
     device, step = case.device, case.step
-    step_s = _check_fits(case)
-    phases.enter("steps")
-    settings = _steps_settings(job, sum(phases.seconds.values()), step_s)
+    settings, step_s = _plan_steps(case)
+    case.enter("steps")
     if job.watch:
         watch(device, step, say)
     estimate = time_on(device, step.run, settings, lambda progress: say(Sampled(progress)))
     estimate = replace(estimate, first_step_s=case.first_s)  # the engine's own first step came later
     estimate, provenance = complete_power(estimate, device, step.run, team.is_seen_by(device))
-    memory = team.memory(case.memory())
-    phases.enter("job")
-    whole_job = _with_start_up(_measure_job(job, step, estimate, device, say), phases)
-    case.limit_memory(team.local_size)  # what follows is not the case's own need
+    memory = team.memory(read_memory(device))
+    case.enter("job")
+    whole_job = _measure_job(case, estimate)
+    limit_memory(device, team.local_size)  # what follows is not the case's own need
     numeric = case.check()
-    operators = _operators(case, step_s)
+    metrics = {name: float(value) for name, value in (step.metrics() if step.metrics else {}).items()}
+    metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    # Where a step that returns is done, handing its operators over is a part of its time: how many there are shows how
+    # large a part. A compiled one hides them, and ranks would have to run it together.
+    countable = case.uses_torch and not device.queues and job.case.compile == "off" and job.case.workers == 1
+    if countable and 0 < step_s <= LONGEST_COUNTED_S:
+        metrics["operators"] = float(count_operators(step.run))
     if was_paused(case.began, read_moment()):
-        estimate = replace(estimate, flags=tuple(dict.fromkeys((*estimate.flags, PAUSED))))
-    metrics = _metrics(step) | operators | team.metrics(step, device, estimate)
+        estimate = with_flag(estimate, PAUSED)
+    metrics |= team.metrics(step, device, estimate)
     sustained = sustained_of(estimate) if job.settings.sustain else None
-    phases.enter("")
-    found = case.result(
+    case.enter("")
+    return case.result(
         estimate,
         memory=memory,
         job=whole_job,
@@ -281,12 +272,11 @@ def _measure_alone(case: PreparedCase, say: Say) -> Result:
         sustained=sustained,
         provenance=provenance,
     )
-    return replace(found, phases_s=phases.seconds)
 
 
 def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
     """Check first, then sleep between two turns: that is another process's time. Ends with the pipe."""
-    job, phases, say = case.job, case.phases, channel.say
+    job, say = case.job, case.say
     assert job.turns is not None
     case.open()
     for name in case.workload.imports:
@@ -297,21 +287,24 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
     if job.compile_cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compile_cache
     case.build(ALTERNATING)
-    step, step_s = case.step, _warm_step(device, case.step)
-    say(Stepped(case.first_s, step_s, step.work.items))
-    before_check = case.memory()
-    numeric = case.check()
+    step, items, since = case.step, case.step.work.items, device.clock()
+    steps_s = [case.time_once()]  # the quickest of a few, where they are short enough to be disturbed as a whole
+    while len(steps_s) < WARM_STEPS and device.clock() - since < WARM_STEPS_S:
+        steps_s.append(case.time_once())
+    step_s = min(steps_s)
+    say(Stepped(case.first_s, step_s, items))
+    before_check, numeric = read_memory(device), case.check()
     device.reset_peak_memory()
     forget_peak()
     turns = Turns(device, step.run, step_s, job.settings, job.turns)
-    phases.enter("steps")
+    case.enter("steps")
     with quiet_interpreter():
-        say(Prepared(step_s, turns.block_size, step.work.items))
+        say(Prepared(step_s, turns.block_size, items))
         while True:
             order = channel.receive()
             if isinstance(order, SumUp):
                 estimate, provenance = complete_power(turns.estimate(case.first_s), device)
-                memory = most_memory([before_check, case.memory()])
+                memory = most_memory([before_check, read_memory(device)])
                 say(Measured(case.result(estimate, memory=memory, numeric=numeric, provenance=provenance)))
                 continue
             assert isinstance(order, TakeTurn)
@@ -322,13 +315,56 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
                 say(Turned())
 
 
-def _warm_step(device: Device, step: Step) -> float:
-    """About how long a step takes: the quickest of a few, where they are short enough to be disturbed as a whole."""
-    time_block, since = device.timer(step.run), device.clock()
-    steps_s = [time_block(1).total_s]
-    while len(steps_s) < WARM_STEPS and device.clock() - since < WARM_STEPS_S:
-        steps_s.append(time_block(1).total_s)
-    return min(steps_s)
+def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
+    """How long to time the steps, and about how long one takes.
+
+    The budget is for the steps; slow ones get enough for a figure, and an expensive start is made use of. A case that
+    cannot give a figure in its time reports how long it would need.
+    """
+    job, settings, step_s = case.job, case.job.settings, 0.0
+    left_s = math.inf if job.time_left_s is None else job.time_left_s
+
+    def enough_s(step_s: float) -> float:
+        """Seconds for steps that give a figure."""
+        return step_s * (SLOW_SAMPLES if step_s >= SLOW_STEP_S else FEWEST_SAMPLES)
+
+    if settings.steps is None:
+        step_s, fits = case.first_s, case.spent_s + enough_s(case.first_s) < left_s
+        if not (job.case.compile == "off" and step_s > EXPENSIVE_STEP_S and fits):
+            step_s = case.time_once()  # unless it could only be faster, and would cost as much again
+        needed_s = case.spent_s + enough_s(step_s)
+        if needed_s > left_s:
+            raise DoesNotFitError(
+                f"a process needs about {needed_s:.3g} s (a step takes {step_s:.3g} s) "
+                f"where {max(left_s, 0.0):.3g} s are left",
+                "Give it more time with --budget",
+            )
+    if settings.sustain:
+        return replace(settings, warm=True), step_s
+    seconds = min(max(settings.budget_s, PREPARED_SHARE * case.spent_s), left_s - case.spent_s)
+    return replace(settings, warm=True, budget_s=max(seconds, enough_s(step_s))), step_s
+
+
+def _measure_job(case: PreparedCase, estimate: Estimate) -> JobEstimate | None:
+    """Run whole where that was asked for and fits; to be ended in the middle would cost the steps, too. Later processes
+    time the main step only: the other stages are the same."""
+    job, step, device, say = case.job, case.step, case.device, case.say
+    expected = None if job.process > 0 else measure_job(step, estimate, device, job.settings)
+    if expected and job.whole:
+        left_s = math.inf if job.deadline_s is None else job.deadline_s - time.monotonic() - ENDING_S
+        whole = run_whole(step, device, expected, left_s, lambda share: say(Phase(f"the whole job, {share:.0%}")))
+        expected = whole or replace(expected, note="not run whole, for which --timeout left too little time")
+    if not expected or not any(stage.steps for stage in expected.stages):
+        return expected
+    phases_s = case.phases_s
+    start_s = sum(phases_s.get(name, 0.0) for name in STARTING_PHASES)
+    return replace(
+        expected,
+        seconds=expected.seconds + start_s,
+        low_s=expected.low_s + start_s,
+        high_s=expected.high_s + start_s,
+        stages=(*expected.stages, StageEstimate(START_UP, 1, start_s, start_s, start_s)),
+    )
 
 
 def _versions(modules: Iterable[str]) -> dict[str, str]:
@@ -340,94 +376,10 @@ def _versions(modules: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _measure_job(job: MeasureJob, step: Step, estimate: Estimate, device: Device, say: Say) -> JobEstimate | None:
-    """Run whole where that was asked for and fits; to be ended in the middle would cost the steps, too. Later processes
-    time the main step only: the other stages are the same."""
-    if job.process > 0:
-        return None
-    expected = measure_job(step, estimate, device, job.settings)
-    if not expected or not job.whole:
-        return expected
-    left_s = math.inf if job.deadline_s is None else job.deadline_s - time.monotonic() - ENDING_S
-    whole = run_whole(step, device, expected, left_s, lambda share: say(Phase(f"the whole job, {share:.0%}")))
-    return whole or replace(expected, note="not run whole, for which --timeout left too little time")
-
-
-def _with_start_up(job: JobEstimate | None, phases: Phases) -> JobEstimate | None:
-    """A job begins with building its model and data, and with a first step."""
-    if job is None or not any(stage.steps for stage in job.stages):
-        return job
-    seconds = sum(phases.seconds.get(name, 0.0) for name in ("ranks", "build", "first step", "compile"))
-    start = StageEstimate(START_UP, 1, seconds, seconds, seconds)
-    whole = replace(job, seconds=job.seconds + seconds, low_s=job.low_s + seconds, high_s=job.high_s + seconds)
-    return replace(whole, stages=(*job.stages, start))
-
-
 def setting_of(job: MeasureJob, place: str, rank: int, world_size: int) -> Setting:
     """What a rank of this case must follow."""
-    case = job.case
-    return Setting(
-        mode=case.mode,
-        device=place,
-        dtype=case.dtype,
-        compile=case.compile,
-        transfer=case.transfer,
-        seed=job.seed,
-        rank=rank,
-        world_size=world_size,
-        data=job.data,
-        options=case.options,
-    )
-
-
-def _metrics(step: Step) -> dict[str, float]:
-    found = step.metrics() if step.metrics else {}
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
-
-
-def _operators(case: PreparedCase, step_s: float) -> dict[str, float]:
-    """Where a step that returns is done, handing its operators over is a part of its time: how many there are shows how
-    large a part. A compiled one hides them, and ranks would have to run it together."""
-    job = case.job
-    countable = case.uses_torch and not case.device.queues and job.case.compile == "off" and job.case.workers == 1
-    if not countable or not 0 < step_s <= LONGEST_COUNTED_S:
-        return {}
-    return {"operators": float(count_operators(case.step.run))}
-
-
-def _steps_settings(job: MeasureJob, spent_s: float, step_s: float) -> Settings:
-    """The budget is for the steps; slow ones get enough for a figure, and an expensive start is made use of."""
-    if job.settings.sustain:
-        return replace(job.settings, warm=True)
-    enough_s = _enough(step_s) * step_s
-    left_s = math.inf if job.time_left_s is None else job.time_left_s - spent_s
-    seconds = min(max(job.settings.budget_s, PREPARED_SHARE * spent_s), left_s)
-    return replace(job.settings, warm=True, budget_s=max(seconds, enough_s))
-
-
-def _check_fits(case: PreparedCase) -> float:
-    """About how long a step takes. A case that cannot give a figure in its time reports how long it would need."""
-    job, left_s, first_s = case.job, case.job.time_left_s, case.first_s
-    if job.settings.steps is not None:
-        return 0.0
-    spent_s = sum(case.phases.so_far_s.values())
-    fits = left_s is None or spent_s + _enough(first_s) * first_s < left_s
-    if job.case.compile == "off" and first_s > EXPENSIVE_STEP_S and fits:
-        return first_s  # a second one could only be faster, and would cost as much again
-    step_s = case.device.timer(case.step.run)(1).total_s
-    needed_s = sum(case.phases.so_far_s.values()) + _enough(step_s) * step_s
-    if left_s is not None and needed_s > left_s:
-        raise DoesNotFitError(
-            f"a process needs about {needed_s:.3g} s (a step takes {step_s:.3g} s) "
-            f"where {max(left_s, 0.0):.3g} s are left",
-            "Give it more time with --budget",
-        )
-    return step_s
-
-
-def _enough(step_s: float) -> float:
-    """Steps that give a figure."""
-    return SLOW_SAMPLES if step_s >= SLOW_STEP_S else FEWEST_SAMPLES
+    setting = convert(job.case, Setting, from_attributes=True)
+    return replace(setting, device=place, seed=job.seed, rank=rank, world_size=world_size, data=job.data)
 
 
 def read_memory(device: Device) -> Memory:
@@ -436,7 +388,7 @@ def read_memory(device: Device) -> Memory:
 
 
 def watch(device: Device, step: Step, say: Say) -> None:
-    """Keep going and tell the step time of every second, until the session is stopped."""
+    """Keep going and report the step time of every second, until the session is stopped."""
     time_block, sync_s = device.timer(step.run), device.calibrate().sync_s
     size = choose_block_size(time_block, sync_s)
     with quiet_interpreter():
@@ -453,8 +405,6 @@ def watch(device: Device, step: Step, say: Say) -> None:
 
 def log_traceback() -> None:
     """For the local log."""
-    import traceback
-
     with contextlib.suppress(OSError):  # a log that cannot be written must not hide what went wrong
         traceback.print_exc()
 
@@ -479,22 +429,16 @@ def prepare_torch(case: Case) -> dict[str, Value | None]:
     }
 
 
-def note_plugin(case: Case) -> dict[str, Value | None]:
-    """Which package brought the workload, where that is a plug-in."""
-    package = brought_by(case.workload)
-    return {PLUGIN: package} if package else {}
-
-
-def limit_memory(sharers: int, most_bytes: int | None = None) -> None:
-    """Refuse this process more memory than is free, or its share where ranks divide it, or more than it may have: then
-    too large a case ends as `oom`, not the whole machine."""
+def limit_memory(device: Device, sharers: int, most_bytes: int | None = None) -> None:
+    """On the CPU, refuse this process more memory than is free, or its share where ranks divide it, or more than it may
+    have: then too large a case ends as `oom`, not the whole machine."""
     try:
         import resource
 
         import psutil
     except ImportError:  # Windows has no such limit
         return
-    if not hasattr(resource, "RLIMIT_DATA"):
+    if device.kind != "cpu" or not hasattr(resource, "RLIMIT_DATA"):
         return
     own = psutil.Process().memory_info()
     held = getattr(own, "data", own.rss)
@@ -509,8 +453,7 @@ def preheat(device: Device, seconds: float) -> None:
     """Clocks rise with time, not with counts: give the device some work before the first case."""
     import torch
 
-    matrix = torch.ones(PREHEAT_SIZE, PREHEAT_SIZE, device=device.place)
-    end = time.monotonic() + seconds
+    matrix, end = torch.ones(PREHEAT_SIZE, PREHEAT_SIZE, device=device.place), time.monotonic() + seconds
     while time.monotonic() < end:
         torch.mm(matrix, matrix)
         device.synchronize()
@@ -543,26 +486,19 @@ def watch_fallback(kind: str = "") -> Iterator[list[str]]:
     """Collect the operators that torch reports to run on the CPU instead of a device of this kind.
 
     Torch reports each once per process, so watch the first step. On the CPU itself nothing can fall back: there, such a
-    warning comes from the model.
+    warning comes from the model. An operator is named only if torch has it: the model can warn in the same words.
     """
     found: list[str] = []
-    if kind == "cpu":
-        yield found
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
+    with warnings.catch_warnings() if kind != "cpu" else contextlib.nullcontext():
         show = warnings.showwarning
 
         def listen(message: Warning | str, *others: Any, **more: Any) -> None:
             if _FALLBACK.search(str(message)):
-                found.append(_operator_in(str(message)))
+                named = _OPERATOR.search(str(message))
+                found.append(f"aten::{named[1]}" if named and is_operator(named[1]) else "an operator")
             show(message, *others, **more)
 
-        warnings.showwarning = listen
+        if kind != "cpu":
+            warnings.simplefilter("always")
+            warnings.showwarning = listen
         yield found
-
-
-def _operator_in(message: str) -> str:
-    """The operator that a message names, if torch has it: the model can warn in the same words about anything."""
-    named = _OPERATOR.search(message)
-    return f"aten::{named[1]}" if named and is_operator(named[1]) else "an operator"

@@ -316,8 +316,7 @@ def _lead(part: TakePart, member: Member, worker: Connection) -> bytes:
 def _follow(part: TakePart, member: Member, rank: int) -> bytes:
     job, device = part.job, member.device
     prepare_torch(job.case)
-    if device.kind == "cpu":
-        limit_memory(int(os.environ["LOCAL_WORLD_SIZE"]))
+    limit_memory(device, int(os.environ["LOCAL_WORLD_SIZE"]))
     workload = find_workload(job.case.workload)
     setting = setting_of(job, device.place, rank, int(os.environ["WORLD_SIZE"]))
     member.take(workload.prepare(full_params(job.case), setting))

@@ -67,8 +67,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     say(Phase("build"))
     device = open_device(task.case.device)
     settings = {} if procedure.whole_process else prepare_torch(task.case)
-    if device.kind == "cpu":
-        limit_memory(task.case.workers)
+    limit_memory(device, task.case.workers)
     device.reset_peak_memory()
     watch = Stopwatch(time_left_s - (time.perf_counter() - started), lambda text: say(Phase(text)))
     read = open_conditions()

@@ -15,17 +15,10 @@ MORE_TIME = "Give it more time with --budget, or take fewer steps with --scale"
 LATE_S = 5.0  # by which a loop may be late that seemed to fit
 SURELY = 2.0  # a first step may take this many times as long as those that follow
 
-Listen = Callable[[str], None]
-
 
 def due(published: int, scale: float) -> int:
     """How many of so many repetitions to do where only a share of them is wanted."""
     return min(published, max(FEWEST_STEPS, math.ceil(scale * published)))
-
-
-def hear_nothing(text: str) -> None:
-    """The listener where progress is not shown."""
-    del text
 
 
 class Stopwatch:
@@ -34,7 +27,7 @@ class Stopwatch:
     A lap lasts from the end of the one before to its own, so that all of them together are the whole time.
     """
 
-    def __init__(self, time_left_s: float, listen: Listen = hear_nothing) -> None:
+    def __init__(self, time_left_s: float, listen: Callable[[str], None] = lambda _: None) -> None:
         self.stages: dict[str, Laps] = {}
         self.unfinished_s = 0.0  # what the device still had to do when the clock was stopped
         self._listen, self._expected = listen, dict[str, int]()
@@ -47,7 +40,7 @@ class Stopwatch:
 
     def lap(self, stage: str, published: int = 1) -> None:
         """Note the end of something other than the work, which the procedure does so many times in all."""
-        self._note(self._stage(stage, published, is_work=False))
+        self._note(self.stages.setdefault(stage, Laps(stage, [], published)).seconds)
 
     def expect(self, stage: str, count: int) -> None:
         """So many laps of this stage are going to be taken, in one loop or several."""
@@ -55,7 +48,8 @@ class Stopwatch:
 
     def loop(self, stage: str, published: int, count: int) -> Iterator[int]:
         """Numbers of the steps to take now, each a lap of its own; raises where all of them would take too long."""
-        laps, expected = self._stage(stage, published, is_work=True), self._expected.setdefault(stage, count)
+        laps = self.stages.setdefault(stage, Laps(stage, [], published, is_work=True)).seconds
+        expected = self._expected.setdefault(stage, count)
         for number in range(count):
             yield number
             self._note(laps)
@@ -82,9 +76,6 @@ class Stopwatch:
     def time_left_s(self) -> float:
         return self._deadline - time.perf_counter()
 
-    def _stage(self, name: str, published: int, is_work: bool) -> list[float]:
-        return self.stages.setdefault(name, Laps(name, [], published, is_work)).seconds
-
     def _note(self, laps: list[float]) -> None:
         now = time.perf_counter()
         laps.append(now - self._mark)
@@ -96,12 +87,7 @@ class Stopwatch:
 
 
 def would_take(seconds: float) -> str:
-    """Why a row has no figure."""
-    return f"would take {length(seconds)}"
-
-
-def length(seconds: float) -> str:
-    """45 s, 12 min, 2.5 h: as an estimate is best read."""
+    """Why a row has no figure: would take 45 s, 12 min or 2.5 h."""
     if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+        return f"would take {seconds:.0f} s"
+    return f"would take {seconds / 60:.0f} min" if seconds < 100 * 60 else f"would take {seconds / 3600:.1f} h"
