@@ -57,8 +57,8 @@ def test_other_programs_and_a_greedy_hypervisor():
     busy = Conditions(at_s=11.0, capacity=2.0, other_cpu_s=101.0, steal_s=5.5)
     quiet = Conditions(at_s=11.0, capacity=2.0, other_cpu_s=100.01, steal_s=5.0)
     assert [caution.kind for caution in machine.judge_load(before, busy)] == ["busy", "steal"]
-    assert machine.judge_load(before, quiet) == ()
-    assert machine.judge_load(Conditions(at_s=1), Conditions(at_s=2)) == ()
+    assert [*machine.judge_load(before, quiet)] == []
+    assert [*machine.judge_load(Conditions(at_s=1), Conditions(at_s=2))] == []
 
 
 def test_power_saver_and_battery(monkeypatch):

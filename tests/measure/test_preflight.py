@@ -33,8 +33,8 @@ def test_shared_memory_matters_only_to_cases_that_load_in_processes(tmp_path: Pa
     monkeypatch.setattr(machine, "SHARED_BYTES", 1 << 80)
     (caution,) = machine.judge_shared_memory([PLAIN, LOADING], tmp_path)
     assert caution.kind == "shared-memory"
-    assert machine.judge_shared_memory([PLAIN], tmp_path) == ()
-    assert machine.judge_shared_memory([LOADING], tmp_path / "dev") == ()
+    assert [*machine.judge_shared_memory([PLAIN], tmp_path)] == []
+    assert [*machine.judge_shared_memory([LOADING], tmp_path / "dev")] == []
 
 
 def test_the_fake_device_needs_no_look_around() -> None:

@@ -6,16 +6,16 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from torchmark.devices import open_device
-from torchmark.devices.contract import Device
+from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import WrongResultError
+from torchmark.measure.machine import first_line
 from torchmark.measure.messages import Phase, Say
 from torchmark.measure.process import Death, try_each
 from torchmark.records import DTYPES
@@ -29,9 +29,13 @@ _TRIES = 3
 _AGREEMENT = (0.8, 1.25)  # time by our synchronisation against time until a value is read back
 _LEFT_OVER = 0.1  # work still under way after we synchronised
 _DOUBLING = (1.7, 2.35)
-_EMPTY_STEP_S = 50e-6
+_EMPTY_STEP_S, _EMPTY_STEPS = 50e-6, 2_000
 _TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 8e-3, "float16": 2e-3}  # none as large as 1%
-_Operation = tuple[str, Callable[[Any, Any], Any], Callable[[Any, Any], Any]]
+
+_READS = 20  # a block is long enough to judge when it takes as long as this many reads of a value
+_MOST_STEPS = 1024
+_SANITY_TRIES = 10  # something else may delay a read; a device that does not wait fails every time
+_FIX = "Fix that before you use its times; `torchmark devices --audit` tries it by itself"
 
 
 class Proof(Struct, frozen=True):
@@ -47,42 +51,34 @@ class Proof(Struct, frozen=True):
 def audit_device(device: Device) -> Iterator[Proof]:
     """All proofs for a device, each as soon as it is known; takes well under a minute."""
     yield from prove_times(device)
-    yield from prove_all_outputs(device.name)
+    for proof in try_each("torchmark.measure.audit:check_outputs", device.name, DTYPES, Proof):  # which may crash
+        yield _no_outputs(device.name, proof.dtype, proof.cause) if isinstance(proof, Death) else proof
     yield prove_clock(device)
     yield prove_cost(device)
 
 
 def prove_times(device: Device) -> Iterator[Proof]:
     """The synchronisation, the events where there are any, and the growth of time with work."""
-    with _one_thread(device):
+    import torch
+
+    threads = torch.get_num_threads()
+    if device.place == "cpu":  # several threads on a busy CPU wait for one another without rule; one shows as much
+        torch.set_num_threads(1)
+    try:
         bench = _Bench(device)
         yield _retry(bench.prove_synchronization)
         yield from bench.prove_events()
         yield _retry(bench.prove_growth)
-
-
-@contextmanager
-def _one_thread(device: Device) -> Iterator[None]:
-    """Several threads on a busy CPU wait for one another without rule; how time grows shows as well with one."""
-    import torch
-
-    before = torch.get_num_threads()
-    if device.place == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
     finally:
-        if device.place == "cpu":
-            torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
 def _retry(prove: Callable[[], Proof]) -> Proof:
     """A busy machine can spoil a comparison of times; a device that lies does so every time."""
+    proof = prove()
     for _ in range(_TRIES - 1):
-        proof = prove()
-        if proof.passed:
-            return proof
-    return prove()
+        proof = proof if proof.passed else prove()
+    return proof
 
 
 class _Bench:
@@ -108,13 +104,8 @@ class _Bench:
 
         return run
 
-    def _read(self) -> float:
+    def _until_read(self, run: Callable[[], None] = do_nothing) -> float:
         """Seconds until a value of the last result is on the host."""
-        started = self.device.clock()
-        self.device.read(self._last)
-        return self.device.clock() - started
-
-    def _until_read(self, run: Callable[[], None]) -> float:
         started = self.device.clock()
         run()
         self.device.read(self._last)
@@ -124,17 +115,13 @@ class _Bench:
         """What we time ends no earlier than a value can be read back, and leaves nothing to wait for."""
         run = self.step(self._repetitions)
         time_block = self.device.timer(run)
-        timed, left_over, read_cost, until_read = [], [], [], []
+        rows = []
         for _ in range(_ROUNDS):
-            timed.append(time_block(1).total_s)
-            left_over.append(self._read())
-            read_cost.append(self._read())
-            until_read.append(self._until_read(run))
-            self._read()
-        idle_s = statistics.median(read_cost)
-        work_s = max(statistics.median(until_read) - idle_s, 1e-9)
-        agreement = statistics.median(timed) / work_s
-        remaining = max(0.0, statistics.median(left_over) - idle_s) / work_s
+            rows.append((time_block(1).total_s, self._until_read(), self._until_read(), self._until_read(run)))
+            self._until_read()
+        timed_s, left_s, idle_s, until_read_s = map(statistics.median, zip(*rows, strict=True))
+        work_s = max(until_read_s - idle_s, 1e-9)
+        agreement, remaining = timed_s / work_s, max(0.0, left_s - idle_s) / work_s
         return Proof(
             self.device.name,
             "synchronisation is real",
@@ -158,20 +145,11 @@ class _Bench:
         for _ in range(_ROUNDS):
             # Disturbances only ever add time, so the least disturbed step of each length is compared.
             best_s = [min(best, time_block(1).total_s) for best, time_block in zip(best_s, timers, strict=True)]
-            self._read()
+            self._until_read()
         ratios = [larger / max(smaller, 1e-12) for smaller, larger in pairwise(best_s)]
         figure = "twice the work takes " + ", ".join(f"{ratio:.2f}" for ratio in ratios) + " times as long"
         passed = all(_DOUBLING[0] <= ratio <= _DOUBLING[1] for ratio in ratios)
         return Proof(self.device.name, "time grows with work", figure, passed)
-
-
-def prove_all_outputs(device: str) -> Iterator[Proof]:
-    """The outputs in each number format, in a process that may crash."""
-    for proof in try_each("torchmark.measure.audit:check_outputs", device, DTYPES, Proof):
-        if isinstance(proof, Death):
-            yield _no_outputs(device, proof.dtype, proof.cause)
-        else:
-            yield proof
 
 
 def check_outputs(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[Proof]:
@@ -188,20 +166,32 @@ def _no_outputs(device: str, dtype: str, cause: str) -> Proof:
 
 def prove_outputs(device: Device, dtype: str) -> Proof:
     """What the device computes is what numpy computes in float64 on the host, for more than one input."""
+    import torch
+
+    def softmax(values: Any) -> Any:
+        powers = np.exp(values - values.max(axis=-1, keepdims=True))
+        return powers / powers.sum(axis=-1, keepdims=True)
+
+    operations: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
+        "matmul": (lambda left, right: left @ right, lambda left, right: left @ right),
+        "softmax": (lambda left, _: torch.softmax(left, dim=-1), lambda left, _: softmax(left)),
+    }
+    worst, operation = -1.0, ""
     try:
-        errors = {
-            f"{operation[0]} {seed}": _error(device, dtype, operation, seed)
-            for seed in (1, 2)
-            for operation in _operations()
-        }
+        for seed, (name, (on_device, on_host)) in product((1, 2), operations.items()):
+            left, left_host = _inputs(96, 160, seed, dtype)
+            right, right_host = _inputs(160, 64, seed + 10, dtype)
+            result = device.observe(on_device(left.to(device.place), right.to(device.place)))
+            want = on_host(left_host, right_host)
+            error = float(np.linalg.norm(result.cpu().double().numpy() - want) / np.linalg.norm(want))
+            if math.isnan(error) or error > worst:  # NaN loses every comparison, so it is asked for first
+                worst, operation = error, name
+            if math.isnan(error):
+                break
     except (RuntimeError, TypeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        return _no_outputs(device.name, dtype, reason)
-    # NaN loses every comparison, so it is asked for first.
-    worst = max(errors, key=lambda key: (math.isnan(errors[key]), errors[key]))
-    figure = f"error {errors[worst]:.1e}, allowed {_TOLERANCE[dtype]:.0e} ({worst.split()[0]})"
-    name = f"outputs are right in {dtype}"
-    return Proof(device.name, name, figure, errors[worst] <= _TOLERANCE[dtype], dtype)
+        return _no_outputs(device.name, dtype, first_line(error))
+    figure = f"error {worst:.1e}, allowed {_TOLERANCE[dtype]:.0e} ({operation})"
+    return Proof(device.name, f"outputs are right in {dtype}", figure, worst <= _TOLERANCE[dtype], dtype)
 
 
 def prove_clock(device: Device) -> Proof:
@@ -217,47 +207,14 @@ def prove_clock(device: Device) -> Proof:
 
 def prove_cost(device: Device) -> Proof:
     """What the harness itself costs in a step that does nothing, by the wall clock."""
-    time_block = device.timer(_nothing)
-    count = 2_000
-    time_block(count)
-    costs = []
-    for _ in range(5):
+    time_block, costs = device.timer(do_nothing), []
+    for _ in range(6):
         started = time.perf_counter()
-        time_block(count)
-        costs.append((time.perf_counter() - started) / count)
-    cost_s = statistics.median(costs)
-    return Proof(
-        device.name, "the harness is cheap", f"{cost_s * 1e9:.0f} ns for an empty step", cost_s <= _EMPTY_STEP_S
-    )
-
-
-def _nothing() -> None:
-    pass
-
-
-def _operations() -> tuple[_Operation, ...]:
-    import torch
-
-    return (
-        ("matmul", lambda left, right: left @ right, lambda left, right: left @ right),
-        ("softmax", lambda left, _: torch.softmax(left, dim=-1), lambda left, _: _softmax(left)),
-    )
-
-
-def _softmax(values: Any) -> Any:
-    powers = np.exp(values - values.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
-
-
-def _error(device: Device, dtype: str, operation: _Operation, seed: int) -> float:
-    """Distance of the device's answer from numpy's, relative to the answer's own size."""
-    _, on_device, on_host = operation
-    left, left_host = _inputs(96, 160, seed, dtype)
-    right, right_host = _inputs(160, 64, seed + 10, dtype)
-    result = device.observe(on_device(left.to(device.place), right.to(device.place)))
-    got = result.cpu().double().numpy()
-    want = on_host(left_host, right_host)
-    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+        time_block(_EMPTY_STEPS)
+        costs.append((time.perf_counter() - started) / _EMPTY_STEPS)
+    cost_s = statistics.median(costs[1:])
+    figure = f"{cost_s * 1e9:.0f} ns for an empty step"
+    return Proof(device.name, "the harness is cheap", figure, cost_s <= _EMPTY_STEP_S)
 
 
 def _inputs(rows: int, columns: int, seed: int, dtype: str) -> tuple[Any, Any]:
@@ -267,12 +224,6 @@ def _inputs(rows: int, columns: int, seed: int, dtype: str) -> tuple[Any, Any]:
     values = np.random.default_rng(seed).standard_normal((rows, columns))
     tensor = torch.from_numpy(values).to(getattr(torch, dtype))
     return tensor, tensor.double().numpy()
-
-
-_READS = 20  # a block is long enough to judge when it takes as long as this many reads of a value
-_MOST_STEPS = 1024
-_SANITY_TRIES = 10  # something else may delay a read; a device that does not wait fails every time
-_FIX = "Fix that before you use its times; `torchmark devices --audit` tries it by itself"
 
 
 def check_device(device: Device, run: Callable[[], object], dtype: str | None) -> None:
@@ -294,26 +245,19 @@ def check_device(device: Device, run: Callable[[], object], dtype: str | None) -
 
 def _share_left(device: Device, run: Callable[[], object]) -> float:
     """How much of the work a block of steps left for the time after it: a value read then has to wait for that."""
-    time_block, value, count = device.timer(run), _value(device), 1
+    if device.needs_torch:
+        import torch
+
+    value: Any = torch.zeros(1, device=device.place) if device.needs_torch else np.zeros(1)
+    time_block, count = device.timer(run), 1
+
+    def read_s() -> float:
+        started = device.clock()
+        device.read(value)
+        return device.clock() - started
+
     while True:
-        block_s = time_block(count).total_s
-        left_s, idle_s = _read_s(device, value), _read_s(device, value)
+        block_s, left_s, idle_s = time_block(count).total_s, read_s(), read_s()
         if block_s + left_s >= _READS * idle_s or count >= _MOST_STEPS:
             return max(0.0, left_s - idle_s) / max(block_s + left_s, 1e-12)
         count *= 2
-
-
-def _value(device: Device) -> Any:
-    if not device.needs_torch:
-        import numpy
-
-        return numpy.zeros(1)
-    import torch
-
-    return torch.zeros(1, device=device.place)
-
-
-def _read_s(device: Device, value: Any) -> float:
-    started = device.clock()
-    device.read(value)
-    return device.clock() - started

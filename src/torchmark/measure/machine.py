@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,26 +35,32 @@ from torchmark.records import DTYPES, Case, Conditions, DeviceInfo, Machine, Rem
 from torchmark.settings import is_known_system, shareable_build, shareable_hardware, shareable_system, shareable_version
 from torchmark.workloads import find_workload
 
-if TYPE_CHECKING:
-    import torch
-
 GIB = 1024**3
 _MEMORY_STEP = GIB // 4
+_BUSY_SHARE = 0.1
+_STEAL_SHARE = 0.02
+_LISTEN_S = 0.3  # to what other programs do
+_SURVEY_TIMEOUT_S = 120.0
+SHARED_BYTES = 32 << 20  # a few batches of every loading process
+VARIABLE, SAFE = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+SLOW = 20.0  # times slower than float32: computed, but without hardware or code made for it
+_SIZES = (128, 256, 512, 1024, 2048, 4096)
+_ENOUGH_S = 1e-3  # a float32 product this long is beyond the cost of handing it over
+_TOO_LONG_S = 0.1
 
 
 def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
     """The machine as a run file keeps it. Torch is described without being imported."""
     import psutil
 
-    logical = psutil.cpu_count() or 1
-    power = read_power()
+    logical, power = psutil.cpu_count() or 1, read_power()
     version, build = torch_version()
     return Machine(
         cpu=shareable_hardware(cpu_model()) or "unknown CPU",
         physical_cores=psutil.cpu_count(logical=False) or logical,
         logical_cores=logical,
         memory_gib=max(1, round(psutil.virtual_memory().total / GIB)),
-        os=shareable_system(os_name()) or "unknown",
+        os=shareable_system(_os_name()) or "unknown",
         python=shareable_version(platform.python_version()),
         torch=version,
         torch_build=build,
@@ -66,16 +71,13 @@ def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
 
 
 def _shareable_device(info: DeviceInfo) -> DeviceInfo:
-    model = shareable_hardware(info.model) or "unknown device"
-    return replace(info, model=model, memory_bytes=rounded(info.memory_bytes))
+    """Memory is rounded to a quarter of a GiB: to the byte, it identifies one machine among all others."""
+    size = info.memory_bytes
+    rounded = None if size is None else max(1, round(size / _MEMORY_STEP)) * _MEMORY_STEP
+    return replace(info, model=shareable_hardware(info.model) or "unknown device", memory_bytes=rounded)
 
 
-def rounded(memory_bytes: int | None) -> int | None:
-    """To a quarter of a GiB: to the byte, memory identifies one machine among all others."""
-    return None if memory_bytes is None else max(1, round(memory_bytes / _MEMORY_STEP)) * _MEMORY_STEP
-
-
-def os_name() -> str:
+def _os_name() -> str:
     """The system's name and major version."""
     system = platform.system()
     if system == "Darwin":
@@ -99,11 +101,7 @@ def torch_version() -> tuple[str | None, str | None]:
         distribution = importlib.metadata.distribution("torch")
     except importlib.metadata.PackageNotFoundError:
         return None, None
-    written = Path(str(distribution.locate_file("torch/version.py")))
-    try:
-        text = written.read_text(encoding="utf-8")
-    except OSError:
-        text = ""
+    text = read_text(Path(str(distribution.locate_file("torch/version.py")))) or ""
     return shareable_version(distribution.version), read_build(text)
 
 
@@ -116,11 +114,6 @@ def read_build(text: str) -> str:
     return "MPS" if platform.system() == "Darwin" and platform.machine() == "arm64" else "CPU"
 
 
-_BUSY_SHARE = 0.1
-_STEAL_SHARE = 0.02
-_LISTEN_S = 0.5
-
-
 class Threads(Struct, frozen=True):
     """How many threads torch uses, and how many cores it may use."""
 
@@ -129,119 +122,6 @@ class Threads(Struct, frozen=True):
     cores_allowed: int
     cores_worth: float  # less than the cores allowed where a quota limits them
     omp_num_threads: int | None = None
-
-
-class Inventory(Struct, frozen=True):
-    """What is here, and whether it is set up well."""
-
-    machine: Machine
-    threads: Threads
-    dtypes: tuple[DtypeSupport, ...]
-    cautions: tuple[Remark, ...]
-    meters: dict[str, dict[str, str]] = {}  # by device: what measures each reading, or why nothing does
-
-
-def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
-    """Look at these devices, or at all, for a few seconds."""
-    cautions = find_cautions()
-    infos: list[DeviceInfo] = []
-    dtypes: list[DtypeSupport] = []
-    for name in names or devices.find_devices():
-        device = devices.open_device(name)
-        infos.append(device.info())
-        dtypes += try_dtypes(name)
-    cautions += judge_dtypes(dtypes)
-    meters = {
-        info.name: {name: meter.provenance for name, meter in open_vitals(info.name).items()}
-        for info in infos
-        if not info.name.startswith("fake")
-    }
-    return Inventory(describe_machine(infos), count_threads(), tuple(dtypes), cautions, meters)
-
-
-def find_cautions(listen_s: float = _LISTEN_S) -> tuple[Remark, ...]:
-    """All that stands between this machine and a good figure; listens a moment to what other programs do."""
-    found = [*devices.diagnose(), *judge_threads(count_threads()), *judge_power()]
-    read = open_conditions()
-    before = read()
-    time.sleep(listen_s)
-    return (*found, *judge_load(before, read()))
-
-
-def count_threads() -> Threads:
-    """Torch's thread counts, and the cores that this process may use."""
-    import torch
-
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return Threads(
-        within_operators=torch.get_num_threads(),
-        between_operators=torch.get_num_interop_threads(),
-        cores_allowed=len(allowed_cores()),
-        cores_worth=capacity(),
-        omp_num_threads=int(wanted) if wanted.isdecimal() else None,
-    )
-
-
-def judge_threads(threads: Threads) -> tuple[Remark, ...]:
-    """More threads than cores wait for each other."""
-    useful = max(1, math.ceil(min(threads.cores_allowed, threads.cores_worth)))
-    if threads.within_operators <= useful:
-        return ()
-    cause = f"torch uses {threads.within_operators} threads, but this process may use {useful} core(s)"
-    return (Remark("oversubscribed", cause, f"Set OMP_NUM_THREADS={useful}"),)
-
-
-def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> tuple[Remark, ...]:
-    """A number format that kills its process was promised by the hardware and then refused by it."""
-    cautions = []
-    for support in dtypes:
-        if not support.crashed:
-            continue
-        fix = "Leave this dtype out, or try another version of torch and of the driver"
-        if support.device == "cpu" and "SIGILL" in (support.reason or ""):
-            fix = "The CPU offers instructions that it cannot run (AMX, in a virtual machine): " + (
-                "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
-            )
-        cause = f"a {support.dtype} matmul on {support.device} fails: {support.reason}"
-        cautions.append(Remark("dtype-crashes", cause, fix))
-    return tuple(cautions)
-
-
-def judge_power() -> tuple[Remark, ...]:
-    """A machine that saves power is slower than it can be."""
-    power = read_power()
-    cautions = []
-    if power.saving:
-        cause = f"the machine is set to save power ({power.mode})"
-        cautions.append(Remark("power-saver", cause, "Choose a balanced or performance power mode"))
-    if power.on_battery:
-        cautions.append(Remark("on-battery", "the machine runs on battery", "Plug it in"))
-    return tuple(cautions)
-
-
-def judge_load(before: Conditions, after: Conditions) -> tuple[Remark, ...]:
-    """Other programs and other virtual machines take time that a measurement then seems to need."""
-    elapsed_s = max(after.at_s - before.at_s, 1e-9)
-    cautions = []
-    other = _growth(before.other_cpu_s, after.other_cpu_s) / elapsed_s
-    if other > _BUSY_SHARE * after.capacity:
-        cause = f"other programs use {other:.1f} of the {after.capacity:g} cores"
-        cautions.append(Remark("busy", cause, "Close them, or measure when they are done"))
-    steal = _growth(before.steal_s, after.steal_s) / elapsed_s / after.capacity
-    if steal > _STEAL_SHARE:
-        cause = f"the hypervisor gives {steal:.0%} of this machine's time to others"
-        cautions.append(Remark("steal", cause, "Use a machine with cores of its own"))
-    return tuple(cautions)
-
-
-def _growth(before: float | None, after: float | None) -> float:
-    return 0.0 if before is None or after is None else after - before
-
-
-SLOW = 20.0  # times slower than float32: computed, but without hardware or code made for it
-_SIZES = (128, 256, 512, 1024, 2048, 4096)
-_ENOUGH_S = 1e-3  # a float32 product this long is beyond the cost of handing it over
-_TOO_LONG_S = 0.1
 
 
 class DtypeSupport(Struct, frozen=True):
@@ -257,6 +137,105 @@ class DtypeSupport(Struct, frozen=True):
     @property
     def fast(self) -> bool:
         return self.runs and (self.slowdown is None or self.slowdown < SLOW)
+
+
+class Inventory(Struct, frozen=True):
+    """What is here, and whether it is set up well."""
+
+    machine: Machine
+    threads: Threads
+    dtypes: tuple[DtypeSupport, ...]
+    cautions: tuple[Remark, ...]
+    meters: dict[str, dict[str, str]] = {}  # by device: what measures each reading, or why nothing does
+
+
+def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
+    """Look at these devices, or at all, for a few seconds."""
+    import torch
+
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    threads = Threads(
+        within_operators=torch.get_num_threads(),
+        between_operators=torch.get_num_interop_threads(),
+        cores_allowed=len(allowed_cores()),
+        cores_worth=capacity(),
+        omp_num_threads=int(wanted) if wanted.isdecimal() else None,
+    )
+    cautions = [*devices.diagnose(), *judge_threads(threads), *judge_power(), *_listen()]
+    infos: list[DeviceInfo] = []
+    dtypes: list[DtypeSupport] = []
+    for name in names or devices.find_devices():
+        infos.append(open_device(name).info())
+        dtypes += try_dtypes(name)
+    real = [info.name for info in infos if not info.name.startswith("fake")]
+    meters = {name: {what: meter.provenance for what, meter in open_vitals(name).items()} for name in real}
+    remarks = (*cautions, *judge_dtypes(dtypes))
+    return Inventory(describe_machine(infos), threads, tuple(dtypes), remarks, meters)
+
+
+def judge_threads(threads: Threads) -> Iterator[Remark]:
+    """More threads than cores wait for each other."""
+    useful = max(1, math.ceil(min(threads.cores_allowed, threads.cores_worth)))
+    if threads.within_operators > useful:
+        cause = f"torch uses {threads.within_operators} threads, but this process may use {useful} core(s)"
+        yield Remark("oversubscribed", cause, f"Set OMP_NUM_THREADS={useful}")
+
+
+def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> Iterator[Remark]:
+    """A number format that kills its process was promised by the hardware and then refused by it."""
+    for support in dtypes:
+        if support.crashed:
+            fix = "Leave this dtype out, or try another version of torch and of the driver"
+            if support.device == "cpu" and "SIGILL" in (support.reason or ""):
+                fix = "The CPU offers instructions that it cannot run (AMX, in a virtual machine): "
+                fix += f"set {VARIABLE}={SAFE}"
+            cause = f"a {support.dtype} matmul on {support.device} fails: {support.reason}"
+            yield Remark("dtype-crashes", cause, fix)
+
+
+def judge_power() -> Iterator[Remark]:
+    """A machine that saves power is slower than it can be."""
+    power = read_power()
+    if power.saving:
+        cause = f"the machine is set to save power ({power.mode})"
+        yield Remark("power-saver", cause, "Choose a balanced or performance power mode")
+    if power.on_battery:
+        yield Remark("on-battery", "the machine runs on battery", "Plug it in")
+
+
+def _listen() -> Iterator[Remark]:
+    """What others do for a moment."""
+    read = open_conditions()
+    before = read()
+    time.sleep(_LISTEN_S)
+    return judge_load(before, read())
+
+
+def judge_load(before: Conditions, after: Conditions) -> Iterator[Remark]:
+    """Other programs and other virtual machines take time that a measurement then seems to need."""
+
+    def share(earlier: float | None, later: float | None) -> float:
+        growth = 0.0 if earlier is None or later is None else later - earlier
+        return growth / max(after.at_s - before.at_s, 1e-9)
+
+    other = share(before.other_cpu_s, after.other_cpu_s)
+    if other > _BUSY_SHARE * after.capacity:
+        cause = f"other programs use {other:.1f} of the {after.capacity:g} cores"
+        yield Remark("busy", cause, "Close them, or measure when they are done")
+    steal = share(before.steal_s, after.steal_s) / after.capacity
+    if steal > _STEAL_SHARE:
+        cause = f"the hypervisor gives {steal:.0%} of this machine's time to others"
+        yield Remark("steal", cause, "Use a machine with cores of its own")
+
+
+def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> Iterator[Remark]:
+    """Processes that load data hand their batches over in shared memory, of which containers have little."""
+    place = root / "dev/shm"
+    loading = any(getattr(full_params(case), "loader_workers", 0) for case in cases)
+    if loading and place.is_dir() and (free := shutil.disk_usage(place).free) < SHARED_BYTES:
+        cause = f"only {free >> 20} MiB of shared memory are free, through which loading processes hand over their "
+        fix = "Give the container more (docker run --shm-size=1g), or empty /dev/shm"
+        yield Remark("shared-memory", f"{cause}batches", fix)
 
 
 def try_dtypes(device: str, dtypes: Sequence[str] = DTYPES) -> tuple[DtypeSupport, ...]:
@@ -278,35 +257,30 @@ def time_dtypes(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[DtypeSup
             break
     for dtype in dtypes:
         say(Phase(f"a {dtype} product"))
-        yield _try_dtype(device, dtype, reference)
+        slowdown = 1.0
+        try:
+            for size, expected_s in reference.items() if dtype != "float32" else ():
+                taken_s = _time_product(device, dtype, size)
+                slowdown = taken_s / max(expected_s, 1e-9)
+                if taken_s > _TOO_LONG_S and slowdown > SLOW:
+                    break
+        except (RuntimeError, TypeError) as error:
+            yield DtypeSupport(device.name, dtype, runs=False, reason=first_line(error)[:120])
+        else:
+            yield DtypeSupport(device.name, dtype, runs=True, slowdown=slowdown)
 
 
-def _try_dtype(device: Device, dtype: str, reference: dict[int, float]) -> DtypeSupport:
-    if dtype == "float32":
-        return DtypeSupport(device.name, dtype, runs=True, slowdown=1.0)
-    slowdown = 1.0
-    try:
-        for size, expected_s in reference.items():
-            taken_s = _time_product(device, dtype, size)
-            slowdown = taken_s / max(expected_s, 1e-9)
-            if taken_s > _TOO_LONG_S and slowdown > SLOW:
-                break
-    except (RuntimeError, TypeError) as error:
-        return _refusal(device, dtype, error)
-    return DtypeSupport(device.name, dtype, runs=True, slowdown=slowdown)
-
-
-def _refusal(device: Device, dtype: str, error: Exception) -> DtypeSupport:
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
-    return DtypeSupport(device.name, dtype, runs=False, reason=reason[:120])
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, or its type."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _time_product(device: Device, dtype: str, size: int) -> float:
     """Seconds of a square matrix product: the best of three, unless one alone takes too long."""
     import torch
 
-    number = getattr(torch, dtype)
-    left, right = (_random(size, seed).to(number).to(device.place) for seed in (1, 2))
+    seeds = (torch.Generator().manual_seed(seed) for seed in (1, 2))
+    left, right = (torch.rand(size, size, generator=seed).to(getattr(torch, dtype)).to(device.place) for seed in seeds)
     time_block = device.timer(lambda: device.observe(left @ right))
     best_s = time_block(1).total_s
     for _ in range(3):
@@ -314,15 +288,6 @@ def _time_product(device: Device, dtype: str, size: int) -> float:
             break
         best_s = min(best_s, time_block(1).total_s)
     return best_s
-
-
-def _random(size: int, seed: int) -> torch.Tensor:
-    import torch
-
-    return torch.rand(size, size, generator=torch.Generator().manual_seed(seed))
-
-
-VARIABLE, SAFE = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 
 
 def announced_amx(root: Path = ROOT) -> str | None:
@@ -342,46 +307,20 @@ def lacks_amx() -> bool | None:
     return True if "SIGILL" in (tried.reason or "") else None
 
 
-LISTEN_S = 0.3
-SURVEY_TIMEOUT_S = 120.0
-SHARED_BYTES = 32 << 20  # a few batches of every loading process
-
-
 def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[Machine, tuple[Remark, ...]]:
     """The machine with these devices, or all that work, and everything that stands in the way of a good figure.
 
     Opening a device runs a kernel on it. One that is named and does not is an error; `cases` says what will be run.
     """
     cases = tuple(cases)
-    found = _survey(devices, {case.workload for case in cases})
+    workloads = {case.workload for case in cases}
+    if devices is not None and ACCELERATOR in devices:  # which one there is, only a look at all devices shows
+        first = first_accelerator(info.name for info in survey(None, workloads).machine.devices)
+        devices = [*dict.fromkeys(first if name == ACCELERATOR else name for name in devices)]
+    found = survey(devices, workloads)
     if devices is not None and all(name.startswith("fake") for name in devices):
         return found.machine, found.cautions
-    read = open_conditions()
-    before = read()
-    time.sleep(LISTEN_S)
-    seen = (*judge_load(before, read()), *judge_power(), *judge_shared_memory(cases))
-    return found.machine, (*found.cautions, *seen)
-
-
-def _survey(devices: Sequence[str] | None, workloads: set[str]) -> Surveyed:
-    """Which accelerator there is, only a look at all devices shows."""
-    if devices is None or ACCELERATOR not in devices:
-        return survey(devices, workloads)
-    first = first_accelerator(info.name for info in survey(None, workloads).machine.devices)
-    return survey([*dict.fromkeys(first if name == ACCELERATOR else name for name in devices)], workloads)
-
-
-def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> tuple[Remark, ...]:
-    """Processes that load data hand their batches over in shared memory, of which containers have little."""
-    place = root / "dev/shm"
-    loading = any(getattr(full_params(case), "loader_workers", 0) for case in cases)
-    if not loading or not place.is_dir():
-        return ()
-    free = shutil.disk_usage(place).free
-    if free >= SHARED_BYTES:
-        return ()
-    cause = f"only {free >> 20} MiB of shared memory are free, through which loading processes hand over their batches"
-    return (Remark("shared-memory", cause, "Give the container more (docker run --shm-size=1g), or empty /dev/shm"),)
+    return found.machine, (*found.cautions, *_listen(), *judge_power(), *judge_shared_memory(cases))
 
 
 def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
@@ -393,7 +332,7 @@ def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surv
     imports = dict.fromkeys(module for name in workloads for module in find_workload(name).imports)
     modules = ("torch", *imports) if imports_torch else ()
     try:
-        with Process(modules=modules, timeout_s=SURVEY_TIMEOUT_S) as process:
+        with Process(modules=modules, timeout_s=_SURVEY_TIMEOUT_S) as process:
             return process.ask(SurveyJob(None if devices is None else tuple(devices)), Surveyed)
     except ProcessFailed as failure:
         reason = failure.result.reason
@@ -403,38 +342,27 @@ def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surv
 @contextmanager
 def keep_awake() -> Iterator[None]:
     """No sleep inside; where the system offers nothing, measuring goes on all the same."""
-    helper = _start_helper()
-    _tell_windows(awake=True)
+    own, command = str(os.getpid()), list[str]()
+    if sys.platform == "darwin":
+        command = ["caffeinate", "-i", "-w", own]
+    elif sys.platform == "linux" and os.path.isdir("/run/systemd/system"):  # noqa: PTH112 -- one look, no path handling
+        command = ["systemd-inhibit", "--what=sleep:idle", "--who=torchmark", "--why=measuring"]
+        command += ["tail", f"--pid={own}", "-f", "/dev/null"]
+    helper = None
+    if command and shutil.which(command[0]):  # it ends with this process by itself, should this process be killed
+        nothing = subprocess.DEVNULL
+        helper = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
+    _keep_windows_awake(True)
     try:
         yield
     finally:
-        _tell_windows(awake=False)
+        _keep_windows_awake(False)
         if helper:
             helper.terminate()
             helper.wait()
 
 
-def _start_helper() -> subprocess.Popen[bytes] | None:
-    """A helper that ends with this process by itself, should this process be killed."""
-    command = _command()
-    if not command or not shutil.which(command[0]):
-        return None
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-
-
-def _command() -> list[str]:
-    own = str(os.getpid())
-    if sys.platform == "darwin":
-        return ["caffeinate", "-i", "-w", own]
-    if sys.platform == "linux" and os.path.isdir("/run/systemd/system"):  # noqa: PTH112 -- one look, no path handling
-        inhibit = ["systemd-inhibit", "--what=sleep:idle", "--who=torchmark", "--why=measuring"]
-        return [*inhibit, "tail", f"--pid={own}", "-f", "/dev/null"]
-    return []
-
-
-def _tell_windows(awake: bool) -> None:
+def _keep_windows_awake(awake: bool) -> None:
     if sys.platform == "win32":
         import ctypes
 

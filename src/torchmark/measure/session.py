@@ -46,6 +46,10 @@ MOST_SUSTAINED = 20_000  # samples: enough for any slope, and a file that can be
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
 EXTRA_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 REFERENCE_PROCESSES = 3
+CEILING_TRIES = 3  # a busy machine can hide what it can do once, a result that is wrong stays wrong
+FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only how two kinds of work compare by it means anything
+STARTING_S = 0.2  # a worker that is forked, and put away again
+USUAL_RANKS_S = 5.0  # every rank imports torch for itself
 REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run has no time to measure anything beyond what was asked for
 
 
@@ -122,7 +126,7 @@ class Session:
     ) -> None:
         """`history` is the spread between processes that an earlier run on this machine found."""
         self._plan, self._machine, self._listen = plan, machine, listen
-        self._ceilings = PeakJudge(ceilings, self._measure_extra)
+        self._ceilings = PeakJudge(ceilings, lambda case: self._run(self._extra_job(case), ignore))
         self._log, self._borrowed = log, history
         self._results: dict[str, list[Result]] = {}
         self._current: dict[str, Result] = {}
@@ -130,6 +134,8 @@ class Session:
         self._exhausted: set[str] = set()  # cases for whose next process the time was too short
         self._under_way: Case | None = None
         self._deadline = 0.0
+        # Whether each case has its time, whatever the others take.
+        self._is_fixed = plan.rendezvous is not None or plan.sustain_s is not None
 
     def events(self, done: Mapping[str, Sequence[Result]] | None = None) -> Iterator[Event]:
         """Measure what is not done yet: each case once and briefly, then fresh processes where they help most."""
@@ -140,10 +146,11 @@ class Session:
         self._deadline = time.monotonic() + self._plan.budget_s
         for case in self._plan.cases:
             if not self._results.get(case.text):
-                yield from self._measure_first(case)
+                left_out = (self._plan.guarded and self._too_large(case)) or self._too_slow(case)
+                yield from (self._add(case, left_out),) if left_out else self._measure(case)
         yield Covered(tuple(self._current.values()))
         while following := self._next():
-            yield from self._measure(following, self._share())
+            yield from self._measure(following)
         yield from self._conclude()
 
     def interrupted(self) -> tuple[Result, ...]:
@@ -157,20 +164,14 @@ class Session:
     def watch(self, case: Case) -> None:
         """Run one case until the session is interrupted; raises where it cannot run."""
         self._deadline = time.monotonic() + self._plan.timeout_s
-        job = replace(self._job(case, 0, self._plan.budget_s), watch=True)
-        result = self._run(job)
+        result = self._run(replace(self._job(case, 0, self._plan.budget_s), watch=True))
         raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}", detail=result.detail or "")
 
-    def _measure_first(self, case: Case) -> Iterator[Event]:
-        """The first process of a case, unless there is no room or no time for it."""
-        left_out = (self._plan.guarded and self._too_large(case)) or self._too_slow(case)
-        yield from (self._add(case, left_out),) if left_out else self._measure(case, self._share())
-
-    def _measure(self, case: Case, share: float) -> Iterator[Event]:
+    def _measure(self, case: Case) -> Iterator[Event]:
         process = len(self._results.get(case.text, []))
         self._under_way = case
         yield Started(case, process)
-        result = self._run(self._job(case, process, share))
+        result = self._run(self._job(case, process, self._share_s()))
         if process and result.status == "skipped":  # there was less time left than it took before: no failure
             self._exhausted.add(case.text)
             yield Finished(self._current[case.text], process)
@@ -209,26 +210,14 @@ class Session:
         return (estimate.precision - after.precision) / self._cost_s(case)
 
     def _cost_s(self, case: Case) -> float:
-        """Seconds that another process of this case takes, judged by those that it had."""
-        return fmean(process_s(result) for result in self._results[case.text])
+        """Seconds that another process of this case takes, judged by those that it had: numbers are checked and stages
+        of a job timed in the first one only."""
+        costs = [phases_s(result, START, "preheat", "check", "job") for result in self._results[case.text]]
+        return fmean(costs) + STARTING_S
 
     @property
     def _left_s(self) -> float:
         return self._deadline - time.monotonic()
-
-    def _too_slow(self, case: Case) -> Result | None:
-        """A suite leaves out what would take more than its share, and every run what comes after the budget."""
-        if self._is_fixed():
-            return None
-        room_s, needed_s = self._room_s(), self._needed_s(case)
-        if room_s >= LEAST_SHARE_S and (not self._plan.guarded or needed_s is None or needed_s <= room_s):
-            return None
-        needs = "" if needed_s is None else f"it needs about {max(needed_s, 1):.0f} s, and "
-        reason = (
-            f"{needs}{max(room_s, 0.0):.0f} s of the budget of {self._plan.budget_s:g} s are left for it. "
-            "Give it more time with --budget, or run it by itself"
-        )
-        return without_figure(case, "skipped", reason)
 
     def _room_s(self) -> float:
         """What is left for a case that has not begun; in a suite, those that have begun get their processes first."""
@@ -242,16 +231,36 @@ class Session:
     def _is_good(self, case: Case) -> bool:
         return all(result.status == "ok" for result in self._results[case.text])
 
-    def _needed_s(self, case: Case) -> float | None:
-        """Seconds for all processes of a case that was not measured, judged by those that were."""
-        needed_s = least_s(case, self._current.values())
-        return None if needed_s is None else needed_s * self._plan.processes
+    def _too_slow(self, case: Case) -> Result | None:
+        """A suite leaves out what would take more than its share, and every run what comes after the budget."""
+        if self._is_fixed:
+            return None
+        room_s, once_s = self._room_s(), least_s(case, self._current.values())
+        needed_s = None if once_s is None else once_s * self._plan.processes
+        if room_s >= LEAST_SHARE_S and (not self._plan.guarded or needed_s is None or needed_s <= room_s):
+            return None
+        needs = "" if needed_s is None else f"it needs about {max(needed_s, 1):.0f} s, and "
+        reason = (
+            f"{needs}{max(room_s, 0.0):.0f} s of the budget of {self._plan.budget_s:g} s are left for it. "
+            "Give it more time with --budget, or run it by itself"
+        )
+        return without_figure(case, "skipped", reason)
+
+    def _too_large(self, case: Case) -> Result | None:
+        """A suite leaves out what cannot fit; named by itself, the case is tried and ends as `oom`."""
+        devices = self._machine.devices if self._machine else ()
+        room = next((info.memory_bytes for info in devices if info.name == case.device), None)
+        needed = memory_needed(case, self._plan.rendezvous.nodes if self._plan.rendezvous else 1)
+        if needed is None or room is None or needed <= room:
+            return None
+        reason = f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}. Name the case to try it"
+        return without_figure(case, "skipped", reason)
 
     def _run(self, job: MeasureJob, listen: Listen | None = None) -> Result:
         fresh = self._plan.rigor == "rigorous"
         return measure_case(job, self._plan.timeout_s, listen or self._listen, self._log, fresh)
 
-    def _share(self) -> float:
+    def _share_s(self) -> float:
         """Seconds for the steps of the next process."""
         if self._plan.sustain_s is not None:
             return self._plan.sustain_s
@@ -261,33 +270,27 @@ class Session:
         share = min(even, STEPS_S[self._plan.rigor], TIMEOUT_SHARE * self._plan.timeout_s)
         return min(max(share, LEAST_SHARE_S), max(self._left_s, LEAST_SHARE_S))
 
-    def _job(self, case: Case, process: int, share: float) -> MeasureJob:
-        first_on_device = case.device not in self._warm
+    def _job(self, case: Case, process: int, share_s: float) -> MeasureJob:
+        plan, time_left_s, first_on_device = self._plan, None, case.device not in self._warm
         self._warm.add(case.device)
+        if not self._is_fixed:  # in a suite, the first process of a case is not to use up what the others need
+            first = plan.guarded and not self._results.get(case.text)
+            time_left_s = self._room_s() / plan.processes if first else self._left_s
         return MeasureJob(
             case=case,
-            settings=self._settings(case, share),
-            seed=self._plan.seed,
+            settings=self._settings(case, share_s),
+            seed=plan.seed,
             process=process,
-            preheat_s=min(PREHEAT_S, share / 4) if first_on_device else 0.0,
-            time_left_s=None if self._is_fixed() else self._time_left_s(case),
-            deadline_s=time.monotonic() + self._plan.timeout_s,
-            whole=self._plan.rigor == "rigorous" and process == 0,
-            data=self._plan.data,
-            rendezvous=self._plan.rendezvous,
+            preheat_s=min(PREHEAT_S, share_s / 4) if first_on_device else 0.0,
+            time_left_s=time_left_s,
+            deadline_s=time.monotonic() + plan.timeout_s,
+            whole=plan.rigor == "rigorous" and process == 0,
+            data=plan.data,
+            rendezvous=plan.rendezvous,
         )
 
-    def _is_fixed(self) -> bool:
-        """Whether each case has its time, whatever the others take."""
-        return self._plan.rendezvous is not None or self._plan.sustain_s is not None
-
-    def _time_left_s(self, case: Case) -> float:
-        """What one process may take: in a suite, the first one of a case is not to use up what the others need."""
-        first = self._plan.guarded and not self._results.get(case.text)
-        return self._room_s() / self._plan.processes if first else self._left_s
-
-    def _settings(self, case: Case, share: float) -> Settings:
-        settings = replace(DEFAULTS, target=self._plan.target, budget_s=share, steps=self._plan.steps)
+    def _settings(self, case: Case, share_s: float) -> Settings:
+        settings = replace(DEFAULTS, target=self._plan.target, budget_s=share_s, steps=self._plan.steps)
         if self._plan.sustain_s is not None:
             return replace(settings, sustain=True, max_samples=MOST_SUSTAINED)
         if self._plan.rigor == "quick":
@@ -295,16 +298,15 @@ class Session:
         known = self._current.get(case.text)
         spread = known.estimate.spread or 0.0 if known and known.estimate else 0.0
         target = max(min(self._plan.target, DEFAULTS.target), spread / SETTLED)
-        return replace(settings, target=target, min_time_s=share / 2)
+        return replace(settings, target=target, min_time_s=share_s / 2)
 
     def _add(self, case: Case, result: Result) -> Finished:
         self._under_way, results = None, self._results.setdefault(case.text, [])
         results.append(result)
         self._current[case.text] = self._combined(case.text)
         self._current = {each.case.text: each for each in with_intervals([*self._current.values()], self._borrowed)}
-        judged = self._ceilings.judge(self._current[case.text])
-        self._current[case.text] = judged
-        return Finished(judged, len(results) - 1)
+        self._current[case.text] = self._ceilings.judge(self._current[case.text])
+        return Finished(self._current[case.text], len(results) - 1)
 
     def _combined(self, text: str) -> Result:
         combined = replace(combine_results(self._results[text]), rigor=self._plan.rigor)
@@ -316,82 +318,54 @@ class Session:
     def _conclude(self) -> Iterator[Event]:
         """The results in the light of all others, and how far processes differ here."""
         before = dict(self._current)
-        if self._wants_reference():
-            job = self._extra_job(REFERENCE)  # not a result of the run
-            found = _spread_of([self._run(job, ignore) for _ in range(REFERENCE_PROCESSES)])
+        # A short run measures nothing beyond what was asked for.
+        roomy = self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None
+        real = [result for result in before.values() if not result.case.device.startswith("fake")]
+        unknown = any(result.estimate and len(result.processes) == 1 for result in real)
+        if roomy and unknown and typical_spread(real) is None:
+            found = _reference_spread(lambda: self._run(self._extra_job(REFERENCE), ignore))
             self._borrowed = found or self._borrowed
-        for result in with_intervals([*self._current.values()], self._borrowed):
+        for result in with_intervals([*before.values()], self._borrowed):
             self._ceilings.remember(result)
         spread = typical_spread([*before.values()]) or self._borrowed
         if spread is not None:
             yield SpreadFound(spread)
         yield from (Revised(result) for result in self._ceilings.revised() if result != before[result.case.text])
 
-    def _too_large(self, case: Case) -> Result | None:
-        """A suite leaves out what cannot fit; named by itself, the case is tried and ends as `oom`."""
-        nodes = self._plan.rendezvous.nodes if self._plan.rendezvous else 1
-        needed, room = memory_needed(case, nodes), self._room(case.device)
-        if needed is None or room is None or needed <= room:
-            return None
-        reason = f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}. Name the case to try it"
-        return without_figure(case, "skipped", reason)
-
-    def _room(self, device: str) -> float | None:
-        found = [info.memory_bytes for info in (self._machine.devices if self._machine else ()) if info.name == device]
-        return found[0] if found else None
-
-    def _wants_reference(self) -> bool:
-        """Whether a case has a single process, and nothing in this run says how far processes differ."""
-        roomy = self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None
-        real = [result for result in self._current.values() if not result.case.device.startswith("fake")]
-        unknown = any(result.estimate and len(result.processes) == 1 for result in real)
-        return roomy and unknown and typical_spread(real) is None
-
-    def _measure_extra(self, case: Case) -> Result:
-        """A short look at a case that is not one of the run."""
-        return self._run(self._extra_job(case), ignore)
-
     def _extra_job(self, case: Case) -> MeasureJob:
+        """A short look at a case that is not one of the run."""
         return MeasureJob(case, EXTRA_SETTINGS, seed=self._plan.seed)
 
 
 def measure_spread(timeout_s: float = 120.0) -> float | None:
     """How far fresh processes of this machine differ, by itself; None where they could not be started."""
-    job = MeasureJob(REFERENCE, EXTRA_SETTINGS)
-    return _spread_of([measure_case(job, timeout_s) for _ in range(REFERENCE_PROCESSES)])
+    return _reference_spread(lambda: measure_case(MeasureJob(REFERENCE, EXTRA_SETTINGS), timeout_s))
 
 
-def _spread_of(results: Sequence[Result]) -> float | None:
-    estimates = [estimate for result in results for estimate in result.processes]
-    return relative_spread([each.center_s for each in estimates]) if len(estimates) >= REFERENCE_PROCESSES else None
+def _reference_spread(measure: Callable[[], Result]) -> float | None:
+    centers = [each.center_s for _ in range(REFERENCE_PROCESSES) for each in measure().processes]
+    return relative_spread(centers) if len(centers) >= REFERENCE_PROCESSES else None
 
 
 def results_so_far(run: Run) -> dict[str, list[Result]]:
-    """What a stored run has already, by case and process; a case that was interrupted or skipped has nothing."""
+    """What a stored run has already, by case and process; a case that was interrupted or skipped has nothing.
+
+    The budget and the times of the phases are sums over the processes, so they go to the first alone.
+    """
     return {
-        result.case.text: _by_process(result)
+        result.case.text: [
+            replace(result, processes=result.processes[:1]),
+            *(replace(result, processes=(other,), phases_s={}, budget_s=None) for other in result.processes[1:]),
+        ]
         for result in run.results
         if result.processes or result.status not in ("interrupted", "skipped")
     }
 
 
-def _by_process(result: Result) -> list[Result]:
-    """The budget and the times of the phases are sums over the processes, so they go to the first alone."""
-    first, *others = result.processes or (None,)
-    return [
-        replace(result, processes=(first,) if first else ()),
-        *(replace(result, processes=(other,), phases_s={}, budget_s=None) for other in others if other),
-    ]
-
-
-MeasureAgain = Callable[[Case], Result]
-CEILING_TRIES = 3  # a busy machine can hide what it can do once, a result that is wrong stays wrong
-
-
 class PeakJudge:
     """Says of every result how close it comes to the machine's best; doubts the ceiling before it doubts the result."""
 
-    def __init__(self, known: Ceilings, measure_again: MeasureAgain) -> None:
+    def __init__(self, known: Ceilings, measure_again: Callable[[Case], Result]) -> None:
         self._known, self._measure_again = known, measure_again
         self._results: dict[str, Result] = {}
         self._again: set[str] = set()
@@ -402,59 +376,39 @@ class PeakJudge:
 
     def judge(self, result: Result) -> Result:
         """The result with its share of the peak. Where that is too good, its ceiling is measured again first."""
-        text = result.case.text
-        self._results[text] = result
-        judged = self._with_peak(result)
-        if text not in self._again:
-            for _ in range(CEILING_TRIES):
-                case = case_again(judged, self._ceilings) if _is_too_good(judged) else None
-                if case is None:
-                    break
-                self._again.add(text)
-                self._known = merge(self._known, ceilings_of([self._measure_again(case)]))
-                judged = self._with_peak(result)
-        return self._with_cautions(judged)
+        self.remember(result)
+        judged = self._judged(result)
+        for _ in range(0 if result.case.text in self._again else CEILING_TRIES):
+            too_good = judged.peak is not None and judged.peak.share > IMPLAUSIBLE
+            case = case_again(judged, self._ceilings) if too_good else None
+            if case is None:
+                break
+            self._again.add(result.case.text)
+            self._known = merge(self._known, ceilings_of([self._measure_again(case)]))
+            judged = self._judged(result)
+        self.remember(judged)
+        return judged
 
     def revised(self) -> Iterator[Result]:
         """All results now that all ceilings are known. Use it at the end."""
         for result in tuple(self._results.values()):  # a ceiling that is found to be higher changes the others
             self.judge(result)
         for result in tuple(self._results.values()):
-            yield self._with_cautions(self._with_peak(result))
+            self.remember(self._judged(result))
+            yield self._results[result.case.text]
 
     @property
     def _ceilings(self) -> Ceilings:
         return merge(self._known, ceilings_of(self._results.values()))
 
-    def _with_peak(self, result: Result) -> Result:
-        return with_peak(result, self._ceilings, again=result.case.text in self._again)
-
-    def _with_cautions(self, judged: Result) -> Result:
-        complete = replace(judged, cautions=cautions_of(judged))
-        self._results[complete.case.text] = complete
-        return complete
+    def _judged(self, result: Result) -> Result:
+        judged = with_peak(result, self._ceilings, again=result.case.text in self._again)
+        return replace(judged, cautions=cautions_of(judged))
 
 
-def _is_too_good(judged: Result) -> bool:
-    return judged.peak is not None and judged.peak.share > IMPLAUSIBLE
-
-
-FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only how two kinds of work compare by it means anything
-STARTING_S = 0.2  # a worker that is forked, and put away again
-_APART = (START, "steps", "preheat", "job")  # the first start also waits for what all later ones share
-RANKS = "ranks"
-USUAL_RANKS_S = 5.0  # every rank imports torch for itself
-
-
-def preparing_s(result: Result) -> float:
-    """What was spent before the first step that counts."""
-    return sum(seconds for name, seconds in result.phases_s.items() if name not in _APART)
-
-
-def process_s(result: Result) -> float:
-    """What another process takes: numbers are checked and stages of a job timed in the first one only."""
-    once = (START, "preheat", "check", "job")
-    return sum(seconds for name, seconds in result.phases_s.items() if name not in once) + STARTING_S
+def phases_s(result: Result, *but: str) -> float:
+    """How long all processes of a result took, without these phases."""
+    return sum(seconds for name, seconds in result.phases_s.items() if name not in but)
 
 
 def cost_s(work: Work | None) -> float:
@@ -472,24 +426,14 @@ def least_s(case: Case, known: Iterable[Result]) -> float | None:
     seen = [pair for pair in there if pair[0].case.workload == case.workload] or there
     if not seen:
         return None
+
     setting = Setting(case.mode, case.device, case.dtype, world_size=case.workers)
     cost = cost_s(find_workload(case.workload).work(full_params(case), setting))
     paces = [estimate.center_s / cost_s(each.work) for each, estimate in seen if cost_s(each.work)]
     step_s = cost * median(paces) if cost and paces else median(estimate.center_s for _, estimate in seen)
-    preparing = median((preparing_s(each) - _ranks_s(each)) / _processes(each) for each, _ in seen)
-    return max(1.0, float(math.ceil(preparing + _starting_ranks_s(case, results) + (FEWEST_SAMPLES + 1) * step_s)))
-
-
-def _starting_ranks_s(case: Case, known: Iterable[Result]) -> float:
-    if case.workers == 1:
-        return 0.0
-    return median([_ranks_s(each) / _processes(each) for each in known if _ranks_s(each)] or [USUAL_RANKS_S])
-
-
-def _ranks_s(result: Result) -> float:
-    return result.phases_s.get(RANKS, 0.0)
-
-
-def _processes(result: Result) -> int:
-    """Phases are summed over the processes of a result."""
-    return max(1, len(result.processes))
+    # Of one process; the first start also waits for what all later ones share.
+    apart = (START, "steps", "preheat", "job", "ranks")
+    preparing_s = median(phases_s(each, *apart) / max(1, len(each.processes)) for each, _ in seen)
+    ranks_s = [each.phases_s["ranks"] / max(1, len(each.processes)) for each in results if each.phases_s.get("ranks")]
+    starting_ranks_s = median(ranks_s or [USUAL_RANKS_S]) if case.workers > 1 else 0.0
+    return max(1.0, float(math.ceil(preparing_s + starting_ranks_s + (FEWEST_SAMPLES + 1) * step_s)))
