@@ -46,16 +46,21 @@ class Sweep(Struct, frozen=True):
 
 def expand(sweep: Sweep) -> tuple[Case, ...]:
     """All cases of a sweep, in the order in which its parts are given; the last part changes fastest."""
-    _check_use(sweep)
+    if not sweep.workloads:
+        raise UsageError("no workload is named", "`torchmark list` shows them")
+    if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.axes.get("mode")):
+        raise UsageError("--mode and -p do not change a case that is written out", "Write them into the case")
+    for name in sweep.axes:
+        _check_name("option", name, [*_AXES])
     cases: dict[str, Case] = {}
     for name in sweep.workloads:
-        if "@" in name:
-            found = [check_case(_parse_steady(name))]
-        else:
-            found = [*map(_check_swept, _combine(find_workload(name), sweep))]
-        cases.update((case.text, case) for case in found)
-        if len(cases) > MOST_CASES:
-            raise UsageError(f"the sweep has more than {MOST_CASES} cases", "Ask for fewer values at once")
+        for case in [_parse_steady(name)] if "@" in name else _combine(find_workload(name), sweep):
+            # The accelerator of a sweep gets its name only when the machine is looked at.
+            later = "@" not in name and case.device == ACCELERATOR
+            checked = check_case(replace(case, device="cpu") if later else case)
+            checked = replace(checked, device=case.device)
+            cases[checked.text] = checked
+        _check_count(len(cases))
     return tuple(cases.values())
 
 
@@ -71,11 +76,9 @@ def _parse_steady(text: str) -> Case:
     return case
 
 
-def _check_swept(case: Case) -> Case:
-    """The accelerator of a sweep gets its name only when the machine is looked at."""
-    if case.device != ACCELERATOR:
-        return check_case(case)
-    return replace(check_case(replace(case, device="cpu")), device=ACCELERATOR)
+def _check_count(count: int) -> None:
+    if count > MOST_CASES:
+        raise UsageError(f"the sweep has more than {MOST_CASES} cases", "Ask for fewer values at once")
 
 
 def check_case(case: Case) -> Case:
@@ -126,26 +129,25 @@ def _changed(workload: Workload, params: Struct) -> dict[str, Value]:
     return {name: value for name, value in asdict(params).items() if value != defaults[name]}
 
 
-def _check_use(sweep: Sweep) -> None:
-    if not sweep.workloads:
-        raise UsageError("no workload is named", "`torchmark list` shows them")
-    if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.axes.get("mode")):
-        raise UsageError("--mode and -p do not change a case that is written out", "Write them into the case")
-    for name in sweep.axes:
-        _check_name("option", name, [*_AXES])
-
-
 def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
     """Every combination for one workload; its parameters in the order in which it declares them."""
     declared = [parameter.name for parameter in list_parameters(workload)]
     for name in sweep.params:
         _check_name(f"parameter of {workload.name}", name, declared)
-    axes = {name: values for name in _AXES if (values := _values(name, workload, sweep))}
+    typed = {name: split_values(sweep.axes.get(name, ())) for name in _AXES}
+    usual = {"mode": workload.modes[0], "workers": workload.default_workers}
+    # Threads of each rank where counts of workers are compared: what the largest count leaves for each.
+    counts = {_AXES["workers"].read(text) for text in typed["workers"]}
+    if len(counts) > 1:
+        usual["threads"] = max(1, len(allowed_cores()) // (max(counts) // sweep.nodes or 1))
+    for name, axis in _AXES.items():
+        default = usual.get(name, axis.default)
+        typed[name] = typed[name] or (() if default is None else (str(default),))
+    axes = {name: values for name, values in typed.items() if values}
     swept = {name: axes.pop(name) for name in ("device", "mode")}  # parameters follow these, and precede the others
     swept |= {f"-p {name}": split_values(sweep.params[name]) for name in declared if name in sweep.params}
     swept |= axes
-    if math.prod(map(len, swept.values())) > MOST_CASES:
-        raise UsageError(f"the sweep has more than {MOST_CASES} cases", "Ask for fewer values at once")
+    _check_count(math.prod(map(len, swept.values())))
     start = _changed(workload, workload.tiny) if sweep.tiny else {}
     for chosen in product(*swept.values()):
         given = dict(zip(swept, chosen, strict=True))
@@ -153,20 +155,6 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
         settings = {name: _AXES[name].read(given[name]) for name in _AXES if name in given}
         options = {name: settings.pop(name) for name in CASE_OPTIONS if name in settings}
         yield Case(workload.name, params=start | params, options=options, **settings)
-
-
-def _values(name: str, workload: Workload, sweep: Sweep) -> tuple[str, ...]:
-    """All values of an axis as text, without any the default; none if that is to set nothing."""
-    given = split_values(sweep.axes.get(name, ()))
-    usual = {"mode": workload.modes[0], "workers": workload.default_workers, "threads": _equal_threads(sweep)}
-    default = usual.get(name, _AXES[name].default)
-    return given or (() if default is None else (str(default),))
-
-
-def _equal_threads(sweep: Sweep) -> int | None:
-    """Threads for each rank where counts of workers are compared: what the largest count leaves for each."""
-    counts = {_AXES["workers"].read(text) for text in split_values(sweep.axes.get("workers", ()))}
-    return max(1, len(allowed_cores()) // (max(counts) // sweep.nodes or 1)) if len(counts) > 1 else None
 
 
 def check_device(name: str) -> None:
@@ -202,13 +190,22 @@ def list_parameters(workload: Workload) -> tuple[Parameter, ...]:
 def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | None = None) -> Struct:
     """The workload's parameters with the given ones changed, from the defaults or from another start."""
     known = {parameter.name: parameter for parameter in list_parameters(workload)}
-    types = _types(workload.params)
     changes: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
             raise UnknownName(f"parameter of {workload.name}", name, known)
-        changes[name] = _convert(workload, known[name], value, types[name])
-    return msgspec.structs.replace(start or workload.params(), **changes)
+        try:
+            changes[name] = msgspec.convert(value, _types(workload.params)[name])
+        except msgspec.ValidationError:
+            parameter = known[name]
+            if parameter.choices:
+                raise UnknownName(f"{name} of {workload.name}", str(value), parameter.choices) from None
+            shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+            raise UsageError(
+                f"{name}={shown} is not possible for {workload.name}: it takes {parameter.takes}",
+                f"The default is {name}={parameter.default}",
+            ) from None
+    return replace(start or workload.params(), **changes)
 
 
 def split_settings(texts: Iterable[str], example: str = "-p batch=16,64") -> dict[str, tuple[str, ...]]:
@@ -230,20 +227,25 @@ def split_values(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(value for part in parts for value in _write_out(part))
 
 
-def _write_out(text: str) -> tuple[str, ...]:
+def _write_out(text: str) -> Iterator[str]:
     found = _RANGE.fullmatch(text)
     if not found:
-        return (text,)
+        yield text
+        return
     value, last, sign, by = int(found[1]), int(found[2]), found[3] or "+", int(found[4] or 1)
     if value > last or by == 0 or (sign == "x" and (by == 1 or value == 0)):
         raise UsageError(f"the range '{text}' is empty or endless", RANGE_HELP)
-    values: list[str] = []
-    while value <= last:
-        values.append(str(value))
+    for _ in range(_MOST_VALUES):
+        yield str(value)
         value = value * by if sign == "x" else value + by
-        if len(values) > _MOST_VALUES:
-            raise UsageError(f"the range '{text}' has more than {_MOST_VALUES} values", RANGE_HELP)
-    return tuple(values)
+        if value > last:
+            return
+    raise UsageError(f"the range '{text}' has more than {_MOST_VALUES} values", RANGE_HELP)
+
+
+@cache
+def _types(params: type[Struct]) -> dict[str, Any]:
+    return get_type_hints(params, include_extras=True)
 
 
 @cache
@@ -255,42 +257,24 @@ def _describe(params: type[Struct]) -> tuple[Parameter, ...]:
     )
 
 
-@cache
-def _types(params: type[Struct]) -> dict[str, Any]:
-    return get_type_hints(params, include_extras=True)
-
-
-def _convert(workload: Workload, parameter: Parameter, value: Value, kind: object) -> Value:
-    try:
-        converted: Value = msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        if parameter.choices:
-            raise UnknownName(f"{parameter.name} of {workload.name}", str(value), parameter.choices) from None
-        shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-        raise UsageError(
-            f"{parameter.name}={shown} is not possible for {workload.name}: it takes {parameter.takes}",
-            f"The default is {parameter.name}={parameter.default}",
-        ) from None
-    return converted
-
-
 def _choices(kind: inspect.Type) -> tuple[str, ...]:
     return tuple(str(value) for value in kind.values) if isinstance(kind, inspect.LiteralType) else ()
 
 
 def _takes(kind: inspect.Type) -> str:
-    if isinstance(kind, inspect.Metadata):
-        return str((kind.extra_json_schema or {}).get("description") or _takes(kind.type))
-    if isinstance(kind, inspect.LiteralType):
-        return ", ".join(_choices(kind))
-    if isinstance(kind, inspect.BoolType):
-        return "on, off"
-    if isinstance(kind, inspect.UnionType):  # one kind, or the word that says that it has no default
-        kinds = [each for each in kind.types if not isinstance(each, inspect.LiteralType)]
-        return _takes(kinds[0]) if len(kinds) == 1 else "a value"
-    if not isinstance(kind, inspect.IntType | inspect.FloatType):
-        return "a word"
-    words = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
-    low, high = (kind.ge if kind.ge is not None else kind.gt), (kind.le if kind.le is not None else kind.lt)
-    above = "" if low is None else f" {'from' if kind.ge is not None else 'above'} {low}"
-    return words + above + ("" if high is None else f" {'to' if kind.le is not None else 'below'} {high}")
+    match kind:
+        case inspect.Metadata():
+            return str((kind.extra_json_schema or {}).get("description") or _takes(kind.type))
+        case inspect.LiteralType():
+            return ", ".join(_choices(kind))
+        case inspect.BoolType():
+            return "on, off"
+        case inspect.UnionType():  # one kind, or the word that says that it has no default
+            kinds = [each for each in kind.types if not isinstance(each, inspect.LiteralType)]
+            return _takes(kinds[0]) if len(kinds) == 1 else "a value"
+        case inspect.IntType() | inspect.FloatType():
+            words = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+            for limit, word in ((kind.ge, "from"), (kind.gt, "above"), (kind.le, "to"), (kind.lt, "below")):
+                words += "" if limit is None else f" {word} {limit}"
+            return words
+    return "a word"

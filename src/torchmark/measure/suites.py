@@ -18,13 +18,6 @@ _SIZES = ("size", "model")  # choices that set how large the work is
 Only = Literal["", "cpu", "accelerators"]
 
 
-class Line(Struct, frozen=True):
-    """A sweep, on every device or only on some."""
-
-    sweep: Sweep
-    only: Only = ""
-
-
 class Part(Struct, frozen=True):
     """The cases of a line; those on the accelerator `gpu` can be placed on any device."""
 
@@ -32,11 +25,14 @@ class Part(Struct, frozen=True):
     only: Only = ""
 
 
+Line = tuple[Only, Sweep]  # a sweep, on every device or only on some
+
+
 def _line(workload: str, only: Only = "", **settings: object) -> Line:
     """Names that are no axis are parameters; every value is text as typed, with its commas."""
     typed = {name: [str(value)] for name, value in settings.items()}
     axes = {axis.name: typed.pop(axis.name) for axis in AXES if axis.name in typed}
-    return Line(Sweep([workload], {"device": [ACCELERATOR], **axes}, typed), only)
+    return only, Sweep([workload], {"device": [ACCELERATOR], **axes}, typed)
 
 
 # In the order of value, as a run may be short of time or stopped early: one case for each area, then those with
@@ -112,7 +108,7 @@ def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
     """The cases of each line of a suite. Tiny keeps what sets no size: variants, dtypes, modes."""
     if name not in SUITES:
         raise UnknownName("suite", name, SUITES)
-    return tuple(Part(expand(_made_tiny(line.sweep) if tiny else line.sweep), line.only) for line in SUITES[name])
+    return tuple(Part(expand(_made_tiny(sweep) if tiny else sweep), only) for only, sweep in SUITES[name])
 
 
 def place(parts: Sequence[Part], devices: Iterable[str]) -> tuple[Case, ...]:
@@ -133,10 +129,7 @@ def suite(name: str, devices: Sequence[str] = ("cpu",), *, tiny: bool = False) -
 
 
 def _made_tiny(sweep: Sweep) -> Sweep:
-    chosen = {
-        parameter.name
-        for name in sweep.workloads
-        for parameter in list_parameters(find_workload(name))
-        if parameter.choices and parameter.name not in _SIZES
-    }
+    """With its choices that set no size."""
+    declared = [parameter for name in sweep.workloads for parameter in list_parameters(find_workload(name))]
+    chosen = {parameter.name for parameter in declared if parameter.choices and parameter.name not in _SIZES}
     return replace(sweep, tiny=True, params={name: sweep.params[name] for name in sweep.params if name in chosen})
