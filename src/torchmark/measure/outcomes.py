@@ -42,21 +42,10 @@ _STATUSES: dict[type[TorchmarkError], Status] = {
     DeviceError: "unsupported",
     TorchmarkError: "crashed",
 }
-_DTYPES = {  # as messages of torch call them
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Float": "float32",
-    "Double": "float64",
-    "Bool": "bool",
-    "Char": "int8",
-    "Byte": "uint8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "ComplexHalf": "complex32",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-}
+# As messages of torch call them.
+_DTYPES = {"Half": "float16", "BFloat16": "bfloat16", "Float": "float32", "Double": "float64", "Bool": "bool"}
+_DTYPES |= {"Char": "int8", "Byte": "uint8", "Short": "int16", "Int": "int32", "Long": "int64"}
+_DTYPES |= {"ComplexHalf": "complex32", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}
 _FAULTS = re.compile(r"illegal memory access|misaligned", re.IGNORECASE)
 _HINTS = re.compile(r"alloc|memory|primitive|mmap|thread", re.IGNORECASE)
 
@@ -70,31 +59,34 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException, phase: str) -> Failure:
-    """What an exception that ended a case means: in torchmark's own words, with its message apart from them."""
+    """What an exception that ended a case means: in torchmark's own words, with its message apart from them. As in
+    `out of memory: RuntimeError during first step (my_model.py, line 12)`."""
     status = _status_of(error)
-    if isinstance(error, TorchmarkError) and error.shareable and _is_raised_here(error):
+    # Plug-ins and models can raise the same errors with any text.
+    frames = list(traceback.walk_tb(error.__traceback__))
+    is_ours = not frames or Path(frames[-1][0].f_code.co_filename).is_relative_to(_OURS)
+    if isinstance(error, TorchmarkError) and error.shareable and is_ours:
         return Failure(status, error.shared_text, _short(error.detail))
-    return Failure(status, _own_words(error, status, phase), _detail_of(error))
+    # What a file of the user's raised is behind the error that says so.
+    name = type_name(error.__cause__ if isinstance(error, TorchmarkError) and error.__cause__ else error)
+    meaning = {"oom": "out of memory: ", "unsupported": f"{_missing(str(error))}: "}.get(status, "")
+    place, named_place, own_name = place_of(error), place_of(error, named=True), type(error).__name__
+    reason = f"{meaning}{name} during {phase}{f' ({named_place})' if named_place else ''}"
+    # The first line of the message, after the type and the line of the file where the reason lacks them.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    message = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])  # the cause may come after a colon
+    parts = (place if place != named_place else "", own_name if own_name != type_name(error) else "", message)
+    return Failure(status, reason, _short(": ".join(filter(None, parts))))
 
 
 def _status_of(error: BaseException) -> Status:
     for kind, status in _STATUSES.items():
         if isinstance(error, kind):
             return status
-    text = f"{type(error).__name__}: {error}"
-    # By name, so that a worker without torch can tell too.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or OUT_OF_MEMORY.search(text):
+    text = f"{type(error).__name__}: {error}"  # by name, so that it needs no torch
+    if isinstance(error, MemoryError) or text.startswith("OutOfMemoryError:") or OUT_OF_MEMORY.search(text):
         return "oom"
     return "unsupported" if isinstance(error, NotImplementedError) or UNSUPPORTED.search(text) else "crashed"
-
-
-def _own_words(error: BaseException, status: Status, phase: str) -> str:
-    """As in `out of memory: RuntimeError during first step (my_model.py, line 12)`."""
-    place = place_of(error, named=True)
-    # What a file of the user's raised is behind the error that says so.
-    name = type_name(error.__cause__ if isinstance(error, TorchmarkError) and error.__cause__ else error)
-    meaning = {"oom": "out of memory: ", "unsupported": f"{_missing(str(error))}: "}.get(status, "")
-    return f"{meaning}{name} during {phase}{f' ({place})' if place else ''}"
 
 
 def _missing(text: str) -> str:
@@ -114,15 +106,6 @@ def is_operator(name: str) -> bool:
     return torch is not None and hasattr(torch.ops.aten, name)
 
 
-def _detail_of(error: BaseException) -> str | None:
-    """The first line of the message. The type and the line of the file come first where the reason lacks them."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    message = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])  # the cause may come after a colon
-    place, name = place_of(error), type(error).__name__
-    parts = [place if place != place_of(error, named=True) else "", name if name != type_name(error) else "", message]
-    return _short(": ".join(filter(None, parts)))
-
-
 def _short(text: str) -> str | None:
     return (text if len(text) <= LONGEST_DETAIL else f"{text[: LONGEST_DETAIL - 1]}…") or None
 
@@ -130,19 +113,13 @@ def _short(text: str) -> str | None:
 def type_name(error: BaseException | None) -> str:
     """The name of the exception's class, or of its nearest base class that a known library defines: names of classes
     in a user's own code are not shared."""
-    return next(kind.__name__ for kind in type(error).__mro__ if _is_known(kind))
 
+    def is_known(kind: type) -> bool:
+        module = sys.modules.get(kind.__module__)
+        is_there = kind.__module__.partition(".")[0] in _LIBRARIES and getattr(module, kind.__name__, None) is kind
+        return is_there and not is_own_file(getattr(module, "__file__", None) or "")
 
-def _is_known(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    is_there = kind.__module__.partition(".")[0] in _LIBRARIES and getattr(module, kind.__name__, None) is kind
-    return is_there and not is_own_file(getattr(module, "__file__", None) or "")
-
-
-def _is_raised_here(error: BaseException) -> bool:
-    """Whether torchmark's own code raised it: plug-ins and models can raise the same errors with any text."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    return not frames or Path(frames[-1][0].f_code.co_filename).is_relative_to(_OURS)
+    return next(kind.__name__ for kind in type(error).__mro__ if is_known(kind))
 
 
 def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: str = _WORKER) -> tuple[Status, str]:
@@ -153,7 +130,11 @@ def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: st
         return "crashed", f"{who} exited with code {exit_code} during {phase}"
     if -exit_code == signal.SIGKILL and killed_for_memory:
         return "host-oom", f"the system ran out of memory during {phase} and killed {who}"
-    reason = f"{who} was ended by {signal_name(-exit_code)} during {phase}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    reason = f"{who} was ended by {name} during {phase}"
     return "crashed", f"{reason}. {_FIXES[-exit_code]}" if -exit_code in _FIXES else reason
 
 
@@ -165,22 +146,12 @@ def may_be_memory(result: Result) -> bool:
     return result.status == "crashed" and bool(died or (_HINTS.search(said) and not _FAULTS.search(said)))
 
 
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def memory_kills(root: Path = ROOT) -> int:
     """How often the kernel has killed a process for want of memory: of the control group that this one is in, or of
     the whole machine where groups do not count it; 0 where nothing does."""
-    groups = [folder / name for folder in control_groups("memory", root) for name in _GROUP_KILLS]
-    for file in (*reversed(groups), root / "proc/vmstat"):
-        found = re.search(r"^oom_kill (\d+)$", read_text(file) or "", re.MULTILINE)
-        if found:
+    counters = ("memory.oom_control", "memory.events")  # of either version of control groups
+    files = [folder / name for folder in control_groups("memory", root) for name in counters]
+    for file in (*reversed(files), root / "proc/vmstat"):
+        if found := re.search(r"^oom_kill (\d+)$", read_text(file) or "", re.MULTILINE):
             return int(found[1])
     return 0
-
-
-_GROUP_KILLS = ("memory.oom_control", "memory.events")  # of either version of control groups

@@ -24,26 +24,13 @@ from torchmark.analyze.verdict import was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import DoesNotFitError, TorchmarkError
+from torchmark.measure import messages
 from torchmark.measure.audit import check_device
 from torchmark.measure.case_options import follow
 from torchmark.measure.cases import full_params
 from torchmark.measure.engine import FEWEST_SAMPLES, Progress, Settings, choose_block_size
 from torchmark.measure.machine import describe_machine
-from torchmark.measure.messages import (
-    START,
-    Channel,
-    Measured,
-    MeasureJob,
-    Opened,
-    Phase,
-    Prepared,
-    Sampled,
-    Say,
-    Stepped,
-    SumUp,
-    TakeTurn,
-    Turned,
-)
+from torchmark.measure.messages import START, Channel, Measured, MeasureJob, Phase, Sampled, Say, Turned
 from torchmark.measure.outcomes import failure_of, is_operator
 from torchmark.measure.timing import PAUSED, Turns, complete_power, measure_job, quiet_interpreter, run_whole, time_on
 from torchmark.meters.process import forget_peak, read_host_memory, read_moment
@@ -54,7 +41,6 @@ from torchmark.workloads.contract import Setting, Step
 
 WARM_STEPS, WARM_STEPS_S = 5, 0.2
 ALTERNATING = 2  # processes of a live comparison that are alive at the same time and share the memory
-PREHEAT_SIZE = 512
 WATCH_WINDOW_S = 1.0
 PREPARED_SHARE = 0.3  # of the time that preparing took: steps get at least that, or preparing would not be worth it
 SLOW_STEP_S, SLOW_SAMPLES = 1.0, 1.9  # two steps of a slow case are enough: what matters is the next process
@@ -67,57 +53,30 @@ _FALLBACK = re.compile(r"fall(s|ing)? ?back.*\bCPU\b", re.IGNORECASE | re.DOTALL
 _OPERATOR = re.compile(r"operator 'aten::(\w{1,80})")
 
 
-class Team:
-    """Who measures a case: this process alone. Ranks that share the work are a team of another kind."""
+def check_numbers(step: Step, device: Device, dtype: str) -> NumericCheck | None:
+    """Compare the step's numbers with another computation."""
+    from torchmark.measure.check import check_step
 
-    rank = 0
-    world_size = 1
-    local_size = 1  # on this machine
-
-    def open(self, name: str) -> Device:
-        """The device of that name; what it times, the whole team runs."""
-        return open_device(name)
-
-    def take(self, step: Step) -> None:
-        """The step is built: from now on it is what the team runs."""
-
-    def check(self, step: Step, device: Device, dtype: str) -> NumericCheck | None:
-        """Compare the step's numbers with another computation, wherever it runs."""
-        from torchmark.measure.check import check_step
-
-        outputs = step.outputs
-        if outputs:
-            step = replace(step, outputs=lambda: [device.observe(tensor) for tensor in outputs()])
-        return check_step(step, dtype)
-
-    def memory(self, own: Memory) -> Memory:
-        """What the whole team used, from what this process used."""
-        return own
-
-    def is_seen_by(self, device: Device) -> bool:
-        """Whether the meters of this one device on this one machine see all that the team uses."""
-        return self.world_size == 1 or (self.local_size == self.world_size and device.kind == "cpu")
-
-    def settings(self) -> dict[str, Value | None]:
-        """What about the team changes the speed."""
-        return {}
-
-    def metrics(self, step: Step, device: Device, estimate: Estimate) -> dict[str, float]:
-        """What working together costs; asked for last, as it may leave the members with different weights."""
-        del step, device, estimate
-        return {}
+    outputs = step.outputs
+    if outputs:
+        step = replace(step, outputs=lambda: [device.observe(tensor) for tensor in outputs()])
+    return check_step(step, dtype)
 
 
 class PreparedCase:
-    """One case in this process, from its device to the checked step that is timed, and how long each phase took."""
+    """One case in this process, from its device to the checked step that is timed, and how long each phase took.
+
+    Ranks that share the work override what the whole team does together.
+    """
 
     device: Device
     step: Step
     first_s: float
+    rank, world_size, local_size = 0, 1, 1  # the local size is that on this machine
 
-    def __init__(self, job: MeasureJob, say: Say, team: Team | None = None) -> None:
-        self.job, self.say, self.team, self.began = job, say, team or Team(), read_moment()
-        self.settings: dict[str, Value | None] = {}
+    def __init__(self, job: MeasureJob, say: Say) -> None:
+        self.job, self.say, self.began = job, say, read_moment()
+        self.team_settings: dict[str, Value | None] = {}  # what about the team changes the speed
         self.fallen_back: list[str] = []
         self.common: dict[str, Any] = {"case": job.case}
         self.phase, self._seconds, self._since = START, dict[str, float](), time.monotonic()
@@ -137,6 +96,26 @@ class PreparedCase:
     @property
     def spent_s(self) -> float:
         return sum(self.phases_s.values())
+
+    def open_device(self, name: str) -> Device:
+        """The device of that name; what it times, the whole team runs."""
+        return open_device(name)
+
+    def take(self, step: Step) -> None:
+        """The step is built: from now on it is what the team runs."""
+        self.step = step
+
+    def check_numbers(self, dtype: str) -> NumericCheck | None:
+        return check_numbers(self.step, self.device, dtype)
+
+    def memory(self) -> Memory:
+        """What the whole team used."""
+        return read_memory(self.device)
+
+    def team_metrics(self, estimate: Estimate) -> dict[str, float]:
+        """What working together costs; asked for last, as it may leave the members with different weights."""
+        del estimate
+        return {}
 
     def run(self, drive: Callable[[], Result]) -> Result:
         """The result of a driver; every failure that can be caught becomes a status."""
@@ -161,13 +140,14 @@ class PreparedCase:
         """Open the device and set what the case asks of the process."""
         job, case = self.job, self.job.case
         self.enter("import")
-        self.device = self.team.open(case.device)
+        self.device = self.open_device(case.device)
         self.uses_torch = self.device.needs_torch or self.workload.needs_torch
         self.settings = prepare_torch(case) if self.uses_torch else {}
         if package := brought_by(case.workload):
             self.settings[PLUGIN] = package
-        # Few samples are no fault where so many were asked for.
-        self.settings |= self.team.settings() | ({} if job.settings.steps is None else {"steps": job.settings.steps})
+        if job.settings.steps is not None:  # few samples are no fault where so many were asked for
+            self.settings["steps"] = job.settings.steps
+        self.settings |= self.team_settings
 
     def build(self, sharers: int) -> None:
         """Build the model and run its first step; several processes on this machine may share the memory."""
@@ -177,9 +157,7 @@ class PreparedCase:
             self.enter("preheat")
             preheat(device, job.preheat_s)
         self.enter("build")
-        setting = setting_of(job, device.place, self.team.rank, self.team.world_size)
-        self.step = self.workload.prepare(self.params, setting)
-        self.team.take(self.step)
+        self.take(self.workload.prepare(self.params, setting_of(job, device.place, self.rank, self.world_size)))
         self.enter("first step" if job.case.compile == "off" else "compile")
         with watch_fallback(device.kind) as self.fallen_back:
             self.first_s = self.time_once()
@@ -194,7 +172,7 @@ class PreparedCase:
         if self.job.process > 0:
             return None
         dtype = self.job.case.dtype if self.uses_torch else None
-        numeric = self.team.check(self.step, self.device, dtype) if dtype else None
+        numeric = self.check_numbers(dtype) if dtype else None
         check_device(self.device, self.step.run, dtype)
         return numeric
 
@@ -220,9 +198,9 @@ def with_flag(estimate: Estimate, flag: str) -> Estimate:
     return replace(estimate, flags=tuple(dict.fromkeys((*estimate.flags, flag))))
 
 
-def measure(job: MeasureJob, say: Say, team: Team | None = None) -> Result:
-    """The result of a case that this process measures by itself."""
-    case = PreparedCase(job, say, team)
+def measure(job: MeasureJob, say: Say, case: PreparedCase | None = None) -> Result:
+    """The result of a case that this process measures by itself, or leads."""
+    case = case or PreparedCase(job, say)
     return case.run(lambda: _measure_alone(case))
 
 
@@ -235,21 +213,23 @@ def measure_in_turns(job: MeasureJob, channel: Channel) -> None:
 def _measure_alone(case: PreparedCase) -> Result:
     """Time until enough is known, or for a fixed number of steps; then check. Before the steps, the check made those of
     resnet50 28% faster in some runs."""
-    job, team, say = case.job, case.team, case.say
+    job, say = case.job, case.say
     case.open()
-    case.build(team.local_size)
+    case.build(case.local_size)
     device, step = case.device, case.step
     settings, step_s = _plan_steps(case)
     case.enter("steps")
     if job.watch:
         watch(device, step, say)
+    # Whether the meters of this one device on this one machine see all that the team uses.
+    all_seen = case.world_size == 1 or (case.local_size == case.world_size and device.kind == "cpu")
     estimate = time_on(device, step.run, settings, lambda progress: say(Sampled(progress)))
     estimate = replace(estimate, first_step_s=case.first_s)  # the engine's own first step came later
-    estimate, provenance = complete_power(estimate, device, step.run, team.is_seen_by(device))
-    memory = team.memory(read_memory(device))
+    estimate, provenance = complete_power(estimate, device, step.run, all_seen)
+    memory = case.memory()
     case.enter("job")
     whole_job = _measure_job(case, estimate)
-    limit_memory(device, team.local_size)  # what follows is not the case's own need
+    limit_memory(device, case.local_size)  # what follows is not the case's own need
     numeric = case.check()
     metrics = {name: float(value) for name, value in (step.metrics() if step.metrics else {}).items()}
     metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
@@ -260,7 +240,7 @@ def _measure_alone(case: PreparedCase) -> Result:
         metrics["operators"] = float(count_operators(step.run))
     if was_paused(case.began, read_moment()):
         estimate = with_flag(estimate, PAUSED)
-    metrics |= team.metrics(step, device, estimate)
+    metrics |= case.team_metrics(estimate)
     sustained = sustained_of(estimate) if job.settings.sustain else None
     case.enter("")
     return case.result(
@@ -282,7 +262,7 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
     for name in case.workload.imports:
         importlib.import_module(name)
     device = case.device
-    say(Opened(describe_machine([device.info()]), _versions(case.workload.imports)))
+    say(messages.Opened(describe_machine([device.info()]), _versions(case.workload.imports)))
     channel.receive()  # to prepare: until then another process prepares, or is not there yet
     if job.compile_cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compile_cache
@@ -292,22 +272,22 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
     while len(steps_s) < WARM_STEPS and device.clock() - since < WARM_STEPS_S:
         steps_s.append(case.time_once())
     step_s = min(steps_s)
-    say(Stepped(case.first_s, step_s, items))
-    before_check, numeric = read_memory(device), case.check()
+    say(messages.Stepped(case.first_s, step_s, items))
+    before_check, numeric = case.memory(), case.check()
     device.reset_peak_memory()
     forget_peak()
     turns = Turns(device, step.run, step_s, job.settings, job.turns)
     case.enter("steps")
     with quiet_interpreter():
-        say(Prepared(step_s, turns.block_size, items))
+        say(messages.Prepared(step_s, turns.block_size, items))
         while True:
             order = channel.receive()
-            if isinstance(order, SumUp):
+            if isinstance(order, messages.SumUp):
                 estimate, provenance = complete_power(turns.estimate(case.first_s), device)
-                memory = most_memory([before_check, read_memory(device)])
+                memory = most_memory([before_check, case.memory()])
                 say(Measured(case.result(estimate, memory=memory, numeric=numeric, provenance=provenance)))
                 continue
-            assert isinstance(order, TakeTurn)
+            assert isinstance(order, messages.TakeTurn)
             if order.timed:
                 say(Turned(turns.take(order.seconds, order.block_size)))
             else:
@@ -453,7 +433,7 @@ def preheat(device: Device, seconds: float) -> None:
     """Clocks rise with time, not with counts: give the device some work before the first case."""
     import torch
 
-    matrix, end = torch.ones(PREHEAT_SIZE, PREHEAT_SIZE, device=device.place), time.monotonic() + seconds
+    matrix, end = torch.ones(512, 512, device=device.place), time.monotonic() + seconds
     while time.monotonic() < end:
         torch.mm(matrix, matrix)
         device.synchronize()
@@ -489,7 +469,11 @@ def watch_fallback(kind: str = "") -> Iterator[list[str]]:
     warning comes from the model. An operator is named only if torch has it: the model can warn in the same words.
     """
     found: list[str] = []
-    with warnings.catch_warnings() if kind != "cpu" else contextlib.nullcontext():
+    if kind == "cpu":
+        yield found
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
         show = warnings.showwarning
 
         def listen(message: Warning | str, *others: Any, **more: Any) -> None:
@@ -498,7 +482,5 @@ def watch_fallback(kind: str = "") -> Iterator[list[str]]:
                 found.append(f"aten::{named[1]}" if named and is_operator(named[1]) else "an operator")
             show(message, *others, **more)
 
-        if kind != "cpu":
-            warnings.simplefilter("always")
-            warnings.showwarning = listen
+        warnings.showwarning = listen
         yield found

@@ -18,10 +18,11 @@ from torchmark.errors import CaseError, DeviceError, UnsupportedError
 from torchmark.measure.cases import full_params
 from torchmark.measure.engine import DEFAULTS, measure_pair
 from torchmark.measure.lifecycle import end_with, request_death_signal
-from torchmark.measure.messages import Failed, Joined, Measured, Message, TakePart, decode_part, encode
+from torchmark.measure.messages import Failed, Joined, Measured, MeasureJob, Message, Say, TakePart, decode_part, encode
 from torchmark.measure.outcomes import failure_of
 from torchmark.measure.pipeline import (
-    Team,
+    PreparedCase,
+    check_numbers,
     limit_memory,
     log_traceback,
     measure,
@@ -112,7 +113,7 @@ class Member:
         """On all ranks alike: checking runs the step, and with it the exchange between them."""
         assert self._step is not None
         self.busy = True
-        numeric = Team().check(self._step, self.device, self._dtype)
+        numeric = check_numbers(self._step, self.device, self._dtype)
         self.busy = False
         self.device.reset_peak_memory()
         forget_peak()
@@ -148,34 +149,35 @@ class Member:
         dist.all_reduce(self._token)
 
 
-class RankLeader(Team):
+class RankLeader(PreparedCase):
     """Rank 0, which measures as a single process does, but never runs a step without the others."""
 
-    def __init__(self, member: Member, world_size: int, settings: dict[str, Value | None]) -> None:
-        self.world_size, self.local_size = world_size, int(os.environ["LOCAL_WORLD_SIZE"])
-        self._member, self._settings = member, settings
+    def __init__(self, job: MeasureJob, say: Say, member: Member, settings: dict[str, Value | None]) -> None:
+        super().__init__(job, say)
+        self.world_size, self.local_size = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+        self._member, self.team_settings = member, settings
 
-    def open(self, name: str) -> Device:
+    def open_device(self, name: str) -> Device:
         del name  # every rank has opened its own already
         return _LedDevice(self._member)
 
     def take(self, step: Step) -> None:
+        self.step = step
         self._member.take(step)
 
-    def check(self, step: Step, device: Device, dtype: str) -> NumericCheck | None:
-        del step, device, dtype
+    def check_numbers(self, dtype: str) -> NumericCheck | None:
+        del dtype
         self._member.announce(CHECK)
         return self._member.check()
 
-    def memory(self, own: Memory) -> Memory:
+    def memory(self) -> Memory:
+        own = read_memory(self.device)
         self._member.announce(MEMORY)
         return self._member.sum_memory(own)
 
-    def settings(self) -> dict[str, Value | None]:
-        return self._settings
-
-    def metrics(self, step: Step, device: Device, estimate: Estimate) -> dict[str, float]:
+    def team_metrics(self, estimate: Estimate) -> dict[str, float]:
         """The share of a step that goes into exchanging gradients: what a step without it does not need."""
+        step, device = self.step, self.device
         if step.alone is None:
             return {}
         settings = replace(DEFAULTS, budget_s=SHARE_BUDGET_S, min_time_s=SHARE_BUDGET_S / 2)
@@ -302,9 +304,9 @@ def _lead(part: TakePart, member: Member, worker: Connection) -> bytes:
     def say(message: Message) -> None:
         worker.send_bytes(encode(message))
 
-    job, world_size = part.job, int(os.environ["WORLD_SIZE"])
+    job = part.job
     nodes = job.rendezvous.nodes if job.rendezvous else 1
-    leader = RankLeader(member, world_size, {"nodes": nodes, "backend": backend_of(member.device)})
+    leader = RankLeader(job, say, member, {"nodes": nodes, "backend": backend_of(member.device)})
     result = measure(job, say, leader)
     answer = encode(Measured(replace(result, phases_s={"ranks": part.starting_s, **result.phases_s})))
     if result.status != "ok" and (member.busy or not member.ready):
