@@ -11,7 +11,7 @@ from torchmark.devices import open_device
 from torchmark.devices.fake import Fake, Script
 from torchmark.measure import timing
 from torchmark.measure.timing import complete_power
-from torchmark.meters.meter import estimated
+from torchmark.meters import estimated
 from torchmark.records import Metered
 
 

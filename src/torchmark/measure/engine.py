@@ -94,37 +94,21 @@ def block_size_for(step_s: float, sync_cost_s: float) -> int:
 
 
 class Samples:
-    """Seconds per step as they come in, in an array that never grows inside the timed loop."""
+    """Seconds per step, in an array that never grows inside the timed loop: each step by the device's own events where
+    it has them and there is room, else the mean step of a block. Also what blocks show in addition: waits for a core,
+    switches, the device's own time."""
 
-    def __init__(self, capacity: int) -> None:
-        self._seconds = np.empty(capacity)
-        self.count = 0
-
-    def add(self, *seconds: float) -> None:
-        for each in seconds[: len(self._seconds) - self.count]:
-            if not math.isfinite(each):
-                raise CaseError(f"the timer says that a step took {each} s", "Time it with a clock that counts")
-            # A sync that was cheaper than calibrated must not make a time that has no logarithm.
-            self._seconds[self.count] = max(each, 1e-12)
-            self.count += 1
+    def __init__(self, time_block: TimeBlock, sync_cost_s: float, settings: Settings, clock: Clock) -> None:
+        self.count, self.block_size, self.stamped, self.roomy = 0, 1, False, True
+        self._seconds = np.empty(settings.steps or settings.max_samples)
+        self._time_block, self._sync_cost_s, self._settings, self._clock = time_block, sync_cost_s, settings, clock
+        self._steps, self._total_s, self._device_s, self._wall_s = 0, 0.0, 0.0, 0.0
+        self._wait_s: float | None = None
+        self._switches: int | None = None
 
     @property
     def values(self) -> Series:
         return self._seconds[: self.count]
-
-
-class BlockSamples(Samples):
-    """Samples of blocks of steps: each step by its own events where the device has them and there is room, else the
-    block's mean step. Also what blocks show in addition: waits for a core, switches, the device's own time."""
-
-    def __init__(self, time_block: TimeBlock, sync_cost_s: float, settings: Settings, clock: Clock) -> None:
-        super().__init__(settings.steps or settings.max_samples)
-        self.block_size, self.stamped, self.roomy = 1, False, True
-        self._time_block, self._sync_cost_s, self._settings, self._clock = time_block, sync_cost_s, settings, clock
-        self._total_s = self._device_s = self._wall_s = 0.0
-        self._steps = 0
-        self._wait_s: float | None = None
-        self._switches: int | None = None
 
     @property
     def call_cost_s(self) -> float:
@@ -143,12 +127,16 @@ class BlockSamples(Samples):
             self._wait_s = (self._wait_s or 0.0) + block.wait_s
         if block.switches is not None:
             self._switches = (self._switches or 0) + block.switches
+        self._device_s += sum(step_s) if isinstance(step_s, tuple) else (step_s or 0.0) * block_size
+        seconds: tuple[float, ...] = ((block.total_s - self._sync_cost_s) / block_size,)
         if isinstance(step_s, tuple):
-            self._device_s += sum(step_s)
-            self.add(*step_s if self.roomy else (sum(step_s) / block_size,))
-        else:
-            self._device_s += (step_s or 0.0) * block_size
-            self.add((block.total_s - self._sync_cost_s) / block_size)
+            seconds = step_s if self.roomy else (sum(step_s) / block_size,)
+        for each in seconds[: len(self._seconds) - self.count]:
+            if not math.isfinite(each):
+                raise CaseError(f"the timer says that a step took {each} s", "Time it with a clock that counts")
+            # A sync that was cheaper than calibrated must not make a time that has no logarithm.
+            self._seconds[self.count] = max(each, 1e-12)
+            self.count += 1
 
     def rule(self, settings: Settings | None = None) -> StopRule:
         """When to stop, from now on, for samples like the last one."""
@@ -259,14 +247,14 @@ def measure_steps(
     """
     first = as_block(time_block(1))
     kept = [first] if settings.warm and first.total_s >= KEPT_STEP_S else []
-    samples = BlockSamples(time_block, sync_cost_s, settings, clock)
+    samples = Samples(time_block, sync_cost_s, settings, clock)
     samples.stamped = isinstance(first.step_s, tuple)
     if not kept and settings.steps is None:
-        samples.block_size = choose_block_size(time_block, sync_cost_s)
-    if not kept and settings.steps is None and settings.sustain:  # samples of the whole time must find room
-        step_s = as_block(time_block(samples.block_size)).total_s / samples.block_size
-        needed = math.ceil(settings.budget_s / max(step_s, 1e-9) / (ROOMY * settings.max_samples))
-        samples.block_size, samples.roomy = max(samples.block_size, needed), needed <= 1
+        usual = samples.block_size = choose_block_size(time_block, sync_cost_s)
+        if settings.sustain:  # samples of the whole time must find room
+            step_s = as_block(time_block(usual)).total_s / usual
+            needed = math.ceil(settings.budget_s / max(step_s, 1e-9) / (ROOMY * settings.max_samples))
+            samples.block_size, samples.roomy = max(usual, needed), needed <= 1
     readings = [conditions()] if conditions else []
     rule = samples.rule()
     while not rule.finished:
@@ -310,16 +298,16 @@ def measure_pair(
         total_s = as_block(timers[side](sizes[side])).total_s
         return max((total_s - sync_cost_s) / sizes[side] - settings.call_cost_s, 1e-12)
 
-    ratios = Samples(settings.steps or settings.max_samples)
+    ratios: list[float] = []
     rule = StopRule(settings, "median", 1, clock)
     while not rule.finished:
         if order.random() < 0.5:
             a, b = step_s(0), step_s(1)
         else:
             b, a = step_s(1), step_s(0)
-        ratios.add(b / a)
-        if rule.due(ratios.count):
-            rule.look(ratios.values)
+        ratios.append(b / a)
+        if rule.due(len(ratios)):
+            rule.look(np.array(ratios))
     assert rule.reading is not None  # a rule only finishes at a look
     center, low, high = rule.reading.interval
-    return PairEstimate(center, low, high, answer_of(low, high), ratios.count)
+    return PairEstimate(center, low, high, answer_of(low, high), len(ratios))

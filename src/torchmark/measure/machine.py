@@ -27,10 +27,9 @@ from torchmark.errors import DeviceError
 from torchmark.measure.cases import full_params
 from torchmark.measure.messages import Phase, Say, Surveyed, SurveyJob
 from torchmark.measure.process import Death, Process, ProcessFailed, try_each
-from torchmark.meters import open_conditions, open_vitals
+from torchmark.meters import ROOT, open_conditions, open_vitals, read_text
 from torchmark.meters.contention import allowed_cores, capacity
 from torchmark.meters.cpu import read_power
-from torchmark.meters.meter import ROOT, read_text
 from torchmark.records import DTYPES, Case, Conditions, DeviceInfo, Machine, Remark
 from torchmark.settings import is_known_system, shareable_build, shareable_hardware, shareable_system, shareable_version
 from torchmark.workloads import find_workload

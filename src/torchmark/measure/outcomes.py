@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchmark.errors import DeviceError, DoesNotFitError, TorchmarkError, UnsupportedError, WrongResultError
-from torchmark.meters.meter import ROOT, control_groups, read_text
+from torchmark.meters import ROOT, control_groups, read_text
 from torchmark.records import Result, Status
 from torchmark.workloads.own.files import is_own_file, place_of
 
@@ -29,7 +29,7 @@ UNSUPPORTED = re.compile(
 LONGEST_DETAIL = 600
 _FIXES = {
     int(signal.SIGILL): "The CPU offers an instruction that it cannot run, as virtual machines do with AMX: "
-    "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16",
+    "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
 }
 
 _WORKER = "the worker"

@@ -21,9 +21,9 @@ from torchmark.devices.contract import Device
 from torchmark.errors import CaseError, UsageError
 from torchmark.measure.engine import (
     DEFAULTS,
-    BlockSamples,
     Progress,
     ReadConditions,
+    Samples,
     Settings,
     TimeBlock,
     as_block,
@@ -31,22 +31,10 @@ from torchmark.measure.engine import (
     choose_block_size,
     measure_steps,
 )
-from torchmark.meters import open_conditions, open_vitals, provenance
+from torchmark.meters import Meter, open_conditions, open_vitals, provenance, unavailable
 from torchmark.meters.contention import Wait, wait_reader
-from torchmark.meters.meter import Meter, unavailable
 from torchmark.meters.process import read_moment
-from torchmark.records import (
-    STEP,
-    Block,
-    Case,
-    Conditions,
-    Estimate,
-    JobEstimate,
-    Moment,
-    Result,
-    StageEstimate,
-    Work,
-)
+from torchmark.records import STEP, Block, Case, Conditions, Estimate, JobEstimate, Moment, Result, StageEstimate, Work
 from torchmark.workloads.contract import Stage, Step
 
 PROBE_ROUNDS = 30_000  # about 2 ms of pure Python: one core, no memory, no library
@@ -90,10 +78,7 @@ def time_step(
 
 
 def time_on(
-    device: Device,
-    step: Callable[[], object],
-    settings: Settings,
-    progress: Callable[[Progress], None] | None = None,
+    device: Device, step: Callable[[], object], settings: Settings, progress: Callable[[Progress], None] | None = None
 ) -> Estimate:
     """Calibrate, then sample with the collector frozen and, where time is real, the neighbours watched."""
     costs, time_block = device.calibrate(), watch_timer(device, step)
@@ -313,7 +298,7 @@ class Turns:
         self._real, costs = device.clock is time.perf_counter, device.calibrate()
         self._time_block, self._clock, self._step_s, self._most = watch_timer(device, run), device.clock, step_s, most
         self._settings = replace(settings, call_cost_s=costs.call_s)
-        self._samples = BlockSamples(self._time_block, costs.sync_s, self._settings, device.clock)
+        self._samples = Samples(self._time_block, costs.sync_s, self._settings, device.clock)
         self._read: ReadConditions = lambda: Conditions(device.clock())
         if self._real:
             self._read = with_probe(open_conditions(family=device.family, device=device.name))

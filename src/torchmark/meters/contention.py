@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from torchmark.meters.meter import ROOT, Meter, Meters, control_groups, missing, read_number, read_text, try_meter
+from torchmark.meters import ROOT, Meter, Meters, control_groups, missing, read_number, read_text, try_meter
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
 _STEAL = (7,)
@@ -39,13 +39,19 @@ def capacity(root: Path = ROOT) -> float:
 
 def open_other_cpu(root: Path = ROOT, family: int | None = None) -> Callable[[], float]:
     """A reader of the CPU seconds that all other processes spent on the cores that this one may use."""
+    import psutil
+
     cores, most_s = allowed_cores(), 0.0
     linux = _core_seconds(root, cores, _BUSY) is not None
 
     def read() -> float:
         nonlocal most_s
-        own_s = _tree_seconds(root, family) if linux else time.process_time()
-        busy_s = (_core_seconds(root, cores, _BUSY) or 0.0) if linux else _psutil_busy()
+        if linux:
+            own_s, busy_s = _tree_seconds(root, family), _core_seconds(root, cores, _BUSY) or 0.0
+        else:
+            times = psutil.cpu_times()
+            own_s = time.process_time()
+            busy_s = sum(getattr(times, field, 0.0) for field in ("user", "nice", "system", "irq", "softirq"))
         # The kernel counts in ticks of 10 ms, so the difference jitters; the reading promises that it only grows.
         most_s = max(most_s, busy_s - own_s)
         return most_s
@@ -148,13 +154,6 @@ def _descendants(root: Path, process: str) -> list[str]:
     files = (root / "proc" / process / "task").glob("*/children")
     children = [child for file in files for child in (read_text(file) or "").split()]
     return [each for child in children for each in (child, *_descendants(root, child))]
-
-
-def _psutil_busy() -> float:
-    import psutil
-
-    times = psutil.cpu_times()
-    return sum(getattr(times, field, 0.0) for field in ("user", "nice", "system", "irq", "softirq"))
 
 
 def _limiting_groups(root: Path) -> list[Path]:

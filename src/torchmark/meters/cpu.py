@@ -11,8 +11,8 @@ from statistics import fmean
 
 from msgspec import Struct
 
+from torchmark.meters import ROOT, Meter, Meters, missing, of_files, read_number, read_text, try_meter
 from torchmark.meters.contention import allowed_cores
-from torchmark.meters.meter import ROOT, Meter, Meters, missing, of_files, read_number, read_text, try_meter
 
 _MOST_CORES = 4  # reading a core's clock can interrupt it, so a few stand for all
 _CPU_ZONES = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "soc_thermal", "acpitz")
@@ -118,17 +118,6 @@ def read_power(root: Path = ROOT, platform: str = sys.platform) -> Power:
     files = ("scaling_governor", "energy_performance_preference", "scaling_driver")
     governor, preference, driver = (read_text(root / _CPU / "cpu0/cpufreq" / file) for file in files)
     profile = read_text(root / "sys/firmware/acpi/platform_profile")
-    named = (("governor", governor), ("preference", preference), ("profile", profile))
-    return Power(
-        on_battery=_on_battery(root),
-        mode=", ".join(f"{name} {value}" for name, value in named if value) or None,
-        saving=profile in ("low-power", "quiet", "cool")
-        or preference == "power"
-        or (governor == "powersave" and driver not in _SELF_SCALING),
-    )
-
-
-def _on_battery(root: Path) -> bool | None:
     mains, batteries = [], []
     for supply in (root / "sys/class/power_supply").glob("*"):
         kind = read_text(supply / "type")
@@ -137,9 +126,16 @@ def _on_battery(root: Path) -> bool | None:
         # A mouse or a headset has a battery as well, and that one feeds only itself.
         elif kind == "Battery" and read_text(supply / "scope") != "Device":
             batteries.append(read_text(supply / "status"))
-    if "1" in mains or not batteries:
-        return False if mains else None
-    return "Discharging" in batteries
+    plugged = "1" in mains or not batteries
+    on_battery = (False if mains else None) if plugged else "Discharging" in batteries
+    named = (("governor", governor), ("preference", preference), ("profile", profile))
+    return Power(
+        on_battery=on_battery,
+        mode=", ".join(f"{name} {value}" for name, value in named if value) or None,
+        saving=profile in ("low-power", "quiet", "cool")
+        or preference == "power"
+        or (governor == "powersave" and driver not in _SELF_SCALING),
+    )
 
 
 def read_pmset(settings: str, battery: str) -> Power:

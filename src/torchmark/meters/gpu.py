@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torchmark.meters.meter import Meter, Meters, estimated, missing, try_meter
+from torchmark.meters import Meter, Meters, estimated, missing, try_meter
 
 _QUANTITIES = ("energy", "clock", "temperature", "throttling")
 _NO_ZEUS = "zeus is not installed: pip install torchmark with its extra energy"
@@ -136,12 +136,7 @@ def open_apple() -> Meter:
 
 
 def _meters(
-    source: str,
-    silent: str,
-    counted: str = "",
-    through: str = "",
-    watts: _Read = lambda: None,
-    **reads: _Read,
+    source: str, silent: str, counted: str = "", through: str = "", watts: _Read = lambda: None, **reads: _Read
 ) -> Meters:
     """Each reading is tried once: what gives none is unavailable because of `silent`."""
     found = without_vitals(silent)

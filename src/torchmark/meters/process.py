@@ -7,10 +7,9 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-from msgspec import Struct
-
-from torchmark.meters.meter import ROOT, read_text
+from torchmark.meters import ROOT, read_text
 from torchmark.records import Moment
 
 AT_ONCE_S = 0.01  # far less than two clocks may differ before it counts as a pause
@@ -18,7 +17,7 @@ _PATIENCE = 10
 _stops = 0
 
 
-class HostMemory(Struct, frozen=True):
+class HostMemory(NamedTuple):
     """What this process uses of the host's memory; None is unreadable."""
 
     peak_bytes: int | None = None
