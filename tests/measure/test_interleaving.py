@@ -10,13 +10,15 @@ from torchmark.analyze.verdict import contention_of
 from torchmark.devices.fake import Fake, Script
 from torchmark.errors import TorchmarkError
 from torchmark.measure.engine import DEFAULTS
-from torchmark.measure.timing import MOST_TURNS, Turns, joined
+from torchmark.measure.timing import Turns, joined
 from torchmark.records import Conditions
+
+MOST_TURNS = 8
 
 
 def turns(step_s: float = 0.01, sync_s: float = 0.0, most: int = DEFAULTS.max_samples) -> tuple[Turns, Fake]:
     device = Fake("fake", Script(stream="iid2", step=step_s, sync=sync_s))
-    return Turns(device, lambda: None, step_s, replace(DEFAULTS, max_samples=most)), device
+    return Turns(device, lambda: None, step_s, replace(DEFAULTS, max_samples=most), MOST_TURNS), device
 
 
 def test_a_turn_lasts_as_long_as_asked_and_gives_its_median() -> None:

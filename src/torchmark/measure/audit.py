@@ -31,7 +31,6 @@ _LEFT_OVER = 0.1  # work still under way after we synchronised
 _DOUBLING = (1.7, 2.35)
 _EMPTY_STEP_S, _EMPTY_STEPS = 50e-6, 2_000
 _TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 8e-3, "float16": 2e-3}  # none as large as 1%
-
 _READS = 20  # a block is long enough to judge when it takes as long as this many reads of a value
 _MOST_STEPS = 1024
 _SANITY_TRIES = 10  # something else may delay a read; a device that does not wait fails every time
@@ -67,7 +66,11 @@ def prove_times(device: Device) -> Iterator[Proof]:
     try:
         bench = _Bench(device)
         yield _retry(bench.prove_synchronization)
-        yield from bench.prove_events()
+        block = device.timer(bench.step())(5)
+        if isinstance(block.step_s, tuple):  # where the device stamps its steps itself
+            share = sum(block.step_s) / block.total_s
+            figure = f"the steps by the device's own events add up to {share:.2f} of the wall time"
+            yield Proof(device.name, "events agree with the clock", figure, 0.8 <= share <= 1.02)
         yield _retry(bench.prove_growth)
     finally:
         torch.set_num_threads(threads)
@@ -85,18 +88,16 @@ class _Bench:
     """Steps of matrix products on one device, of a length that suits it."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
-        self._last: Any = None
+        self.device, self._repetitions, self._last = device, 1, None
         for size in _SIZES:
             self._left, self._right = (_inputs(size, size, seed, "float32")[0].to(device.place) for seed in (1, 2))
-            product_s = min(self._until_read(self.step(1)) for _ in range(3))
+            product_s = min(self._until_read(self.step()) for _ in range(3))
             if product_s >= _PRODUCT_S:
                 break
-        repetitions = _STEP_S / max(product_s, 1e-7)
-        self._repetitions = max(1, min(_MOST_REPETITIONS, round(repetitions)))
+        self._repetitions = max(1, min(_MOST_REPETITIONS, round(_STEP_S / max(product_s, 1e-7))))
 
-    def step(self, repetitions: int) -> Callable[[], None]:
-        left, right, observe = self._left, self._right, self.device.observe
+    def step(self, factor: int = 1) -> Callable[[], None]:
+        left, right, observe, repetitions = self._left, self._right, self.device.observe, factor * self._repetitions
 
         def run() -> None:
             for _ in range(repetitions):
@@ -113,35 +114,22 @@ class _Bench:
 
     def prove_synchronization(self) -> Proof:
         """What we time ends no earlier than a value can be read back, and leaves nothing to wait for."""
-        run = self.step(self._repetitions)
+        run, rows = self.step(), []
         time_block = self.device.timer(run)
-        rows = []
         for _ in range(_ROUNDS):
             rows.append((time_block(1).total_s, self._until_read(), self._until_read(), self._until_read(run)))
             self._until_read()
         timed_s, left_s, idle_s, until_read_s = map(statistics.median, zip(*rows, strict=True))
         work_s = max(until_read_s - idle_s, 1e-9)
         agreement, remaining = timed_s / work_s, max(0.0, left_s - idle_s) / work_s
-        return Proof(
-            self.device.name,
-            "synchronisation is real",
-            f"time by synchronising is {agreement:.2f} of time until a value is read; {remaining:.0%} left over",
-            passed=_AGREEMENT[0] <= agreement <= _AGREEMENT[1] and remaining <= _LEFT_OVER,
-        )
-
-    def prove_events(self) -> Iterator[Proof]:
-        """Where the device stamps its steps itself, the stamps add up to the wall time."""
-        block = self.device.timer(self.step(self._repetitions))(5)
-        if isinstance(block.step_s, tuple):
-            share = sum(block.step_s) / block.total_s
-            figure = f"the steps by the device's own events add up to {share:.2f} of the wall time"
-            yield Proof(self.device.name, "events agree with the clock", figure, 0.8 <= share <= 1.02)
+        figure = f"time by synchronising is {agreement:.2f} of time until a value is read; {remaining:.0%} left over"
+        passed = _AGREEMENT[0] <= agreement <= _AGREEMENT[1] and remaining <= _LEFT_OVER
+        return Proof(self.device.name, "synchronisation is real", figure, passed)
 
     def prove_growth(self) -> Proof:
         """Twice the work takes twice the time, three times over, measured in turn."""
-        counts = [self._repetitions * factor for factor in (1, 2, 4, 8)]
-        timers = [self.device.timer(self.step(count)) for count in counts]
-        best_s = [math.inf] * len(counts)
+        timers = [self.device.timer(self.step(factor)) for factor in (1, 2, 4, 8)]
+        best_s = [math.inf] * len(timers)
         for _ in range(_ROUNDS):
             # Disturbances only ever add time, so the least disturbed step of each length is compared.
             best_s = [min(best, time_block(1).total_s) for best, time_block in zip(best_s, timers, strict=True)]

@@ -24,6 +24,7 @@ CONFIRMATION_Z = 2.3
 CORRELATED = 2.0  # correlation time from which a series counts as correlated
 ENOUGH_TIMES = 100.0  # a correlated series must be this many correlation times long before it may be called steady
 FEWEST_SAMPLES = 3
+SLOW_STEP_S = 1.0  # from here on the next process matters more than the next step
 ROOMY = 0.8  # of the room for samples: steps may become faster than they were at first
 SYNC_TIMES = 2.0  # a block must take this many times the sync before the rest of it is worth dividing
 PROBE_GROWTH = 16

@@ -28,7 +28,7 @@ from torchmark.measure import messages
 from torchmark.measure.audit import check_device
 from torchmark.measure.case_options import follow
 from torchmark.measure.cases import full_params
-from torchmark.measure.engine import FEWEST_SAMPLES, Progress, Settings, choose_block_size
+from torchmark.measure.engine import FEWEST_SAMPLES, SLOW_STEP_S, Progress, Settings, choose_block_size
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.messages import START, Channel, Measured, MeasureJob, Phase, Sampled, Say, Turned
 from torchmark.measure.outcomes import failure_of, is_operator
@@ -43,7 +43,7 @@ WARM_STEPS, WARM_STEPS_S = 5, 0.2
 ALTERNATING = 2  # processes of a live comparison that are alive at the same time and share the memory
 WATCH_WINDOW_S = 1.0
 PREPARED_SHARE = 0.3  # of the time that preparing took: steps get at least that, or preparing would not be worth it
-SLOW_STEP_S, SLOW_SAMPLES = 1.0, 1.9  # two steps of a slow case are enough: what matters is the next process
+SLOW_SAMPLES = 1.9  # two steps of a slow case are enough
 EXPENSIVE_STEP_S = 2.0
 ENDING_S = 2.0  # for a worker to sum up its result
 LONGEST_COUNTED_S = 0.05  # a longer step does not consist of handing operators over
@@ -160,10 +160,7 @@ class PreparedCase:
         self.take(self.workload.prepare(self.params, setting_of(job, device.place, self.rank, self.world_size)))
         self.enter("first step" if job.case.compile == "off" else "compile")
         with watch_fallback(device.kind) as self.fallen_back:
-            self.first_s = self.time_once()
-
-    def time_once(self) -> float:
-        return self.device.timer(self.step.run)(1).total_s
+            self.first_s = device.timer(self.step.run)(1).total_s
 
     def check(self) -> NumericCheck | None:
         """Whether the numbers and the times can be believed; raises where they cannot. Once is enough: the other
@@ -182,16 +179,8 @@ class PreparedCase:
         if self.fallen_back:
             estimate = with_flag(estimate, "cpu-fallback")
             settings["ran_on_cpu"] = ", ".join(sorted({*self.fallen_back}))
-        return Result(
-            **self.common,
-            status="ok",
-            estimate=combine([estimate]),
-            processes=(estimate,),
-            work=self.step.work,
-            settings=settings,
-            phases_s=self.phases_s,
-            **found,
-        )
+        found |= {"work": self.step.work, "settings": settings, "phases_s": self.phases_s}
+        return Result(**self.common, status="ok", estimate=combine([estimate]), processes=(estimate,), **found)
 
 
 def with_flag(estimate: Estimate, flag: str) -> Estimate:
@@ -268,9 +257,10 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compile_cache
     case.build(ALTERNATING)
     step, items, since = case.step, case.step.work.items, device.clock()
-    steps_s = [case.time_once()]  # the quickest of a few, where they are short enough to be disturbed as a whole
+    time_block = device.timer(step.run)
+    steps_s = [time_block(1).total_s]  # the quickest of a few, where they are short enough to be disturbed as a whole
     while len(steps_s) < WARM_STEPS and device.clock() - since < WARM_STEPS_S:
-        steps_s.append(case.time_once())
+        steps_s.append(time_block(1).total_s)
     step_s = min(steps_s)
     say(messages.Stepped(case.first_s, step_s, items))
     before_check, numeric = case.memory(), case.check()
@@ -311,7 +301,9 @@ def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
     if settings.steps is None:
         step_s, fits = case.first_s, case.spent_s + enough_s(case.first_s) < left_s
         if not (job.case.compile == "off" and step_s > EXPENSIVE_STEP_S and fits):
-            step_s = case.time_once()  # unless it could only be faster, and would cost as much again
+            step_s = case.device.timer(case.step.run)(
+                1
+            ).total_s  # unless it could only be faster, and would cost as much again
         needed_s = case.spent_s + enough_s(step_s)
         if needed_s > left_s:
             raise DoesNotFitError(
@@ -338,13 +330,9 @@ def _measure_job(case: PreparedCase, estimate: Estimate) -> JobEstimate | None:
         return expected
     phases_s = case.phases_s
     start_s = sum(phases_s.get(name, 0.0) for name in STARTING_PHASES)
-    return replace(
-        expected,
-        seconds=expected.seconds + start_s,
-        low_s=expected.low_s + start_s,
-        high_s=expected.high_s + start_s,
-        stages=(*expected.stages, StageEstimate(START_UP, 1, start_s, start_s, start_s)),
-    )
+    times_s = {name: getattr(expected, name) + start_s for name in ("seconds", "low_s", "high_s")}
+    start = StageEstimate(START_UP, 1, start_s, start_s, start_s)
+    return replace(expected, **times_s, stages=(*expected.stages, start))
 
 
 def _versions(modules: Iterable[str]) -> dict[str, str]:

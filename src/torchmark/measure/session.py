@@ -26,6 +26,7 @@ from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import TorchmarkError
 from torchmark.measure.cases import full_params, memory_needed
 from torchmark.measure.engine import DEFAULTS, FEWEST_SAMPLES, Settings
+from torchmark.measure.machine import GIB
 from torchmark.measure.messages import START, MeasureJob, Rendezvous
 from torchmark.measure.process import Listen, ignore, measure_case, without_figure
 from torchmark.records import Case, Machine, Result, Rigor, Run, Work
@@ -37,7 +38,6 @@ MOST_PROCESSES = 30
 # Processes differ by more than the steps inside one of them, so the time goes to more processes, not to more steps.
 STEPS_S: dict[Rigor, float] = {"quick": 60.0, "default": 1.0, "rigorous": 3.0}
 SETTLED = 3.0  # the error inside a process need not be smaller than this fraction of the spread between them
-GIB = 1024**3
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
 LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
@@ -126,7 +126,7 @@ class Session:
     ) -> None:
         """`history` is the spread between processes that an earlier run on this machine found."""
         self._plan, self._machine, self._listen = plan, machine, listen
-        self._ceilings = PeakJudge(ceilings, lambda case: self._run(self._extra_job(case), ignore))
+        self._ceilings = PeakJudge(ceilings, self._look)
         self._log, self._borrowed = log, history
         self._results: dict[str, list[Result]] = {}
         self._current: dict[str, Result] = {}
@@ -323,7 +323,7 @@ class Session:
         real = [result for result in before.values() if not result.case.device.startswith("fake")]
         unknown = any(result.estimate and len(result.processes) == 1 for result in real)
         if roomy and unknown and typical_spread(real) is None:
-            found = _reference_spread(lambda: self._run(self._extra_job(REFERENCE), ignore))
+            found = _reference_spread(self._look)
             self._borrowed = found or self._borrowed
         for result in with_intervals([*before.values()], self._borrowed):
             self._ceilings.remember(result)
@@ -332,18 +332,18 @@ class Session:
             yield SpreadFound(spread)
         yield from (Revised(result) for result in self._ceilings.revised() if result != before[result.case.text])
 
-    def _extra_job(self, case: Case) -> MeasureJob:
+    def _look(self, case: Case) -> Result:
         """A short look at a case that is not one of the run."""
-        return MeasureJob(case, EXTRA_SETTINGS, seed=self._plan.seed)
+        return self._run(MeasureJob(case, EXTRA_SETTINGS, seed=self._plan.seed), ignore)
 
 
 def measure_spread(timeout_s: float = 120.0) -> float | None:
     """How far fresh processes of this machine differ, by itself; None where they could not be started."""
-    return _reference_spread(lambda: measure_case(MeasureJob(REFERENCE, EXTRA_SETTINGS), timeout_s))
+    return _reference_spread(lambda case: measure_case(MeasureJob(case, EXTRA_SETTINGS), timeout_s))
 
 
-def _reference_spread(measure: Callable[[], Result]) -> float | None:
-    centers = [each.center_s for _ in range(REFERENCE_PROCESSES) for each in measure().processes]
+def _reference_spread(measure: Callable[[Case], Result]) -> float | None:
+    centers = [each.center_s for _ in range(REFERENCE_PROCESSES) for each in measure(REFERENCE).processes]
     return relative_spread(centers) if len(centers) >= REFERENCE_PROCESSES else None
 
 

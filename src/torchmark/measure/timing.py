@@ -282,7 +282,6 @@ def _time_stage(stage: Stage, device: Device, settings: Settings) -> StageEstima
 
 # Before each turn: threads of the other side may spin for 0.2 s after their last step, and caches are cold.
 WARM_S = 0.2
-MOST_TURNS = 8  # timed ones, unless more are asked for; the room for samples is shared out among them
 SURELY_LONG_S = 0.1  # from here on, one timing of a step decides how many make a sample
 _COUNTERS = (
     "at_s", "other_cpu_s", "steal_s", "throttled_s", "wait_s", "major_fault_count", "thermal_count", "energy_j"
@@ -292,9 +291,8 @@ _COUNTERS = (
 class Turns:
     """One step's turns in this process."""
 
-    def __init__(
-        self, device: Device, run: Callable[[], object], step_s: float, settings: Settings, most: int = MOST_TURNS
-    ) -> None:
+    def __init__(self, device: Device, run: Callable[[], object], step_s: float, settings: Settings, most: int) -> None:
+        """`most` turns can be timed: the room for samples is shared out among them."""
         self._real, costs = device.clock is time.perf_counter, device.calibrate()
         self._time_block, self._clock, self._step_s, self._most = watch_timer(device, run), device.clock, step_s, most
         self._settings = replace(settings, call_cost_s=costs.call_s)

@@ -29,7 +29,7 @@ from torchmark.analyze.statistics import Interval
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import DeviceError
-from torchmark.measure.engine import DEFAULTS
+from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
 from torchmark.measure.messages import (
     Measured,
     MeasureJob,
@@ -49,7 +49,6 @@ from torchmark.studies.study import Activity, Announcement, Completed, Event, Li
 
 TURN_S = 0.3
 TURN_STEPS, LONG_TURN_S = 3, 0.9  # so many in a turn, as far as they fit
-SLOW_STEP_S = 1.0
 VERY_SLOW_STEP_S = 5.0
 MOST_TURNS = 8  # of each process
 ROUNDS, SLOW_ROUNDS, VERY_SLOW_ROUNDS = 6, 4, 2  # even, so that each side begins in half of them

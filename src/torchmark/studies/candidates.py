@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.grades import is_contended
 from torchmark.analyze.tuning import Round
-from torchmark.measure.engine import DEFAULTS
+from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
 from torchmark.measure.messages import (
     Measured,
     MeasureJob,
@@ -27,7 +27,7 @@ from torchmark.measure.messages import (
 )
 from torchmark.measure.process import Process, ProcessFailed
 from torchmark.records import Case, Result, Value
-from torchmark.studies.ab import SLOW_STEP_S, turn_seconds
+from torchmark.studies.ab import turn_seconds
 
 TOO_SLOW = 3.0  # times the best: dropped at its first warm step
 SURELY_TOO_SLOW = 9.0  # times the best: no disturbance slows a long step down so much

@@ -11,11 +11,12 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from torchmark.measure.cases import memory_needed
+from torchmark.measure.machine import GIB
 from torchmark.measure.messages import Found, call
 from torchmark.measure.procedures import PROCEDURES, Task
 from torchmark.measure.process import Process, ProcessFailed
 from torchmark.measure.replay import ReplayJob
-from torchmark.measure.session import GIB, Finished, Plan, Revised, Session, Started
+from torchmark.measure.session import Finished, Plan, Revised, Session, Started
 from torchmark.measure.stopwatch import MORE_TIME, would_take
 from torchmark.publications.contract import Publication
 from torchmark.records import Case, Machine, Result, Status, parse_case
