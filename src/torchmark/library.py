@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torchmark.analyze.roofline import NONE, Ceilings, ceilings_of, merge, split_disturbed
+from torchmark.analyze.efficiency import NONE, Ceilings, ceilings_of, merge, split_disturbed
 from torchmark.errors import StoreError, UsageError
 from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.machine import keep_awake, look_around

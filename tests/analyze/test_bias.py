@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from torchmark.analyze.replication import COST, MADE, OVERHEAD, UNDONE, Bias, find_bias
+from torchmark.analyze.jobs import COST, MADE, OVERHEAD, UNDONE, Bias, find_bias
 from torchmark.records import Estimate, JobEstimate, Result
 
 PUBLISHED, STEADY = "mlp/infer@cpu/float32+as-published", "mlp/infer@cpu/float32"

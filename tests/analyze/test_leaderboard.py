@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.analyze.leaderboard import Board, Entry, Overall, Tally, order_boards, rank_boards
+from torchmark.analyze.machines import Board, Entry, Overall, Tally, order_boards, rank_boards
 
 FIELDS: dict[str, Any] = {
     "task": "mlp/infer",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from torchmark.analyze.spread import LEAST_VARIANCES, digamma, find_common, trigamma, trigamma_inverse
+from torchmark.analyze.spread import LEAST_VARIANCES, Spread, digamma, find_common, trigamma, trigamma_inverse
 
 
 @given(st.floats(1e-3, 1e6))
@@ -21,13 +21,13 @@ def test_gamma_derivatives_agree_with_an_independent_computation(x: float) -> No
 
 
 def test_too_few_cases_teach_nothing() -> None:
-    assert find_common([(1.0, 2.0)] * (LEAST_VARIANCES - 1)) is None
-    assert find_common([(0.0, 2.0)] * 100) is None
+    assert find_common([Spread(1.0, 2.0)] * (LEAST_VARIANCES - 1)) is None
+    assert find_common([Spread(0.0, 2.0)] * 100) is None
 
 
 def test_cases_of_one_spread_share_it() -> None:
     random = np.random.default_rng(1)
-    common = find_common([(4.0 * random.chisquare(2) / 2, 2.0) for _ in range(500)])
+    common = find_common([Spread(4.0 * random.chisquare(2) / 2, 2.0) for _ in range(500)])
     assert common is not None
     assert common.variance == pytest.approx(4.0, rel=0.2)
     assert common.freedom > 20  # as good as known
@@ -36,25 +36,25 @@ def test_cases_of_one_spread_share_it() -> None:
 def test_cases_of_very_different_spreads_keep_their_own() -> None:
     random = np.random.default_rng(2)
     spreads = np.exp(random.normal(0, 3, 500))
-    common = find_common([(spread * random.chisquare(20) / 20, 20.0) for spread in spreads])
+    common = find_common([Spread(spread * random.chisquare(20) / 20, 20.0) for spread in spreads])
     assert common is not None
     assert common.freedom < 2
-    variance, freedom = common.moderate(1000.0, 20.0)
-    assert 800 < variance < 1000
-    assert freedom == pytest.approx(20 + common.freedom)
+    moderated = Spread(1000.0, 20.0).moderated(common)
+    assert 800 < moderated.variance < 1000
+    assert moderated.freedom == pytest.approx(20 + common.freedom)
 
 
 @given(st.lists(st.tuples(st.floats(1e-12, 1e6), st.floats(1, 50)), min_size=LEAST_VARIANCES, max_size=50))
 def test_the_moderated_variance_lies_between_both(variances: list[tuple[float, float]]) -> None:
-    common = find_common(variances)
+    common = find_common([Spread(*each) for each in variances])
     assert common is not None
     assert math.isfinite(common.variance)
     assert common.freedom <= math.fsum(freedom for _, freedom in variances) * (1 + 1e-9)
     for variance, freedom in variances:
         low, high = sorted((variance, common.variance))
-        moderated, total = common.moderate(variance, freedom)
-        assert low * (1 - 1e-9) <= moderated <= high * (1 + 1e-9)
-        assert total >= freedom
+        moderated = Spread(variance, freedom).moderated(common)
+        assert low * (1 - 1e-9) <= moderated.variance <= high * (1 + 1e-9)
+        assert moderated.freedom >= freedom
 
 
 def test_with_it_intervals_of_three_processes_cover_and_are_narrower() -> None:
@@ -63,10 +63,10 @@ def test_with_it_intervals_of_three_processes_cover_and_are_narrower() -> None:
     spreads = 0.02 * np.sqrt(8 / random.chisquare(8, 2000))  # cases differ, as a prior of 8 degrees of freedom says
     logs = random.normal(0, spreads[:, None], (2000, 3))
     own = logs.var(axis=1, ddof=1)
-    common = find_common([(float(variance), 2.0) for variance in own])
+    common = find_common([Spread(float(variance), 2.0) for variance in own])
     assert common is not None
-    moderated = [common.moderate(float(variance), 2.0) for variance in own]
-    reach = [math.sqrt(variance / 3) * float(special.stdtrit(total, 0.975)) for variance, total in moderated]
+    moderated = [Spread(float(variance), 2.0).moderated(common) for variance in own]
+    reach = [math.sqrt(each.variance / 3) * float(special.stdtrit(each.freedom, 0.975)) for each in moderated]
     covered = np.mean(np.abs(logs.mean(axis=1)) < reach)
     alone = np.median(np.sqrt(own / 3) * float(special.stdtrit(2, 0.975)))
     assert 0.93 < covered < 0.97

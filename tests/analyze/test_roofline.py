@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from torchmark.analyze.roofline import (
+from torchmark.analyze.efficiency import (
     LOADING,
     Ceiling,
     Ceilings,

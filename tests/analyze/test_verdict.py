@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.analyze.statistics import Interval, Reading
-from torchmark.analyze.verdict import Judgement, contention_of, is_bimodal, is_launch_bound, judge, worst
+from torchmark.analyze.grades import worst
+from torchmark.analyze.spread import Interval
+from torchmark.analyze.statistics import Reading
+from torchmark.analyze.verdict import Judgement, contention_of, is_bimodal, is_launch_bound, judge
 from torchmark.devices.streams import stream
 from torchmark.records import VERDICTS, Conditions, Contention, Trend
 

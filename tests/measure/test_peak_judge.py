@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.roofline import NONE, Ceiling, Ceilings, DeviceCeilings
+from torchmark.analyze.efficiency import NONE, Ceiling, Ceilings, DeviceCeilings
 from torchmark.measure.session import PeakJudge
 from torchmark.records import Case, Result, Work, parse_case
 

@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 
 import specimen
 from torchmark import cli
-from torchmark.analyze.leaderboard import Entry, order_boards, rank_boards
+from torchmark.analyze.machines import Entry, order_boards, rank_boards
 from torchmark.records import Metered, Peak, Remark, Result, Run, Work
 from torchmark.report import render
 from torchmark.report.leaderboard import Source, leaderboard_document

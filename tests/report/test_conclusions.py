@@ -9,8 +9,8 @@ from html import unescape
 import pytest
 from msgspec.structs import replace
 
+from torchmark.analyze.comparison import LiveComparison, LiveSide
 from torchmark.analyze.fitting import Fitted, MemoryModel, Probe
-from torchmark.analyze.interleaved import LiveComparison, LiveSide
 from torchmark.analyze.tuning import Tuned
 from torchmark.records import Limiting, Result, Run, parse_case
 from torchmark.report import render

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import asdict, replace
 
-from torchmark.analyze.leaderboard import Board, Entry, Tally, order_boards, rank_boards
+from torchmark.analyze.machines import Board, Entry, Tally, order_boards, rank_boards
 from torchmark.errors import UnknownName
 from torchmark.report import render
 from torchmark.report.leaderboard import BOARDS_SHOWN, FORMATS, PROBLEMS_SHOWN, Source, leaderboard_document

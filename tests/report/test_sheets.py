@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchmark.analyze.replication import Bias, Cause, Own, Printed, Replicated, Row, Sheet
+from torchmark.analyze.jobs import Bias, Cause, Own, Printed, Replicated, Row, Sheet
 from torchmark.records import Run
 from torchmark.report import FORMATS, render
 from torchmark.report.replication import like_printed, replication_document

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchmark.analyze.leaderboard import Entry
+from torchmark.analyze.machines import Entry
 from torchmark.errors import StoreError
 from torchmark.store import RunWriter, index
 from torchmark.store.index import Folder, ask_folder

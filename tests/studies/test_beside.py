@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.replication import Own, Replicated
+from torchmark.analyze.jobs import Own, Replicated
 from torchmark.publications import find_publication, names
 from torchmark.records import JobEstimate, Result, Run
 from torchmark.report import render

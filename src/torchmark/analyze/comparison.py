@@ -1,4 +1,4 @@
-"""Runs compared case by case: how much faster or slower, how sure that is, and what could not be compared.
+"""How much faster one side is than the other, and how sure that is: of stored runs, and of sides that took turns.
 
 Step times are compared as logarithms, so that swapping the runs only inverts every ratio. Fresh processes of the same
 case differ by more than the interval inside one of them, so the interval of a ratio rests on the spread between
@@ -11,11 +11,11 @@ A published figure has no interval. A pair with such a side is judged by an assu
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median
+from typing import Any, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from torchmark.analyze.grades import answer_within, band_of, flaws_of, is_published
@@ -27,14 +27,19 @@ from torchmark.analyze.pairing import (
     Places,
     Unpaired,
     differences_of,
+    grouped,
     pair_runs,
     pair_within,
+    written,
 )
 from torchmark.analyze.spread import (
     BORROWED_FREEDOM,
+    CHANCE,
     DRIFT,
+    MAD_TO_DEVIATION,
     MOST_FREEDOM,
     RUN_SPREAD,
+    Interval,
     critical,
     total_variance,
     two_sided,
@@ -42,133 +47,23 @@ from torchmark.analyze.spread import (
     with_known,
     within_variance,
 )
-from torchmark.records import Estimand, Estimate, Remark, Result, Run
-
-if TYPE_CHECKING:
-    from torchmark.analyze.interleaved import (
-        LiveComparison,  # imports numpy, which a comparison of stored runs does not need
-    )
-
-
-CONFIDENCE = 0.95
-CHANCE = 1 - CONFIDENCE
-EVERYTHING = 700.0  # logarithm of about the largest ratio that a computer can hold
-
-
-class Side(Struct, frozen=True):
-    """One run's knowledge of the logarithm of a time; the variance is None where it is unknown."""
-
-    logs: tuple[float, ...]  # of each process
-    variance: float | None
-    freedom: float
-    basis: str
-    doubt: str | None = None
-    spread: float = 0.0  # the variance of one process
-
-    @property
-    def center(self) -> float:
-        return math.fsum(self.logs) / len(self.logs)
-
-
-def explained(result: Result) -> float:
-    """How much of the logarithm of a contended time others may be to blame for: a share of it that cannot be larger
-    than what they took, twice over, because a step waits for the last of its threads. From half of the time on, all."""
-    if result.estimate is None or result.estimate.verdict != "contended":
-        return 0.0
-    seen = result.estimate.contention
-    shares = (seen.wait_share, seen.other_cpu_share, seen.steal_share, seen.throttled_share)
-    worst = max((share for share in shares if share is not None), default=0.0)
-    taken = max(worst, (seen.probe_dilation or 1.0) - 1.0)
-    return -math.log1p(-2 * taken) if taken < 0.499 else EVERYTHING
-
-
-def per_item(a: Result, b: Result) -> bool:
-    """Whether the two results are compared by the time of an item, because a step does not do the same amount."""
-    return bool(a.work and b.work and a.work.items != b.work.items and a.work.items > 0 and b.work.items > 0)
-
-
-def sides_of(a: Result, b: Result, spreads: tuple[float | None, float | None]) -> tuple[Side, Side] | None:
-    """What is known of either side, as the same kind of figure; None where a time is no time."""
-    estimand, scaled = _shared_estimand(a, b), per_item(a, b)
-    for result in (a, b):
-        if result.estimate is None or not all(0 < time < math.inf for time in _times(result, estimand)):
-            return None
-    first, second = (
-        _side(result, estimand, spread, result.work.items if scaled and result.work else 1.0)
-        for result, spread in zip((a, b), spreads, strict=True)
-    )
-    return first, second
-
-
-def variance_of_rounds(cases: Sequence[Sequence[float]]) -> tuple[float, float] | None:
-    """Variance of the mean over all cases and rounds of processes, and its degrees of freedom."""
-    rounds = min(map(len, cases))
-    if rounds < 2:
-        return None
-    means = [math.fsum(logs[index] for logs in cases) / len(cases) for index in range(rounds)]
-    return variance(means) / rounds, rounds - 1.0
-
-
-def chance_beyond(distance: float, error: float, freedom: float, beyond: float) -> float:
-    """How often so large a distance would be seen, were the true one no larger than `beyond`, a share."""
-    excess = distance - math.log1p(beyond)
-    if error == 0 or excess <= 0:
-        return 0.0 if excess > 0 else 1.0
-    return two_sided(excess / error, freedom)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number, step by step from the smallest."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    corrected, floor = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(order):
-        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[index]))
-        corrected[index] = floor
-    return corrected
-
-
-def _shared_estimand(*results: Result) -> Estimand:
-    """The common estimand; where they differ, the mean, which every estimate has."""
-    kinds = {estimate.estimand for result in results for estimate in _estimates(result)}
-    return kinds.pop() if len(kinds) == 1 else "mean"
-
-
-def _estimates(result: Result) -> tuple[Estimate, ...]:
-    return result.processes or ((result.estimate,) if result.estimate else ())
-
-
-def _times(result: Result, estimand: Estimand) -> list[float]:
-    return [estimate.center_s if estimate.estimand == estimand else estimate.mean_s for estimate in _estimates(result)]
-
-
-def _side(result: Result, estimand: Estimand, spread: float | None, items: float) -> Side:
-    """Use the spread that the run found for the case, else that of its processes, else a borrowed one."""
-    estimates, known = _estimates(result), result.estimate
-    logs = tuple(math.log(time / items) for time in _times(result, estimand))
-    count = len(logs)
-    if count == 1 and estimates[0].verdict == "as-published":
-        doubt = "a published figure" if "printed" in result.settings else "timed as published"
-        return Side(logs, None, 1.0, doubt, doubt)
-    if known is not None and known.spread is not None and known.freedom:
-        basis = f"{count} processes" if count > 1 else "a borrowed spread"
-        return Side(logs, known.spread**2 / count, known.freedom, basis, spread=known.spread**2)
-    if count > 1:
-        between = variance(logs)
-        return Side(logs, between / count, count - 1.0, f"{count} processes", spread=between)
-    if spread is None:
-        return Side(logs, None, 1.0, "one process", "one process, and no spread between processes is known")
-    only = estimates[0]
-    ends = () if only.estimand == estimand else (only.mean_low_s, only.mean_high_s)
-    alone = math.log1p(spread) ** 2 + within_variance(only, *ends)
-    return Side(logs, alone, BORROWED_FREEDOM, "a borrowed spread", spread=alone)
-
+from torchmark.records import Estimate, Live, Machine, Remark, Result, Run
 
 Answer = Literal["faster", "slower", "same", "similar", "unsure"]  # similar: as far as a published figure can say
 
-# A difference counts only where the whole interval lies beyond this: less than 1% changes no decision.
-DIFFERENT = 0.01
-# Two times count as the same only where the whole interval lies within this: a larger difference is ruled out.
-SAME = 0.05
+DIFFERENT = 0.01  # a difference counts only where the whole interval lies beyond it: less changes no decision
+SAME = 0.05  # times are the same only where the whole interval lies within this: a larger difference is ruled out
+SAME_LIVE = 0.03  # sides that take turns share the state of the machine, so smaller differences show than between runs
+EVERYTHING = 700.0  # logarithm of about the largest ratio that a computer can hold
+
+
+def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool | None = None) -> Answer:
+    """Whether b is faster, from the interval of its step time over that of a: only where the whole interval supports
+    it, or where a test `is_clear` that was corrected for several questions at once."""
+    apart = low > 1 + DIFFERENT or high < 1 / (1 + DIFFERENT)
+    if apart if is_clear is None else is_clear:
+        return "slower" if low * high > 1 else "faster"
+    return "same" if not apart and low >= 1 / (1 + same) and high <= 1 + same else "unsure"
 
 
 class Pair(Struct, frozen=True):
@@ -211,6 +106,9 @@ class Family(Struct, frozen=True):
     explained: float = 0.0
 
 
+Row = TypeVar("Row", Pair, Family)
+
+
 class Comparison(Struct, frozen=True):
     """Everything that two runs, or two settings inside one run, say about each other."""
 
@@ -245,21 +143,135 @@ def compare_within(runs: Sequence[Run], by: str) -> tuple[Comparison, ...]:
     return _judge_all(_compare(run, run, pair_within(run, by), by) for run in runs)
 
 
-def find_slower(comparisons: Sequence[Comparison], share: float) -> tuple[Pair | Family, ...]:
-    """Cases, and workloads with several cases, that are slower by more than `share`, beyond what chance explains."""
-    found: list[Pair | Family] = [pair for comparison in comparisons for pair in comparison.pairs]
-    found += [family for comparison in comparisons for family in comparison.families if family.count > 1]
-    known = [each for each in found if each.error is not None]
-    chances = [_chance(each, share) if each.ratio > 1 else 1.0 for each in known]
-    slower = [each for each, chance in zip(known, holm(chances), strict=True) if chance < CHANCE]
-    assumed = [each for each in found if isinstance(each, Pair) and each.assumed is not None]
-    return (*slower, *(pair for pair in assumed if pair.ratio > (1 + share) * (1 + (pair.assumed or 0.0))))
+class Side(Struct, frozen=True):
+    """One run's knowledge of the logarithm of a time; the variance is None where it is unknown."""
+
+    logs: tuple[float, ...]  # of each process
+    basis: str
+    variance: float | None = None
+    freedom: float = 1.0
+    doubt: str | None = None
+    spread: float = 0.0  # the variance of one process
 
 
-def find_lost(comparisons: Sequence[Comparison]) -> tuple[Unpaired, ...]:
-    """Cases that succeeded on the first side, and on the other failed or are not there."""
-    unpaired = [each for comparison in comparisons for each in comparison.unpaired]
-    return tuple(each for each in unpaired if each.a and each.a.status == "ok" and each.kind != "refused")
+def per_item(a: Result, b: Result) -> bool:
+    """Whether the two results are compared by the time of an item, because a step does not do the same amount."""
+    return bool(a.work and b.work and a.work.items != b.work.items and a.work.items > 0 and b.work.items > 0)
+
+
+def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> tuple[Side, Side] | None:
+    """What is known of either side, as the same kind of figure: the mean, which every estimate has, where their
+    estimands differ. None where a time is no time."""
+    several = [result.processes or tuple(filter(None, (result.estimate,))) for result in results]
+    as_mean = len({estimate.estimand for estimates in several for estimate in estimates}) > 1
+    scaled, sides = per_item(*results), []
+    for result, estimates, spread in zip(results, several, spreads, strict=True):
+        times = [each.mean_s if as_mean and each.estimand != "mean" else each.center_s for each in estimates]
+        if result.estimate is None or not all(0 < time < math.inf for time in times):
+            return None
+        items = result.work.items if scaled and result.work else 1.0
+        sides.append(_side(result, estimates, tuple(math.log(time / items) for time in times), spread, as_mean))
+    return sides[0], sides[1]
+
+
+def _side(
+    result: Result, estimates: Sequence[Estimate], logs: tuple[float, ...], spread: float | None, as_mean: bool
+) -> Side:
+    """Use the spread that the run found for the case, else that of its processes, else a borrowed one."""
+    only, known, count = estimates[0], result.estimate, len(logs)
+    if count == 1 and only.verdict == "as-published":
+        doubt = "a published figure" if "printed" in result.settings else "timed as published"
+        return Side(logs, doubt, doubt=doubt)
+    basis = f"{count} processes" if count > 1 else "a borrowed spread"
+    if known is not None and known.spread is not None and known.freedom:
+        return Side(logs, basis, known.spread**2 / count, known.freedom, spread=known.spread**2)
+    if count > 1:
+        between = variance(logs)
+        return Side(logs, basis, between / count, count - 1.0, spread=between)
+    if spread is None:
+        return Side(logs, "one process", doubt="one process, and no spread between processes is known")
+    ends = (only.mean_low_s, only.mean_high_s) if as_mean and only.estimand != "mean" else ()
+    alone = math.log1p(spread) ** 2 + within_variance(only, *ends)
+    return Side(logs, basis, alone, BORROWED_FREEDOM, spread=alone)
+
+
+def explained(result: Result) -> float:
+    """How much of the logarithm of a contended time others may be to blame for: a share of it that cannot be larger
+    than what they took, twice over, because a step waits for the last of its threads. From half of the time on, all."""
+    if result.estimate is None or result.estimate.verdict != "contended":
+        return 0.0
+    seen = result.estimate.contention
+    shares = (seen.wait_share, seen.other_cpu_share, seen.steal_share, seen.throttled_share)
+    taken = max(0.0, (seen.probe_dilation or 1.0) - 1.0, *(share for share in shares if share is not None))
+    return -math.log1p(-2 * taken) if taken < 0.499 else EVERYTHING
+
+
+def _compare(a: Run, b: Run, pairing: Pairing, axis: str | None) -> Comparison:
+    spreads = [a.process_spread, b.process_spread]
+    if a.header.machine == b.header.machine:  # one machine's spread serves both of its runs
+        spreads = [spreads[1] if spreads[0] is None else spreads[0], spreads[0] if spreads[1] is None else spreads[1]]
+    apart = 0.0 if a is b else 2 * RUN_SPREAD**2  # the variance that two runs add as wholes
+    known: list[tuple[Pair, tuple[Side, Side]]] = []
+    unpaired = []
+    for match in pairing.matches:
+        if both := _sides((match.a, match.b), spreads):
+            known.append((_pair(match, both, differences_of(match.a, match.b, a.header, b.header), apart), both))
+        else:
+            unpaired.append(Unpaired(match.a.case.text, "no step time above zero", "refused", match.a, match.b))
+    groups = grouped(known, lambda each: each[0].a.case.workload)
+    families = tuple(_family(name, group, apart) for name, group in groups.items())
+    return Comparison(tuple(pair for pair, _ in known), (*unpaired, *pairing.unpaired), families, axis)
+
+
+def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference, ...], apart: float) -> Pair:
+    a, b, (first, second) = match.a, match.b, sides
+    difference = min(max(fmean(second.logs) - fmean(first.logs), -EVERYTHING), EVERYTHING)
+    pair = Pair(
+        a.case.text,
+        math.exp(difference),
+        "unsure",
+        f"{first.basis} against {second.basis}",
+        a,
+        b,
+        differences=differences,
+        explained=explained(b if difference > 0 else a),
+        no_interval=first.doubt or second.doubt,
+    )
+    if is_published(a) or is_published(b):  # judged by what such figures are assumed to be off
+        band, flaws = band_of(a, b), tuple(dict.fromkeys((*flaws_of(a), *flaws_of(b))))
+        basis, verdict = "the assumed uncertainty of published figures", answer_within(pair.ratio, band)
+        return replace(pair, verdict=verdict, basis=basis, no_interval=None, assumed=band, flaws=flaws, visible=band)
+    if first.variance is None or second.variance is None:
+        return pair
+    drift = DRIFT**2 if apart else 0.0  # inside one run, cases share the state of the machine
+    parts = [(side.variance + drift * side.spread, side.freedom) for side in sides if side.variance is not None]
+    total, freedom = with_known(*total_variance(parts), apart)
+    return _with_interval(pair, math.sqrt(total), freedom)
+
+
+def _family(name: str, cases: Sequence[tuple[Pair, tuple[Side, Side]]], apart: float) -> Family:
+    """The mean of a workload's cases; `apart` is the variance that two runs add as wholes."""
+    pairs, count = [pair for pair, _ in cases], len(cases)
+    center = math.fsum(math.log(pair.ratio) for pair in pairs) / count
+    blame = math.fsum(explained(pair.b if center > 0 else pair.a) for pair in pairs) / count
+    family = Family(name, count, math.exp(center), explained=blame)
+    bands = [pair.assumed for pair in pairs if pair.assumed is not None]
+    if bands:  # the errors of published figures may all point the same way
+        return replace(family, verdict=answer_within(family.ratio, fmean(bands)))
+    known = [(pair.error, pair.freedom) for pair in pairs if pair.error is not None and pair.freedom is not None]
+    if len(known) < count:
+        return family
+    # Processes of one round share what disturbed the machine then: means of rounds differ by more than their cases do.
+    # Of each side: the mean over the cases in every round of processes.
+    rounds = [[fmean(logs) for logs in zip(*(both[side].logs for _, both in cases), strict=False)] for side in (0, 1)]
+    if count == 1 or min(map(len, rounds)) < 2:
+        # With one process each, the correlation of the errors is unknown: assume the worst.
+        freedom = min(freedom for _, freedom in known)
+        return _with_interval(family, math.fsum(error for error, _ in known) / count, freedom)
+    own = total_variance([(error**2 / count**2, freedom) for error, freedom in known])
+    together, freedom = total_variance([(variance(means) / len(means), len(means) - 1.0) for means in rounds])
+    total, freedom = total_variance([own, (max(together - own[0], 0.0), freedom), (apart, math.inf)])
+    return _with_interval(family, math.sqrt(total), freedom)
 
 
 def overall(families: Sequence[Family]) -> Family | None:
@@ -277,185 +289,171 @@ def overall(families: Sequence[Family]) -> Family | None:
     if len(known) < count:
         return mean
     parts = [((error / count) ** 2, freedom) for error, freedom in known]
-    variance, freedom = with_known(*total_variance(parts), 2 * RUN_SPREAD**2)
-    return _judge([_with_interval(mean, math.sqrt(variance), freedom)])[0]
-
-
-def _compare(a: Run, b: Run, pairing: Pairing, axis: str | None) -> Comparison:
-    spreads = _spreads(a, b)
-    matches, known, unpaired = [], [], []
-    for match in pairing.matches:
-        both = sides_of(match.a, match.b, spreads)
-        if both is None:
-            unpaired.append(Unpaired(match.a.case.text, "no step time above zero", "refused", match.a, match.b))
-            continue
-        matches.append(match)
-        known.append(both)
-    apart = 0.0 if a is b else 2 * RUN_SPREAD**2
-    pairs = [
-        _pair(match, both, differences_of(match.a, match.b, a.header, b.header), apart)
-        for match, both in zip(matches, known, strict=True)
-    ]
-    families = [_with_published(family, pairs) for family in _families(pairs, known, apart)]
-    return Comparison(tuple(pairs), (*unpaired, *pairing.unpaired), tuple(families), axis)
-
-
-def _spreads(a: Run, b: Run) -> tuple[float | None, float | None]:
-    """The spread between processes of each run; one machine's spread serves both of its runs."""
-    first, second = a.process_spread, b.process_spread
-    if a.header.machine == b.header.machine:
-        return second if first is None else first, first if second is None else second
-    return first, second
-
-
-def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference, ...], apart: float) -> Pair:
-    """`apart` is the variance that two runs add as wholes."""
-    first, second = sides
-    difference = min(max(second.center - first.center, -EVERYTHING), EVERYTHING)
-    pair = Pair(
-        match.a.case.text,
-        math.exp(difference),
-        "unsure",
-        f"{first.basis} against {second.basis}",
-        match.a,
-        match.b,
-        differences=differences,
-        explained=explained(match.b if difference > 0 else match.a),
-        no_interval=first.doubt or second.doubt,
-    )
-    if is_published(match.a) or is_published(match.b):
-        return _published(pair)
-    if first.variance is None or second.variance is None:
-        return pair
-    drift = DRIFT**2 if apart else 0.0  # inside one run, cases share the state of the machine
-    parts = [(first.variance + drift * first.spread, first.freedom)]
-    parts.append((second.variance + drift * second.spread, second.freedom))
-    variance, freedom = with_known(*total_variance(parts), apart)
-    return _with_interval(pair, math.sqrt(variance), freedom)
-
-
-def _published(pair: Pair) -> Pair:
-    """A pair with a side that was published: judged by what such figures are assumed to be off."""
-    band = band_of(pair.a, pair.b)
-    flaws = dict.fromkeys((*flaws_of(pair.a), *flaws_of(pair.b)))
-    return replace(
-        pair,
-        verdict=answer_within(pair.ratio, band),
-        basis="the assumed uncertainty of published figures",
-        no_interval=None,
-        assumed=band,
-        flaws=tuple(flaws),
-        visible=band,
-    )
-
-
-def _with_published(family: Family, pairs: Sequence[Pair]) -> Family:
-    """The verdict on a mean that rests on published figures: their errors may all point the same way."""
-    own = [pair.assumed for pair in pairs if pair.a.case.workload == family.name]
-    known = [band for band in own if band is not None]
-    return replace(family, verdict=answer_within(family.ratio, statistics.fmean(known))) if known else family
-
-
-Row = TypeVar("Row", Pair, Family)
+    total, freedom = with_known(*total_variance(parts), 2 * RUN_SPREAD**2)
+    return _judge([_with_interval(mean, math.sqrt(total), freedom)])[0]
 
 
 def _with_interval(row: Row, error: float, freedom: float) -> Row:
-    center = math.log(row.ratio)
-    reach = error * critical(freedom, CHANCE) if error > 0 else 0.0
-    row = replace(
-        row,
-        low=math.exp(max(center - reach, -EVERYTHING)),
-        high=math.exp(min(center + reach, EVERYTHING)),
-        error=error,
-        freedom=min(freedom, MOST_FREEDOM),
-    )
+    center, reach = math.log(row.ratio), error * critical(freedom, CHANCE) if error > 0 else 0.0
+    low, high = math.exp(max(center - reach, -EVERYTHING)), math.exp(min(center + reach, EVERYTHING))
+    row = replace(row, low=low, high=high, error=error, freedom=min(freedom, MOST_FREEDOM))
     return replace(row, p_value=_chance(row, DIFFERENT))
 
 
 def _chance(row: Pair | Family, share: float) -> float:
-    """The probability of so large a difference by chance and by the disturbance of the slower side."""
-    assert row.error is not None
-    assert row.freedom is not None
-    return chance_beyond(abs(math.log(row.ratio)) - row.explained, row.error, row.freedom, share)
+    """How often so large a difference would be seen, were the true one no larger than `share`: by chance and by the
+    disturbance of the slower side."""
+    excess = abs(math.log(row.ratio)) - row.explained - math.log1p(share)
+    if not row.error or excess <= 0:
+        return 0.0 if excess > 0 else 1.0
+    return two_sided(excess / row.error, row.freedom or 1.0)
 
 
-def _families(pairs: Sequence[Pair], sides: Sequence[tuple[Side, Side]], apart: float) -> Iterable[Family]:
-    groups: dict[str, list[int]] = {}
-    for index, pair in enumerate(pairs):
-        groups.setdefault(pair.a.case.workload, []).append(index)
-    for name, members in groups.items():
-        yield _family(name, [pairs[index] for index in members], [sides[index] for index in members], apart)
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number, step by step from the smallest."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    corrected, floor = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = floor
+    return corrected
 
 
-def _family(name: str, pairs: Sequence[Pair], sides: Sequence[tuple[Side, Side]], apart: float) -> Family:
-    """The mean of a workload's cases; `apart` is the variance that two runs add as wholes."""
-    count = len(pairs)
-    center = math.fsum(math.log(pair.ratio) for pair in pairs) / count
-    blame = math.fsum(explained(pair.b if center > 0 else pair.a) for pair in pairs) / count
-    family = Family(name, count, math.exp(center), explained=blame)
-    known = [(pair.error, pair.freedom) for pair in pairs if pair.error is not None and pair.freedom is not None]
-    if len(known) < count:
-        return family
-    rounds = [variance_of_rounds([both[side].logs for both in sides]) for side in (0, 1)]
-    first, second = rounds
-    if count == 1 or first is None or second is None:
-        # With one process each, the correlation of the errors is unknown: assume the worst.
-        return _with_interval(
-            family, math.fsum(error for error, _ in known) / count, min(freedom for _, freedom in known)
-        )
-    own, own_freedom = total_variance([(error**2 / count**2, freedom) for error, freedom in known])
-    # Processes of one round share what disturbed the machine then: means of rounds differ by more than their cases do.
-    together, freedom = total_variance([first, second])
-    parts = [(own, own_freedom), (max(together - own, 0.0), freedom), (apart, math.inf)]
-    variance, freedom = total_variance(parts)
-    return _with_interval(family, math.sqrt(variance), freedom)
+def _judge(rows: Sequence[Row]) -> list[Row]:
+    corrected = iter(holm([row.p_value for row in rows if row.p_value is not None]))
+    judged = []
+    for row in rows:
+        if row.p_value is None or row.low is None or row.high is None:
+            judged.append(row)
+            continue
+        p_value = next(corrected)
+        judged.append(replace(row, p_value=p_value, verdict=answer_of(row.low, row.high, SAME, p_value < CHANCE)))
+    return judged
 
 
 def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    """All pairs are one table and all families another: with more rows, each needs more evidence."""
+    """All pairs are one table and all families another: with more rows, each needs more evidence. Each pair gets the
+    smallest difference that the test, corrected for the number of pairs, would have called one."""
     comparisons = tuple(comparisons)
-    pairs = _with_visible(_judge([pair for comparison in comparisons for pair in comparison.pairs]))
+    rows = _judge([pair for comparison in comparisons for pair in comparison.pairs])
+    chance = CHANCE / max(1, sum(pair.error is not None for pair in rows))
+    for index, pair in enumerate(rows):
+        if pair.error is not None and pair.freedom is not None:
+            reach = pair.error * critical(pair.freedom, chance) if pair.error > 0 else 0.0
+            visible = math.expm1(min(math.log1p(DIFFERENT) + pair.explained + reach, EVERYTHING))
+            rows[index] = replace(pair, visible=visible)
+    pairs = iter(rows)
     families = iter(_judge([family for comparison in comparisons for family in comparison.families]))
     judged = []
     for each in comparisons:
         own = tuple(next(pairs) for _ in each.pairs)
         known = [pair.visible for pair in own if pair.visible is not None and pair.assumed is None]
         found = replace(each, pairs=own, families=tuple(next(families) for _ in each.families))
-        if known:
-            found = replace(found, visible=statistics.median(known), visible_worst=max(known))
-        judged.append(found)
+        judged.append(replace(found, visible=median(known), visible_worst=max(known)) if known else found)
     return tuple(judged)
 
 
-def _with_visible(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """Each with the smallest difference that the test, corrected for the number of pairs, would have called one."""
-    chance = CHANCE / max(1, sum(pair.error is not None for pair in pairs))
-    for pair in pairs:
-        if pair.error is None or pair.freedom is None:
-            yield pair
-            continue
-        reach = pair.error * critical(pair.freedom, chance) if pair.error > 0 else 0.0
-        visible = math.expm1(min(math.log1p(DIFFERENT) + pair.explained + reach, EVERYTHING))
-        yield replace(pair, visible=visible)
+class LiveSide(Struct, frozen=True):
+    """One of the two sides: what was changed for it, where it ran, and what its processes gave."""
+
+    result: Result
+    python: str  # the interpreter
+    machine: Machine | None = None  # as its own interpreter reports it; None: it failed before that
+    packages: dict[str, str] = field(default_factory=dict)  # versions of what the workload is made of
+    environment: dict[str, str] = field(default_factory=dict)  # set for this side alone
+    last_words: tuple[str, ...] = ()  # the last lines that a process printed before it failed
 
 
-def _judge(rows: Sequence[Row]) -> list[Row]:
-    known = [index for index, row in enumerate(rows) if row.p_value is not None]
-    corrected = dict(zip(known, holm([rows[index].p_value or 0.0 for index in known]), strict=True))
-    return [
-        replace(row, p_value=corrected[index], verdict=_answer(row, corrected[index])) if index in corrected else row
-        for index, row in enumerate(rows)
+Stopped = Literal["clear", "precise", "pairs", "budget", "failed", "interrupted"]
+_KEPT = ("verdict", "stopped", "ratio", "low", "high", "ratios")  # of a live comparison, in the runs of its sides
+LOOKS = (5, 7, 10, 14, 20, 28, 40)  # counts of pairs at which it may stop; after the last it does
+LOOK_CONFIDENCE = 0.99  # of 200,000 simulated series, 95.4% hold the truth at all seven looks
+
+
+class LiveComparison(Struct, frozen=True):
+    """The answer of sides that took turns. `ratio` is the step time of b over that of a, with a 95% interval: below 1,
+    b is faster."""
+
+    a: LiveSide
+    b: LiveSide
+    verdict: Answer
+    stopped: Stopped
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    ratios: tuple[float, ...] = ()  # one for each pair of processes
+    duration_s: float = 0.0
+
+    def conclusion(self, side: str) -> Live:
+        """What is kept of it in the run of one side, A or B."""
+        return Live(self.a.result.case, self.b.result.case, side, **{name: getattr(self, name) for name in _KEPT})
+
+    @property
+    def failed(self) -> bool:
+        return any(side.result.status != "ok" for side in (self.a, self.b))
+
+
+def recall_live(found: Live) -> LiveComparison:
+    """What a stored comparison came to. Only one that has figures of both sides is stored."""
+    a, b = (LiveSide(Result(case, "ok"), python="") for case in (found.a, found.b))
+    return LiveComparison(a, b, **{name: getattr(found, name) for name in _KEPT})
+
+
+def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CONFIDENCE) -> Interval | None:
+    """The ratio over pairs, each given by the logarithms of its rounds' ratios; None where one pair is all there is."""
+    count = len(pairs)
+    if count < 2:
+        return None
+    centers = [float(median(rounds)) for rounds in pairs]
+    # How far the median of a pair may be off, by a spread in which one disturbed round counts little. A few pairs may
+    # agree by chance more closely than each of them is known.
+    inside = [
+        math.pi / 2 * (MAD_TO_DEVIATION * median(abs(each - center) for each in rounds)) ** 2 / len(rounds)
+        for rounds, center in zip(pairs, centers, strict=True)
     ]
+    reach = critical(count - 1, 1 - confidence) * math.sqrt(max(variance(centers), fmean(inside)) / count)
+    center = fmean(centers)
+    return Interval(math.exp(center), math.exp(center - reach), math.exp(min(center + reach, EVERYTHING)))
 
 
-def _answer(row: Pair | Family, p_value: float) -> Answer:
-    assert row.low is not None
-    assert row.high is not None
-    if p_value < CHANCE:
-        return "faster" if row.ratio < 1 else "slower"
-    touches = row.low <= 1 + DIFFERENT and row.high >= 1 / (1 + DIFFERENT)
-    inside = row.low >= 1 / (1 + SAME) and row.high <= 1 + SAME
-    return "same" if touches and inside else "unsure"
+def why_stop(
+    pairs: Sequence[Sequence[float]], target: float | None = None, limit: float | None = None
+) -> Stopped | None:
+    """Why to stop after these pairs, if so: only at a look that was fixed beforehand.
+
+    Without a target it is the answer that must be clear, and with a limit also whether B is slower by more than that.
+    """
+    found = ratio_interval(pairs) if len(pairs) in LOOKS else None
+    if found is None:
+        return None
+    last: Stopped | None = "pairs" if len(pairs) == LOOKS[-1] else None
+    if target is not None:
+        return "precise" if (found.high - found.low) / 2 <= target * found.center else last
+    decided = limit is None or found.low > 1 + limit or found.high <= 1 + limit
+    return "clear" if decided and answer_of(found.low, found.high) != "unsure" else last
+
+
+def live_differences(a: LiveSide, b: LiveSide) -> tuple[Difference, ...]:
+    """Everything known that is not the same on both sides, what was asked for first."""
+
+    def facts(side: LiveSide) -> list[Mapping[str, Any]]:
+        result, machine = side.result, side.machine
+        case = {name: getattr(result.case, name) for name in ("device", "dtype", "compile", "transfer")}
+        case |= {"threads": result.settings.get("threads", result.case.threads)} | result.case.options
+        known = {"torch": machine.torch, "built for": machine.torch_build, "python": machine.python} if machine else {}
+        software = known | (side.packages if machine else {})
+        return [case, {"interpreter": side.python}, side.environment, software, result.settings]
+
+    found: dict[str, Difference] = {}
+    for index, (ours, theirs) in enumerate(zip(facts(a), facts(b), strict=True)):
+        if index >= 3 and not (ours and theirs):  # a side that failed may know nothing
+            continue
+        for name in dict.fromkeys((*ours, *theirs)):
+            pair = ours.get(name), theirs.get(name)
+            if pair[0] != pair[1] and name.lower() not in found:
+                first, second = ("-" if value is None else written(value) for value in pair)
+                found[name.lower()] = Difference(name, first, second)
+    return tuple(found.values())
 
 
 Word = Literal["PASS", "FAIL", "INCONCLUSIVE"]
@@ -471,6 +469,23 @@ class Gate(Struct, frozen=True):
     slower: tuple[Pair | Family, ...] = ()
     lost: tuple[Unpaired, ...] = ()
     blind: tuple[Pair, ...] = ()  # cases in which a difference of the limit would not be visible
+
+
+def find_slower(comparisons: Sequence[Comparison], share: float) -> tuple[Pair | Family, ...]:
+    """Cases, and workloads with several cases, that are slower by more than `share`, beyond what chance explains."""
+    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
+    families = [each for comparison in comparisons for each in comparison.families if each.count > 1]
+    found: list[Pair | Family] = [*pairs, *families]
+    known = [each for each in found if each.error is not None]
+    chances = holm([_chance(each, share) if each.ratio > 1 else 1.0 for each in known])
+    slower = [each for each, chance in zip(known, chances, strict=True) if chance < CHANCE]
+    return (*slower, *(p for p in pairs if p.assumed is not None and p.ratio > (1 + share) * (1 + p.assumed)))
+
+
+def find_lost(comparisons: Sequence[Comparison]) -> tuple[Unpaired, ...]:
+    """Cases that succeeded on the first side, and on the other failed or are not there."""
+    unpaired = [each for comparison in comparisons for each in comparison.unpaired]
+    return tuple(each for each in unpaired if each.a and each.a.status == "ok" and each.kind != "refused")
 
 
 def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = False) -> Gate:

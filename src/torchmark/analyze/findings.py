@@ -3,25 +3,98 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.comparison import Comparison, Pair, compare_all, compare_within, overall
+from torchmark.analyze.efficiency import LOADING
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.machines import find_outliers
-from torchmark.analyze.pairing import axis_value, join_machines
-from torchmark.analyze.roofline import LOADING
+from torchmark.analyze.pairing import axis_value, grouped, join_machines
 from torchmark.analyze.wording import listed
-from torchmark.records import DISTURBED, NO_ROOM, Case, Remark, Result, Run
+from torchmark.records import DISTURBED, NO_ROOM, Remark, Result, Run
 
 # Published figures have no interval: only what no flaw of their procedure could bring about is passed on.
 PUBLISHED_FACTOR = 1.5
-PUBLISHED, MEASURED = "published", "measured"  # what a claim rests on, until it gets the kind of a finding
 WORTHWHILE = 1.1  # smaller gains are not mentioned
+FIRST_STEP_S, FIRST_STEP_TIMES = 3.0, 10.0  # a shorter first step is not mentioned
+LOADING_SHARE = 0.2  # of a step, from which waiting for data is mentioned
+MANY_RUNS = 3  # of more runs only the fastest and the slowest are mentioned
 _SHOWN = 3  # workloads that a sentence lists
+_AXES = ("device", "dtype", "compile", "batch", "threads", "workers", "transfer")
+ORDER = ("runs", "outlier", "device", "disturbed", *_AXES[1:], "loader", "memory", "first-step")
+
+
+def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
+    """Everything worth saying about these runs, the most important first.
+
+    Settings are compared inside each machine, with the same evidence that is asked of any comparison; published
+    figures have no intervals, so a sentence about them says that it is theirs.
+    """
+    machines = join_machines(runs)
+    found = _about_runs(runs) if len(runs) > 1 else []
+    found += [Remark("outlier", each.text) for each in find_outliers(runs)]
+    for run in machines:
+        own = [*_claims(run), *_disturbed(run.results), *_loading(run.results), *_first_step(run.results)]
+        own += [] if run.fitting else _memory(run.results)  # its conclusion says it
+        name = f"{run.header.label or run.header.id}: " if len(machines) > 1 else ""
+        found += [replace(finding, cause=name + finding.cause) for finding in own]
+    return tuple(sorted(found, key=lambda finding: ORDER.index(finding.kind)))
+
+
+def _claims(run: Run) -> Iterator[Remark]:
+    """Compare devices first, then settings on each device."""
+    devices = dict.fromkeys(result.case.device for result in run.results)
+    for axis in _AXES:
+        values = {getattr(result.case, axis, None) or result.case.params.get(axis) for result in run.results}
+        if len(values) < 2:  # nothing varies, which is cheaper to see here
+            continue
+        (comparison,) = compare_within([run], axis)
+        for device in [None] if axis == "device" or len(devices) == 1 else devices:
+            pairs = [pair for pair in comparison.pairs if device in (None, pair.a.case.device)]
+            for text, rests_on in _said(axis, pairs):
+                where = f"on {_called(device)} {text}" if device else text
+                word = where.split()[0]  # bfloat16 and torch.compile are names
+                cause = (word.capitalize() if word.isalpha() else word) + where[len(word) :]
+                cases = dict.fromkeys(text for pair in rests_on for text in (pair.a.case.text, pair.b.case.text))
+                published = all(map(_is_published, rests_on))
+                yield Remark(axis, f"As published, {where}" if published else cause, cases=tuple(cases))
+
+
+Claim = tuple[str, Sequence[Pair]]  # a sentence, and what it rests on
+
+
+def _said(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
+    clear = [pair for pair in pairs if _is_clear(pair)]
+    if axis in ("device", "dtype", "compile"):
+        for value, own in grouped(pairs, lambda pair: str(axis_value(pair.b, axis))).items():
+            yield from _of_device(value, own) if axis == "device" else _of_setting(axis, value, own)
+    if axis == "device":
+        yield from _crossings(clear)
+    if axis in ("batch", "threads"):
+        yield from _best_of(clear, axis)
+    if axis == "threads":
+        slow = [pair for pair in clear if pair.ratio > WORTHWHILE]
+        for pair in sorted(slow, key=lambda pair: -pair.ratio)[:1]:
+            few, many = axis_value(pair.a, "threads"), axis_value(pair.b, "threads")
+            yield f"{many} threads make {pair.a.case.task} {times(1 / pair.ratio)} as fast as {few}", [pair]
+    if axis == "workers":
+        for pair in clear:
+            few, many, share = pair.a.case.workers, pair.b.case.workers, pair.b.metrics.get("communication_share")
+            talk = f", and {share:.0%} of a step is communication" if share else ""
+            lone = "one" if few == 1 else str(few)
+            fact = f"{many} workers do {times(1 / pair.ratio)} the work of {lone} on {pair.a.case.task}"
+            yield f"{fact} (efficiency {few / many / pair.ratio:.0%}{talk})", [pair]
+    if axis == "transfer":
+        costly = sorted((entry for entry in _entries(pairs) if entry.speed < 1), key=lambda entry: entry.speed)
+        cheap = [pair for pair in pairs if pair.verdict == "same" and pair.high is not None]
+        costs = [f"{1 / entry.speed - 1:.0%} on {entry.name}" for entry in costly[:_SHOWN]]
+        costs += [f"at most {max((pair.high or 1) - 1, 0.001):.1%} on {pair.a.case.task}" for pair in cheap[:_SHOWN]]
+        if costly:
+            yield f"per-step copies cost {listed(costs)}", [*_all_pairs(costly), *cheap]
 
 
 class _Entry(Struct, frozen=True):
@@ -42,159 +115,32 @@ def times(speed: float) -> str:
     return f"{speed:.1f}×" if speed < 10 else f"{speed:.3g}×" if speed < 100 else f"{speed:.0f}×"
 
 
-def _claims_by_devices(pairs: Sequence[Pair]) -> Iterator[Remark]:
-    for device, own in _by_other(pairs, "device"):
-        base = device_name(own[0].a.case.device)
-        entries = _entries(own)
-        better = _ranked([entry for entry in entries if entry.speed > WORTHWHILE])
-        worse = _ranked([entry for entry in entries if entry.speed < 1 / WORTHWHILE], reverse=False)
-        wins = _factors([(entry.name, entry.speed) for entry in better], base)
-        losses = _factors([(entry.name, 1 / entry.speed) for entry in worse], device)
-        parts = [f"use {device} for {listed(wins)}"] if wins else []
-        parts += [f"{'but ' if wins else 'use '}{base} for {listed(losses)}"] if losses else []
-        if parts:
-            yield _claim(", ".join(parts), [*better, *worse])
-    yield from _crossings(pairs)
-
-
-def _claims_by_dtypes(pairs: Sequence[Pair]) -> Iterator[Remark]:
-    for dtype, own in _by_other(pairs, "dtype"):
-        yield from _gains(own, f"{dtype} makes", f"{own[0].a.case.dtype}")
-
-
-def _claims_by_compile(pairs: Sequence[Pair]) -> Iterator[Remark]:
-    """What compiling brings, and after how many steps its own time is won back."""
-    for _, own in _by_other(pairs, "compile"):
-        for claim in _gains(own, "torch.compile makes", "without"):
-            paid = [steps for pair in own if pair.case in claim.cases and (steps := _break_even(pair)) is not None]
-            after = f"; compiling pays off after about {float(f'{max(paid):.2g}'):.0f} steps" if paid else ""
-            yield replace(claim, cause=claim.cause + after)
-
-
-def _claims_by_batches(pairs: Sequence[Pair]) -> Iterator[Remark]:
-    """How much more a larger batch gets out of the machine."""
-
-    def name(value: object) -> str:
-        return "the default batch" if value == "default" else f"batch {value}"
-
-    yield from _best_of(pairs, "batch", name, "the rate of")
-
-
-def _claims_by_threads(pairs: Sequence[Pair]) -> Iterator[Remark]:
-    yield from _best_of(pairs, "threads", lambda value: f"{value} thread{'s' if value != 1 else ''}", "the speed of")
-    slow = [pair for pair in pairs if _is_clear(pair) and pair.ratio > WORTHWHILE]
-    for pair in sorted(slow, key=lambda pair: -pair.ratio)[:1]:
-        few, many = axis_value(pair.a, "threads"), axis_value(pair.b, "threads")
-        yield _claim(f"{many} threads make {pair.a.case.task} {times(1 / pair.ratio)} as fast as {few}", [pair])
-
-
-def _claims_by_workers(pairs: Sequence[Pair]) -> Iterator[Remark]:
-    for entry in (_Entry(pair.a.case.task, (pair,)) for pair in pairs if _is_clear(pair)):
-        (pair,) = entry.pairs
-        few, many = pair.a.case.workers, pair.b.case.workers
-        shares = [pair.b.metrics.get("communication_share")]
-        talk = "".join(f", and {share:.0%} of a step is communication" for share in shares if share)
-        lone = "one" if few == 1 else str(few)
-        fact = f"{many} workers do {times(entry.speed)} the work of {lone} on {entry.name}"
-        yield _claim(f"{fact} (efficiency {entry.speed * few / many:.0%}{talk})", [pair])
-
-
-def _claims_by_transfers(pairs: Sequence[Pair]) -> Iterator[Remark]:
-    costly = _ranked([entry for entry in _entries(pairs) if entry.speed < 1], reverse=False)
-    cheap = [pair for pair in pairs if pair.verdict == "same" and pair.high is not None]
-    costs = [f"{1 / entry.speed - 1:.0%} on {entry.name}" for entry in costly[:_SHOWN]]
-    costs += [f"at most {max((pair.high or 1) - 1, 0.001):.1%} on {pair.a.case.task}" for pair in cheap[:_SHOWN]]
-    if costly:
-        yield _claim(f"per-step copies cost {listed(costs)}", [*costly, *cheap])
-
-
-_CLAIMS: dict[str, Callable[[Sequence[Pair]], Iterator[Remark]]] = {
-    "device": _claims_by_devices,
-    "dtype": _claims_by_dtypes,
-    "compile": _claims_by_compile,
-    "batch": _claims_by_batches,
-    "threads": _claims_by_threads,
-    "workers": _claims_by_workers,
-    "transfer": _claims_by_transfers,
-}
-
-
-def _is_clear(pair: Pair) -> bool:
-    """Whether the difference is more than chance, a busy machine or a flawed procedure can explain."""
-    if _is_published(pair):
-        return max(pair.ratio, 1 / pair.ratio) >= PUBLISHED_FACTOR
-    return pair.verdict in ("faster", "slower")
-
-
-def _is_published(pair: Pair) -> bool:
-    return all(map(is_published, (pair.a, pair.b)))
-
-
-def _entries(pairs: Sequence[Pair]) -> list[_Entry]:
-    """One for a workload where most cases are clear and none of those disagrees; else one for each clear case."""
-    families: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        families.setdefault(pair.a.case.workload, []).append(pair)
-    entries = []
-    for name, own in families.items():
-        clear = [pair for pair in own if _is_clear(pair)]
-        if 2 * len(clear) > len(own) and len({pair.ratio > 1 for pair in clear}) == 1:
-            entries.append(_Entry(name if len(clear) == len(own) else f"most of {name}", tuple(clear)))
-        else:
-            entries += [_Entry(pair.a.case.task, (pair,)) for pair in clear]
-    return entries
-
-
-def _gains(pairs: Sequence[Pair], makes: str, base: str) -> Iterator[Remark]:
-    """'bfloat16 makes bert-classify 1.9× as fast as float32, but matmul 0.45×'"""
-    entries = _entries(pairs)
-    better = _ranked([entry for entry in entries if entry.speed > WORTHWHILE])
-    worse = _ranked([entry for entry in entries if entry.speed < 1 / WORTHWHILE], reverse=False)
-    faster = [f"{entry.name} {times(entry.speed)}" for entry in better[:_SHOWN]]
-    slower = [f"{entry.name} {times(entry.speed)}" for entry in worse[:_SHOWN]]
-    parts = [f"{listed(faster)} as fast as {base}"] if faster else []
-    parts += [f"{listed(slower)}{'' if faster else f' as fast as {base}'}"] if slower else []
+def _of_device(device: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
+    """'use cuda:0 for resnet50 (12.5× the CPU), mlp (2.6×)'"""
+    base, (better, worse) = _called(pairs[0].a.case.device), _split(pairs)
+    parts: list[str] = []
+    for entries, own, other in ((better, device, base), (worse, base, device)):
+        factors = [(entry.name, entry.speed if entries is better else 1 / entry.speed) for entry in entries[:_SHOWN]]
+        named = [f"{name} ({times(f)}{'' if index else f' {other}'})" for index, (name, f) in enumerate(factors)]
+        parts += [f"{'but' if parts else 'use'} {own} for {listed(named)}"] if named else []
     if parts:
-        yield _claim(f"{makes} {', but '.join(parts)}", [*better, *worse])
+        yield ", ".join(parts), _all_pairs([*better, *worse])
 
 
-def _factors(speeds: Sequence[tuple[str, float]], base: str) -> list[str]:
-    """'resnet50 (12.5× the CPU)', 'mlp (2.6×)'"""
-    (name, speed), *others = speeds or [("", 1.0)]
-    first = [f"{name} ({times(speed)} {base})"] if name else []
-    return first + [f"{name} ({times(speed)})" for name, speed in others[: _SHOWN - 1]]
-
-
-def _best_of(pairs: Sequence[Pair], axis: str, name: Callable[[object], str], unit: str) -> Iterator[Remark]:
-    """Of each group that shares a baseline the value that gains most; the most striking group speaks for all."""
-    clear = [pair for pair in pairs if _is_clear(pair) and 1 / pair.ratio > WORTHWHILE]
-    best: dict[str, Pair] = {}
-    for pair in clear:
-        known = best.get(pair.case)
-        if known is None or pair.ratio < known.ratio:
-            best[pair.case] = pair
-    for pair in sorted(best.values(), key=lambda pair: pair.ratio)[:1]:
-        few, many = name(axis_value(pair.a, axis)), name(axis_value(pair.b, axis))
-        task = f"{pair.a.case.workload}/{pair.a.case.mode}"
-        gives = "give" if many.endswith("s") else "gives"
-        yield _claim(f"{many} {gives} {times(1 / pair.ratio)} {unit} {few} on {task}", [pair])
-
-
-def _crossings(pairs: Sequence[Pair]) -> Iterator[Remark]:
-    """From which batch on another device wins, where it does not win from the first."""
-    groups: dict[tuple[str, ...], list[Pair]] = {}
-    for pair in pairs:
-        if _is_clear(pair) and isinstance(axis_value(pair.a, "batch"), int):
-            others = sorted((name, str(value)) for name, value in pair.a.case.params.items() if name != "batch")
-            key = (pair.a.case.workload, pair.a.case.mode, pair.b.case.device, str(others))
-            groups.setdefault(key, []).append(pair)
-    for (workload, mode, device, _), own in groups.items():
-        own.sort(key=lambda pair: float(axis_value(pair.a, "batch")))
-        wins = [pair.ratio < 1 for pair in own]
-        if wins == sorted(wins) and len(set(wins)) == 2:
-            last, first = (axis_value(own[wins.index(True) - step].a, "batch") for step in (1, 0))
-            base = device_name(own[0].a.case.device)
-            yield _claim(f"on {workload}/{mode} {base} wins up to batch {last}, {device} from batch {first}", own)
+def _of_setting(axis: str, value: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
+    """'bfloat16 makes bert-classify 1.9× as fast as float32, but matmul 0.45×'"""
+    makes, base = ("torch.compile makes", "without")
+    if axis == "dtype":
+        makes, base = f"{value} makes", pairs[0].a.case.dtype
+    better, worse = _split(pairs)
+    parts = [listed([f"{each.name} {times(each.speed)}" for each in own[:_SHOWN]]) for own in (better, worse) if own]
+    if not parts:
+        return
+    parts[0] += f" as fast as {base}"
+    rests_on = _all_pairs([*better, *worse])
+    paid = [steps for pair in rests_on if (steps := _break_even(pair)) is not None]
+    after = f"; compiling pays off after about {float(f'{max(paid):.2g}'):.0f} steps" if paid else ""
+    yield f"{makes} {', but '.join(parts)}{after if axis == 'compile' else ''}", rests_on
 
 
 def _break_even(pair: Pair) -> float | None:
@@ -206,102 +152,100 @@ def _break_even(pair: Pair) -> float | None:
     return spent / (eager.center_s - compiled.center_s) if spent > 0 else None
 
 
-def _by_other(pairs: Sequence[Pair], axis: str) -> Iterator[tuple[str, list[Pair]]]:
-    groups: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        groups.setdefault(str(axis_value(pair.b, axis)), []).append(pair)
-    yield from groups.items()
+def _best_of(clear: Sequence[Pair], axis: str) -> Iterator[Claim]:
+    """What a larger batch, or more threads, bring at most."""
+
+    def name(value: object) -> str:
+        if axis == "batch":
+            return "the default batch" if value == "default" else f"batch {value}"
+        return f"{value} thread{'s' if value != 1 else ''}"
+
+    best = min((pair for pair in clear if 1 / pair.ratio > WORTHWHILE), key=lambda pair: pair.ratio, default=None)
+    if best:
+        few, many = name(axis_value(best.a, axis)), name(axis_value(best.b, axis))
+        gives = f"{'give' if many.endswith('s') else 'gives'} {times(1 / best.ratio)}"
+        unit, case = "the rate of" if axis == "batch" else "the speed of", best.a.case
+        yield f"{many} {gives} {unit} {few} on {case.workload}/{case.mode}", [best]
 
 
-def _ranked(entries: Sequence[_Entry], reverse: bool = True) -> list[_Entry]:
-    return sorted(entries, key=lambda entry: entry.speed, reverse=reverse)
+def _crossings(clear: Sequence[Pair]) -> Iterator[Claim]:
+    """From which batch on another device wins, where it does not win from the first."""
+
+    def key(pair: Pair) -> tuple[str, ...]:
+        others = sorted((name, str(value)) for name, value in pair.a.case.params.items() if name != "batch")
+        return pair.a.case.workload, pair.a.case.mode, pair.b.case.device, str(others)
+
+    counted = [pair for pair in clear if isinstance(axis_value(pair.a, "batch"), int)]
+    for (workload, mode, device, _), own in grouped(counted, key).items():
+        own.sort(key=lambda pair: float(axis_value(pair.a, "batch")))
+        wins = [pair.ratio < 1 for pair in own]
+        if wins == sorted(wins) and len(set(wins)) == 2:
+            last, first = (axis_value(own[wins.index(True) - step].a, "batch") for step in (1, 0))
+            base = _called(own[0].a.case.device)
+            yield f"on {workload}/{mode} {base} wins up to batch {last}, {device} from batch {first}", own
 
 
-def _claim(text: str, rests_on: Sequence[_Entry | Pair]) -> Remark:
-    pairs = [pair for each in rests_on for pair in (each.pairs if isinstance(each, _Entry) else (each,))]
-    cases = dict.fromkeys(text for pair in pairs for text in (pair.a.case.text, pair.b.case.text))
-    return Remark(PUBLISHED if all(map(_is_published, pairs)) else MEASURED, text, cases=tuple(cases))
+def _is_clear(pair: Pair) -> bool:
+    """Whether the difference is more than chance, a busy machine or a flawed procedure can explain."""
+    if _is_published(pair):
+        return max(pair.ratio, 1 / pair.ratio) >= PUBLISHED_FACTOR
+    return pair.verdict in ("faster", "slower")
 
 
-def device_name(device: str) -> str:
+def _is_published(pair: Pair) -> bool:
+    return is_published(pair.a) and is_published(pair.b)
+
+
+def _entries(pairs: Sequence[Pair]) -> list[_Entry]:
+    """One for a workload where most cases are clear and none of those disagrees; else one for each clear case."""
+    entries = []
+    for name, own in grouped(pairs, lambda pair: pair.a.case.workload).items():
+        clear = [pair for pair in own if _is_clear(pair)]
+        if 2 * len(clear) > len(own) and len({pair.ratio > 1 for pair in clear}) == 1:
+            entries.append(_Entry(name if len(clear) == len(own) else f"most of {name}", tuple(clear)))
+        else:
+            entries += [_Entry(pair.a.case.task, (pair,)) for pair in clear]
+    return entries
+
+
+def _split(pairs: Sequence[Pair]) -> tuple[list[_Entry], list[_Entry]]:
+    """What is faster by enough to be worth a word, the fastest first, and what is slower, the slowest first."""
+    entries = sorted(_entries(pairs), key=lambda entry: entry.speed)
+    worse = [entry for entry in entries if entry.speed < 1 / WORTHWHILE]
+    return sorted((e for e in entries if e.speed > WORTHWHILE), key=lambda entry: -entry.speed), worse
+
+
+def _all_pairs(entries: Sequence[_Entry]) -> list[Pair]:
+    return [pair for entry in entries for pair in entry.pairs]
+
+
+def _called(device: str) -> str:
     """A device as a sentence calls it."""
     return "the CPU" if device == "cpu" else device
 
 
-FIRST_STEP_S = 3.0  # a shorter first step is not mentioned
-FIRST_STEP_TIMES = 10.0
-LOADING_SHARE = 0.2  # of a step, from which waiting for data is mentioned
-MANY_RUNS = 3  # of more runs only the fastest and the slowest are mentioned
-ORDER = (
-    "runs", "outlier", "device", "disturbed", "dtype", "compile", "batch", "threads", "workers",
-    "transfer", "loader", "memory", "first-step",
-)  # fmt: skip
-
-
-def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
-    """Everything worth saying about these runs, the most important first.
-
-    Settings are compared inside each machine, with the same evidence that is asked of any comparison; published
-    figures have no intervals, so a sentence about them says that it is theirs.
-    """
-    machines = join_machines(runs)
-    found = _about_runs(runs) if len(runs) > 1 else []
-    found += [Remark("outlier", each.text) for each in find_outliers(runs)]
-    for run in machines:
-        own = [*_claims(run), *_observations(run)]
-        own = [finding for finding in own if finding.kind != "memory" or not run.fitting]  # its conclusion says it
-        name = f"{run.header.label or run.header.id}: " if len(machines) > 1 else ""
-        found += [replace(finding, cause=name + finding.cause) for finding in own]
-    return tuple(sorted(found, key=lambda finding: ORDER.index(finding.kind)))
-
-
-def _claims(run: Run) -> Iterator[Remark]:
-    """Compare devices first, then settings on each device."""
-    devices = dict.fromkeys(result.case.device for result in run.results)
-    for axis, find in _CLAIMS.items():
-        values = {getattr(result.case, axis, None) or result.case.params.get(axis) for result in run.results}
-        if len(values) < 2:  # nothing varies, which is cheaper to see here
-            continue
-        (comparison,) = compare_within([run], axis)
-        if axis == "device" or len(devices) == 1:
-            yield from (_finding(axis, claim) for claim in find(comparison.pairs))
-            continue
-        for device in devices:
-            own = [pair for pair in comparison.pairs if pair.a.case.device == device]
-            where = f"on {device_name(device)} "
-            yield from (_finding(axis, replace(claim, cause=where + claim.cause)) for claim in find(own))
-
-
-def _finding(kind: str, claim: Remark) -> Remark:
-    if claim.kind == PUBLISHED:
-        return replace(claim, kind=kind, cause=f"As published, {claim.cause}")
-    word = claim.cause.split()[0]
-    begin = word.capitalize() if word.isalpha() else word  # bfloat16 and torch.compile are names
-    return replace(claim, kind=kind, cause=begin + claim.cause[len(word) :])
-
-
 def _about_runs(runs: Sequence[Run]) -> list[Remark]:
     """How every later run compares with the first, over all their cases; of many the fastest and the slowest."""
-    found = [
-        (comparison, finding)
-        for run, comparison in zip(runs[1:], compare_all(runs), strict=True)
-        if (finding := _about_two(runs[0], run, comparison))
-    ]
+    found = []
+    for run, comparison in zip(runs[1:], compare_all(runs), strict=True):
+        if finding := _about_two(runs[0], run, comparison):
+            mean = overall(comparison.families)
+            found.append((mean.ratio if mean else 1.0, finding))
     if len(found) > MANY_RUNS:
-        found.sort(key=lambda each: mean.ratio if (mean := overall(each[0].families)) else 1.0)
+        found.sort(key=itemgetter(0))
         found = [found[0], found[-1]]
     return [finding for _, finding in found]
 
 
 def _about_two(first: Run, second: Run, comparison: Comparison) -> Remark | None:
     """Name the faster run first. Figures without an interval count only if published, and are marked so."""
-    mean = overall(comparison.families)
+    mean, pairs = overall(comparison.families), comparison.pairs
+    published = all(is_published(pair.a) or is_published(pair.b) for pair in pairs)
     if mean is None:
         return None
-    published = all(is_published(pair.a) or is_published(pair.b) for pair in comparison.pairs)
     factor = max(mean.ratio, 1 / mean.ratio)
     names = [run.header.label or run.header.id for run in (first, second)]
-    over = f"over {mean.count} cases (geometric mean)" if mean.count > 1 else f"on {comparison.pairs[0].a.case.task}"
+    over = f"over {mean.count} cases (geometric mean)" if mean.count > 1 else f"on {pairs[0].a.case.task}"
     if mean.verdict == "same":
         text = f"{names[0]} and {names[1]} are equally fast within 5% {over}"
     elif mean.verdict != "unsure" or (published and factor >= PUBLISHED_FACTOR):
@@ -314,25 +258,16 @@ def _about_two(first: Run, second: Run, comparison: Comparison) -> Remark | None
     else:
         return None
     text += "; as published, without an interval" if published else ""
-    return Remark("runs", text, cases=tuple(pair.case for pair in comparison.pairs))
-
-
-def _observations(run: Run) -> Iterator[Remark]:
-    yield from _disturbed(run.results)
-    yield from _loading(run.results)
-    yield from _memory(run.results)
-    yield from _first_steps(run.results)
+    return Remark("runs", text, cases=tuple(pair.case for pair in pairs))
 
 
 def _disturbed(results: Sequence[Result]) -> Iterator[Remark]:
-    causes = {"contended": "a busy machine", "throttled": "heat or power limits"}
-    for verdict in DISTURBED:
+    for verdict, cause in zip(DISTURBED, ("a busy machine", "heat or power limits"), strict=True):
         slowed = [each for each in results if each.estimate and each.estimate.verdict == verdict]
         cases = [each.case for each in slowed if (grade := grade_of(each)) and grade.word != "good"]
         if cases:
-            more = f" and {len(cases) - 1} more were" if len(cases) > 1 else " was"
-            again = "them" if len(cases) > 1 else "it"
-            text = f"{cases[0].task}{more} slowed by {causes[verdict]}: measure {again} again"
+            more, again = (f" and {len(cases) - 1} more were", "them") if len(cases) > 1 else (" was", "it")
+            text = f"{cases[0].task}{more} slowed by {cause}: measure {again} again"
             yield Remark("disturbed", text, cases=tuple(case.text for case in cases))
 
 
@@ -347,42 +282,34 @@ def _loading(results: Sequence[Result]) -> Iterator[Remark]:
             shares[task] = max(share, shares.get(task, 0.0))
             cases.append(result.case.text)
     if shares:
-        listed = ", ".join(f"{share:.0%} of a step of {task}" for task, share in shares.items())
-        yield Remark("loader", f"Fetching data takes up to {listed}", cases=tuple(cases))
+        parts = ", ".join(f"{share:.0%} of a step of {task}" for task, share in shares.items())
+        yield Remark("loader", f"Fetching data takes up to {parts}", cases=tuple(cases))
 
 
 def _memory(results: Sequence[Result]) -> Iterator[Remark]:
     """The batch that still fits where a larger one did not."""
-    fits: dict[str, list[tuple[float, bool, Case]]] = {}
-    for result in results:
-        batch = result.params.get("batch", result.case.params.get("batch"))
-        if isinstance(batch, int) and result.status in ("ok", *NO_ROOM):
-            others = {name: value for name, value in result.case.params.items() if name != "batch"}
-            case = replace(result.case, params=others)
-            fits.setdefault(case.text, []).append((batch, result.status == "ok", result.case))
-    for found in fits.values():
-        good, bad = ([each for each in found if each[1] is fine] for fine in (True, False))
-        last, first = max(good, default=None, key=itemgetter(0)), min(bad, default=None, key=itemgetter(0))
+    tried = [(result.params.get("batch", result.case.params.get("batch")), result) for result in results]
+    sizes = [(size, r) for size, r in tried if isinstance(size, int) and r.status in ("ok", *NO_ROOM)]
+
+    def without(result: Result) -> str:
+        return replace(result.case, params={k: v for k, v in result.case.params.items() if k != "batch"}).text
+
+    for found in grouped(sizes, lambda each: without(each[1])).values():
+        last = max((each for each in found if each[1].status == "ok"), default=None, key=itemgetter(0))
+        first = min((each for each in found if each[1].status != "ok"), default=None, key=itemgetter(0))
         if last and first and last[0] < first[0]:
-            case = replace(last[2], params={name: each for name, each in last[2].params.items() if name != "batch"})
-            fact = f"{case.task} fits into {case.device} with batch {last[0]:g}, and not with {first[0]:g}"
-            yield Remark("memory", fact, cases=(last[2].text, first[2].text))
+            task, device = without(last[1]).split("@")[0], last[1].case.device
+            fact = f"{task} fits into {device} with batch {last[0]:g}, and not with {first[0]:g}"
+            yield Remark("memory", fact, cases=(last[1].case.text, first[1].case.text))
 
 
-def _first_steps(results: Sequence[Result]) -> Iterator[Remark]:
+def _first_step(results: Sequence[Result]) -> Iterator[Remark]:
+    """The slowest of all, if it took long."""
+    known = [(found.first_step_s, found.center_s, r.case) for r in results if (found := r.estimate)]
     slow = [
-        (result.estimate.first_step_s, result)
-        for result in results
-        if result.estimate
-        and result.case.compile == "off"
-        and result.estimate.first_step_s > max(FIRST_STEP_S, FIRST_STEP_TIMES * result.estimate.center_s)
+        each for each in known if each[2].compile == "off" and each[0] > max(FIRST_STEP_S, FIRST_STEP_TIMES * each[1])
     ]
-    if slow:
-        seconds, result = max(slow, key=lambda each: each[0])
-        assert result.estimate is not None
-        rest = f"{times(seconds / max(result.estimate.center_s, 1e-9))} as long as a later one"
-        yield Remark(
-            "first-step",
-            f"The first step of {result.case.task} took {seconds:.3g} s, {rest}",
-            cases=(result.case.text,),
-        )
+    for first_s, step_s, case in sorted(slow, key=lambda each: -each[0])[:1]:
+        rest = f"{times(first_s / max(step_s, 1e-9))} as long as a later one"
+        text = f"The first step of {case.task} took {first_s:.3g} s, {rest}"
+        yield Remark("first-step", text, cases=(case.text,))

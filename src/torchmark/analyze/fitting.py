@@ -21,9 +21,6 @@ CONTENDED = "contended"  # as grades call it
 RISING = 1.05  # times the least memory: below, the largest thing in memory is not yet what grows
 _TRUSTED = 5  # sizes near the answer after which halving is surer than the model
 _FINENESS = 32  # parts of the largest size that fits, one of which is a step
-_LEAST_POINTS = 2
-
-
 # The fields that a search and its stored conclusion have in common.
 _KEPT = ("parameter", "limit_bytes", "bound", "largest", "efficient", "unit", "step", "duration_s")
 
@@ -78,16 +75,14 @@ class Fitted(Struct, frozen=True):
 
     def conclusion(self, case: Case) -> Fitting:
         """The part of it that the run keeps, in addition to the results."""
+        tried = [Tried(p.result.case.text, p.size, p.rate, p.tries, p.peaks, p.doubt) for p in self.probes]
         return Fitting(
             case=case,
             tries=self.answer.tries if self.answer else 0,
             fixed_bytes=self.model.fixed if self.model else None,
             item_bytes=self.model.per_item if self.model else None,
             line_error=self.model.error if self.model else 0.0,
-            tried=tuple(
-                Tried(each.result.case.text, each.size, each.rate, each.tries, each.peaks, each.doubt)
-                for each in self.probes
-            ),
+            tried=tuple(tried),
             **{name: getattr(self, name) for name in _KEPT},
         )
 
@@ -97,32 +92,23 @@ def recall_fitted(run: Run) -> Fitted:
     found, results = run.fitting, {result.case.text: result for result in run.results}
     assert found is not None
     known = [(each, results[each.case]) for each in found.tried if each.case in results]
+    probes = [
+        Probe(each.size, result.status == "ok", result, each.peaks, each.rate, each.tries, each.doubt)
+        for each, result in known
+    ]
     fixed, per_item = found.fixed_bytes, found.item_bytes
-    return Fitted(
-        probes=tuple(
-            Probe(each.size, result.status == "ok", result, each.peaks, each.rate, each.tries, each.doubt)
-            for each, result in known
-        ),
-        model=None if fixed is None or per_item is None else MemoryModel(fixed, per_item, found.line_error),
-        **{name: getattr(found, name) for name in _KEPT},
-    )
+    model = None if fixed is None or per_item is None else MemoryModel(fixed, per_item, found.line_error)
+    return Fitted(probes=tuple(probes), model=model, **{name: getattr(found, name) for name in _KEPT})
 
 
 def rate_center_s(result: Result) -> tuple[float, str]:
     """The step time that the rate of a size rests on, and why no conclusion may rest on it, if so. Processes during
     which other programs were busy do not count where there are others."""
     calm = [each for each in result.processes if not is_contended(each)] or list(result.processes)
-    centers = [each.center_s for each in calm]
-    center_s = sum(centers) / len(centers)
-    whole = replace(
-        calm[0],
-        center_s=center_s,
-        low_s=min(each.low_s for each in calm),
-        high_s=max(each.high_s for each in calm),
-        spread=relative_spread(centers),
-    )
-    grade = grade_of(replace(result, estimate=whole))
-    return center_s, grade.cause if grade and grade.word == "poor" else ""
+    centers, ends = [each.center_s for each in calm], {"low_s": min(each.low_s for each in calm)}
+    ends |= {"high_s": max(each.high_s for each in calm), "center_s": sum(centers) / len(centers)}
+    grade = grade_of(replace(result, estimate=replace(calm[0], spread=relative_spread(centers), **ends)))
+    return ends["center_s"], grade.cause if grade and grade.word == "poor" else ""
 
 
 def usual_step(size: int) -> int:
@@ -155,11 +141,10 @@ def next_size(
     guess = int(model.size_for(limit_bytes)) if model else None
     if high > highest and (guess is None or 2 * low <= guess):
         return min(2 * low, highest)
-    inside = [size for size in (guess, (guess or 0) + fine) if size is not None and low + fine <= size <= high - fine]
-    tried = {each.size for each in probes}
-    fresh = [size for size in inside if size not in tried]
-    if fresh and len([each for each in probes if each.size > low / 2]) < _TRUSTED:
-        return fresh[0]
+    tried, near = {each.size for each in probes}, len([each for each in probes if each.size > low / 2])
+    for size in (guess, guess + fine) if guess is not None and near < _TRUSTED else ():
+        if low + fine <= size <= high - fine and size not in tried:
+            return size
     return min(max((low + min(high, 2 * low + 1)) // 2, low + 1), highest)
 
 
@@ -168,7 +153,7 @@ def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
     points = sorted((each.size, each.bytes) for each in probes if each.fits and each.bytes)
     least = min((held for _, held in points), default=0.0)
     rising = [(size, held) for size, held in points if held > RISING * least]
-    if len(rising) < _LEAST_POINTS:
+    if len(rising) < 2:
         return None
     sizes, held = np.array(rising, dtype=float).T
     per_item, fixed = (float(value) for value in np.polyfit(sizes, held, 1))

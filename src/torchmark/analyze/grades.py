@@ -7,15 +7,17 @@ temperature and the versions of the day, and as more where the notes on the figu
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.spread import relative_spread
-from torchmark.records import Contention, Estimate, Remark, Result
+from torchmark.records import VERDICTS, Contention, Estimate, Remark, Result, Verdict
 
 Word = Literal["good", "fair", "poor"]
+Ranked = TypeVar("Ranked", Word, Verdict)
 
 # The half-width of ± and the share of the processor that others took, up to which a grade is given.
 _LIMITS: tuple[tuple[Word, float, float], ...] = (("good", 0.05, 0.02), ("fair", 0.15, 0.10))
@@ -44,6 +46,12 @@ VERDICT_FIXES = {
     "warming": Fix(_LONGER, "{more}"),
     "noisy": Fix(_LONGER, "{more}"),
 }
+_RANKS = (*VERDICTS, "poor", "fair", "good")
+
+
+def worst(words: Sequence[Ranked]) -> Ranked:
+    """Of several verdicts, or several grades, the one that weighs most."""
+    return min(words, key=_RANKS.index)
 
 
 class Grade(Struct, frozen=True):
@@ -65,10 +73,16 @@ def grade_of(result: Result) -> Grade | None:
     if result.status != "ok" or estimate is None or estimate.verdict == "as-published":
         return None
     margin, taken = margin_of(estimate), taken_share(estimate.contention)
-    for word, widest, most in _LIMITS:
-        if margin is not None and margin <= widest and taken <= most:
-            return Grade(word) if word == "good" else _explained(word, estimate, taken)
-    return _explained("poor", estimate, taken)
+    reach = math.inf if margin is None else margin
+    word: Word = next((word for word, widest, most in _LIMITS if reach <= widest and taken <= most), "poor")
+    if word == "good":
+        return Grade(word)
+    cause = "few processes" if estimate.spread is None or "single-process" in estimate.flags else "noisy"
+    if taken > _LIMITS[0][2]:
+        cause = "contended"
+    elif estimate.verdict in ("throttled", "slowing", "drifting", "warming"):
+        cause = estimate.verdict
+    return Grade(word, cause, VERDICT_FIXES.get(cause, VERDICT_FIXES["noisy"]).grade)
 
 
 def margin_of(estimate: Estimate) -> float | None:
@@ -112,25 +126,6 @@ def with_spread(result: Result, borrowed: float | None = None) -> Result:
     return replace(result, estimate=replace(estimate, low_s=max(low, 0.0), high_s=high, spread=borrowed))
 
 
-def worst(grades: list[Word]) -> Word:
-    """Of several grades the lowest."""
-    order: list[Word] = ["poor", "fair", "good"]
-    return min(grades, key=order.index)
-
-
-def _explained(word: Word, estimate: Estimate, taken: float) -> Grade:
-    cause = _cause(estimate, taken)
-    return Grade(word, cause, VERDICT_FIXES.get(cause, VERDICT_FIXES["noisy"]).grade)
-
-
-def _cause(estimate: Estimate, taken: float) -> str:
-    if taken > _LIMITS[0][2]:
-        return "contended"
-    if estimate.verdict in ("throttled", "slowing", "drifting", "warming"):
-        return estimate.verdict
-    return "few processes" if estimate.spread is None or "single-process" in estimate.flags else "noisy"
-
-
 ASSUMED = 0.15
 FEW_STEPS = 100  # start-up cost is spread over so few steps that it matters
 
@@ -146,27 +141,13 @@ _ADDED: dict[str, float | None] = {
     "start-up-heavy": 0.50,  # mostly something other than steps
     "swapping": 0.50,
     "overheated": 0.50,
-    "device-not-shown": 0.0,
-    "eager-attention": 0.0,
-    "learns-nothing": 0.0,
-    "no-dropout": 0.0,
-    "not-comparable": 0.0,
-    "other-code": 0.0,
-    "single-run": 0.0,
-    "slow-convolutions": 0.0,
-    "smaller-is-faster": 0.0,
-    "thread-oversubscription": 0.0,
-    "two-names": 0.0,
-    "unknown-device": 0.0,
-    "unknown-hardware": 0.0,
-    "whole-process": 0.0,
-    "cpu-only": None,
-    "folded": None,
-    "other-shape": None,
-    "overflow": None,
-    "two-copies": None,
-    "wrong-claim": None,
 }
+_ADDED.update(dict.fromkeys((
+    "device-not-shown", "eager-attention", "learns-nothing", "no-dropout", "not-comparable", "other-code", "single-run",
+    "slow-convolutions", "smaller-is-faster", "thread-oversubscription", "two-names", "unknown-device",
+    "unknown-hardware", "whole-process",
+), 0.0))  # fmt: skip
+_ADDED |= dict.fromkeys(("cpu-only", "folded", "other-shape", "overflow", "two-copies", "wrong-claim"))
 # What is paid once, and so only adds where it was spread over few steps.
 _ADDED_ONCE = {
     "model-move-counted": 0.30,  # includes the start of the driver, up to a second of a loop of three

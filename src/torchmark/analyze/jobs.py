@@ -1,13 +1,16 @@
-"""Times of whole jobs: extrapolated from a share of their steps, and how a step changes over a sustained run."""
+"""Times of whole jobs: extrapolated from a share of their steps, how a step changes over a sustained run, and what the
+published way of timing adds to the truth; the records of published tables next to this machine's figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
+from torchmark.analyze.spread import Interval
 from torchmark.analyze.statistics import (
-    Interval,
     Series,
     autocorrelation_time,
     below_median,
@@ -16,7 +19,7 @@ from torchmark.analyze.statistics import (
     read_series,
     winsorised_logs,
 )
-from torchmark.records import DISTURBED, Estimate, JobEstimate, Laps, StageEstimate, Sustained
+from torchmark.records import DISTURBED, START_UP, Estimate, JobEstimate, Laps, Result, StageEstimate, Sustained
 
 ENOUGH_LAPS = 20  # laps from which on it shows where warm-up ends; of fewer only the first is special
 WARM_UP = "warm-up"
@@ -33,13 +36,13 @@ def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
     its sum.
     """
     stages = [stage for laps in procedure for stage in _stages(laps)]
-    return JobEstimate(
-        seconds=sum(stage.steps * stage.center_s for stage in stages),
-        low_s=sum(stage.steps * stage.low_s for stage in stages),
-        high_s=sum(stage.steps * stage.high_s for stage in stages),
-        whole=all(laps.whole for laps in procedure),
-        stages=tuple(stages),
-    )
+    return project(stages, JobEstimate(0.0, 0.0, 0.0, all(laps.whole for laps in procedure)))
+
+
+def project(stages: Sequence[StageEstimate], job: JobEstimate) -> JobEstimate:
+    """The job with these stages: its time is theirs."""
+    sums = [sum(stage.steps * getattr(stage, name) for stage in stages) for name in ("center_s", "low_s", "high_s")]
+    return replace(job, stages=tuple(stages), seconds=sums[0], low_s=sums[1], high_s=sums[2])
 
 
 def overheads(procedure: Sequence[Laps]) -> dict[str, float]:
@@ -63,21 +66,27 @@ def later_step(laps: Laps) -> StageEstimate:
 
 def _stages(laps: Laps) -> list[StageEstimate]:
     name, count, times = laps.stage, laps.published, np.array(laps.seconds)
+
+    def exactly(kind: str, count: int, part: Series) -> StageEstimate:
+        return StageEstimate(kind + name, count, *[float(part.mean())] * 3)
+
     if count == 1 or len(times) == 1:
-        return [_exactly(name, count, float(times.mean()))]
-    begun = 1 if laps.whole else _warm_from(times)
-    first = _exactly(f"first {name}", begun, float(times[:begun].mean()))
-    later = times[begun:]
+        return [exactly("", count, times)]
+    begun = 1  # laps of warm-up; a start that was faster than the rest is none
+    if not laps.whole and len(times) >= ENOUGH_LAPS:
+        cut = 1 + read_series(times[1:], target=0.01, estimand="mean").cut
+        begun = cut if times[:cut].mean() > times[cut:].mean() else 1
+    first, later = exactly("first ", begun, times[:begun]), times[begun:]
     if laps.whole:
-        return [first, _exactly(f"later {name}", count - begun, float(later.mean()))]
+        return [first, exactly("later ", count - begun, later)]
     begins, ends = _interruption(later)
     apart, rest = later[begins:ends], np.concatenate([later[:begins], later[ends:]])
     # A sum of many steps follows their mean, not their median.
     time = read_series(rest, target=0.01, estimand="mean").time if len(rest) >= ENOUGH_LAPS else 1.0
     estimates = [first, StageEstimate(f"later {name}", count - begun - len(apart), *mean_interval(rest, time))]
     if len(apart):
-        mean_s, again = float(apart.mean()), (count - begun) / len(later)
-        estimates.insert(1, StageEstimate(f"interrupted {name}", len(apart), mean_s, mean_s, mean_s * again))
+        stopped = exactly("interrupted ", len(apart), apart)
+        estimates.insert(1, replace(stopped, high_s=stopped.center_s * (count - begun) / len(later)))
     return estimates
 
 
@@ -87,18 +96,6 @@ def _interruption(times: Series) -> tuple[int, int]:
     if not len(slow) or len(times) < ENOUGH_LAPS or slow[-1] - slow[0] >= len(times) * STRETCH:
         return 0, 0
     return int(slow[0]), int(slow[-1]) + 1
-
-
-def _warm_from(times: Series) -> int:
-    """The number of warm-up laps. A start that was faster than the rest is no warm-up."""
-    if len(times) < ENOUGH_LAPS:
-        return 1
-    cut = 1 + read_series(times[1:], target=0.01, estimand="mean").cut
-    return cut if times[:cut].mean() > times[cut:].mean() else 1
-
-
-def _exactly(name: str, count: int, seconds: float) -> StageEstimate:
-    return StageEstimate(name, count, seconds, seconds, seconds)
 
 
 WINDOW_S = 10.0
@@ -112,24 +109,21 @@ def sustained_of(estimate: Estimate) -> Sustained | None:
     samples = np.asarray(estimate.samples_s)
     if len(samples) < 2 * END_SAMPLES or float(samples.min()) <= 0:
         return None
-    ends, window_s = _ends(samples, estimate.duration_s), min(WINDOW_S, WINDOW_SHARE * estimate.duration_s)
+    window_s = min(WINDOW_S, WINDOW_SHARE * estimate.duration_s)
     early, late = end_counts(samples, estimate.duration_s, window_s)
     first, last = _center(samples[:early]), _center(samples[-late:])
-    return Sustained(
-        window_s=window_s,
-        first_s=first.center,
-        last_s=last.center,
-        interval=(last.low / first.high - 1, last.high / first.low - 1),
-        slope=_slope(samples, ends) * 60.0 / first.center,
-        cause=_cause(estimate),
-    )
-
-
-def _cause(estimate: Estimate) -> str | None:
-    """The cause of a slow-down that a meter has shown."""
-    if estimate.verdict in DISTURBED:
-        return "; ".join(estimate.evidence)
-    return "memory was short: pages were fetched from the disk" if "paging" in estimate.flags else None
+    # Seconds a second: the median of the slopes between all group medians (Theil and Sen), which no spike moves.
+    parts = np.array_split(np.arange(len(samples)), min(SLOPE_GROUPS, len(samples) // 3))
+    ends = _ends(samples, estimate.duration_s)
+    at = np.array([ends[part].mean() for part in parts])
+    middle = np.array([np.median(samples[part]) for part in parts])
+    i, j = np.triu_indices(len(parts), 1)
+    slope = float(np.median((middle[j] - middle[i]) / (at[j] - at[i])))
+    cause = "memory was short: pages were fetched from the disk" if "paging" in estimate.flags else None
+    if estimate.verdict in DISTURBED:  # a slow-down that a meter has shown
+        cause = "; ".join(estimate.evidence)
+    change = last.low / first.high - 1, last.high / first.low - 1
+    return Sustained(window_s, first.center, last.center, change, slope * 60.0 / first.center, cause)
 
 
 def end_counts(samples: Series, seconds: float, window_s: float) -> tuple[int, int]:
@@ -149,11 +143,138 @@ def _center(part: Series) -> Interval:
     return median_interval(part, autocorrelation_time(below_median(part), logs))
 
 
-def _slope(samples: Series, ends: Series) -> float:
-    """Seconds a second: the median of the slopes between all group medians (Theil and Sen), which no spike moves."""
-    groups = min(SLOPE_GROUPS, len(samples) // 3)
-    parts = np.array_split(np.arange(len(samples)), groups)
-    at = np.array([ends[part].mean() for part in parts])
-    middle = np.array([np.median(samples[part]) for part in parts])
-    i, j = np.triu_indices(groups, 1)
-    return float(np.median((middle[j] - middle[i]) / (at[j] - at[i])))
+# Prefixes of a replayed case's metrics: the costs of its procedure's faults.
+OVERHEAD = "seconds of "  # in the whole time, without being work
+COST = "cost of "  # share by which a step with the fault takes longer than one without
+UNDONE = "left undone"  # share of the time that the device still had to work when the clock was stopped
+MADE = "steps made"  # where they are not those that were counted
+UNTRIED = "faults not tried"  # a setting: steps were too slow to try them
+LEAST = 0.001  # shares below this are not worth a word
+
+
+class Cause(Struct, frozen=True):
+    """A fault of the procedure, and by which share of the right figure it changes the published one."""
+
+    name: str
+    share: float
+
+
+class Bias(Struct, frozen=True):
+    """How far the published procedure's figure lies from the right one, both in seconds for the same work."""
+
+    case: str
+    published_s: float
+    steady_s: float
+    precision: float  # of the right one: half its interval
+    verdict: str  # of the right one
+    causes: tuple[Cause, ...]
+    whole_job: bool = False
+    untried: str = ""  # faults whose cost is unknown
+
+    @property
+    def share(self) -> float:
+        return self.published_s / self.steady_s - 1
+
+    @property
+    def rest(self) -> float:
+        """What no fault accounts for: chance, and that the two were not timed at the same moment."""
+        return self.share - sum(cause.share for cause in self.causes)
+
+
+def find_bias(published: Result, steady: Result) -> Bias | None:
+    """By the whole job where the right way knows one that the publication timed, else by the step."""
+    ours, right = published.estimate, steady.estimate
+    if ours is None or right is None or right.center_s <= 0:
+        return None
+    made = published.metrics.get(MADE, 0.0)
+    whole_job = published.job is not None and steady.job is not None and not made
+    if published.job and steady.job and whole_job:
+        start_up_s = sum(stage.center_s for stage in steady.job.stages if stage.name == START_UP)
+        published_s, right_s = published.job.seconds, steady.job.seconds - start_up_s
+        work_s, precision = right_s, (steady.job.high_s - steady.job.low_s) / 2 / right_s
+    else:
+        published_s, right_s = ours.center_s, right.center_s
+        steps = round(published.job.seconds / ours.center_s) if published.job else 0
+        work_s, precision = steps * right_s, right.precision
+    ratio = published_s / right_s
+    causes = [each for name, value in published.metrics.items() for each in _cause(name, value, work_s, ratio)]
+    if made:
+        causes.append(Cause(f"{made:.0f} steps counted as {steps}", made / steps - 1))
+    untried = str(published.settings.get(UNTRIED) or "")
+    ordered = sorted((each for each in causes if abs(each.share) >= LEAST), key=lambda each: -abs(each.share))
+    return Bias(steady.case.text, published_s, right_s, precision, right.verdict, tuple(ordered), whole_job, untried)
+
+
+def _cause(name: str, value: float, right_s: float, ratio: float) -> Iterator[Cause]:
+    if name.startswith(OVERHEAD) and right_s > 0:
+        yield Cause(f"{name.removeprefix(OVERHEAD)} counted", value / right_s)
+    elif name.startswith(COST):
+        yield Cause(name.removeprefix(COST), ratio * value / (1 + value))
+    elif name == UNDONE:
+        yield Cause("device not waited for", -ratio * value)
+
+
+class Printed(Struct, frozen=True):
+    """A published figure under its heading."""
+
+    machine: str
+    column: str
+    text: str
+    value: float | None  # None: out of memory
+    unit: str
+
+
+class Own(Struct, frozen=True):
+    """This machine's figure for a row, in the row's unit, or why there is none."""
+
+    case: str = ""
+    device: str = ""
+    status: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    extrapolated: bool = False
+    steady: float | None = None  # the same, measured rightly
+    reason: str = ""
+    disturbed: str = ""  # by what, while it was timed
+
+    @property
+    def precision(self) -> float | None:
+        """Half the interval of an extrapolated figure, relative to it."""
+        if self.low is None or self.high is None or not self.value:
+            return None
+        return (self.high - self.low) / 2 / self.value
+
+
+class Row(Struct, frozen=True):
+    """One row: the cells that name it, what was printed in it, and this machine's figure for each place."""
+
+    labels: tuple[str, ...]
+    printed: tuple[Printed, ...]
+    own: tuple[Own, ...]
+    unit: str
+
+
+class Sheet(Struct, frozen=True):
+    """One published table, and a new column for each place of this machine."""
+
+    publication: str
+    title: str
+    protocol: str
+    headers: tuple[str, ...]  # of the cells that name a row
+    columns: tuple[str, ...]  # published, as printed
+    places: tuple[str, ...]
+    rows: tuple[Row, ...]
+    is_comparable: bool = True  # whether a ratio of the two means anything
+    by_machine: bool = False  # each row is a machine
+    has_speedup: bool = False  # the publication divides the first place's figure by the second's
+    notes: tuple[str, ...] = ()
+
+
+class Replicated(Struct, frozen=True):
+    """All tables of one publication next to this machine's figures."""
+
+    name: str
+    title: str
+    sheets: tuple[Sheet, ...]
+    biases: tuple[Bias, ...] = ()

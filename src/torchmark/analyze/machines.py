@@ -1,4 +1,10 @@
-"""Many machines: which stand out among their peers, and one figure per case for each kind of machine.
+"""Many machines: ranked by how fast they do the same work, which of them stand out among their peers, and one figure
+per case for each kind of machine.
+
+A leaderboard has one board for each task, version, precision and procedure. A machine with one of its devices and one
+choice of settings takes one place, with the latest of its undisturbed results: taking the best one would favour those
+who measure more often. A place that has only disturbed results is listed without a rank. Where the intervals of two
+places overlap they share a rank.
 
 Machines are peers where processor, cores, memory, devices and torch agree. Each is described by one number, how its
 step times compare with those of the others over all cases that they have in common, and the numbers of a group go
@@ -10,12 +16,260 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import ClassVar, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from torchmark.analyze.grades import grade_of, is_disturbed, with_spread
+from torchmark.analyze.pairing import grouped
 from torchmark.analyze.spread import critical
-from torchmark.records import DISTURBED, Result, Run
+from torchmark.records import DISTURBED, Result, Run, Status, Verdict
+
+# These make a step another piece of work, or its time another quantity; every other option is a way to use a machine.
+PROCEDURES = frozenset(("+per-step", "+pinned", "+as-published"))
+LONGEST_REASON = 200
+Contender = tuple[str, int, int, str, str]  # processor, cores, GiB of memory, device, model
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """One result out of a folder of runs: what it takes to rank it, and where it comes from."""
+
+    edition: ClassVar[int] = 2  # rises when entries are made from runs in another way
+
+    task: str  # of the case
+    version: int
+    dtype: str
+    procedure: str  # options of the case that make its time another quantity
+    setting: str  # its other options: how the machine was used
+    cpu: str
+    cores: int
+    memory_gib: int
+    device: str  # without a number: the second GPU is no other machine
+    model: str
+    case: str
+    status: Status
+    reason: str | None
+    verdict: Verdict | None
+    center_s: float | None
+    low_s: float | None
+    high_s: float | None
+    items: float | None
+    unit: str
+    grade: str  # as people see it; empty where there is none
+    disturbed: bool  # no rank may rest on it
+    file: str
+    run: str
+    created: str
+    label: str | None
+    torch: str | None
+
+    @property
+    def group(self) -> tuple[str, int, str, str]:
+        """Entries that agree in this did the same work in the same way, and may be ranked."""
+        return self.task, self.version, self.dtype, self.procedure
+
+    @property
+    def machine(self) -> Contender:
+        return self.cpu, self.cores, self.memory_gib, self.device, self.model
+
+    @property
+    def rate(self) -> float:
+        """Items per second, or steps where a step is worth nothing; 0 where there is no figure."""
+        if self.status != "ok" or self.center_s is None or self.center_s <= 0:
+            return 0.0
+        rate = (self.items or 1.0) / self.center_s
+        return rate if 0 < rate < math.inf else 0.0
+
+    @classmethod
+    def of_run(cls, run: Run, file: str) -> tuple[Entry, ...]:
+        """All results of a run that was read from `file`."""
+        return tuple(_entry(run, with_spread(result, run.process_spread), file) for result in run.results)
+
+
+def _entry(run: Run, result: Result, file: str) -> Entry:
+    header, machine, case = run.header, run.header.machine, result.case
+    estimate, work, grade = result.estimate, result.work, grade_of(result)
+    return Entry(
+        task=case.task,
+        version=result.version,
+        dtype=case.dtype,
+        procedure="".join(suffix for suffix in case.suffixes if suffix in PROCEDURES),
+        setting="".join(suffix for suffix in case.suffixes if suffix not in PROCEDURES),
+        cpu=machine.cpu,
+        cores=machine.physical_cores,
+        memory_gib=machine.memory_gib,
+        device=case.device.partition(":")[0],
+        model=next((info.model for info in machine.devices if info.name == case.device), ""),
+        case=case.text,
+        status=result.status,
+        reason=result.reason and result.reason[:LONGEST_REASON],
+        verdict=estimate.verdict if estimate else None,
+        center_s=estimate.center_s if estimate else None,
+        low_s=estimate.low_s if estimate else None,
+        high_s=estimate.high_s if estimate else None,
+        items=work.items if work else None,
+        unit=work.unit if work else "",
+        grade=grade.text if grade else estimate.verdict if estimate else "",
+        disturbed=is_disturbed(result),
+        file=file,
+        run=header.id,
+        created=header.created,
+        label=header.label,
+        torch=machine.torch,
+    )
+
+
+# Without a figure these say nothing about the machine: the run was stopped, had no time, or a step took none.
+_NO_STATEMENT = frozenset(("interrupted", "skipped", "ok"))
+COMMON_SHARE = 0.5  # of all machines: work that fewer of them have done does not count for the overall ranking
+
+Rates = dict[Contender, tuple[float, float]]  # of each machine its rate, and the low end of its interval
+
+
+class Place(Struct, frozen=True):
+    """One contender, with a 95% interval of its rate. One without a figure has a rate of 0. Only undisturbed figures
+    have a rank."""
+
+    entry: Entry
+    runs: int  # different runs that its result was taken from
+    rate: float = 0.0  # per second: items, or steps where a step is worth nothing
+    low: float = 0.0
+    high: float = 0.0  # infinite where the interval of the step time reaches down to nothing
+    rank: int | None = None
+    tied: bool = False
+
+
+class Board(Struct, frozen=True):
+    """All who did the same work: the fastest first, apart from them those that were disturbed and those that failed."""
+
+    task: str
+    version: int
+    dtype: str
+    procedure: str
+    unit: str
+    places: tuple[Place, ...]
+    disturbed: tuple[Place, ...]
+    failed: tuple[Place, ...]
+    ranked_count: int  # with those that `places` leaves out
+    disturbed_count: int
+    failed_count: int
+
+
+class Standing(Struct, frozen=True):
+    """A machine over all the work that counts: its geometric mean speed, relative to the fastest at each case."""
+
+    cpu: str
+    cores: int
+    memory_gib: int
+    device: str
+    model: str
+    score: float  # 1: the fastest at everything
+    low: float
+    high: float
+    rank: int = 0
+    tied: bool = False
+
+
+class Overall(Struct, frozen=True):
+    """Machines ranked over the same cases, all of which every one of them has done undisturbed."""
+
+    tasks: tuple[str, ...]
+    standings: tuple[Standing, ...]
+    ranked_count: int
+    missing_count: int  # machines that lack some of the cases
+
+
+Ranked = TypeVar("Ranked", Place, Standing)
+
+
+class Tally:
+    """The undisturbed rates of every machine on every board, for the overall ranking."""
+
+    def __init__(self) -> None:
+        self._boards: dict[str, Rates] = {}
+        self._machines: dict[Contender, None] = {}
+
+    def add(self, name: str, places: Iterable[Place]) -> None:
+        """The ranked places of one board, the fastest first: of the settings of a machine the fastest counts."""
+        rates = self._boards.setdefault(name, {})
+        for place in places:
+            self._machines[place.entry.machine] = None
+            rates.setdefault(place.entry.machine, (place.rate, place.low))
+
+    def overall(self, top: int) -> Overall | None:
+        """Over the boards that at least half of all machines are on; None where fewer than two are on all of these. The
+        errors of different cases are independent, so that of their mean is smaller than any of them."""
+        least = max(2.0, COMMON_SHARE * len(self._machines))
+        common = {name: rates for name, rates in self._boards.items() if len(rates) >= least}
+        everywhere = [each for each in self._machines if common and all(each in rates for rates in common.values())]
+        if len(everywhere) < 2:
+            return None
+        best, found = [max(rate for rate, _ in rates.values()) for rates in common.values()], []
+        for machine in everywhere:
+            own = [rates[machine] for rates in common.values()]
+            logs = [math.log(rate / most) for (rate, _), most in zip(own, best, strict=True)]
+            reach = math.hypot(*(math.log(rate / low) for rate, low in own)) / len(own)
+            score = math.exp(sum(logs) / len(logs))
+            found.append(Standing(*machine, score, score * math.exp(-reach), score * math.exp(reach)))
+        standings = _with_ranks(sorted(found, key=lambda each: -each.score))
+        missing = len(self._machines) - len(standings)
+        return Overall(tuple(sorted(common)), tuple(standings[:top]), len(standings), missing)
+
+
+def rank_boards(entries: Iterable[Entry], top: int, tally: Tally | None = None) -> Iterator[Board]:
+    """One board after the other with its `top` places. Entries of one board must come one after the other."""
+    counting = (entry for entry in entries if entry.rate or entry.status not in _NO_STATEMENT)
+    for _, group in groupby(counting, key=attrgetter("group")):
+        yield _rank_board(group, top, tally)
+
+
+def order_boards(boards: Iterable[Board]) -> tuple[Board, ...]:
+    """The most contested first."""
+    return tuple(sorted(boards, key=lambda board: (-board.ranked_count, board.task, board.dtype, board.version)))
+
+
+def _rank_board(entries: Iterable[Entry], top: int, tally: Tally | None) -> Board:
+    def preference(entry: Entry) -> tuple[bool, bool, str, str]:
+        """A figure before none, undisturbed before others, then the latest."""
+        return entry.rate > 0, not entry.disturbed, entry.created, entry.file
+
+    contenders = grouped(entries, lambda entry: (entry.machine, entry.setting)).values()
+    places = [_place(max(own, key=preference), len({each.run for each in own})) for own in contenders]
+    places.sort(key=lambda place: (-place.rate, place.entry.file, place.entry.case))
+    ranked = _with_ranks([place for place in places if place.rate and not place.entry.disturbed])
+    disturbed = [place for place in places if place.rate and place.entry.disturbed]
+    failed = [place for place in places if not place.rate]
+    first = places[0].entry
+    if tally:
+        tally.add(f"{first.task} {first.dtype}{first.procedure} version {first.version}", ranked)
+    shown, unsure, lost = (tuple(places[:top]) for places in (ranked, disturbed, failed))
+    unit, counts = first.unit if first.items else "step", map(len, (ranked, disturbed, failed))
+    return Board(*first.group, unit, shown, unsure, lost, *counts)
+
+
+def _place(entry: Entry, runs: int) -> Place:
+    rate = entry.rate
+    if not rate or not entry.center_s:
+        return Place(entry, runs)
+    below = max(0.0, 1 - (entry.low_s or 0.0) / entry.center_s)
+    above = max(0.0, (entry.high_s or 0.0) / entry.center_s - 1)
+    return Place(entry, runs, rate, low=rate / (1 + above), high=rate / (1 - below) if below < 1 else math.inf)
+
+
+def _with_ranks(places: Sequence[Ranked]) -> list[Ranked]:
+    """Ranks as in sport: 1, 1, 3. A place shares the rank of the first one whose interval it overlaps."""
+    ranks: list[int] = []
+    leader = 0
+    for index, place in enumerate(places):
+        leader = leader if place.high >= places[leader].low else index
+        ranks.append(leader + 1)
+    shared = Counter(ranks)
+    return [replace(place, rank=rank, tied=shared[rank] > 1) for place, rank in zip(places, ranks, strict=True)]
+
 
 LEAST_MACHINES = 4  # among three, the odd one cannot be identified
 FALSE_ALARM = 0.01  # of an outlier in a group of equal machines
@@ -44,35 +298,27 @@ class Outlier(Struct, frozen=True):
 
 def find_outliers(runs: Sequence[Run]) -> tuple[Outlier, ...]:
     """All that stand out, the slowest first."""
-    groups: dict[tuple[object, ...], list[Run]] = {}
-    for run in runs:
-        groups.setdefault(_kind(run), []).append(run)
-    found = [outlier for group in groups.values() if len(group) >= LEAST_MACHINES for outlier in _among(group)]
-    return tuple(sorted(found, key=lambda outlier: -outlier.ratio))
 
+    def kind(run: Run) -> tuple[object, ...]:
+        machine = run.header.machine
+        devices = tuple((device.name, device.model, device.memory_bytes) for device in machine.devices)
+        return machine.cpu, machine.physical_cores, machine.memory_gib, machine.torch, machine.torch_build, devices
 
-def _kind(run: Run) -> tuple[object, ...]:
-    machine = run.header.machine
-    devices = tuple((device.name, device.model, device.memory_bytes) for device in machine.devices)
-    return machine.cpu, machine.physical_cores, machine.memory_gib, machine.torch, machine.torch_build, devices
+    groups = [group for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES]
+    return tuple(sorted((each for group in groups for each in _among(group)), key=lambda outlier: -outlier.ratio))
 
 
 def _among(runs: Sequence[Run]) -> list[Outlier]:
-    times = [
-        {(each.case.text, each.version): math.log(step_s) for each in run.results if (step_s := _step_s(each))}
-        for run in runs
-    ]
-    known = Counter(work for each in times for work in each)
-    middle = {
-        work: statistics.median(each[work] for each in times if work in each)
-        for work, count in known.items()
-        if count >= LEAST_MACHINES
-    }
-    numbers = {
-        index: statistics.fmean(each[work] - middle[work] for work in each if work in middle)
-        for index, each in enumerate(times)
-        if any(work in middle for work in each)
-    }
+    times: list[dict[tuple[str, int], float]] = []  # the logarithm of each case's step time
+    for run in runs:
+        known = [(each, each.estimate) for each in run.results if each.status == "ok" and each.estimate]
+        measured = [(each, found.center_s) for each, found in known if found.center_s > max(found.call_cost_s, 0.0)]
+        times.append({(each.case.text, each.version): math.log(step_s) for each, step_s in measured})
+    shared = Counter(work for each in times for work in each)
+    common = [work for work, count in shared.items() if count >= LEAST_MACHINES]
+    middle = {work: statistics.median(each[work] for each in times if work in each) for work in common}
+    apart = [[each[work] - middle[work] for work in each if work in middle] for each in times]
+    numbers = {index: statistics.fmean(each) for index, each in enumerate(apart) if each}
     usual = statistics.median(numbers.values()) if numbers else 0.0
     odd = {index: math.exp(numbers[index] - usual) for index in _rosner(numbers)}
     found = {index: ratio for index, ratio in odd.items() if max(ratio, 1 / ratio) > 1 + LEAST}
@@ -82,7 +328,7 @@ def _among(runs: Sequence[Run]) -> list[Outlier]:
             run=runs[index].header.id,
             ratio=ratio,
             peers=len(numbers) - len(found),
-            cases=sum(work in middle for work in times[index]),
+            cases=len(apart[index]),
             disturbed=_disturbance(runs[index]),
         )
         for index, ratio in found.items()
@@ -107,11 +353,6 @@ def _rosner(numbers: dict[int, float]) -> list[int]:
     return taken[:count]
 
 
-def _step_s(result: Result) -> float | None:
-    estimate = result.estimate if result.status == "ok" else None
-    return estimate.center_s if estimate and estimate.center_s > max(estimate.call_cost_s, 0.0) else None
-
-
 def _disturbance(run: Run) -> str | None:
     verdicts = Counter[str](result.estimate.verdict for result in run.results if result.estimate)
     shares = {name: verdicts[name] / verdicts.total() for name in (*DISTURBED, "slowing") if verdicts[name]}
@@ -130,9 +371,8 @@ class KindRow(Struct, frozen=True):
     high_s: float | None = None
     rate: float | None = None  # items per second
     unit: str = ""
-    verdicts: tuple[
-        str, ...
-    ] = ()  # the most frequent first, with counts where they differ; those without a figure last
+    # The most frequent first, with counts where they differ; those without a figure last.
+    verdicts: tuple[str, ...] = ()
 
     @property
     def spread(self) -> float | None:
@@ -144,15 +384,10 @@ class KindRow(Struct, frozen=True):
 
 def tabulate(members: Iterable[tuple[str, Run]]) -> tuple[KindRow, ...]:
     """Every case with its kinds, in the order in which they come up. Members are runs, each with its kind."""
-    found: dict[str, dict[str, list[Result]]] = {}
-    kinds: dict[str, None] = {}
-    for kind, run in members:
-        kinds.setdefault(kind)
-        for result in run.results:
-            found.setdefault(result.case.text, {}).setdefault(kind, []).append(result)
-    return tuple(
-        _row(case, kind, results[kind]) for case, results in found.items() for kind in kinds if kind in results
-    )
+    found = [(kind, result) for kind, run in members for result in run.results]
+    kinds, cases = list(dict.fromkeys(kind for kind, _ in found)), grouped(found, lambda each: each[1].case.text)
+    rows = [(case, kind, [r for name, r in own if name == kind]) for case, own in cases.items() for kind in kinds]
+    return tuple(_row(case, kind, results) for case, kind, results in rows if results)
 
 
 def _row(case: str, kind: str, results: list[Result]) -> KindRow:

@@ -14,24 +14,67 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from statistics import NormalDist, mean, stdev
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.records import Estimate, Result
 
-_CLOSE = 1e-13
-_CLOSE_STEP = 1e-6  # after it Newton is off by about its square
-_TINY = 1e-300
+CHANCE = 0.05  # of intervals and tests to be wrong
+MAD_TO_DEVIATION = 1.4826
+MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
+LEAST_VARIANCES = 8  # variances below which nothing is learnt from their scatter
+# Two runs on one machine differ by more than their processes say: by this much in every case, and by this share of the
+# spread between the processes of a case, which share the state that the machine is in.
+RUN_SPREAD, DRIFT = 0.01, 0.7
+# A borrowed spread stems from a handful of processes of another case: about as much evidence as five processes give.
+BORROWED_FREEDOM = 4.0
 _NORMAL = 1e7  # degrees of freedom from which the normal distribution is the same to ten digits
+_EXPANDED = 1e4  # degrees of freedom from which two terms of the expansion give the excess to seven digits
+
+
+class Interval(NamedTuple):
+    """An estimate with its 95% interval."""
+
+    center: float
+    low: float
+    high: float
 
 
 def two_sided(t: float, freedom: float) -> float:
     """How often |T| is at least t, which must not be negative."""
+    return _tail(t, freedom)[0]
+
+
+def _tail(t: float, freedom: float) -> tuple[float, float]:
+    """How often |T| is at least t, and t times its density there: the incomplete beta function of half the freedom and
+    one half."""
     if freedom > _NORMAL:
-        return math.erfc(t / math.sqrt(2))
-    square = t * t
-    return _incomplete_beta(freedom / (freedom + square), square / (freedom + square), freedom / 2)
+        return math.erfc(t / math.sqrt(2)), t * math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
+    a, x, rest = freedom / 2, freedom / (freedom + t * t), t * t / (freedom + t * t)
+    if x <= 0 or rest <= 0:
+        return (0.0 if x <= 0 else 1.0), 0.0
+    logs = math.lgamma(a + 0.5) - math.lgamma(a) - math.lgamma(0.5) + a * math.log(x) + math.log(rest) / 2
+    front = math.exp(logs)
+    near = x < (a + 1) / (a + 2.5)  # where the fraction converges quickly
+    return (front * _fraction(x, a, 0.5) / a if near else 1.0 - front * _fraction(rest, 0.5, a) * 2), front
+
+
+def _fraction(x: float, a: float, b: float) -> float:
+    """The continued fraction of the incomplete beta function, after Lentz."""
+    numerator, denominator = 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1))
+    value = denominator
+    for m in range(1, 10_000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            denominator = 1.0 / (1.0 + term * denominator)
+            numerator = 1.0 + term / numerator
+            value *= denominator * numerator
+        if abs(denominator * numerator - 1.0) < 1e-13:
+            break
+    return value
 
 
 @lru_cache(maxsize=4096)
@@ -44,15 +87,11 @@ def critical(freedom: float, chance: float) -> float:
     """
     z = NormalDist().inv_cdf(1 - chance / 2)
     first, second = _expansion(z)
-    log_t = math.log(z + first / freedom + second / freedom**2)
-    for _ in range(100):
-        t = math.exp(log_t)
-        found = two_sided(t, freedom)
-        slope = -2 * t * _density(t, freedom) / found
-        step = min((math.log(chance) - math.log(found)) / slope, math.log(2))
+    log_t, step = math.log(z + first / freedom + second / freedom**2), 1.0
+    while abs(step) >= 1e-6:  # after it Newton is off by about its square
+        found, density = _tail(math.exp(log_t), freedom)
+        step = min((math.log(found) - math.log(chance)) * found / (2 * density), math.log(2))
         log_t += step
-        if abs(step) < _CLOSE_STEP:
-            break
     return math.exp(log_t)
 
 
@@ -61,111 +100,6 @@ def _expansion(z: float) -> tuple[float, float]:
     return (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
 
 
-def _density(t: float, freedom: float) -> float:
-    if freedom > _NORMAL:
-        return math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
-    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
-    return math.exp(scale - (freedom + 1) / 2 * math.log1p(t * t / freedom))
-
-
-def _incomplete_beta(x: float, rest: float, a: float) -> float:
-    """The regularised incomplete beta function of a and one half; `rest` is 1 - x without its rounding."""
-    b = 0.5
-    if x <= 0 or rest <= 0:
-        return 0.0 if x <= 0 else 1.0
-    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
-    if x < (a + 1) / (a + b + 2):  # where the fraction converges quickly
-        return math.exp(front) * _fraction(x, a, b) / a
-    return 1.0 - math.exp(front) * _fraction(rest, b, a) / b
-
-
-def _fraction(x: float, a: float, b: float) -> float:
-    """The continued fraction of the incomplete beta function, after Lentz."""
-    numerator, denominator = 1.0, 1.0 / _away_from_zero(1.0 - (a + b) * x / (a + 1))
-    value = denominator
-    for m in range(1, 10_000):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            denominator = 1.0 / _away_from_zero(1.0 + term * denominator)
-            numerator = _away_from_zero(1.0 + term / numerator)
-            value *= denominator * numerator
-        if abs(denominator * numerator - 1.0) < _CLOSE:
-            break
-    return value
-
-
-def _away_from_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
-
-
-LEAST_VARIANCES = 8  # variances below which nothing is learnt from their scatter
-
-
-class Common(Struct, frozen=True):
-    """What the variances of many cases have in common, and how many degrees of freedom that knowledge is worth."""
-
-    variance: float
-    freedom: float
-
-    def moderate(self, variance: float, freedom: float) -> tuple[float, float]:
-        """A case's own variance averaged with the common one, each by its weight."""
-        total = self.freedom + freedom
-        return (self.freedom * self.variance + freedom * variance) / total, total
-
-
-def find_common(variances: Sequence[tuple[float, float]]) -> Common | None:
-    """From pairs of a variance and its degrees of freedom; None where there are too few to learn from."""
-    known = [(variance, freedom) for variance, freedom in variances if variance > 0]
-    if len(known) < LEAST_VARIANCES:
-        return None
-    logs = [math.log(variance) - digamma(freedom / 2) + math.log(freedom / 2) for variance, freedom in known]
-    center = math.fsum(logs) / len(logs)
-    scatter = math.fsum((each - center) ** 2 for each in logs) / (len(logs) - 1)
-    real = scatter - math.fsum(trigamma(freedom / 2) for _, freedom in known) / len(known)
-    # The common variance is known no better than all cases together determine it.
-    most = math.fsum(freedom for _, freedom in known)
-    freedom = min(2 * trigamma_inverse(real), most) if real > 0 else most
-    return Common(math.exp(center + digamma(freedom / 2) - math.log(freedom / 2)), freedom)
-
-
-def digamma(x: float) -> float:
-    """The derivative of the logarithm of the gamma function, for x above 0."""
-    shift = 0.0
-    while x < 10:
-        shift, x = shift - 1 / x, x + 1
-    square = 1 / (x * x)
-    return shift + math.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
-
-
-def trigamma(x: float) -> float:
-    """The derivative of digamma, for x above 0."""
-    shift = 0.0
-    while x < 10:
-        shift, x = shift + 1 / (x * x), x + 1
-    square = 1 / (x * x)
-    series = square * (1 / 6 - square * (1 / 30 - square * (1 / 42 - square / 30)))
-    return shift + (1 + 0.5 / x + series) / x
-
-
-def trigamma_inverse(value: float) -> float:
-    """The x whose trigamma is `value`, above 0. It falls steadily, so halving the logarithm of x finds it."""
-    low, high = -40.0, 40.0
-    while high - low > 1e-12:
-        middle = (low + high) / 2
-        low, high = (middle, high) if trigamma(math.exp(middle)) > value else (low, middle)
-    return math.exp((low + high) / 2)
-
-
-CHANCE = 0.05
-# Two runs on one machine differ by more than their processes say: by this much in every case, and by this share of the
-# spread between the processes of a case, which share the state that the machine is in.
-RUN_SPREAD, DRIFT = 0.01, 0.7
-# A borrowed spread stems from a handful of processes of another case: about as much evidence as five processes give.
-BORROWED_FREEDOM = 4.0
-_EXPANDED = 1e4  # degrees of freedom from which two terms of the expansion give the excess to seven digits
-_CLOSE_EXCESS = 1e-7
-MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
 _NORMAL_REACH = critical(math.inf, CHANCE)
 LEAST_MARGIN = 1.1 * _NORMAL_REACH * math.sqrt(2) * RUN_SPREAD  # about 3%: more processes bring it no lower
 
@@ -175,6 +109,50 @@ class Spread(Struct, frozen=True):
 
     variance: float
     freedom: float
+
+    def moderated(self, common: Spread) -> Spread:
+        """Averaged with what many cases have in common, each by its weight."""
+        total = common.freedom + self.freedom
+        return Spread((common.freedom * common.variance + self.freedom * self.variance) / total, total)
+
+
+def find_common(spreads: Sequence[Spread]) -> Spread | None:
+    """What the spreads of many cases have in common; None where there are too few to learn from."""
+    known = [each for each in spreads if each.variance > 0]
+    if len(known) < LEAST_VARIANCES:
+        return None
+    logs = [math.log(each.variance) - digamma(each.freedom / 2) + math.log(each.freedom / 2) for each in known]
+    center = math.fsum(logs) / len(logs)
+    real = variance(logs) - math.fsum(trigamma(each.freedom / 2) for each in known) / len(known)
+    # The common variance is known no better than all cases together determine it.
+    most = math.fsum(each.freedom for each in known)
+    freedom = min(2 * trigamma_inverse(real), most) if real > 0 else most
+    return Spread(math.exp(center + digamma(freedom / 2) - math.log(freedom / 2)), freedom)
+
+
+def digamma(x: float) -> float:
+    """The derivative of the logarithm of the gamma function, for x above 0."""
+    if x < 10:
+        return digamma(x + 1) - 1 / x
+    square = 1 / (x * x)
+    return math.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
+
+
+def trigamma(x: float) -> float:
+    """The derivative of digamma, for x above 0."""
+    if x < 10:
+        return trigamma(x + 1) + 1 / (x * x)
+    square = 1 / (x * x)
+    return (1 + 0.5 / x + square * (1 / 6 - square * (1 / 30 - square * (1 / 42 - square / 30)))) / x
+
+
+def trigamma_inverse(value: float) -> float:
+    """The x whose trigamma is `value`, above 0. It falls steadily, so halving the logarithm of x finds it."""
+    low, high = -40.0, 40.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (middle, high) if trigamma(math.exp(middle)) > value else (low, middle)
+    return math.exp((low + high) / 2)
 
 
 def own_spread(processes: Sequence[Estimate]) -> Spread | None:
@@ -222,7 +200,7 @@ def with_known(variance: float, freedom: float, known: float) -> tuple[float, fl
     for _ in range(30):
         following = min(max(place + (wanted - height) / slope, math.log(freedom)), math.log(MOST_FREEDOM))
         reached = math.log(_excess(math.exp(following)))
-        if abs(reached - wanted) < _CLOSE_EXCESS or following == place:
+        if abs(reached - wanted) < 1e-7 or following == place:
             break
         slope = (reached - height) / (following - place)
         place, height = following, reached
@@ -233,22 +211,17 @@ def _excess(freedom: float) -> float:
     """How far the square of the critical value lies beyond that of the normal distribution."""
     if freedom < _EXPANDED:
         return critical(freedom, CHANCE) ** 2 - _NORMAL_REACH**2
-    z = _NORMAL_REACH
-    first, second = _expansion(z)
-    return 2 * z * first / freedom + (first**2 + 2 * z * second) / freedom**2
+    first, second = _expansion(_NORMAL_REACH)
+    return 2 * _NORMAL_REACH * first / freedom + (first**2 + 2 * _NORMAL_REACH * second) / freedom**2
 
 
 def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
     """The estimate over `count` processes with the interval in which a repeat would land."""
     total, freedom = with_known(2 * spread.variance * (1 / count + DRIFT**2), spread.freedom, 2 * RUN_SPREAD**2)
     reach = min(critical(freedom, CHANCE) * math.sqrt(total), 10.0)
-    return replace(
-        estimate,
-        low_s=estimate.center_s * math.exp(-reach),
-        high_s=estimate.center_s * math.exp(reach),
-        spread=math.sqrt(spread.variance),
-        freedom=min(spread.freedom, MOST_FREEDOM),
-    )
+    low_s, high_s = estimate.center_s * math.exp(-reach), estimate.center_s * math.exp(reach)
+    known = {"spread": math.sqrt(spread.variance), "freedom": min(spread.freedom, MOST_FREEDOM)}
+    return replace(estimate, low_s=low_s, high_s=high_s, **known)
 
 
 def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> list[Result]:
@@ -257,41 +230,37 @@ def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> 
     Cases with several processes share what they know of the spread. A case with one process borrows it: from the
     others, else `borrowed`, which a reference case or an earlier run gave; where neither is known, so is its interval.
     """
-    own = [own_spread(result.processes) for result in results]
-    common = find_common([(spread.variance, spread.freedom) for spread in own if spread])
-    lent = _lent([spread for spread in own if spread], common, borrowed)
-    return [_with_interval(result, spread, common, lent) for result, spread in zip(results, own, strict=True)]
+    common, lent = _shared(results, borrowed)
+    found = []
+    for result in results:
+        estimate, own, processes = result.estimate, own_spread(result.processes), result.processes
+        if estimate is not None and estimate.center_s > 0 and estimate.verdict != "as-published":
+            if own:
+                estimate = with_interval(estimate, own.moderated(common) if common else own, len(processes))
+            elif lent and len(processes) == 1:
+                alone = Spread(lent.variance + within_variance(processes[0]), lent.freedom)
+                estimate = with_interval(estimate, alone, 1)
+        found.append(replace(result, estimate=estimate))
+    return found
 
 
 def typical_spread(results: Sequence[Result]) -> float | None:
     """How far fresh processes of this run differ, over all of its cases."""
-    own = [spread for result in results if (spread := own_spread(result.processes))]
-    lent = _lent(own, find_common([(spread.variance, spread.freedom) for spread in own]), None)
+    _, lent = _shared(results)
     return math.sqrt(lent.variance) if lent else None
 
 
-def _lent(own: Sequence[Spread], common: Common | None, borrowed: float | None) -> Spread | None:
-    """The spread that a case with one process borrows."""
+def _shared(results: Sequence[Result], borrowed: float | None = None) -> tuple[Spread | None, Spread | None]:
+    """What the cases have in common, and the spread that a case with one process borrows."""
+    own = [spread for result in results if (spread := own_spread(result.processes))]
+    common = find_common(own)
     if common:
-        return Spread(common.variance, max(min(common.freedom, BORROWED_FREEDOM), 1.0))
+        return common, Spread(common.variance, max(min(common.freedom, BORROWED_FREEDOM), 1.0))
     if own:
         total = math.fsum(spread.freedom for spread in own)
         pooled = math.fsum(spread.freedom * spread.variance for spread in own) / total
-        return Spread(pooled, min(total, BORROWED_FREEDOM))
-    return Spread(math.log1p(borrowed) ** 2, BORROWED_FREEDOM) if borrowed is not None else None
-
-
-def _with_interval(result: Result, own: Spread | None, common: Common | None, lent: Spread | None) -> Result:
-    estimate, count = result.estimate, len(result.processes)
-    if estimate is None or estimate.center_s <= 0 or estimate.verdict == "as-published":
-        return result
-    if own:
-        moderated = Spread(*common.moderate(own.variance, own.freedom)) if common else own
-        return replace(result, estimate=with_interval(estimate, moderated, count))
-    if lent is None or count != 1:
-        return result
-    alone = Spread(lent.variance + within_variance(result.processes[0]), lent.freedom)
-    return replace(result, estimate=with_interval(estimate, alone, 1))
+        return None, Spread(pooled, min(total, BORROWED_FREEDOM))
+    return None, None if borrowed is None else Spread(math.log1p(borrowed) ** 2, BORROWED_FREEDOM)
 
 
 def within_variance(estimate: Estimate, low_s: float | None = None, high_s: float | None = None) -> float:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.spread import critical, own_spread, with_interval
-from torchmark.analyze.statistics import (
-    CONFIDENCE,
-    MAD_TO_DEVIATION,
-    WINSOR_MADS,
-    Reading,
-    Series,
-    mean_interval,
-    tail_bound,
-)
-from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, metered_of, worst
+from torchmark.analyze.grades import worst
+from torchmark.analyze.jobs import project
+from torchmark.analyze.spread import CHANCE, MAD_TO_DEVIATION, critical, own_spread, with_interval
+from torchmark.analyze.statistics import WINSOR_MADS, Reading, Series, deviation_of, mean_interval, tail_bound
+from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, metered_of
 from torchmark.records import (
     STEP,
     Conditions,
@@ -31,7 +24,6 @@ from torchmark.records import (
     Memory,
     Metered,
     Result,
-    StageEstimate,
 )
 
 
@@ -53,64 +45,51 @@ class Observations(Struct, frozen=True):
     readings: tuple[Conditions, ...] = ()
 
 
+# What an estimate takes from the observations as they are.
+_OBSERVED = (
+    "estimand", "block_size", "first_step_s", "sync_cost_s", "call_cost_s", "target", "duration_s", "wall_step_s",
+    "device_step_s",
+)  # fmt: skip
+
+
 def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate:
     """The estimate of one process. The constant cost of calling a step is taken off every figure."""
     contention = contention_of(seen.readings, seen.wait_share, seen.switches)
     judgement = judge(reading, seen.confirmed, contention, seen.readings, seen.target)
     raw, cost = samples[reading.cut :], seen.call_cost_s
-    mean = mean_interval(raw, reading.time)
-    flags = list(judgement.flags)
-    if is_launch_bound(seen.device_step_s, seen.wall_step_s):
-        flags.append("launch-bound")
-    if seen.estimand == "median" and is_bimodal(raw):
-        flags.append("bimodal")
+    mean, ordered = mean_interval(raw, reading.time), np.sort(raw - cost)
+    median, mad = float(np.median(ordered)), deviation_of(ordered)
+    outlying = np.abs(ordered - median) > WINSOR_MADS * MAD_TO_DEVIATION * mad
+    launch_bound = is_launch_bound(seen.device_step_s, seen.wall_step_s)
+    bimodal = seen.estimand == "median" and is_bimodal(raw)
     return Estimate(
         center_s=reading.interval.center - cost,
         low_s=reading.interval.low - cost,
         high_s=reading.interval.high - cost,
-        estimand=seen.estimand,
         verdict=judgement.verdict,
-        first_step_s=seen.first_step_s,
         effective_samples=reading.effective(len(samples)),
         warmup_cut=reading.cut,
         trend=reading.trend,
         samples_s=tuple((samples - cost).tolist()),
-        flags=tuple(flags),
+        flags=(*judgement.flags, *("launch-bound",) * launch_bound, *("bimodal",) * bimodal),
         evidence=judgement.evidence,
         sample_count=len(samples),
-        block_size=seen.block_size,
         autocorrelation_time=reading.time,
+        median_s=median,
         mean_s=mean.center - cost,
         mean_low_s=mean.low - cost,
         mean_high_s=mean.high - cost,
-        **describe(raw - cost),
-        device_step_s=seen.device_step_s,
-        wall_step_s=seen.wall_step_s,
+        min_s=float(ordered[0]),
+        p90_s=float(np.quantile(ordered, 0.9)),
+        p90_high_s=tail_bound(ordered, 0.9),
+        p99_s=float(np.quantile(ordered, 0.99)),
+        p99_high_s=tail_bound(ordered, 0.99),
+        mad_s=mad,
+        outlier_share=float(np.mean(outlying)) if mad > 0 else 0.0,
         contention=contention,
         metered=metered_of(seen.readings),
-        sync_cost_s=seen.sync_cost_s,
-        call_cost_s=cost,
-        target=seen.target,
-        duration_s=seen.duration_s,
+        **{name: getattr(seen, name) for name in _OBSERVED},
     )
-
-
-def describe(kept: Series) -> dict[str, Any]:
-    """The fields of an estimate that follow from the kept samples alone."""
-    ordered = np.sort(kept)
-    median = float(np.median(ordered))
-    deviations = np.abs(ordered - median)
-    mad = float(np.median(deviations))
-    return {
-        "median_s": median,
-        "min_s": float(ordered[0]),
-        "p90_s": float(np.quantile(ordered, 0.9)),
-        "p90_high_s": tail_bound(ordered, 0.9),
-        "p99_s": float(np.quantile(ordered, 0.99)),
-        "p99_high_s": tail_bound(ordered, 0.99),
-        "mad_s": mad,
-        "outlier_share": float(np.mean(deviations > WINSOR_MADS * MAD_TO_DEVIATION * mad)) if mad > 0 else 0.0,
-    }
 
 
 def combine(processes: Sequence[Estimate]) -> Estimate:
@@ -119,75 +98,61 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
     Two processes of one case differ by more than the interval inside each of them says. With a single process that
     spread is unknown, so `spread` is None until it is borrowed from others.
     """
-    if len(processes) == 1:
-        only = processes[0]
-        return replace(only, flags=_union([only.flags, ("single-process",)]))
+    count, first = len(processes), processes[0]
+    if count == 1:
+        return replace(first, flags=_union([first.flags, ("single-process",)]))
     if len({estimate.estimand for estimate in processes}) > 1:
-        processes = [_as_mean(estimate) for estimate in processes]
-    middle = sorted(processes, key=lambda estimate: estimate.center_s)[len(processes) // 2]
+        # Near the shortest step that is timed alone, some processes give a median and some only a mean.
+        processes = [_with_mean(each, low_s=each.mean_low_s, high_s=each.mean_high_s) for each in processes]
+    middle = sorted(processes, key=lambda estimate: estimate.center_s)[count // 2]
+    verdict = worst([estimate.verdict for estimate in processes])
+    alike = (each for each in processes if each.verdict == verdict)
+    deciding = max(alike, key=lambda estimate: estimate.high_s - estimate.low_s)  # the least precise of the worst
+    evidence = deciding.evidence
+    if verdict == "noisy":  # it speaks of its own interval only
+        evidence = tuple(f"in the worst of {count} processes {text}" for text in evidence)
+    added = ("effective_samples", "sample_count", "void_count", "duration_s")
     return replace(
         _with_spread(middle, processes),
-        verdict=worst([estimate.verdict for estimate in processes]),
-        first_step_s=processes[0].first_step_s,
-        effective_samples=sum(estimate.effective_samples for estimate in processes),
-        sample_count=sum(estimate.sample_count for estimate in processes),
-        void_count=sum(estimate.void_count for estimate in processes),
-        duration_s=sum(estimate.duration_s for estimate in processes),
+        verdict=verdict,
+        first_step_s=first.first_step_s,
         samples_s=(),
         p90_s=max(estimate.p90_s for estimate in processes),
         p99_s=max(estimate.p99_s for estimate in processes),
         flags=_union([estimate.flags for estimate in processes]),
-        evidence=_evidence(processes),
+        evidence=evidence,
         contention=_mean_contention(processes),
         metered=_join_metered([estimate.metered for estimate in processes]),
+        **{name: sum(getattr(estimate, name) for estimate in processes) for name in added},
     )
 
 
-def _evidence(processes: Sequence[Estimate]) -> tuple[str, ...]:
-    """The evidence of the deciding process; a noisy one speaks of its own interval only."""
-    deciding = _deciding(processes)
-    if deciding.verdict != "noisy":
-        return deciding.evidence
-    return tuple(f"in the worst of {len(processes)} processes {text}" for text in deciding.evidence)
-
-
-def _as_mean(estimate: Estimate) -> Estimate:
-    """Near the shortest step that is timed alone, some processes give a median and some only a mean."""
-    return replace(
-        estimate,
-        estimand="mean",
-        center_s=estimate.mean_s,
-        low_s=estimate.mean_low_s,
-        high_s=estimate.mean_high_s,
-    )
+def _with_mean(estimate: Estimate, **ends: float) -> Estimate:
+    return replace(estimate, estimand="mean", center_s=estimate.mean_s, **ends)
 
 
 def _with_spread(estimate: Estimate, processes: Sequence[Estimate]) -> Estimate:
-    """The estimate with the centre and the interval of all processes; of empty steps, which have no logarithm, the
-    mean of the centres with Student's t."""
-    centers = np.array([process.center_s for process in processes])
-    spread = own_spread(processes)
-    if spread:
-        return with_interval(replace(estimate, center_s=float(np.exp(np.log(centers).mean()))), spread, len(centers))
-    center, reach = float(centers.mean()), between_reach(processes)
-    return replace(
-        estimate,
-        center_s=center,
-        low_s=max(center - reach, min(center, 0.0)),  # processes may disagree by more than there is time
-        high_s=center + reach,
-    )
+    """The estimate with the centre and the interval of all processes; of empty steps, which have no logarithm, the mean
+    of the centres with Student's t, never below what each process claims for itself."""
+    centers, count = np.array([process.center_s for process in processes]), len(processes)
+    if spread := own_spread(processes):
+        return with_interval(replace(estimate, center_s=float(np.exp(np.log(centers).mean()))), spread, count)
+    within = math.sqrt(float(np.mean([((e.high_s - e.low_s) / 2) ** 2 for e in processes])) / count)
+    center = float(centers.mean())
+    reach = max(critical(count - 1, CHANCE) * float(centers.std(ddof=1)) / math.sqrt(count), within)
+    low_s = max(center - reach, min(center, 0.0))  # processes may disagree by more than there is time
+    return replace(estimate, center_s=center, low_s=low_s, high_s=center + reach)
 
 
 def _mean_contention(processes: Sequence[Estimate]) -> Contention:
     """Each share over the whole measuring time; a count is a sum."""
-    durations = [max(process.duration_s, 1e-9) for process in processes]
 
     def mean(name: str) -> float | None:
-        seen = [getattr(process.contention, name) for process in processes]
-        known = [(share, seconds) for share, seconds in zip(seen, durations, strict=True) if share is not None]
+        seen = [(getattr(each.contention, name), max(each.duration_s, 1e-9)) for each in processes]
+        known = [(share, seconds) for share, seconds in seen if share is not None]
         return sum(share * seconds for share, seconds in known) / sum(each for _, each in known) if known else None
 
-    switches = [count for process in processes if (count := process.contention.switches) is not None]
+    switches = [each.contention.switches for each in processes if each.contention.switches is not None]
     shares = {name: mean(name) for name in Contention.__struct_fields__ if name != "switches"}
     return Contention(**shares, switches=sum(switches) if switches else None)
 
@@ -207,84 +172,52 @@ def _join_metered(seen: Sequence[Metered]) -> Metered:
     )
 
 
-def _deciding(processes: Sequence[Estimate]) -> Estimate:
-    """Of the processes with the worst verdict the least precise."""
-    verdict = worst([estimate.verdict for estimate in processes])
-    return max((e for e in processes if e.verdict == verdict), key=lambda estimate: estimate.high_s - estimate.low_s)
-
-
 def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
     """One result of a case from those of its processes. A process that failed takes nothing away from the others,
     unless `strict`: then it decides the status."""
     good = [result for result in results if result.status == "ok"]
     failed = next((result for result in results if result.status != "ok"), None)
     estimates = tuple(estimate for result in good or results for estimate in result.processes)
-    latest = good[-1] if good else results[0]
-    phases = {name for result in results for name in result.phases_s}
-    estimate = combine(estimates) if estimates else None
-    reason = failed.reason if failed else latest.reason
-    if failed and len(results) > 1:
-        reason = f"process {results.index(failed) + 1}: {failed.reason}"
+    latest, first = good[-1] if good else results[0], results[0]
+    decided = failed or latest
+    position = f"process {results.index(failed) + 1}: " if failed and len(results) > 1 else ""
+    checks = [result.numeric for result in results if result.numeric]
     return replace(
         latest,
         status=failed.status if failed and strict else latest.status,
-        reason=reason,
-        detail=failed.detail if failed else latest.detail,
-        estimate=estimate,
+        reason=f"{position}{decided.reason}" if position else decided.reason,
+        detail=decided.detail,
+        estimate=combine(estimates) if estimates else None,
         processes=estimates,
-        work=latest.work or results[0].work,
-        settings=latest.settings or results[0].settings,
+        work=latest.work or first.work,
+        settings=latest.settings or first.settings,
         memory=most_memory([result.memory for result in results if result.memory]),
-        numeric=max(
-            (result.numeric for result in results if result.numeric),
-            key=lambda check: check.error / check.tolerance,
-            default=None,
-        ),
+        numeric=max(checks, key=lambda check: check.error / check.tolerance, default=None),
         job=_combine_jobs([result.job for result in good if result.job], estimates),
         metrics=good[0].metrics | latest.metrics if good else latest.metrics,
         budget_s=sum(result.budget_s or 0.0 for result in results) or None,
-        phases_s={name: sum(result.phases_s.get(name, 0.0) for result in results) for name in sorted(phases)},
+        phases_s={
+            name: sum(result.phases_s.get(name, 0.0) for result in results)
+            for name in sorted({name for result in results for name in result.phases_s})
+        },
     )
 
 
 def _combine_jobs(jobs: Sequence[JobEstimate], processes: Sequence[Estimate]) -> JobEstimate | None:
-    """The one that was run whole; else the first one, its steps as long as they were in all processes."""
+    """The one that was run whole; else the first one, its steps as long as they were in all processes: a sum of many
+    follows their mean, not their median."""
     job = next((job for job in jobs if job.whole), jobs[0] if jobs else None)
     if job is None or job.whole or len(processes) < 2:
         return job
-    return project([_over_all(stage, processes) if stage.name == STEP else stage for stage in job.stages], job)
-
-
-def project(stages: Sequence[StageEstimate], job: JobEstimate) -> JobEstimate:
-    """The job with these stages: its time is theirs."""
-    return replace(
-        job,
-        stages=tuple(stages),
-        seconds=sum(stage.steps * stage.center_s for stage in stages),
-        low_s=sum(stage.steps * stage.low_s for stage in stages),
-        high_s=sum(stage.steps * stage.high_s for stage in stages),
-    )
-
-
-def _over_all(stage: StageEstimate, processes: Sequence[Estimate]) -> StageEstimate:
-    """A sum of many steps follows their mean, not their median."""
-    means = [replace(process, center_s=process.mean_s) for process in processes]
+    means = [_with_mean(process) for process in processes]
     found = _with_spread(means[0], means)
-    return replace(stage, center_s=found.center_s, low_s=max(found.low_s, 0.0), high_s=found.high_s)
+    known = {"center_s": found.center_s, "low_s": max(found.low_s, 0.0), "high_s": found.high_s}
+    return project([replace(stage, **known) if stage.name == STEP else stage for stage in job.stages], job)
 
 
 def most_memory(memories: Sequence[Memory]) -> Memory | None:
     """The reading with the highest peak."""
     return max(memories, key=lambda memory: memory.device_peak_bytes or memory.host_peak_bytes or 0, default=None)
-
-
-def between_reach(processes: Sequence[Estimate]) -> float:
-    """Half the 95% interval: Student's t on the centres, never below what each process claims for itself."""
-    centers = np.array([estimate.center_s for estimate in processes])
-    count = len(centers)
-    within = math.sqrt(float(np.mean([((e.high_s - e.low_s) / 2) ** 2 for e in processes])) / count)
-    t = critical(count - 1, 1 - CONFIDENCE)
-    return max(t * float(centers.std(ddof=1)) / math.sqrt(count), within)
 
 
 def _union(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial, reduce
 from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from torchmark.analyze.comparison import DIFFERENT
-from torchmark.analyze.interleaved import LOOK_CONFIDENCE, ratio_interval
-from torchmark.analyze.pairing import changed, differing, same_precision, setting, setting_text
-from torchmark.analyze.spread import critical
-from torchmark.analyze.statistics import CONFIDENCE, Interval
+from torchmark.analyze.comparison import DIFFERENT, LOOK_CONFIDENCE, answer_of, ratio_interval
+from torchmark.analyze.pairing import changed, differing, grouped, same_precision, setting, setting_text
+from torchmark.analyze.spread import CHANCE, Interval, critical
 from torchmark.records import BreakEven, Case, Contribution, Result, Run, Tuning
 
 HOPELESS = 1.5  # times as slow as the leader: out at once, however large the field
@@ -30,6 +29,8 @@ MOST_ROUNDS = 8  # in which two must show which one is faster
 LEAST_FREEDOM = 3  # of the noise: with less, no answer is drawn from it
 DOUBTFUL = 1.15  # times as fast: a setting that brings less may owe it to the luck of one process
 LAST_CONFIDENCE = 0.9  # after the last round: who wins here is measured again, so a doubt is no wrong answer
+WIDEST = 2.0  # times its low end: an interval whose high end is above this says nothing that is of use
+WORTH_CONFIDENCE = 0.8  # that settings which brought little are worth keeping
 
 Round = Mapping[str, float]  # the logarithm of the seconds that one item took, by candidate
 
@@ -91,19 +92,16 @@ def noise_of(rounds: Sequence[Round]) -> Noise:
 
 def _fit(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
     names = list(dict.fromkeys(name for each in rounds for name in each))
-    rows, values = [], []
-    for index, each in enumerate(rounds):
-        for name, value in each.items():
-            row = np.zeros(len(names) + len(rounds))
-            row[names.index(name)] = row[len(names) + index] = 1.0
-            rows.append(row)
-            values.append(value)
-    if not rows:
+    turns = [(index, name, value) for index, each in enumerate(rounds) for name, value in each.items()]
+    if not turns:
         return {}, Noise(0.0, 0)
-    found, _, rank, _ = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)
-    freedom, rest = len(rows) - int(rank), np.array(values) - np.array(rows) @ found
+    rows, values = np.zeros((len(turns), len(names) + len(rounds))), np.array([value for _, _, value in turns])
+    for row, (index, name, _) in zip(rows, turns, strict=True):
+        row[names.index(name)] = row[len(names) + index] = 1.0
+    found, _, rank, _ = np.linalg.lstsq(rows, values, rcond=None)
+    freedom, rest = len(turns) - int(rank), values - rows @ found
     noise = Noise(math.sqrt(float(rest @ rest) / freedom) if freedom else 0.0, freedom)
-    return {name: float(found[index]) for index, name in enumerate(names)}, noise
+    return dict(zip(names, map(float, found), strict=False)), noise
 
 
 def lead(rounds: Sequence[Round], name: str, other: str) -> list[float]:
@@ -130,20 +128,22 @@ def verdict(
     logs = lead(rounds, challenger, incumbent)
     if len(logs) < 2 or noise.freedom < LEAST_FREEDOM:
         return "unsure"
-    ahead, error = -sum(logs) / len(logs) - math.log(1 + DIFFERENT), noise.deviation * math.sqrt(2 / len(logs))
+    center, error = sum(logs) / len(logs), noise.deviation * math.sqrt(2 / len(logs))
+
+    def interval(confidence: float) -> tuple[float, float]:
+        reach = critical(noise.freedom, 1 - confidence) * error
+        return math.exp(center - reach), math.exp(center + reach)
+
     # Not 95%: it is looked at after every other round, and the first rounds have chosen who is looked at.
-    reach = _reach(LOOK_CONFIDENCE, noise) * error
-    if ahead > reach:
+    low, high = interval(LOOK_CONFIDENCE)
+    if answer_of(low, high) == "faster":
         return "faster"
-    if ahead < -reach or (ahead < 0 and len(logs) >= ENOUGH_ROUNDS):
+    behind = center > -math.log(1 + DIFFERENT)
+    if low > 1 / (1 + DIFFERENT) or (behind and len(logs) >= ENOUGH_ROUNDS):
         return "not faster"
     if len(logs) >= MOST_ROUNDS:
-        return "faster" if ahead > _reach(LAST_CONFIDENCE, noise) * error else "not faster"
+        return "faster" if answer_of(*interval(LAST_CONFIDENCE)) == "faster" else "not faster"
     return "unsure"
-
-
-def _reach(confidence: float, noise: Noise) -> float:
-    return critical(noise.freedom, 1 - confidence)
 
 
 def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> Case:
@@ -157,9 +157,8 @@ def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[s
 def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> list[Case]:
     """Of every number format the fastest, or the simplest that is about as fast; the fastest of all first. One that is
     beaten only in the default's own."""
-    groups: dict[tuple[object, object], list[Case]] = {}
-    for text in sorted(found, key=lambda text: found[text]):
-        groups.setdefault((setting(cases[text], "dtype"), setting(cases[text], "matmul")), []).append(cases[text])
+    ranked = (cases[text] for text in sorted(found, key=lambda text: found[text]))
+    groups = grouped(ranked, lambda case: (setting(case, "dtype"), setting(case, "matmul")))
     best = [simplest(default, group, found) for group in groups.values()]
     fastest = min(found.values(), default=0.0)
     return [case for case in best if found[case.text] - fastest < math.log(BEATEN) or same_precision(case, default)]
@@ -196,24 +195,19 @@ def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
 
 
 def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """The settings changed together, and the factor gained."""
+    """The settings changed together, one or two where that was tried, and the factor gained."""
     here = default
     while here.text != winner.text:
-        names, there = _next_step(here, winner, found)
-        yield names, math.exp(found[here.text] - found[there.text])
+        names = differing(here, winner)
+        sets = [names[first : first + count] for count in (1, 2) for first in range(len(names) - count + 1)]
+        steps = ((chosen, reduce(partial(_taken_over, winner), chosen, here)) for chosen in sets)
+        chosen, there = next((step for step in steps if step[1].text in found), (names, winner))
+        yield chosen, math.exp(found[here.text] - found[there.text])
         here = there
 
 
-def _next_step(here: Case, winner: Case, found: Mapping[str, float]) -> tuple[tuple[str, ...], Case]:
-    names = differing(here, winner)
-    for count in (1, 2):
-        for first in range(len(names) - count + 1):
-            chosen, there = names[first : first + count], here
-            for name in chosen:
-                there = changed(there, name, setting(winner, name))
-            if there.text in found:
-                return chosen, there
-    return names, winner
+def _taken_over(winner: Case, case: Case, name: str) -> Case:
+    return changed(case, name, setting(winner, name))
 
 
 def step_scaled(default: Result, result: Result, gain: float) -> float:
@@ -257,12 +251,6 @@ def find_break_even(
     return None
 
 
-WIDEST = 2.0  # times its low end: an interval whose high end is above this says nothing that is of use
-WORTH_CONFIDENCE = 0.8  # that settings which brought little are worth keeping
-
-Bout = Sequence[Round]
-
-
 class Settled(Struct, frozen=True):
     """Who has won in the end, and by how much over the default."""
 
@@ -275,7 +263,7 @@ class Settled(Struct, frozen=True):
     @property
     def gain(self) -> Interval | None:
         """How many times as fast as the default the leader is; None where there are fewer than two bouts."""
-        found = ratio_interval(self.pairs, CONFIDENCE)
+        found = ratio_interval(self.pairs, 1 - CHANCE)
         return Interval(1 / found.center, 1 / found.high, 1 / found.low) if found else None
 
     @property
@@ -297,10 +285,10 @@ class Settled(Struct, frozen=True):
         return placed
 
 
-def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Bout]) -> Settled:
+def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Round]]) -> Settled:
     """The winner of the search, or less of it, its core, where the rest is not worth its name and the core by itself
     is faster than the default."""
-    confidence = WORTH_CONFIDENCE if same_precision(core, winner) else CONFIDENCE  # shorter numbers have a price
+    confidence = WORTH_CONFIDENCE if same_precision(core, winner) else 1 - CHANCE  # shorter numbers have a price
     doubted = core.text not in (winner.text, default.text)
     worth = ratio_interval(leads(bouts, winner, core), confidence) if doubted else None
     if worth is None:
@@ -311,7 +299,7 @@ def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Bout]) -> Se
     return whole if is_worth_it or (whole.is_confirmed and not less.is_confirmed) else less
 
 
-def leads(bouts: Sequence[Bout], case: Case, other: Case) -> tuple[tuple[float, ...], ...]:
+def leads(bouts: Sequence[Sequence[Round]], case: Case, other: Case) -> tuple[tuple[float, ...], ...]:
     """How much longer a case took than another in each round of each bout, as far as both were in it."""
     found = (tuple(lead(rounds, case.text, other.text)) for rounds in bouts)
     return tuple(logs for logs in found if logs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from torchmark.analyze.grades import VERDICT_FIXES
 from torchmark.analyze.spread import relative_spread
 from torchmark.analyze.statistics import Reading, Series
 from torchmark.analyze.wording import counted
-from torchmark.records import VERDICTS, Conditions, Contention, Estimate, Metered, Moment, Remark, Result, Verdict
+from torchmark.records import Conditions, Contention, Estimate, Metered, Moment, Remark, Result, Verdict
 
 TAKEN_SHARE = 0.02  # of the machine's capacity, or of the measuring time
 LEAST_TAKEN_S = 0.04  # four ticks of the kernel's clock: less is within its rounding
@@ -23,6 +23,16 @@ IDLE_BELOW = 0.9
 MODE_SHARE = 0.1
 MODE_DISTANCE = 0.03
 MODES_EXPLAIN = 0.85  # share of the variance; two halves of a normal distribution explain 0.64, of a uniform one 0.75
+CLOCK_DROP = 0.95
+PAGING_RATE = 10.0  # major faults a second
+SWAPPED_BYTES = 16 << 20
+LEAST_POWER_S = 0.5  # counters of energy move about ten times a second
+PEAK_S = 0.9
+CLOCKS_AGREE_S = 0.1  # a clock is set, and a machine sleeps, by more than this
+CLOCKS_AGREE_SHARE = 0.001  # clocks drift apart by less than this
+RELIABLE_SAMPLES = 8
+SPREAD = 0.05
+MODES_APART = 0.04  # relative, between two groups of processes
 
 
 class Judgement(NamedTuple):
@@ -38,57 +48,42 @@ def contention_of(readings: Sequence[Conditions], wait_share: float | None, swit
     if len(readings) < 2:
         return Contention(wait_share=wait_share, switches=switches)
     first, last = readings[0], readings[-1]
-    span = max(last.at_s - first.at_s, 1e-9)
 
-    def share(before: float | None, after: float | None, capacity: float) -> float | None:
-        if before is None or after is None:
+    def share(name: str, capacity: float = last.capacity) -> float | None:
+        taken = _growth((first, last), name)
+        if taken is None:
             return None
-        taken = after - before
-        return taken / (span * capacity) if taken >= LEAST_TAKEN_S else 0.0
+        return taken / (max(last.at_s - first.at_s, 1e-9) * capacity) if taken >= LEAST_TAKEN_S else 0.0
 
     probes = [reading.probe_s for reading in readings if reading.probe_s is not None]
-    return Contention(
-        wait_share=wait_share,
-        other_cpu_share=share(first.other_cpu_s, last.other_cpu_s, last.capacity),
-        steal_share=share(first.steal_s, last.steal_s, last.capacity),
-        throttled_share=share(first.throttled_s, last.throttled_s, 1.0),
-        probe_dilation=float(np.median(probes[1:])) / min(probes) if len(probes) > 1 else None,
-        switches=switches,
-    )
+    dilation = float(np.median(probes[1:])) / min(probes) if len(probes) > 1 else None
+    others, steal, throttled = share("other_cpu_s"), share("steal_s"), share("throttled_s", 1.0)
+    return Contention(wait_share, others, steal, throttled, dilation, switches)
 
 
 def judge(
     reading: Reading, confirmed: bool, contention: Contention, readings: Sequence[Conditions], target: float
 ) -> Judgement:
     """The first verdict, in order of precedence, that the evidence supports."""
-    taken = taken_by_others(contention)
-    evidence = held_down(readings)
-    slower = reading.slowing or (reading.trending and reading.trend.change > 0)
+    taken, held, change = taken_by_others(contention), held_down(readings), reading.trend.change
+    slower, reached = reading.slowing or (reading.trending and change > 0), reading.precision
     # Threads that wait for a core while no other program uses one wait for each other.
     waited = (contention.wait_share or 0.0) > TAKEN_SHARE and contention.other_cpu_share is not None
-    seen = {"oversubscribed": waited and not taken, "paging": is_paging(readings)}
-    flags = tuple(flag for flag, found in seen.items() if found)
-    if taken:
-        return Judgement("contended", flags, tuple(taken))
-    if slower and evidence:
-        return Judgement("throttled", flags, tuple(evidence))
-    if slower:
-        return Judgement("slowing", flags, ("the first steps were faster than the later ones",))
-    if reading.trending:
-        return Judgement("drifting", flags, (f"step times moved by {reading.trend.change:+.1%} while measuring",))
-    if reading.warming:
-        return Judgement("warming", flags, ("step times had not settled by half of the samples",))
-    if not confirmed:
-        reached, late = reading.precision, "too late or with too few independent samples to be confirmed"
-        why = f"the interval reached ±{reached:.1%} where ±{100 * target:g}% was asked for"
-        why = f"±{reached:.2%} was reached, but {late}" if reached <= target else why
-        return Judgement("noisy", flags, (why,))
-    return Judgement("stable", flags, ())
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of several processes' verdicts the one that weighs most."""
-    return min(verdicts, key=VERDICTS.index)
+    flags = ["oversubscribed"] * (waited and not taken) + ["paging"] * is_paging(readings)
+    noisy = f"the interval reached ±{reached:.1%} where ±{100 * target:g}% was asked for"
+    if reached <= target:
+        noisy = f"±{reached:.2%} was reached, but too late or with too few independent samples to be confirmed"
+    verdicts: tuple[tuple[bool, Verdict, list[str]], ...] = (
+        (bool(taken), "contended", taken),
+        (slower and bool(held), "throttled", held),
+        (slower, "slowing", ["the first steps were faster than the later ones"]),
+        (reading.trending, "drifting", [f"step times moved by {change:+.1%} while measuring"]),
+        (reading.warming, "warming", ["step times had not settled by half of the samples"]),
+        (not confirmed, "noisy", [noisy]),
+        (True, "stable", []),
+    )
+    verdict, evidence = next((verdict, evidence) for holds, verdict, evidence in verdicts if holds)
+    return Judgement(verdict, tuple(flags), tuple(evidence))
 
 
 def taken_by_others(contention: Contention) -> list[str]:
@@ -99,13 +94,11 @@ def taken_by_others(contention: Contention) -> list[str]:
         (contention.throttled_share, "a quota stopped the process for {:.0%} of the time"),
     ]
     seen = [words.format(share) for share, words in others if share is not None and share > TAKEN_SHARE]
-    waited = contention.wait_share is not None and contention.wait_share > TAKEN_SHARE
-    if waited and (seen or contention.other_cpu_share is None):
-        seen.append(f"steps waited for a free core {contention.wait_share:.0%} of the time")
-    slow_probe = contention.probe_dilation is not None and contention.probe_dilation > PROBE_SLOWER
     # Where others can be seen, a slow probe without them is a lower clock or chance, not contention.
-    if slow_probe and (seen or contention.other_cpu_share is None):
-        seen.append(f"a reference calculation became {(contention.probe_dilation or 1) - 1:.0%} slower")
+    if seen or contention.other_cpu_share is None:
+        waited, dilation = contention.wait_share or 0.0, contention.probe_dilation or 1.0
+        seen += [f"steps waited for a free core {waited:.0%} of the time"] * (waited > TAKEN_SHARE)
+        seen += [f"a reference calculation became {dilation - 1:.0%} slower"] * (dilation > PROBE_SLOWER)
     return seen
 
 
@@ -120,37 +113,30 @@ def is_bimodal(times: Series) -> bool:
         return False
     logs = np.sort(np.log(times))
     logs = logs[int(0.01 * len(logs)) : len(logs) - int(0.01 * len(logs))]
-    count, total = len(logs), logs.sum()
+    count, total, variance = len(logs), logs.sum(), float(logs.var())
     below = np.arange(1, count)
     sums = np.cumsum(logs)[:-1]
     distance = (total - sums) / (count - below) - sums / below
     explained = below * (count - below) / count**2 * distance**2
     split = int(np.argmax(explained))
     share = (split + 1) / count
-    variance = float(logs.var())
-    return (
-        variance > 0
-        and min(share, 1 - share) >= MODE_SHARE
-        and float(distance[split]) > MODE_DISTANCE
-        and float(explained[split]) / variance > MODES_EXPLAIN
-    )
-
-
-CLOCK_DROP = 0.95
-PAGING_RATE = 10.0  # major faults a second
-SWAPPED_BYTES = 16 << 20
-LEAST_POWER_S = 0.5  # counters of energy move about ten times a second
-PEAK_S = 0.9
-HEAT = "heat"
+    apart = min(share, 1 - share) >= MODE_SHARE and float(distance[split]) > MODE_DISTANCE
+    return variance > 0 and apart and float(explained[split]) / variance > MODES_EXPLAIN
 
 
 def metered_of(readings: Sequence[Conditions]) -> Metered:
     """All readings of a series in a few figures."""
-    powers = list(_powers(readings))
     temperatures = [reading.temperature_c for reading in readings if reading.temperature_c is not None]
-    faults = _growth([reading.major_fault_count for reading in readings])
+    faults = _growth(readings, "major_fault_count")
+    known = [reading for reading in readings if reading.energy_j is not None]
+    span_s, energy_j = known[-1].at_s - known[0].at_s if known else 0.0, _growth(known, "energy_j")
+    powers, first = list[float](), known[0] if known else None  # between readings that are far enough apart
+    for reading in known:
+        if first and reading.at_s - first.at_s >= PEAK_S:
+            powers.append((_growth((first, reading), "energy_j") or 0.0) / (reading.at_s - first.at_s))
+            first = reading
     return Metered(
-        mean_w=_mean_power(readings),
+        mean_w=None if energy_j is None or span_s < LEAST_POWER_S else energy_j / span_s,
         peak_w=max(powers, default=None),
         clock_hz=_clocks(readings),
         temperature_c=(temperatures[0], max(temperatures)) if temperatures else None,
@@ -160,17 +146,15 @@ def metered_of(readings: Sequence[Conditions]) -> Metered:
 
 
 def held_down(readings: Sequence[Conditions]) -> list[str]:
-    """Evidence that the hardware slowed itself down, in words."""
+    """Evidence that the hardware slowed itself down, in words: heat, or a reason that came up while measuring, as a
+    limit that always held slows nothing down."""
     if len(readings) < 2:
         return []
-    seen = []
-    count = _growth([reading.thermal_count for reading in readings])
-    if count:
-        seen.append(f"the hardware throttled itself {count:.0f} times")
-    reasons = _new_reasons(readings)
-    if reasons:
-        seen.append(f"the device held its clock down: {', '.join(reasons)}")
-    clocks = _clocks(readings)
+    count, clocks = _growth(readings, "thermal_count"), _clocks(readings)
+    seen = [f"the hardware throttled itself {count:.0f} times"] if count else []
+    reasons = dict.fromkeys(reason for reading in readings for reason in reading.throttle)
+    new = [reason for reason in reasons if "heat" in reason or reason not in readings[0].throttle]
+    seen += [f"the device held its clock down: {', '.join(new)}"] if new else []
     if clocks and clocks[1] < CLOCK_DROP * clocks[0]:
         seen.append(f"the clock fell from {clocks[0] / 1e9:.2f} to {clocks[1] / 1e9:.2f} GHz")
     return seen
@@ -179,36 +163,8 @@ def held_down(readings: Sequence[Conditions]) -> list[str]:
 def is_paging(readings: Sequence[Conditions]) -> bool:
     """Steps that keep waiting for the disk to bring memory back; a few faults are code that runs for the first time."""
     span_s = readings[-1].at_s - readings[0].at_s if readings else 0.0
-    faults = _growth([reading.major_fault_count for reading in readings])
-    swapped = _growth([reading.swap_bytes for reading in readings])
-    waits = faults is not None and span_s > 0 and faults > PAGING_RATE * max(span_s, 1.0)
-    return waits or (swapped is not None and swapped > SWAPPED_BYTES)
-
-
-def _new_reasons(readings: Sequence[Conditions]) -> list[str]:
-    """Heat, or a reason that came up while measuring: a limit that always held slows nothing down."""
-    always = set(readings[0].throttle)
-    seen = dict.fromkeys(reason for reading in readings for reason in reading.throttle)
-    return [reason for reason in seen if HEAT in reason or reason not in always]
-
-
-def _mean_power(readings: Sequence[Conditions]) -> float | None:
-    known = [reading for reading in readings if reading.energy_j is not None]
-    span_s = known[-1].at_s - known[0].at_s if known else 0.0
-    energy_j = _growth([reading.energy_j for reading in known])
-    return None if energy_j is None or span_s < LEAST_POWER_S else energy_j / span_s
-
-
-def _powers(readings: Sequence[Conditions]) -> Iterator[float]:
-    """The power between readings that are far enough apart."""
-    known = [reading for reading in readings if reading.energy_j is not None]
-    first = known[0] if known else None
-    for reading in known[1:]:
-        assert first is not None
-        span_s = reading.at_s - first.at_s
-        if span_s >= PEAK_S:
-            yield ((reading.energy_j or 0.0) - (first.energy_j or 0.0)) / span_s
-            first = reading
+    faults, swapped = _growth(readings, "major_fault_count") or 0.0, _growth(readings, "swap_bytes") or 0.0
+    return (span_s > 0 and faults > PAGING_RATE * max(span_s, 1.0)) or swapped > SWAPPED_BYTES
 
 
 def _clocks(readings: Sequence[Conditions]) -> tuple[float, float] | None:
@@ -218,13 +174,9 @@ def _clocks(readings: Sequence[Conditions]) -> tuple[float, float] | None:
     return (max(clocks), float(np.median(clocks[-last:]))) if clocks else None
 
 
-def _growth(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _growth(readings: Sequence[Conditions], name: str) -> float | None:
+    known: list[float] = [value for reading in readings if (value := getattr(reading, name)) is not None]
     return known[-1] - known[0] if len(known) > 1 else None
-
-
-CLOCKS_AGREE_S = 0.1  # a clock is set, and a machine sleeps, by more than this
-CLOCKS_AGREE_SHARE = 0.001  # clocks drift apart by less than this
 
 
 def was_paused(before: Moment, after: Moment) -> bool:
@@ -237,31 +189,26 @@ def was_paused(before: Moment, after: Moment) -> bool:
     return after.stops != before.stops or any(abs(other_s - steady_s) > allowed_s for other_s in others)
 
 
-RELIABLE_SAMPLES = 8
-SPREAD = 0.05
-MODES_APART = 0.04  # relative, between two groups of processes
-
-
 def cautions_of(result: Result) -> tuple[Remark, ...]:
     """What a person should know before believing a result, each with its cause and its fix."""
     estimate = result.estimate
     if estimate is None or estimate.verdict == "as-published":
         return ()  # one figure alone warns about nothing
+    flags = [_flag_caution(flag, result, estimate) for flag in _FLAGS if flag in estimate.flags]
     if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
-        return tuple(_flag_caution(flag, result, estimate) for flag in ("implausible",) if flag in estimate.flags)
-    more = "Use more --steps" if result.settings.get("steps") else "Give it more time with --budget"
+        return tuple(each for each in flags if each.kind == "implausible")
+    asked, verdict = result.settings.get("steps"), estimate.verdict
+    more = "Use more --steps" if asked else "Give it more time with --budget"
     found = []
-    if estimate.verdict in VERDICT_FIXES:
-        fix = VERDICT_FIXES[estimate.verdict].caution.format(more=more)
-        found.append(Remark(estimate.verdict, "; ".join(estimate.evidence), fix))
+    if verdict in VERDICT_FIXES:
+        fix = VERDICT_FIXES[verdict].caution.format(more=more)
+        found.append(Remark(verdict, "; ".join(estimate.evidence), fix))
     if result.status == "ok" and result.reason:  # a process failed after others had succeeded
-        found.append(
-            Remark("process-failed", result.reason, "The figure is that of the other processes; run the case again")
-        )
-    found += [_flag_caution(flag, result, estimate) for flag in _FLAGS if flag in estimate.flags]
+        fix = "The figure is that of the other processes; run the case again"
+        found.append(Remark("process-failed", result.reason, fix))
+    found += flags
     if estimate.sample_count < RELIABLE_SAMPLES:
         count = counted(estimate.sample_count, "sample")
-        asked = result.settings.get("steps")
         seen = f"{count}, as asked for with --steps" if asked else f"only {count} fitted into the budget"
         found.append(Remark("few-samples", f"{seen}: too few for a reliable ±", more))
     spread = relative_spread([process.center_s for process in result.processes])
@@ -275,6 +222,31 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
 def contended(seen: str) -> Remark:
     """Other programs took time from it."""
     return Remark("contended", seen, VERDICT_FIXES["contended"].caution)
+
+
+def _paused(_: Result, estimate: Estimate) -> str:
+    count = estimate.void_count
+    again = f"; {counted(count, 'sample')} across it {'were' if count > 1 else 'was'} taken again" if count else ""
+    return f"the machine slept, its clock was set, or the process was stopped meanwhile{again}"
+
+
+def _launching(result: Result, estimate: Estimate) -> str:
+    if estimate.issue_share is not None:
+        return f"launching took {estimate.issue_share:.0%} of a step, and the device waited for it"
+    if estimate.device_step_s is not None:
+        busy = min(estimate.device_step_s / estimate.wall_step_s, 1.0) if estimate.wall_step_s else 0.0
+        return f"the device worked only {busy:.0%} of the time and waited for work to be launched"
+    share = result.peak.shares.get("launch", 0.0) if result.peak else 0.0
+    operators = counted(result.metrics.get("operators", 0.0), "operator")
+    return f"calling its {operators} takes at least {share:.0%} of a step"
+
+
+def _beyond(result: Result, _: Estimate) -> str:
+    peak = result.peak
+    if peak is None:
+        return "twice the work does not take about twice the time"
+    what = "arithmetic" if peak.shares.get("compute", 0.0) >= peak.shares.get("bandwidth", 0.0) else "bandwidth"
+    return f"it would take {peak.share:.0%} of this machine's {what}, which was measured again right after it"
 
 
 # The cautions of flags: the fix, and the cause or how to word it.
@@ -293,14 +265,14 @@ _FLAGS: dict[str, tuple[str, str | Callable[[Result, Estimate], str]]] = {
     ),
     "paused": (
         "Keep it awake and measure again: the first step and whole jobs may have the pause in their times",
-        lambda _, found: "the machine slept, its clock was set, or the process was stopped meanwhile" + _void(found),
+        _paused,
     ),
     "on-battery": ("Plug it in and measure again", "the machine ran on its battery"),
-    "launch-bound": ("", lambda result, found: _launching(result, found)),
+    "launch-bound": ("", _launching),
     "implausible": (
         "Do not trust it: the work may have been skipped, folded into a constant or not waited for; "
         "`torchmark devices --audit` tests the device alone",
-        lambda result, _: _beyond(result),
+        _beyond,
     ),
     "cpu-fallback": (
         "This is not the speed of the device: use a torch that has the operator, or another device",
@@ -312,36 +284,11 @@ _FLAGS: dict[str, tuple[str, str | Callable[[Result, Estimate], str]]] = {
 
 
 def _flag_caution(flag: str, result: Result, estimate: Estimate) -> Remark:
-    fix, cause = _FLAGS[flag]
+    (fix, cause), case = _FLAGS[flag], result.case
     if flag == "launch-bound":
-        case = result.case
         ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
         fix = f"Try {' or '.join(filter(None, (', '.join(ways[:-1]), ways[-1])))}"
     return Remark(flag, cause if isinstance(cause, str) else cause(result, estimate), fix)
-
-
-def _void(estimate: Estimate) -> str:
-    count = estimate.void_count
-    return f"; {counted(count, 'sample')} across it {'were' if count > 1 else 'was'} taken again" if count else ""
-
-
-def _launching(result: Result, estimate: Estimate) -> str:
-    if estimate.issue_share is not None:
-        return f"launching took {estimate.issue_share:.0%} of a step, and the device waited for it"
-    if estimate.device_step_s is not None:
-        busy = min(estimate.device_step_s / estimate.wall_step_s, 1.0) if estimate.wall_step_s else 0.0
-        return f"the device worked only {busy:.0%} of the time and waited for work to be launched"
-    share = result.peak.shares.get("launch", 0.0) if result.peak else 0.0
-    operators = counted(result.metrics.get("operators", 0.0), "operator")
-    return f"calling its {operators} takes at least {share:.0%} of a step"
-
-
-def _beyond(result: Result) -> str:
-    peak = result.peak
-    if peak is None:
-        return "twice the work does not take about twice the time"
-    what = "arithmetic" if peak.shares.get("compute", 0.0) >= peak.shares.get("bandwidth", 0.0) else "bandwidth"
-    return f"it would take {peak.share:.0%} of this machine's {what}, which was measured again right after it"
 
 
 def _modes(processes: Sequence[Estimate]) -> str | None:

@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from torchmark.analyze.comparison import gate_live
-from torchmark.analyze.interleaved import LiveComparison, LiveSide
+from torchmark.analyze.comparison import LiveComparison, LiveSide, gate_live
 from torchmark.cli.machine_setup import avoid_missing_instructions
 from torchmark.cli.options import (
     FILE,

@@ -163,7 +163,7 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
         raise UsageError("a leaderboard is made of all run files of its folder", "Leave out RUN and --baseline")
     if format_ in CARDS:
         raise UsageError(f"a leaderboard is not drawn as {format_}", f"Take one of {PAGE}, {', '.join(TEXTS)}")
-    from torchmark.analyze.leaderboard import Board, Entry, Tally, order_boards, rank_boards
+    from torchmark.analyze.machines import Board, Entry, Tally, order_boards, rank_boards
     from torchmark.report import render
     from torchmark.report.leaderboard import Source, leaderboard_document
     from torchmark.store.index import ask_folder

@@ -11,8 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.comparison import Answer
-from torchmark.analyze.interleaved import answer_of
+from torchmark.analyze.comparison import Answer, answer_of
 from torchmark.analyze.statistics import Reading, Series, rank_difference, read_series
 from torchmark.analyze.summary import Observations, summarise
 from torchmark.errors import CaseError

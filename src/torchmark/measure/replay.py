@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from torchmark.analyze.jobs import extrapolate, later_step, overheads
-from torchmark.analyze.replication import COST, MADE, OVERHEAD, UNDONE, UNTRIED
+from torchmark.analyze.jobs import COST, MADE, OVERHEAD, UNDONE, UNTRIED, extrapolate, later_step, overheads
 from torchmark.analyze.verdict import contended, contention_of, taken_by_others, was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device

@@ -11,8 +11,8 @@ from statistics import fmean, median
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.analyze.efficiency import IMPLAUSIBLE, NONE, Ceilings, case_again, ceilings_of, merge, with_peak
 from torchmark.analyze.grades import margin_of
-from torchmark.analyze.roofline import IMPLAUSIBLE, NONE, Ceilings, case_again, ceilings_of, merge, with_peak
 from torchmark.analyze.spread import (
     LEAST_MARGIN,
     Spread,

@@ -13,7 +13,7 @@ from statistics import fmean, median
 import numpy as np
 from msgspec.structs import replace
 
-from torchmark.analyze.roofline import AHEAD_SHARE
+from torchmark.analyze.efficiency import AHEAD_SHARE
 from torchmark.analyze.summary import combine
 from torchmark.analyze.verdict import LEAST_POWER_S, cautions_of, was_paused
 from torchmark.devices import open_device

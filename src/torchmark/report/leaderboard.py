@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from torchmark.analyze.leaderboard import Board, Entry, Overall, Place, Standing
+from torchmark.analyze.machines import Board, Entry, Overall, Place, Standing
 from torchmark.records import Remark
 from torchmark.report import document as doc
 from torchmark.report import units

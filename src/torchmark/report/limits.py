@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torchmark.analyze.roofline import (
+from torchmark.analyze.efficiency import (
     EXCHANGE,
     MEMORY,
     NO_FAST_PATH,

@@ -8,8 +8,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from torchmark.analyze.interleaved import LiveComparison, LiveSide, differences, recall_live
-from torchmark.analyze.statistics import Interval
+from torchmark.analyze.comparison import LiveComparison, LiveSide, live_differences, recall_live
+from torchmark.analyze.spread import Interval
 from torchmark.analyze.wording import counted
 from torchmark.records import Case, Remark, Result, Run
 from torchmark.report import document as doc
@@ -127,9 +127,9 @@ def _blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.Block
     columns = [doc.Column("differs", "name"), doc.Column("A"), doc.Column("B")]
     only: Literal["terminal", "text"]
     for each, only in ((found, "terminal"), (shared, "text")):
-        rows = [[change.name, change.a, change.b] for change in differences(each.a, each.b)]
+        rows = [[change.name, change.a, change.b] for change in live_differences(each.a, each.b)]
         yield from [doc.Section("", [doc.Table(columns, rows)], only=only)] if rows else []
-    if found.ratios and not differences(found.a, found.b):
+    if found.ratios and not live_differences(found.a, found.b):
         yield doc.Lines([doc.Cell(_NOTHING_DIFFERS, "quiet")])
     failed = [(name, side) for name, side in _named(found) if side.result.status not in ("ok", "interrupted")]
     for name, side in failed:

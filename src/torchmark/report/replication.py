@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from torchmark.analyze.replication import Bias, Own, Replicated, Row, Sheet
+from torchmark.analyze.jobs import Bias, Own, Replicated, Row, Sheet
 from torchmark.records import NO_ROOM, Run
 from torchmark.report import units
 from torchmark.report.document import Block, Cell, Column, CsvValue, Document, Lines, Records, Section, Table, Title

@@ -12,20 +12,13 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from statistics import median
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from torchmark.analyze.interleaved import (
-    LiveComparison,
-    LiveSide,
-    Stopped,
-    answer_of,
-    pair_ratio,
-    ratio_interval,
-    why_stop,
-)
-from torchmark.analyze.statistics import Interval
+from torchmark.analyze.comparison import LiveComparison, LiveSide, Stopped, answer_of, ratio_interval, why_stop
+from torchmark.analyze.spread import Interval
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import DeviceError
@@ -150,7 +143,8 @@ class Comparison(Study):
 
     def outcome(self) -> LiveComparison:
         """What all pairs so far say."""
-        found, ratios = ratio_interval(self._rounds), tuple(map(pair_ratio, self._rounds))
+        found = ratio_interval(self._rounds)
+        ratios = tuple(math.exp(median(rounds)) for rounds in self._rounds)
         a, b = map(self._summed_up, self.sides)
         return LiveComparison(
             a=a,

@@ -13,6 +13,7 @@ import psutil
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.analyze.efficiency import NONE, Ceilings, with_peak
 from torchmark.analyze.fitting import (
     TRIES,
     Fitted,
@@ -26,7 +27,6 @@ from torchmark.analyze.fitting import (
     rate_center_s,
     usual_step,
 )
-from torchmark.analyze.roofline import NONE, Ceilings, with_peak
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import TorchmarkError, UnknownName, UsageError

@@ -9,7 +9,7 @@ from itertools import product
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.roofline import NO_FAST_PATH, ceilings_of, is_ceiling, split_disturbed, with_peak
+from torchmark.analyze.efficiency import NO_FAST_PATH, ceilings_of, is_ceiling, split_disturbed, with_peak
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.verdict import cautions_of
 from torchmark.measure.cases import check_case

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from torchmark.analyze.replication import Bias, Own, Printed, Replicated, Row, Sheet, find_bias
+from torchmark.analyze.jobs import Bias, Own, Printed, Replicated, Row, Sheet, find_bias
 from torchmark.measure.procedures import PROCEDURES
 from torchmark.publications.contract import Figure, Publication, PublishedTable
 from torchmark.records import Case, Result, parse_case

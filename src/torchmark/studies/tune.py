@@ -18,8 +18,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.analyze.efficiency import NONE, Ceilings, with_peak
 from torchmark.analyze.pairing import TUNED_OPTIONS, USUAL, changed, differing, name_of, same_precision, setting
-from torchmark.analyze.roofline import NONE, Ceilings, with_peak
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.tuning import (
     Round,
