@@ -18,7 +18,6 @@ SOURCE = Path(torchmark.__file__).parent
 FREE = {
     "records",
     "case",
-    "conclusions",
     "errors",
     "local_log",
     "settings",

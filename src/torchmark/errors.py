@@ -66,28 +66,20 @@ class CaseError(TorchmarkError):
     shareable = True
 
 
-class UnsupportedError(TorchmarkError):
+class UnsupportedError(CaseError):
     """This operator, dtype or device cannot do what a case asks; the case ends as `unsupported`."""
 
-    shareable = True
 
-
-class WrongResultError(TorchmarkError):
+class WrongResultError(CaseError):
     """The numbers that a case computed are not the right ones; the case ends as `wrong-result`."""
 
-    shareable = True
 
-
-class DoesNotFitError(TorchmarkError):
+class DoesNotFitError(CaseError):
     """A case would need more time than it may have; it ends as `skipped`."""
 
-    shareable = True
 
-
-class DeviceError(TorchmarkError):
+class DeviceError(CaseError):
     """A device is not here, or does not run a kernel."""
-
-    shareable = True
 
 
 class StoreError(TorchmarkError):

@@ -18,35 +18,10 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from torchmark.analyze import pairing, spread
 from torchmark.analyze.grades import answer_within, band_of, flaws_of, is_published
-from torchmark.analyze.pairing import (
-    PLACES,
-    Difference,
-    Match,
-    Pairing,
-    Places,
-    Unpaired,
-    differences_of,
-    grouped,
-    pair_runs,
-    pair_within,
-    written,
-)
-from torchmark.analyze.spread import (
-    BORROWED_FREEDOM,
-    CHANCE,
-    DRIFT,
-    MAD_TO_DEVIATION,
-    MOST_FREEDOM,
-    RUN_SPREAD,
-    Interval,
-    critical,
-    total_variance,
-    two_sided,
-    variance,
-    with_known,
-    within_variance,
-)
+from torchmark.analyze.pairing import Difference, Match, Pairing, Places, Unpaired
+from torchmark.analyze.spread import CHANCE, Interval, critical, total_variance, variance, with_known
 from torchmark.records import Estimate, Live, Machine, Remark, Result, Run
 
 Answer = Literal["faster", "slower", "same", "similar", "unsure"]  # similar: as far as a published figure can say
@@ -132,15 +107,16 @@ def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
 def compare_all(runs: Sequence[Run], by: str | None = None, places: Sequence[str] = ()) -> tuple[Comparison, ...]:
     """Every run after the first against the first; the answers hold over all of them together."""
     first, *others = runs
-    named: Sequence[Places] = [(places[0], place) for place in places[1:]] if places else [PLACES] * len(others)
+    named: Sequence[Places] = [(places[0], place) for place in places[1:]] if places else [pairing.PLACES] * len(others)
     return _judge_all(
-        _compare(first, other, pair_runs(first, other, by, both), by) for other, both in zip(others, named, strict=True)
+        _compare(first, other, pairing.pair_runs(first, other, by, both), by)
+        for other, both in zip(others, named, strict=True)
     )
 
 
 def compare_within(runs: Sequence[Run], by: str) -> tuple[Comparison, ...]:
     """Inside each run the cases that differ in `by` alone, against a baseline; the answers hold over all runs."""
-    return _judge_all(_compare(run, run, pair_within(run, by), by) for run in runs)
+    return _judge_all(_compare(run, run, pairing.pair_within(run, by), by) for run in runs)
 
 
 class Side(Struct, frozen=True):
@@ -165,17 +141,17 @@ def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> t
     several = [result.processes or tuple(filter(None, (result.estimate,))) for result in results]
     as_mean = len({estimate.estimand for estimates in several for estimate in estimates}) > 1
     scaled, sides = per_item(*results), []
-    for result, estimates, spread in zip(results, several, spreads, strict=True):
+    for result, estimates, borrowed in zip(results, several, spreads, strict=True):
         times = [each.mean_s if as_mean and each.estimand != "mean" else each.center_s for each in estimates]
         if result.estimate is None or not all(0 < time < math.inf for time in times):
             return None
         items = result.work.items if scaled and result.work else 1.0
-        sides.append(_side(result, estimates, tuple(math.log(time / items) for time in times), spread, as_mean))
+        sides.append(_side(result, estimates, tuple(math.log(time / items) for time in times), borrowed, as_mean))
     return sides[0], sides[1]
 
 
 def _side(
-    result: Result, estimates: Sequence[Estimate], logs: tuple[float, ...], spread: float | None, as_mean: bool
+    result: Result, estimates: Sequence[Estimate], logs: tuple[float, ...], borrowed: float | None, as_mean: bool
 ) -> Side:
     """Use the spread that the run found for the case, else that of its processes, else a borrowed one."""
     only, known, count = estimates[0], result.estimate, len(logs)
@@ -188,11 +164,11 @@ def _side(
     if count > 1:
         between = variance(logs)
         return Side(logs, basis, between / count, count - 1.0, spread=between)
-    if spread is None:
+    if borrowed is None:
         return Side(logs, "one process", doubt="one process, and no spread between processes is known")
     ends = (only.mean_low_s, only.mean_high_s) if as_mean and only.estimand != "mean" else ()
-    alone = math.log1p(spread) ** 2 + within_variance(only, *ends)
-    return Side(logs, basis, alone, BORROWED_FREEDOM, spread=alone)
+    alone = math.log1p(borrowed) ** 2 + spread.within_variance(only, *ends)
+    return Side(logs, basis, alone, spread.BORROWED_FREEDOM, spread=alone)
 
 
 def explained(result: Result) -> float:
@@ -206,44 +182,39 @@ def explained(result: Result) -> float:
     return -math.log1p(-2 * taken) if taken < 0.499 else EVERYTHING
 
 
-def _compare(a: Run, b: Run, pairing: Pairing, axis: str | None) -> Comparison:
+def _compare(a: Run, b: Run, paired: Pairing, axis: str | None) -> Comparison:
     spreads = [a.process_spread, b.process_spread]
     if a.header.machine == b.header.machine:  # one machine's spread serves both of its runs
         spreads = [spreads[1] if spreads[0] is None else spreads[0], spreads[0] if spreads[1] is None else spreads[1]]
-    apart = 0.0 if a is b else 2 * RUN_SPREAD**2  # the variance that two runs add as wholes
+    apart = 0.0 if a is b else 2 * spread.RUN_SPREAD**2  # the variance that two runs add as wholes
     known: list[tuple[Pair, tuple[Side, Side]]] = []
     unpaired = []
-    for match in pairing.matches:
+    for match in paired.matches:
         if both := _sides((match.a, match.b), spreads):
-            known.append((_pair(match, both, differences_of(match.a, match.b, a.header, b.header), apart), both))
+            known.append(
+                (_pair(match, both, pairing.differences_of(match.a, match.b, a.header, b.header), apart), both)
+            )
         else:
             unpaired.append(Unpaired(match.a.case.text, "no step time above zero", "refused", match.a, match.b))
-    groups = grouped(known, lambda each: each[0].a.case.workload)
+    groups = pairing.grouped(known, lambda each: each[0].a.case.workload)
     families = tuple(_family(name, group, apart) for name, group in groups.items())
-    return Comparison(tuple(pair for pair, _ in known), (*unpaired, *pairing.unpaired), families, axis)
+    return Comparison(tuple(pair for pair, _ in known), (*unpaired, *paired.unpaired), families, axis)
 
 
 def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference, ...], apart: float) -> Pair:
     a, b, (first, second) = match.a, match.b, sides
     difference = min(max(fmean(second.logs) - fmean(first.logs), -EVERYTHING), EVERYTHING)
-    pair = Pair(
-        a.case.text,
-        math.exp(difference),
-        "unsure",
-        f"{first.basis} against {second.basis}",
-        a,
-        b,
-        differences=differences,
-        explained=explained(b if difference > 0 else a),
-        no_interval=first.doubt or second.doubt,
-    )
+    ratio, basis, doubt = math.exp(difference), f"{first.basis} against {second.basis}", first.doubt or second.doubt
+    pair = Pair(a.case.text, ratio, "unsure", basis, a, b, differences=differences, no_interval=doubt)
+    pair = replace(pair, explained=explained(b if difference > 0 else a))
     if is_published(a) or is_published(b):  # judged by what such figures are assumed to be off
         band, flaws = band_of(a, b), tuple(dict.fromkeys((*flaws_of(a), *flaws_of(b))))
-        basis, verdict = "the assumed uncertainty of published figures", answer_within(pair.ratio, band)
-        return replace(pair, verdict=verdict, basis=basis, no_interval=None, assumed=band, flaws=flaws, visible=band)
+        basis = "the assumed uncertainty of published figures"
+        pair = replace(pair, basis=basis, no_interval=None, assumed=band, flaws=flaws, visible=band)
+        return replace(pair, verdict=answer_within(ratio, band))
     if first.variance is None or second.variance is None:
         return pair
-    drift = DRIFT**2 if apart else 0.0  # inside one run, cases share the state of the machine
+    drift = spread.DRIFT**2 if apart else 0.0  # inside one run, cases share the state of the machine
     parts = [(side.variance + drift * side.spread, side.freedom) for side in sides if side.variance is not None]
     total, freedom = with_known(*total_variance(parts), apart)
     return _with_interval(pair, math.sqrt(total), freedom)
@@ -289,14 +260,14 @@ def overall(families: Sequence[Family]) -> Family | None:
     if len(known) < count:
         return mean
     parts = [((error / count) ** 2, freedom) for error, freedom in known]
-    total, freedom = with_known(*total_variance(parts), 2 * RUN_SPREAD**2)
+    total, freedom = with_known(*total_variance(parts), 2 * spread.RUN_SPREAD**2)
     return _judge([_with_interval(mean, math.sqrt(total), freedom)])[0]
 
 
 def _with_interval(row: Row, error: float, freedom: float) -> Row:
     center, reach = math.log(row.ratio), error * critical(freedom, CHANCE) if error > 0 else 0.0
     low, high = math.exp(max(center - reach, -EVERYTHING)), math.exp(min(center + reach, EVERYTHING))
-    row = replace(row, low=low, high=high, error=error, freedom=min(freedom, MOST_FREEDOM))
+    row = replace(row, low=low, high=high, error=error, freedom=min(freedom, spread.MOST_FREEDOM))
     return replace(row, p_value=_chance(row, DIFFERENT))
 
 
@@ -306,7 +277,7 @@ def _chance(row: Pair | Family, share: float) -> float:
     excess = abs(math.log(row.ratio)) - row.explained - math.log1p(share)
     if not row.error or excess <= 0:
         return 0.0 if excess > 0 else 1.0
-    return two_sided(excess / row.error, row.freedom or 1.0)
+    return spread.two_sided(excess / row.error, row.freedom or 1.0)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -408,7 +379,7 @@ def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CO
     # How far the median of a pair may be off, by a spread in which one disturbed round counts little. A few pairs may
     # agree by chance more closely than each of them is known.
     inside = [
-        math.pi / 2 * (MAD_TO_DEVIATION * median(abs(each - center) for each in rounds)) ** 2 / len(rounds)
+        math.pi / 2 * (spread.MAD_TO_DEVIATION * median(abs(each - center) for each in rounds)) ** 2 / len(rounds)
         for rounds, center in zip(pairs, centers, strict=True)
     ]
     reach = critical(count - 1, 1 - confidence) * math.sqrt(max(variance(centers), fmean(inside)) / count)
@@ -451,7 +422,7 @@ def live_differences(a: LiveSide, b: LiveSide) -> tuple[Difference, ...]:
         for name in dict.fromkeys((*ours, *theirs)):
             pair = ours.get(name), theirs.get(name)
             if pair[0] != pair[1] and name.lower() not in found:
-                first, second = ("-" if value is None else written(value) for value in pair)
+                first, second = ("-" if value is None else pairing.written(value) for value in pair)
                 found[name.lower()] = Difference(name, first, second)
     return tuple(found.values())
 
