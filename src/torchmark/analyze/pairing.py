@@ -82,29 +82,29 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
     """Everything that is known to differ: what was asked for, how torch was set up, and the machine. Settings that only
     one side knows are left out: the other may have had the same."""
 
-    def facts(result: Result, header: RunHeader, other: Result) -> dict[str, Any]:
-        machine, case, settings = header.machine, result.case, result.settings
+    def facts(result: Result, header: RunHeader, other: Result) -> list[dict[str, Any]]:
+        machine, case = header.machine, result.case
         named = [name for name in AXES if name not in ("mode", "threads")] + sorted({*case.params, *other.case.params})
-        found: dict[str, Any] = {name: axis_value(result, name) for name in named}
-        found["threads"] = settings.get("threads") or case.threads
-        if "printed" not in settings and "printed" not in other.settings:  # where a published figure was printed
-            found |= {name.replace("_", " "): value for name, value in settings.items() if name != "threads"}
+        asked: dict[str, Any] = {name: axis_value(result, name) for name in named}
+        set_up: dict[str, Any] = {"threads": result.settings.get("threads") or case.threads}
+        if "printed" not in result.settings and "printed" not in other.settings:  # where a published figure was printed
+            set_up |= {n.replace("_", " "): value for n, value in result.settings.items() if n != "threads"}
         sizes = ((machine.physical_cores, "cores"), (machine.memory_gib, "GiB"))
         known = ", ".join(f"{count} {unit}" for count, unit in sizes if count)  # a publication may not say
-        found["machine"] = f"{machine.cpu} ({known})" if machine.cpu and known else machine.cpu
+        where: dict[str, Any] = {"machine": f"{machine.cpu} ({known})" if machine.cpu and known else machine.cpu}
         for name in ("torch", "torch_build", "python", "os", "power_mode"):
-            found[name.replace("_", " ")] = getattr(machine, name)
-        found["power"] = {None: None, True: "battery", False: "mains"}[machine.on_battery]
+            where[name.replace("_", " ")] = getattr(machine, name)
+        where["power"] = {None: None, True: "battery", False: "mains"}[machine.on_battery]
         kinds = {each.case.device.partition(":")[0] for each in (result, other)}
         info = {info.name: info for info in machine.devices}.get(case.device)
         if info and len(kinds) == 1 and "cpu" not in kinds:  # the processor is part of the machine
-            found |= {"device model": info.model, "driver": info.driver}
-        return found | {"steps": header.steps, "torchmark": header.version}
+            where |= {"device model": info.model, "driver": info.driver}
+        return [asked, set_up, where | {"steps": header.steps, "torchmark": header.version}]
 
-    ours, theirs = facts(a, a_header, b), facts(b, b_header, a)
-    pairs = ((name, first, theirs.get(name)) for name, first in ours.items())
-    differing = [(name, first, second) for name, first, second in pairs if first != second]
-    return tuple(Difference(name, written(x), written(y)) for name, x, y in differing if not {None, ""} & {x, y})
+    parts = zip(facts(a, a_header, b), facts(b, b_header, a), strict=True)
+    pairs = [(name, first, theirs.get(name)) for ours, theirs in parts for name, first in ours.items()]
+    known = [(name, first, second) for name, first, second in pairs if not {None, ""} & {first, second}]
+    return tuple(Difference(name, written(x), written(y)) for name, x, y in known if x != y)
 
 
 class Match(Struct, frozen=True):
