@@ -49,7 +49,6 @@ Rigor = Literal["quick", "default", "rigorous"]
 Level = Literal["well-formed", "consistent", "corroborated"]
 Bound = Literal["compute", "bandwidth", "launch", "loader"]
 
-STATUSES: tuple[str, ...] = get_args(Status)
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 RIGORS: tuple[str, ...] = get_args(Rigor)
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchmark.analyze.comparison import break_even
 from torchmark.analyze.pairing import changed, differing, setting
 from torchmark.analyze.tuning import (
     Round,
     best_at_precision,
     best_of_each_precision,
-    break_even,
     contributions,
     noise_of,
     scores,

@@ -1,8 +1,7 @@
-"""Is a run file consistent with itself, and do several files of the same device and software agree?
+"""Check run files for consistency, and compare the figures of several files.
 
-Estimates are computed again from the raw samples by the functions that measured, and the records are compared. A wrong
-result is reported, never refused, and a right one may still be forged with care: no figure proves where it comes from.
-That several files are independent of each other is claimed, not known.
+Estimates are recomputed from the raw samples by the functions that measured, and the records are compared. This finds
+damage, not forgery: no figure proves where it comes from.
 """
 
 from __future__ import annotations
@@ -236,8 +235,7 @@ def _check_duration(stored: Estimate, samples: Series, place: str) -> list[Remar
 
 
 def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: bool) -> Iterator[Remark]:
-    """Compute again what a publication would have printed, from the laps of its loop. Of everything else that it did
-    only the duration is kept."""
+    """Compute the published figure again from the laps of its loop; of all other stages only the duration is kept."""
     place, job = "result.estimate", result.job
     if wrong := _impossible_samples(replace(stored, warmup_cut=0, call_cost_s=0.0), steps, place):
         yield from wrong
@@ -345,8 +343,7 @@ class Corroboration(Struct, frozen=True):
 def witness(
     file: str, run: str, line: int, machine: Machine, result: Result, series: Sequence[SampleKey]
 ) -> Witness | None:
-    """A file's figure as it is compared with those of others, unless it was disturbed; `series` has the samples of each
-    process."""
+    """The figure of a file as it is compared with others; None where it was disturbed."""
     found, case = result.estimate, result.case
     if result.status != "ok" or found is None or found.verdict not in ("stable", "noisy"):
         return None
@@ -420,8 +417,8 @@ def keep(values: Sequence[float]) -> SampleKey:
 
 
 def digest(values: Sequence[float]) -> str:
-    """By which equal samples are known again, even if all were multiplied by a factor. Samples with hardly any spread
-    are alike once they are normalised, so their digest is that of the values themselves."""
+    """Equal samples have equal digests, even if all were multiplied by a factor; samples with hardly any spread, which
+    are alike once they are normalised, are taken as they are."""
     plain = np.asarray(values, dtype=np.float64)
     median = float(np.median(plain)) if len(plain) else 0.0
     scaled = np.round(plain / median, DIGITS) if np.isfinite(median) and median > 0 else plain

@@ -1,11 +1,9 @@
-"""How much faster one side is than the other, and how sure that is: of stored runs, and of sides that took turns.
+"""Compare stored runs case by case, and two sides that took turns: the ratio of step times and how sure it is.
 
-Step times are compared as logarithms, so that swapping the runs only inverts every ratio. Fresh processes of the same
-case differ by more than the interval inside one of them, so the interval of a ratio rests on the spread between
-processes: the case's own where it was measured in two or more, moderated by the other cases of its run, else the one
-measured on a reference case. Two runs also differ as wholes (RUN_SPREAD). Where no spread is known, there is no answer.
-
-A published figure has no interval. A pair with such a side is judged by an assumed uncertainty instead.
+Step times are compared as logarithms. Fresh processes of a case differ by more than the interval inside one of them, so
+the interval of a ratio rests on the spread between processes: the case's own, moderated by the other cases of its run,
+or one measured on a reference case. Two runs also differ as wholes (RUN_SPREAD). Without a known spread there is no
+answer. A published figure has no interval: such a pair is judged by an assumed uncertainty.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from torchmark.analyze import pairing, spread
 from torchmark.analyze.grades import answer_within, band_of, flaws_of, is_published
 from torchmark.analyze.pairing import Difference, Match, Pairing, Places, Unpaired
 from torchmark.analyze.spread import CHANCE, Interval, critical, total_variance, variance, with_known
-from torchmark.records import Estimate, Live, Machine, Remark, Result, Run
+from torchmark.records import BreakEven, Estimate, Live, Machine, Remark, Result, Run
 
 Answer = Literal["faster", "slower", "same", "similar", "unsure"]  # similar: as far as a published figure can say
 
@@ -33,19 +31,26 @@ EVERYTHING = 700.0  # logarithm of about the largest ratio that a computer can h
 
 
 def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool | None = None) -> Answer:
-    """Whether b is faster, from the interval of its step time over that of a: only where the whole interval supports
-    it, or where a test `is_clear` that was corrected for several questions at once."""
+    """Whether b is faster, from the interval of its time over a's; `is_clear` is a test that replaces the
+    interval's."""
     apart = low > 1 + DIFFERENT or high < 1 / (1 + DIFFERENT)
     if apart if is_clear is None else is_clear:
         return "slower" if low * high > 1 else "faster"
     return "same" if not apart and low >= 1 / (1 + same) and high <= 1 + same else "unsure"
 
 
-class Pair(Struct, frozen=True):
-    """One case on both sides. `ratio` is the step time of b over that of a: below 1, b is faster.
+def break_even(eager: Result, compiled: Result, saved: float | None = None) -> BreakEven | None:
+    """From results that differ in compiling alone, and what that saves in a step; None where it never pays off."""
+    a, b = eager.estimate, compiled.estimate
+    if not a or not b:
+        return None
+    spent, saved = b.first_step_s - a.first_step_s, a.center_s - b.center_s if saved is None else saved
+    return BreakEven(spent, saved, spent / saved) if saved > 0 and spent > 0 else None
 
-    Where a step does another amount of work, as with more workers, the times of one item are compared instead.
-    """
+
+class Pair(Struct, frozen=True):
+    """One case on both sides. `ratio` is the step time of b over that of a, or the time of an item where steps
+    differ."""
 
     case: str
     ratio: float
@@ -136,8 +141,7 @@ def per_item(a: Result, b: Result) -> bool:
 
 
 def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> tuple[Side, Side] | None:
-    """What is known of either side, as the same kind of figure: the mean, which every estimate has, where their
-    estimands differ. None where a time is no time."""
+    """Both sides as the same estimand, the mean where theirs differ; None where a time is not positive."""
     several = [result.processes or tuple(filter(None, (result.estimate,))) for result in results]
     as_mean = len({estimate.estimand for estimates in several for estimate in estimates}) > 1
     scaled, sides = per_item(*results), []
@@ -172,8 +176,8 @@ def _side(
 
 
 def explained(result: Result) -> float:
-    """How much of the logarithm of a contended time others may be to blame for: a share of it that cannot be larger
-    than what they took, twice over, because a step waits for the last of its threads. From half of the time on, all."""
+    """How much of the logarithm of a contended time others may explain: twice what they took, because a step waits for
+    the last of its threads; from half of the time on, everything."""
     if result.estimate is None or result.estimate.verdict != "contended":
         return 0.0
     seen = result.estimate.contention
@@ -246,10 +250,7 @@ def _family(name: str, cases: Sequence[tuple[Pair, tuple[Side, Side]]], apart: f
 
 
 def overall(families: Sequence[Family]) -> Family | None:
-    """The geometric mean in which every workload counts once, however many cases of it there are.
-
-    The errors of workloads are independent of one another, except that two runs may differ as wholes.
-    """
+    """The geometric mean over workloads, whose errors are independent but for what two runs differ in as wholes."""
     if not families:
         return None
     count = len(families)
@@ -272,8 +273,7 @@ def _with_interval(row: Row, error: float, freedom: float) -> Row:
 
 
 def _chance(row: Pair | Family, share: float) -> float:
-    """How often so large a difference would be seen, were the true one no larger than `share`: by chance and by the
-    disturbance of the slower side."""
+    """The chance of such a difference by noise and disturbance, were the true one no larger than `share`."""
     excess = abs(math.log(row.ratio)) - row.explained - math.log1p(share)
     if not row.error or excess <= 0:
         return 0.0 if excess > 0 else 1.0
@@ -303,8 +303,7 @@ def _judge(rows: Sequence[Row]) -> list[Row]:
 
 
 def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    """All pairs are one table and all families another: with more rows, each needs more evidence. Each pair gets the
-    smallest difference that the test, corrected for the number of pairs, would have called one."""
+    """Judge all pairs as one table and all families as another, and add the smallest visible differences."""
     comparisons = tuple(comparisons)
     rows = _judge([pair for comparison in comparisons for pair in comparison.pairs])
     chance = CHANCE / max(1, sum(pair.error is not None for pair in rows))
@@ -342,8 +341,7 @@ LOOK_CONFIDENCE = 0.99  # of 200,000 simulated series, 95.4% hold the truth at a
 
 
 class LiveComparison(Struct, frozen=True):
-    """The answer of sides that took turns. `ratio` is the step time of b over that of a, with a 95% interval: below 1,
-    b is faster."""
+    """The answer of two sides that took turns; `ratio` is the step time of b over that of a, with a 95% interval."""
 
     a: LiveSide
     b: LiveSide
@@ -390,10 +388,8 @@ def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CO
 def why_stop(
     pairs: Sequence[Sequence[float]], target: float | None = None, limit: float | None = None
 ) -> Stopped | None:
-    """Why to stop after these pairs, if so: only at a look that was fixed beforehand.
-
-    Without a target it is the answer that must be clear, and with a limit also whether B is slower by more than that.
-    """
+    """Why to stop after these pairs, only at a fixed look: at a target precision, else when the answer is clear, and
+    also whether B is slower by more than the limit."""
     found = ratio_interval(pairs) if len(pairs) in LOOKS else None
     if found is None:
         return None

@@ -1,5 +1,4 @@
-"""How efficient a result is: its share of the best that the machine was seen to do (the roofline), and what keeps it
-from more; its energy and cost; how it scales with workers and nodes."""
+"""The roofline (a result's share of the best that the machine was seen to do), energy, cost and scaling."""
 
 from __future__ import annotations
 
@@ -42,10 +41,6 @@ class DeviceCeilings(Struct, frozen=True):
     issue_s: float | None = None  # handing over the smallest operator
     round_trip_s: float | None = None  # until its result is on the host
 
-    @property
-    def latencies(self) -> tuple[float | None, float | None]:
-        return self.issue_s, self.round_trip_s
-
 
 class Ceilings(Struct, frozen=True):
     """The best that the devices of a machine were seen to do, and the run that saw it, unless it is the present one."""
@@ -58,8 +53,7 @@ NONE = Ceilings()
 
 
 def ceilings_of(results: Iterable[Result], run: str | None = None) -> Ceilings:
-    """What results of the workloads that are made for it say about the machine. A fresh process that was slower than
-    another says nothing about what the machine can do, so the best one counts."""
+    """The best that these results show of the machine: of several processes the fastest counts."""
     found = NONE
     for result in results:
         doubted = result.estimate and "implausible" in result.estimate.flags
@@ -75,8 +69,8 @@ def is_ceiling(result: Result) -> bool:
 
 
 def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    """The results whose ceilings can be kept, and the names of those that cannot. One disturbed case takes all others
-    of its kind along: the best of the rest would pass for the machine's best."""
+    """The results whose ceilings can be kept, and the names of those that cannot: one disturbed case excludes all of
+    its kind, as the best of the rest would pass for the machine's best."""
 
     def kind(result: Result) -> tuple[str, str]:
         workload = result.case.workload
@@ -97,8 +91,9 @@ def merge(one: Ceilings, other: Ceilings) -> Ceilings:
         for path in dict.fromkeys((*a.paths, *b.paths)):
             points = grouped((*a.paths.get(path, ()), *b.paths.get(path, ())), lambda point: point.bytes)
             paths[path] = tuple(_best(*points[count]) for count in sorted(points))
-        shortest = [min(filter(None, each), default=None) for each in zip(a.latencies, b.latencies, strict=True)]
-        devices[name] = DeviceCeilings(flops, paths, *shortest)
+        issue_s = min(filter(None, (a.issue_s, b.issue_s)), default=None)
+        round_trip_s = min(filter(None, (a.round_trip_s, b.round_trip_s)), default=None)
+        devices[name] = DeviceCeilings(flops, paths, issue_s, round_trip_s)
     return Ceilings(devices, one.run or other.run)
 
 
@@ -107,8 +102,7 @@ def _best(*known: Ceiling | None) -> Ceiling:
 
 
 def with_peak(result: Result, ceilings: Ceilings, again: bool = False) -> Result:
-    """The result with its share of the machine's best, and with the flags that follow from it. Nothing is called
-    implausible before its ceiling was measured `again`."""
+    """The result with its share of the ceilings and the flags that follow; implausible only if measured `again`."""
     peak, estimate = peak_of(result, ceilings), result.estimate
     if peak is None or estimate is None:
         return result
@@ -124,29 +118,40 @@ def with_peak(result: Result, ceilings: Ceilings, again: bool = False) -> Result
 
 def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
     """None where a step has neither FLOPs nor bytes, or where a ceiling that it takes is not known."""
-    work, estimate, known = result.work, result.estimate, ceilings.devices.get(result.case.device)
-    if result.status != "ok" or work is None or estimate is None or known is None:
+    case, work, estimate = result.case, result.work, result.estimate
+    known = ceilings.devices.get(case.device)
+    if result.status != "ok" or work is None or estimate is None or known is None or case.protocol != "steady":
         return None
-    if result.case.protocol != "steady" or result.settings.get("nodes") not in (None, 1):
-        return None
-    flops, bandwidth = known.flops.get(arithmetic(result.case)), bandwidth_at(known, path_of(result), extent_of(result))
-    if not (work.flops or work.bytes) or (work.flops and not flops) or (work.bytes and not bandwidth):
+    flops, bandwidth = known.flops.get(arithmetic(case)), bandwidth_at(known, path_of(result), extent_of(result))
+    missing = (work.flops and not flops) or (work.bytes and not bandwidth)
+    if not (work.flops or work.bytes) or missing or result.settings.get("nodes") not in (None, 1):
         return None
     # Ranks share a CPU; of other devices each has one of its own. A step cannot take less than calling one does.
     step_s = max(estimate.center_s, estimate.call_cost_s, LEAST_S)
-    capacity = step_s * (1 if result.case.device == "cpu" else result.case.workers)
+    capacity = step_s * (1 if case.device == "cpu" else case.workers)
+    # On a device that works through a queue handing over is hidden unless the device is done as soon as it ends; else
+    # it is what the operators of a step cost at the least. Loaders that work ahead hide as much, but not on the CPU.
+    launch, ahead = estimate.issue_share, bool(result.params.get("loader_workers")) and case.device != "cpu"
+    called = min(result.metrics.get("operators", 0.0) * (known.issue_s or 0.0) / step_s, 1.0)
+    loading_s = (
+        next((stage.center_s for stage in result.job.stages if stage.name == LOADING), 0.0) if result.job else 0.0
+    )
+    loader = loading_s / estimate.mean_s if estimate.mean_s > 0 else 0.0
+    loader = min(max(loader, result.metrics.get("loader_share", 0.0)), 1.0)
     shares = {
         "compute": work.flops / flops.value / capacity if work.flops and flops else 0.0,
         "bandwidth": work.bytes / bandwidth / capacity if work.bytes and bandwidth else 0.0,
-        "launch": _launch_share(result, estimate.issue_share, step_s, known),
-        "loader": _loader_share(result, estimate),
+        "launch": called if launch is None else launch if launch >= AHEAD_SHARE else 0.0,
+        "loader": loader if loader >= AHEAD_SHARE or not ahead else 0.0,
     }
     bounds: list[Bound] = ["compute", "bandwidth"]
     others: tuple[Bound, ...] = ("launch", "loader")
     bounds += [bound for bound in others if shares[bound] >= NAMED_SHARE]
     return Peak(
         share=max(shares["compute"], shares["bandwidth"]),
-        bound=max(bounds, key=lambda bound: shares[bound]),
+        bound=max(
+            (each for each in bounds if each in bounds[:2] or shares[each] >= NAMED_SHARE), key=shares.__getitem__
+        ),
         shares=shares,
         flops_per_s=flops.value if work.flops and flops else None,
         bytes_per_s=bandwidth if work.bytes else None,
@@ -175,8 +180,8 @@ def extent_of(result: Result) -> float:
 
 
 def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None:
-    """The ceiling for work on so many bytes. What is small may come out of a cache, so between the sizes that were
-    measured it is taken to fall evenly, and never to rise with size."""
+    """The ceiling for work on so many bytes. Between the sizes that were measured it falls evenly, as small ones may
+    come out of a cache, and it never rises with size."""
     points = sorted(known.paths.get(path, ()), key=lambda point: point.bytes)
     if not points:
         return None
@@ -190,8 +195,7 @@ def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None
 
 
 def case_again(result: Result, ceilings: Ceilings) -> Case | None:
-    """What to measure again for a result that is too good: the product behind its ceiling, unless that was a
-    small one or was held back, or passes over an array like its own."""
+    """What to measure again for a result that is too good: the case behind its ceiling, at full size."""
     peak, known, case = result.peak, ceilings.devices.get(result.case.device), result.case
     if peak is None or known is None or result.work is None:
         return None
@@ -242,22 +246,6 @@ def _array_bytes(result: Result, otherwise: float) -> float:
     return float(size) if isinstance(size, int | float) and size > 0 else otherwise
 
 
-def _launch_share(result: Result, issue_share: float | None, step_s: float, known: DeviceCeilings) -> float:
-    """On a device that works through a queue handing over is hidden unless the device is done as soon as it ends; else
-    it is what the operators of a step cost at the least."""
-    if issue_share is not None:
-        return issue_share if issue_share >= AHEAD_SHARE else 0.0
-    return min(result.metrics.get("operators", 0.0) * (known.issue_s or 0.0) / step_s, 1.0)
-
-
-def _loader_share(result: Result, estimate: Estimate) -> float:
-    stages = [stage for stage in result.job.stages if stage.name == LOADING] if result.job else []
-    share = stages[0].center_s / estimate.mean_s if stages and estimate.mean_s > 0 else 0.0
-    share = min(max(share, result.metrics.get("loader_share", 0.0)), 1.0)
-    ahead = bool(result.params.get("loader_workers")) and result.case.device != "cpu"  # there they take its cores
-    return share if share >= AHEAD_SHARE or not ahead else 0.0
-
-
 def step_energy(estimate: Estimate) -> float | None:
     """Joules of one step: the power while they ran, over the time of one by the host's clock."""
     power, wall_s = estimate.metered.mean_w, estimate.wall_step_s or estimate.center_s
@@ -288,8 +276,7 @@ class Cost(Struct, frozen=True):
 
 
 def cost_of(result: Result, prices: Prices) -> Cost | None:
-    """The cost of one result: the machine, and the power that the meters saw. None where it has no figure, is worth
-    nothing, or nothing that has a price is known."""
+    """The cost of one result by time and measured power; None where no price or no figure applies."""
     estimate, job, items = result.estimate, result.job, result.work.items if result.work else 0.0
     if result.status != "ok" or estimate is None or estimate.center_s <= 0:
         return None

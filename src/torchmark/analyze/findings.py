@@ -9,7 +9,7 @@ from operator import itemgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.comparison import Comparison, Pair, compare_all, compare_within, overall
+from torchmark.analyze.comparison import Comparison, Pair, break_even, compare_all, compare_within, overall
 from torchmark.analyze.efficiency import LOADING
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.machines import find_outliers
@@ -29,11 +29,7 @@ ORDER = ("runs", "outlier", "device", "disturbed", *_AXES[1:], "loader", "memory
 
 
 def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
-    """Everything worth saying about these runs, the most important first.
-
-    Settings are compared inside each machine, with the same evidence that is asked of any comparison; published
-    figures have no intervals, so a sentence about them says that it is theirs.
-    """
+    """Everything worth saying about these runs, the most important first. Settings are compared inside each machine."""
     machines = join_machines(runs)
     found = _about_runs(runs) if len(runs) > 1 else []
     found += [Remark("outlier", each.text) for each in find_outliers(runs)]
@@ -138,18 +134,9 @@ def _of_setting(axis: str, value: str, pairs: Sequence[Pair]) -> Iterator[Claim]
         return
     parts[0] += f" as fast as {base}"
     rests_on = _all_pairs([*better, *worse])
-    paid = [steps for pair in rests_on if (steps := _break_even(pair)) is not None]
+    paid = [even.steps for pair in rests_on if (even := break_even(pair.a, pair.b))]
     after = f"; compiling pays off after about {float(f'{max(paid):.2g}'):.0f} steps" if paid else ""
     yield f"{makes} {', but '.join(parts)}{after if axis == 'compile' else ''}", rests_on
-
-
-def _break_even(pair: Pair) -> float | None:
-    """Steps after which the time that compiling took is won back."""
-    eager, compiled = pair.a.estimate, pair.b.estimate
-    if not eager or not compiled or compiled.center_s >= eager.center_s:
-        return None
-    spent = compiled.first_step_s - eager.first_step_s
-    return spent / (eager.center_s - compiled.center_s) if spent > 0 else None
 
 
 def _best_of(clear: Sequence[Pair], axis: str) -> Iterator[Claim]:

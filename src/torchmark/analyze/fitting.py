@@ -102,8 +102,8 @@ def recall_fitted(run: Run) -> Fitted:
 
 
 def rate_center_s(result: Result) -> tuple[float, str]:
-    """The step time that the rate of a size rests on, and why no conclusion may rest on it, if so. Processes during
-    which other programs were busy do not count where there are others."""
+    """The step time behind a size's rate, from undisturbed processes where there are any, and why it is not
+    reliable."""
     calm = [each for each in result.processes if not is_contended(each)] or list(result.processes)
     centers, ends = [each.center_s for each in calm], {"low_s": min(each.low_s for each in calm)}
     ends |= {"high_s": max(each.high_s for each in calm), "center_s": sum(centers) / len(centers)}
@@ -117,10 +117,8 @@ def usual_step(size: int) -> int:
 
 
 def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, int]:
-    """The smallest size known not to fit and the largest below it that does; one beyond each end where there is none.
-
-    A size that fits by luck above one that did not is no answer.
-    """
+    """The smallest size known not to fit and the largest below it that fits; one beyond each end where there is
+    none."""
     fails = min((each.size for each in probes if not each.fits), default=highest + 1)
     fits = max((each.size for each in probes if each.fits and each.size < fails), default=lowest - 1)
     return fits, fails
@@ -129,8 +127,8 @@ def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, in
 def next_size(
     probes: Sequence[Probe], lowest: int, highest: int, limit_bytes: float, step: int | None = None
 ) -> int | None:
-    """What to try next; None where it is known to one step. It doubles until something does not fit, unless the model
-    knows better; then it goes where the model says, and bisects where that did not help."""
+    """What to try next; None where the answer is known to one step. Doubles until something does not fit, or goes where
+    the memory model says, and bisects where that did not help."""
     low, high = bracket(probes, lowest, highest)
     if low < lowest:
         return None if high <= lowest else lowest
@@ -164,8 +162,7 @@ def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
 
 
 def doubtful(probes: Sequence[Probe]) -> list[Probe]:
-    """Sizes that keep the most efficient one from being named: those that decide on it, and those that were slowed by
-    other programs and could be it."""
+    """Unreliable sizes that keep the most efficient one from being named."""
     decisive = {each.size for each in _deciding(probes)}
     return [each for each in probes if each.fits and each.doubt and (each.size in decisive or each.doubt == CONTENDED)]
 
@@ -176,9 +173,7 @@ def most_efficient(probes: Sequence[Probe]) -> int | None:
 
 
 def next_contender(probes: Sequence[Probe]) -> int | None:
-    """A size on which the most efficient one depends, and that was seen in too few processes: they differ in pace, and
-    the machine has another pace from one minute to the next. That is the one with the highest rate, and what is not
-    larger than the most efficient one and comes near that rate."""
+    """The next size to measure again: one on which the most efficient size depends, seen in too few processes."""
     due = [each for each in _deciding(probes) if each.tries < RATE_TRIES]
     due += [each for each in doubtful(probes) if each.tries < TRIES]
     return min((each.size for each in due), default=None)

@@ -1,7 +1,6 @@
 """How far a figure can be relied on: the grade of a measured one, the assumed uncertainty of a published one.
 
-A publication prints one number without an interval. It is read as ±15%, which stands for a single run, an unknown room
-temperature and the versions of the day, and as more where the notes on the figure name a flaw.
+A published figure is read as ±15%: a single run, an unknown room temperature, the versions of the day. Known flaws add.
 """
 
 from __future__ import annotations
@@ -110,8 +109,8 @@ def is_contended(estimate: Estimate) -> bool:
 
 
 def with_spread(result: Result, borrowed: float | None = None) -> Result:
-    """The result with the spread between its processes, where its estimate does not say it: in files of older versions
-    and in studies of few processes. A single process borrows one, and its interval widens by it."""
+    """The result with the spread between its processes where its estimate lacks it, as in files of older versions; a
+    single process borrows one."""
     estimate = result.estimate
     if estimate is None or estimate.spread is not None or estimate.verdict == "as-published":
         return result

@@ -117,10 +117,7 @@ class _Found(Struct, frozen=True):
 
 
 def build_headline(run: Run, published: Sequence[Run], name: str | None = None) -> Headline | None:
-    """The headline; None where no lead case was measured, or where the run is no plain `torchmark run`.
-
-    `name` is what the next commands call the run.
-    """
+    """The headline; None for a run without lead cases. `name` is what the next commands call the run."""
     if run.header.steps or run.header.command.split(" ")[:2] != ["torchmark", "run"]:
         return None
     devices = dict.fromkeys(result.case.device for result in run.results)

@@ -1,5 +1,4 @@
-"""Times of whole jobs: extrapolated from a share of their steps, how a step changes over a sustained run, and what the
-published way of timing adds to the truth; the records of published tables next to this machine's figures."""
+"""Times of whole jobs, sustained runs, and the bias of published procedures; the records of published tables."""
 
 from __future__ import annotations
 
@@ -28,12 +27,9 @@ STRETCH = 0.1  # of the laps: what is slow in more of them belongs to the loop
 
 
 def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
-    """The whole time of a procedure.
+    """The whole time of a procedure: warm-up laps count as they were, the later ones stand for all that were not run.
 
-    The first lap of a stage, and those after it that were still warm-up, are counted as they were; the later ones
-    represent all that were not run, with a 95% interval. One interruption says nothing about their frequency: it counts
-    once, and at the end of the interval as often as it was met. A stage that was run whole is
-    its sum.
+    One interruption says nothing about their frequency: it counts once, and in the high end as often as it was met.
     """
     stages = [stage for laps in procedure for stage in _stages(laps)]
     return project(stages, JobEstimate(0.0, 0.0, 0.0, all(laps.whole for laps in procedure)))

@@ -1,14 +1,11 @@
-"""Many machines: ranked by how fast they do the same work, which of them stand out among their peers, and one figure
-per case for each kind of machine.
+"""Many machines: leaderboards, outliers among peers, and one figure per case for each kind of machine.
 
-A leaderboard has one board for each task, version, precision and procedure. A machine with one of its devices and one
-choice of settings takes one place, with the latest of its undisturbed results: taking the best one would favour those
-who measure more often. A place that has only disturbed results is listed without a rank. Where the intervals of two
-places overlap they share a rank.
+A leaderboard has one board for each task, version, precision and procedure. A machine takes one place for each choice
+of settings, with its latest undisturbed result: the best one would favour those who measure more often. Disturbed
+results have no rank; where intervals overlap, places share one.
 
-Machines are peers where processor, cores, memory, devices and torch agree. Each is described by one number, how its
-step times compare with those of the others over all cases that they have in common, and the numbers of a group go
-through Rosner's generalised test for several outliers, so that one bad machine cannot hide another.
+Peers have the same processor, cores, memory, devices and torch. How a machine's step times compare with those of its
+peers over all common cases goes through Rosner's test for several outliers, so that one cannot hide another.
 """
 
 from __future__ import annotations
@@ -131,8 +128,7 @@ Rates = dict[Contender, tuple[float, float]]  # of each machine its rate, and th
 
 
 class Place(Struct, frozen=True):
-    """One contender, with a 95% interval of its rate. One without a figure has a rate of 0. Only undisturbed figures
-    have a rank."""
+    """One contender with a 95% interval of its rate, which is 0 without a figure. Only undisturbed ones have a rank."""
 
     entry: Entry
     runs: int  # different runs that its result was taken from
@@ -201,8 +197,8 @@ class Tally:
             rates.setdefault(place.entry.machine, (place.rate, place.low))
 
     def overall(self, top: int) -> Overall | None:
-        """Over the boards that at least half of all machines are on; None where fewer than two are on all of these. The
-        errors of different cases are independent, so that of their mean is smaller than any of them."""
+        """Over the boards that at least half of all machines are on; None for fewer than two machines on all of
+        them."""
         least = max(2.0, COMMON_SHARE * len(self._machines))
         common = {name: rates for name, rates in self._boards.items() if len(rates) >= least}
         everywhere = [each for each in self._machines if common and all(each in rates for rates in common.values())]

@@ -79,8 +79,7 @@ class Difference(Struct, frozen=True):
 
 
 def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeader) -> tuple[Difference, ...]:
-    """Everything that is known to differ: what was asked for, how torch was set up, and the machine. Settings that only
-    one side knows are left out: the other may have had the same."""
+    """Everything that both sides know and that differs: what was asked for, how torch was set up, the machine."""
 
     def facts(result: Result, header: RunHeader, other: Result) -> list[dict[str, Any]]:
         machine, case = header.machine, result.case
@@ -211,8 +210,7 @@ def _key(result: Result, free: Free) -> Key:
 
 
 def _reasons(left: dict[str, Result], others: dict[str, Result], there: str, free: Free) -> dict[str, str]:
-    """Why each result that is left over on one side has no partner among those left over on the other: there are
-    several possible ones, or none; then the nearest impossible one is named."""
+    """Why each left-over result has no partner: several possible ones, or none; then the nearest case is named."""
     alike = grouped(others.values(), lambda other: _key(other, free))
     family = grouped(others.values(), lambda other: other.case.workload)
 

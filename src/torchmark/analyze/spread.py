@@ -1,11 +1,9 @@
 """How far fresh processes of one case differ, and the interval in which a repeat of a run would land: every ±.
 
 Processes differ by more than the interval inside each of them, mostly by modes (memory layout, huge pages, placement of
-threads) rather than by a bell curve. Twenty short processes of fourteen cases were recorded, and runs of three to five
-of them compared with later ones (docs/method.md has the figures): the geometric mean, with a variance that the cases of
-a run share in part, covers 97% of the repeats with a half-width of 4%; without the drift of the machine from run to
-run it would be 87%. Student's t distribution is computed here because scipy takes longer to import than a comparison
-or a short run takes.
+threads). The geometric mean of three to five, with a variance that the cases of a run share in part, covers 97% of
+recorded repeats with a half-width of 4%; without the drift between runs it would be 87% (docs/method.md). Student's t
+is computed here because importing scipy takes longer than a comparison.
 """
 
 from __future__ import annotations
@@ -48,8 +46,7 @@ def two_sided(t: float, freedom: float) -> float:
 
 
 def _tail(t: float, freedom: float) -> tuple[float, float]:
-    """How often |T| is at least t, and t times its density there: the incomplete beta function of half the freedom and
-    one half."""
+    """How often |T| is at least t, and t times its density there, by the incomplete beta function."""
     if freedom > _NORMAL:
         return math.erfc(t / math.sqrt(2)), t * math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
     a, x, rest = freedom / 2, freedom / (freedom + t * t), t * t / (freedom + t * t)
@@ -81,9 +78,7 @@ def _fraction(x: float, a: float, b: float) -> float:
 def critical(freedom: float, chance: float) -> float:
     """The t that |T| reaches with this chance, which must be small: the inverse of `two_sided`.
 
-    The logarithm of the chance is a concave function of log t, so that Newton's steps lead to its one root; none of
-    them doubles t, or the chance there could be too small for a computer. They start at the expansion around the normal
-    distribution, where one or two are enough unless the degrees of freedom are few.
+    The log of the chance is a concave function of log t, so Newton's steps find its root; none of them doubles t.
     """
     z = NormalDist().inv_cdf(1 - chance / 2)
     first, second = _expansion(z)
@@ -187,8 +182,8 @@ def total_variance(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def with_known(variance: float, freedom: float, known: float) -> tuple[float, float]:
-    """An estimated variance and one that is known: their sum, and the freedom at which an interval of it reaches as far
-    as those of both together. (Satterthwaite's would be too large where the estimate is small by chance.)"""
+    """The sum of an estimated variance and a known one, and the freedom at which an interval of it reaches as far as
+    those of both together. (Satterthwaite's would be too large where the estimate is small by chance.)"""
     total = variance + known
     if total == 0 or known == 0 or freedom >= MOST_FREEDOM:
         return total, freedom
@@ -225,11 +220,8 @@ def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
 
 
 def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> list[Result]:
-    """The results of one run, each with the interval in which a repeat would land.
-
-    Cases with several processes share what they know of the spread. A case with one process borrows it: from the
-    others, else `borrowed`, which a reference case or an earlier run gave; where neither is known, so is its interval.
-    """
+    """The results of one run, each with the interval in which a repeat would land. Cases share what they know of the
+    spread; one with a single process borrows it from the others, else `borrowed`."""
     common, lent = _shared(results, borrowed)
     found = []
     for result in results:

@@ -1,7 +1,4 @@
-"""What a series of step times says: where warm-up ends, how correlated it is, its centre, interval and trend.
-
-The reading drops a start that differs from the rest, and reports a start that was faster: a slow-down, not a warm-up.
-"""
+"""A series of step times: where warm-up ends, how correlated it is, its centre, interval and trend."""
 
 from __future__ import annotations
 
@@ -74,8 +71,8 @@ def integrated_time(values: Series) -> float:
 
 
 def autocorrelation_time(indicator: Series, values: Series) -> float:
-    """How many samples are worth one independent one; the most pessimistic of three estimators: the integrated time,
-    what a first-order autoregression would give, and batch means."""
+    """How many samples are worth one independent one: the most pessimistic of the integrated time, a first-order
+    autoregression, and batch means."""
     times, count, centred = [integrated_time(indicator), 1.0], len(values), values - values.mean()
     power, variance, size = float(centred @ centred), float(values.var()), len(values) // BATCHES
     correlation = float(centred[1:] @ centred[:-1]) / power if power > 0 and count >= 4 else 0.0
@@ -118,11 +115,8 @@ class TrendTest(NamedTuple):
 
 
 def trend_of(values: Series) -> TrendTest:
-    """Spearman's rank trend, with the autocorrelation time taken from the detrended residuals.
-
-    Where the path is bent, those residuals look correlated and hide it; group medians that rise almost
-    without exception show it all the same.
-    """
+    """Spearman's rank trend, with the autocorrelation time of the detrended residuals; `steady_rise` shows a bent path,
+    whose residuals look correlated and hide it."""
     count = len(values)
     groups = min(GROUPS, count // 3)
     if groups < 3:
@@ -188,8 +182,7 @@ def _few_samples_interval(times: Series, center: float) -> Interval:
 
 
 def mean_interval(times: Series, time: float) -> Interval:
-    """The mean ± Student's t; upwards also for skewness (Johnson) and for the part of a heavy tail not yet seen: what
-    steps rarer than one in this series would add, from Hill's estimate of how heavy the tail is."""
+    """The mean ± Student's t; upwards also for skewness (Johnson) and for the unseen part of a heavy tail (Hill)."""
     count, center = len(times), float(times.mean())
     if count < FEW_SAMPLES:
         return _few_samples_interval(times, center)
@@ -263,8 +256,8 @@ def read_series(
 
 
 def _steady_from(logs: Series) -> int:
-    """MSER first, then trimming as long as the first quarter differs from the last half (Geweke). Warm-up is slow (or
-    fast) nearly throughout; what comes and goes is the machine's habit and must be kept."""
+    """MSER, then trimming as long as the first quarter differs from the last half (Geweke). Warm-up is slow (or fast)
+    nearly throughout; what comes and goes must be kept."""
     count, start = len(logs), marginal_error_cut(logs)
     while start < count // 2:
         rest = logs[start:]
@@ -286,8 +279,7 @@ def trend_threshold(count: int, time: float) -> float:
 
 
 def _started_faster(times: Series, cut: int, time: float, target: float, block_size: int) -> bool:
-    """Warm-up makes a start slow; a start that was faster than the rest is a slow-down, however short it was: a part of
-    what was cut, or the very first samples, which lie so deep among all that chance is no explanation."""
+    """Whether the start was faster than the rest: a slow-down, not a warm-up."""
     start, kept, count = times[:cut], times[cut:], len(times)
     bound = float(np.median(kept)) * (1 - target)
     pieces = [piece for piece in (*np.array_split(start, 4), start) if len(piece) >= SHORTEST_SEGMENT]

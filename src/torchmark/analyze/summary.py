@@ -93,11 +93,7 @@ def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate
 
 
 def combine(processes: Sequence[Estimate]) -> Estimate:
-    """One estimate over fresh processes: the geometric mean of their centres, and where a repeat would land.
-
-    Two processes of one case differ by more than the interval inside each of them says. With a single process that
-    spread is unknown, so `spread` is None until it is borrowed from others.
-    """
+    """One estimate over fresh processes: the geometric mean of their centres. With one, the spread is unknown."""
     count, first = len(processes), processes[0]
     if count == 1:
         return replace(first, flags=_union([first.flags, ("single-process",)]))
@@ -133,7 +129,7 @@ def _with_mean(estimate: Estimate, **ends: float) -> Estimate:
 
 def _with_spread(estimate: Estimate, processes: Sequence[Estimate]) -> Estimate:
     """The estimate with the centre and the interval of all processes; of empty steps, which have no logarithm, the mean
-    of the centres with Student's t, never below what each process claims for itself."""
+    with Student's t, never below what each process claims."""
     centers, count = np.array([process.center_s for process in processes]), len(processes)
     if spread := own_spread(processes):
         return with_interval(replace(estimate, center_s=float(np.exp(np.log(centers).mean()))), spread, count)
@@ -173,8 +169,7 @@ def _join_metered(seen: Sequence[Metered]) -> Metered:
 
 
 def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
-    """One result of a case from those of its processes. A process that failed takes nothing away from the others,
-    unless `strict`: then it decides the status."""
+    """One result from those of its processes; one that failed decides the status only if `strict`."""
     good = [result for result in results if result.status == "ok"]
     failed = next((result for result in results if result.status != "ok"), None)
     estimates = tuple(estimate for result in good or results for estimate in result.processes)
@@ -204,8 +199,7 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
 
 
 def _combine_jobs(jobs: Sequence[JobEstimate], processes: Sequence[Estimate]) -> JobEstimate | None:
-    """The one that was run whole; else the first one, its steps as long as they were in all processes: a sum of many
-    follows their mean, not their median."""
+    """The one that was run whole; else the first one, its steps as long as on average in all processes."""
     job = next((job for job in jobs if job.whole), jobs[0] if jobs else None)
     if job is None or job.whole or len(processes) < 2:
         return job

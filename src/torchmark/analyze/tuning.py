@@ -1,8 +1,7 @@
 """The arithmetic of a search for the fastest configuration: who goes on, who wins, what each setting brought.
 
-In a round every candidate has one turn, in random order. What disturbs a round disturbs all of it, so only differences
-within rounds count: each time is the candidate's own plus what its round added to all. The winner is then measured
-again in fresh processes, together with the default and with the winner reduced to the settings that matter.
+In a round every candidate has one turn, in random order, and only differences within rounds count: a time is the
+candidate's own plus what its round added to all. The winner is measured again in fresh processes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from torchmark.analyze.comparison import DIFFERENT, LOOK_CONFIDENCE, answer_of, ratio_interval
+from torchmark.analyze.comparison import DIFFERENT, LOOK_CONFIDENCE, answer_of, break_even, ratio_interval
 from torchmark.analyze.pairing import changed, differing, grouped, same_precision, setting, setting_text
 from torchmark.analyze.spread import CHANCE, Interval, critical
 from torchmark.records import BreakEven, Case, Contribution, Result, Run, Tuning
@@ -123,8 +122,7 @@ def survivors(rounds: Sequence[Round], field: Sequence[str], incumbent: str) -> 
 def verdict(
     rounds: Sequence[Round], challenger: str, incumbent: str, noise: Noise
 ) -> Literal["faster", "not faster", "unsure"]:
-    """Whether a challenger is faster by more than the smallest difference that counts. One that is not even ahead after
-    a few rounds has had its chance."""
+    """Whether a challenger is faster; one that is not even ahead after a few rounds is not."""
     logs = lead(rounds, challenger, incumbent)
     if len(logs) < 2 or noise.freedom < LEAST_FREEDOM:
         return "unsure"
@@ -155,8 +153,7 @@ def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[s
 
 
 def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> list[Case]:
-    """Of every number format the fastest, or the simplest that is about as fast; the fastest of all first. One that is
-    beaten only in the default's own."""
+    """Of every number format the simplest that is about as fast as the fastest, the fastest format first."""
     ranked = (cases[text] for text in sorted(found, key=lambda text: found[text]))
     groups = grouped(ranked, lambda case: (setting(case, "dtype"), setting(case, "matmul")))
     best = [simplest(default, group, found) for group in groups.values()]
@@ -180,8 +177,8 @@ def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tu
 
 
 def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
-    """The winner with everything as in the default that brought little: by the winner without it, or else on the way
-    to the winner. Instructions that a number format needs go with it."""
+    """The winner without the settings that brought little, measured without them or on the way to the winner.
+    Instructions that a number format needs go with it."""
     core, brought = winner, {name: gain for names, gain in _way(default, winner, found) for name in names}
     for name in differing(default, winner):
         without = changed(winner, name, setting(default, name))
@@ -211,19 +208,10 @@ def _taken_over(winner: Case, case: Case, name: str) -> Case:
 
 
 def step_scaled(default: Result, result: Result, gain: float) -> float:
-    """How long a step takes, as the default's time and the ratio that common rounds gave have it: each was disturbed in
-    rounds of its own."""
+    """The step time that follows from the default's and the gain, as each was disturbed in rounds of its own."""
     assert default.estimate is not None
     items, usual_items = (each.work.items if each.work and each.work.items else 1.0 for each in (result, default))
     return default.estimate.center_s / gain * items / usual_items
-
-
-def break_even(eager: Result, compiled: Result, saved: float) -> BreakEven | None:
-    """From results that differ in compiling alone, and what that saves in a step; None where it never pays off."""
-    if not eager.estimate or not compiled.estimate:
-        return None
-    spent = compiled.estimate.first_step_s - eager.estimate.first_step_s
-    return BreakEven(spent, saved, spent / saved) if saved > 0 and spent > 0 else None
 
 
 def seen_gain(default: Case, case: Case, found: Mapping[str, float]) -> float | None:
@@ -235,8 +223,8 @@ def seen_gain(default: Case, case: Case, found: Mapping[str, float]) -> float | 
 def find_break_even(
     default: Case, winner: Case, results: Mapping[str, Result], firsts: Mapping[str, Result], found: Mapping[str, float]
 ) -> BreakEven | None:
-    """Of the first case that was compiled as the winner is, because later ones find parts of it in the cache, and of
-    its twin that was not compiled. `firsts` are the first processes of all cases."""
+    """By the first case that was compiled as the winner is, as later ones find parts in the cache, and its uncompiled
+    twin. `firsts` are the first processes of all cases."""
     usual = results.get(default.text)
     if winner.compile == "off" or not usual or usual.status != "ok":
         return None
@@ -273,8 +261,7 @@ class Settled(Struct, frozen=True):
         return gain is not None and gain.low > 1 + DIFFERENT and gain.high <= WIDEST * gain.low
 
     def placed(self, found: Mapping[str, float]) -> dict[str, float]:
-        """The scores of a search, with those that were measured anew where that puts them: in the search each of them
-        had one process, and the default was in the first heat only."""
+        """The scores of a search, corrected by what was measured again."""
         placed, gain = dict(found), self.gain
         if self.rival and self.leader.text not in placed and self.rival.text in placed:
             placed[self.leader.text] = placed[self.rival.text] - self.behind
@@ -286,8 +273,7 @@ class Settled(Struct, frozen=True):
 
 
 def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Round]]) -> Settled:
-    """The winner of the search, or less of it, its core, where the rest is not worth its name and the core by itself
-    is faster than the default."""
+    """The winner of the search, or its core, where the rest is not worth it and the core is faster than the default."""
     confidence = WORTH_CONFIDENCE if same_precision(core, winner) else 1 - CHANCE  # shorter numbers have a price
     doubted = core.text not in (winner.text, default.text)
     worth = ratio_interval(leads(bouts, winner, core), confidence) if doubted else None

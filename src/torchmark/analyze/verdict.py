@@ -146,8 +146,7 @@ def metered_of(readings: Sequence[Conditions]) -> Metered:
 
 
 def held_down(readings: Sequence[Conditions]) -> list[str]:
-    """Evidence that the hardware slowed itself down, in words: heat, or a reason that came up while measuring, as a
-    limit that always held slows nothing down."""
+    """Evidence that the hardware slowed itself down: heat, or a limit that came up while measuring."""
     if len(readings) < 2:
         return []
     count, clocks = _growth(readings, "thermal_count"), _clocks(readings)
