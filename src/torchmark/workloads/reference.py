@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -130,6 +131,10 @@ def _rounding_mode(unit: float, seed: int, dtype: torch.dtype) -> TorchDispatchM
         return moved.clamp_(max=1.0) if name.startswith("sigmoid") else moved
 
     class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch declares no types here
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return "torch._dynamo" in sys.modules  # skipping it would import it, which takes a second
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result, name = func(*args, **(kwargs or {})), func._schema.name.partition("::")[2]
             computes = any(isinstance(each, torch.Tensor) for each in args) and not func.is_view
