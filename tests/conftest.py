@@ -1,15 +1,17 @@
 """Shared fixtures: made-up records, a run that uses every field, and the worker processes that are alive.
 
 Also sets up the processes of the tests: the default signal handlers, one fork server for all tests of a pytest process,
-and threads that sleep while they wait.
+threads that sleep while they wait, and long tests first.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from multiprocessing import forkserver, spawn
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -39,6 +41,9 @@ if hasattr(signal, "SIGHUP"):
 
 # Several tests run at once on few cores: OpenMP threads that spin while they wait would take the time of the others.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+# Some virtual machines announce AMX and then die of it, and no promise here is about AMX.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 
 class CurrentEnvironment:
@@ -70,6 +75,28 @@ forkserver.set_forkserver_preload = preload_with_torch  # type: ignore[assignmen
 # Tests may run on a busy machine and assert no times.
 settings.register_profile("calm", deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile("calm")
+
+# The files that take longest, in descending order.
+SLOW_FILES = ["workloads/test_contract", "fleet/test_slurm_fleet", "faults/test_run_files", "measure/test_ranks"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each process of pytest-xdist begin with some of the slow files, so that none is left for the end.
+
+    xdist gives each process an equal share of consecutive tests; those that finish early take over the ends of others.
+    """
+    folder, count = Path(__file__).parent, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow: dict[str, list[pytest.Item]] = {name: [] for name in SLOW_FILES}
+    quick: list[pytest.Item] = []
+    for item in items:
+        slow.get(item.path.relative_to(folder).with_suffix("").as_posix(), quick).append(item)
+    rest, ordered, files = iter(quick), list[pytest.Item](), list(slow.values())
+    for number in range(count):
+        first = [item for tests in files[number::count] for item in tests]
+        share = (len(items) - len(ordered)) // (count - number)
+        ordered += [*first, *islice(rest, max(0, share - len(first)))]
+    items[:] = [*ordered, *rest]
+
 
 MACHINE = Machine(
     cpu="Intel Xeon Platinum 8370C",
@@ -181,6 +208,17 @@ def make_header() -> Callable[..., RunHeader]:
 @pytest.fixture(scope="session")
 def full_run() -> Run:
     return rich_run()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tests that run at the same time do not wait for one another's threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

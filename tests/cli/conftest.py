@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs of a test stay in a folder of its own, behind a lock of its own, on a terminal of the usual width."""
     monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))

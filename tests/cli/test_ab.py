@@ -25,12 +25,8 @@ FAST, SLOW = "step=0.01", "step=0.0105,seed=1"
 
 
 @pytest.fixture(autouse=True)
-def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
+def script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHMARK_FAKE", FAST)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("TORCHMARK_DEBUG", raising=False)
 
 
 def ab(*arguments: str, device: str = "fake") -> subprocess.CompletedProcess[str]:

@@ -19,13 +19,6 @@ from torchmark.store import RunWriter
 MLP, MATMUL, LSTM = (f"{name}/infer@cpu/float32" for name in ("mlp", "matmul", "lstm"))
 
 
-@pytest.fixture(autouse=True)
-def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 @pytest.fixture
 def store(tmp_path: Path, make_result, make_estimate, make_header) -> Callable[..., str]:
     """Keeps a run of the given step times, in three processes each; a word instead of a time is how a case failed."""

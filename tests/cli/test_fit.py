@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from command_line import run_torchmark
+from msgspec.structs import replace
 
 from torchmark import cli
-
-pytestmark = pytest.mark.usefixtures("own_place")
+from torchmark.studies import fit
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,8 @@ def test_memory_is_written_as_people_write_it(text: str, size: int) -> None:
     assert Bytes().convert(text, None, None) == size
 
 
-def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory() -> None:
+def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "PROBE_SETTINGS", replace(fit.PROBE_SETTINGS, budget_s=0.1, min_time_s=0.02))
     limit, step = 700 << 20, 1024
     done = run_torchmark(
         "fit", "tensor-add", "--vary", "size", "--device", "cpu", "--limit", "700MiB", "--step", f"{step}",
@@ -85,7 +86,9 @@ def test_what_a_model_prints_is_in_the_log_and_not_on_the_terminal(tmp_path: Pat
         "    print('chatter', file=sys.stderr)\n"
         "    return torch.nn.Linear(8, 8), torch.ones(batch, 8)\n"
     )
-    done = run_torchmark("fit", "talk.py", "--device", "cpu", "--most", "2", "--out", "run.jsonl", folder=tmp_path)
+    done = run_torchmark(
+        "fit", "talk.py", "--device", "cpu", "--most", "1", "--budget", "1s", "--out", "run.jsonl", folder=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "chatter" not in done.stdout + done.stderr
     assert "chatter" in (tmp_path / "run.jsonl.log").read_text()

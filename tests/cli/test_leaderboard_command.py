@@ -19,7 +19,6 @@ from torchmark.errors import EXIT_COULD_NOT_RUN, EXIT_FINE, EXIT_USAGE
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
 

@@ -15,8 +15,6 @@ from torchmark.report import render
 from torchmark.report.limits import limits_document
 from torchmark.store import find_run, keep_limits, load
 
-pytestmark = pytest.mark.usefixtures("own_place")
-
 
 @pytest.mark.parametrize(
     ("arguments", "words"),

@@ -34,10 +34,8 @@ def late():
 
 
 @pytest.fixture(autouse=True)
-def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
-    monkeypatch.setenv("COLUMNS", "80")
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model."""
     monkeypatch.delenv("TORCHMARK_FILES", raising=False)
     folder = tmp_path / "secret place"
     folder.mkdir()
@@ -51,10 +49,10 @@ def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProc
     return run_torchmark(*arguments, folder=folder)
 
 
-def test_a_model_is_measured_in_every_way_and_its_file_tells_no_path(own_place: Path, tmp_path: Path) -> None:
+def test_a_model_is_measured_in_every_way_and_its_file_tells_no_path(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.jsonl"
     cases = ["my_model.py/infer:batch=4@cpu/float32+per-step", "my_model.py/train@cpu/float32+threads=1+workers=2"]
-    done = run("run", *cases, "--steps", "3", "--out", str(out), folder=own_place)
+    done = run("run", *cases, "--steps", "3", "--out", str(out), folder=place)
     assert done.returncode == 0, done.stderr
     stored = load(out)
     assert [result.case.text for result in stored.results] == cases
@@ -65,8 +63,8 @@ def test_a_model_is_measured_in_every_way_and_its_file_tells_no_path(own_place: 
     assert run("check", str(out)).returncode == 0
 
 
-def test_errors_show_the_users_line_and_nothing_of_ours(own_place: Path) -> None:
-    done = run("run", "my_model.py:broken", "my_model.py:late", "--steps", "3", "--device", "cpu", folder=own_place)
+def test_errors_show_the_users_line_and_nothing_of_ours(place: Path) -> None:
+    done = run("run", "my_model.py:broken", "my_model.py:late", "--steps", "3", "--device", "cpu", folder=place)
     assert done.returncode == 3
     told = " ".join(done.stdout.split())
     assert "ValueError during build (my_model.py, line 15) not today" in told
@@ -75,44 +73,42 @@ def test_errors_show_the_users_line_and_nothing_of_ours(own_place: Path) -> None
 
 
 def test_a_model_that_needs_an_input_is_refused_before_anything_is_measured(
-    own_place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(own_place)
-    (own_place / "unet.py").write_text(MODEL + "class TinyUNet(nn.Module):\n    pass\n")
+    monkeypatch.chdir(place)
+    (place / "unet.py").write_text(MODEL + "class TinyUNet(nn.Module):\n    pass\n")
     assert cli.main(["run", "unet.py:TinyUNet", "--device", "cpu"]) == 2
     assert "TinyUNet needs --input, such as --input 'float32[8,3,224,224]'" in capsys.readouterr().err
     assert not (tmp_path / "home").exists()
 
 
-def test_a_run_goes_on_only_with_the_same_file(
-    own_place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_only_with_the_same_file(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake device needs no torch, so that the model is never built."""
-    monkeypatch.chdir(own_place)
+    monkeypatch.chdir(place)
     monkeypatch.setenv("TORCHMARK_FAKE", "stream=iid2,step=0.01")
     out = tmp_path / "run.jsonl"
-    (own_place / "my_model.py").write_text((Path(cli.__file__).parents[1] / "workloads" / "null.py").read_text())
+    (place / "my_model.py").write_text((Path(cli.__file__).parents[1] / "workloads" / "null.py").read_text())
     begun = ["run", "my_model.py", "--device", "fake", "--out", str(out), "--budget", "2s"]
-    assert run(*begun, folder=own_place).returncode == 0
+    assert run(*begun, folder=place).returncode == 0
     lines = out.read_text().splitlines()
     last = max(number for number, line in enumerate(lines) if '"started"' in line)
     out.write_text("\n".join(lines[:last]) + "\n")
     resume = ["run", "--resume", str(out), "--dry-run"]
-    assert run(*resume, folder=own_place).returncode == 0
+    assert run(*resume, folder=place).returncode == 0
     assert run(*resume, folder=tmp_path).returncode == 0  # the file is found where it was
-    with (own_place / "my_model.py").open("a") as file:
+    with (place / "my_model.py").open("a") as file:
         file.write("# changed\n")
-    done = run(*resume, folder=own_place)
+    done = run(*resume, folder=place)
     assert (done.returncode, "has changed since" in done.stderr) == (2, True)
     done = run("run", "my_model.py", "--resume", str(out), "--dry-run", folder=tmp_path)
     assert (done.returncode, "go to the folder that it is in" in done.stderr) == (2, True)
 
 
 def test_no_file_is_run_because_a_strangers_run_names_it(
-    own_place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make_header
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make_header
 ) -> None:
-    monkeypatch.chdir(own_place)
-    (own_place / "x.py").write_text("from pathlib import Path\nPath('ran').touch()\n" + MODEL)
+    monkeypatch.chdir(place)
+    (place / "x.py").write_text("from pathlib import Path\nPath('ran').touch()\n" + MODEL)
     cases = ("x.py/infer@cpu/float32", "x.py:build/train:loss=my_model.py.build.01234567@cpu/float32")
     with RunWriter.create("stranger.jsonl", make_header(cases)):
         pass
@@ -125,46 +121,46 @@ def test_no_file_is_run_because_a_strangers_run_names_it(
     assert "this run measures my_model.py" in capsys.readouterr().err
     assert cli.main([*resume, "mlp"]) == 2
     assert "which cannot be changed" in capsys.readouterr().err
-    assert not (own_place / "ran").exists()
+    assert not (place / "ran").exists()
     assert cli.main([*resume, "x.py", "my_model.py", "--dry-run"]) == 2
     assert "my_model.py is not what it was" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2), ("", 2)])
-def test_a_person_at_a_terminal_is_asked(own_place: Path, make_header, answer: str, code: int) -> None:
-    with RunWriter.create(own_place / "stranger.jsonl", make_header(("my_model.py/infer@cpu/float32",))):
+def test_a_person_at_a_terminal_is_asked(place: Path, make_header, answer: str, code: int) -> None:
+    with RunWriter.create(place / "stranger.jsonl", make_header(("my_model.py/infer@cpu/float32",))):
         pass
     ours, theirs = os.openpty()
     command = [*COMMAND, "run", "--resume", "stranger.jsonl", "--dry-run"]
-    with subprocess.Popen(command, cwd=own_place, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, cwd=place, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE) as process:
         os.write(ours, f"{answer}\n".encode())
         shown, _ = process.communicate(timeout=60)
     asked = os.read(ours, 4096).decode()
     os.close(ours)
     os.close(theirs)
-    assert str(own_place / "my_model.py") in asked
+    assert str(place / "my_model.py") in asked
     assert process.returncode == code
     assert (b"my_model.py/infer" in shown) == (code == 0)
 
 
 def test_a_run_that_the_user_started_goes_on_by_itself(
-    own_place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make_header
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make_header
 ) -> None:
-    monkeypatch.chdir(own_place)
+    monkeypatch.chdir(place)
     header = make_header(("my_model.py/infer@cpu/float32",))
-    for path in (new_path(header), own_place / "elsewhere.jsonl"):
+    for path in (new_path(header), place / "elsewhere.jsonl"):
         with RunWriter.create(path, header):
             pass
     assert cli.main(["run", "--resume", "last", "--dry-run"]) == 2  # a folder of runs may be shared
-    keep_origin(header.id, {"my_model.py": own_place / "my_model.py"})
+    keep_origin(header.id, {"my_model.py": place / "my_model.py"})
     assert cli.main(["run", "--resume", "last", "--dry-run"]) == 0
     note = new_path(header).parent / "origins" / header.id
     note.chmod(0o666)
     workloads.forget()
     assert cli.main(["run", "--resume", "elsewhere.jsonl", "--dry-run"]) == 2  # anybody may have written the note
     assert cli.main(["run", "--resume", "elsewhere.jsonl", "my_model.py", "--dry-run"]) == 0
-    assert cli.main(["run", "--resume", "elsewhere.jsonl", str(own_place / "my_model.py:build"), "--dry-run"]) == 0
+    assert cli.main(["run", "--resume", "elsewhere.jsonl", str(place / "my_model.py:build"), "--dry-run"]) == 0
     assert capsys.readouterr().out.count("my_model.py/infer@cpu/float32") == 3
 
 
@@ -181,9 +177,9 @@ def test_a_run_that_the_user_started_goes_on_by_itself(
     ],
 )
 def test_mistakes_are_told_in_one_line(
-    own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, words: str
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
-    monkeypatch.chdir(own_place)
+    monkeypatch.chdir(place)
     assert cli.main(["run", *arguments.split(), "--device", "fake"]) == 2
     error = capsys.readouterr().err
     assert words in error
@@ -191,9 +187,9 @@ def test_mistakes_are_told_in_one_line(
 
 
 def test_inputs_become_parameters_whose_rows_can_be_swept(
-    own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(own_place)
+    monkeypatch.chdir(place)
     base = ["run", "my_model.py:broken", "--input", "float32[8,3]", "--dry-run", "--device", "fake"]
     assert cli.main(base) == 0
     assert "my_model.py:broken/infer:batch=8,input=float.3@fake/float32\n" in capsys.readouterr().out
@@ -204,30 +200,30 @@ def test_inputs_become_parameters_whose_rows_can_be_swept(
     assert (facts["name"], facts["summary"]) == ("my_model.py", "A small model.")
 
 
-def test_both_sides_of_a_live_comparison_find_it(own_place: Path) -> None:
+def test_both_sides_of_a_live_comparison_find_it(place: Path) -> None:
     """A workload that needs no torch, so that the fake device can play both sides."""
-    (own_place / "my_model.py").write_text((Path(cli.__file__).parents[1] / "workloads" / "null.py").read_text())
+    (place / "my_model.py").write_text((Path(cli.__file__).parents[1] / "workloads" / "null.py").read_text())
     arguments = ("my_model.py", "--env-b", "TORCHMARK_FAKE=stream=iid2,step=0.03", "--device", "fake", "--budget", "1s")
-    done = run("ab", *arguments, folder=own_place)
+    done = run("ab", *arguments, folder=place)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "my_model.py/infer" in done.stdout
 
 
 def test_what_new_writes_runs_and_passes_its_own_test(
-    own_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(own_place)
+    monkeypatch.chdir(place)
     assert cli.main(["new", "first-try"]) == 0
     assert "torchmark run first_try.py" in capsys.readouterr().out
     assert cli.main(["new", "first-try"]) == 2
     for taken in ("2 words", "torch", "class"):
         assert cli.main(["new", taken]) == 2
-        assert not (own_place / f"{taken}.py").exists()
+        assert not (place / f"{taken}.py").exists()
     assert cli.main(["new", "second-try", "--workload"]) == 0
     for file in ("first_try.py", "second_try.py"):
         assert cli.main(["list", file]) == 0
         assert "for `torchmark list`" in capsys.readouterr().out
-    (own_place / "test_broken.py").write_text("def test_it(torchmark):\n    torchmark.check('my_model.py:broken')\n")
+    (place / "test_broken.py").write_text("def test_it(torchmark):\n    torchmark.check('my_model.py:broken')\n")
     tested = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", "--import-mode=importlib"]
     tested += ["first_try.py", "second_try.py", "test_broken.py"]
     done = subprocess.run(tested, capture_output=True, text=True, check=False, env=dict(os.environ))

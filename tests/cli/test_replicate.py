@@ -15,7 +15,6 @@ from torchmark.publications import names
 from torchmark.store import load
 
 COMMAND = [sys.executable, "-m", "torchmark"]
-pytestmark = pytest.mark.usefixtures("own_place")
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,8 @@ SLEEPING = "stream=iid2,step=0.02,sleep=on"
 
 
 @pytest.fixture(autouse=True)
-def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home and a lock of the test's own, so that tests neither meet each other nor a real run."""
-    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
+def script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHMARK_FAKE", "stream=iid2,step=0.01")
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("TORCHMARK_DEBUG", raising=False)
 
 
 def run(*arguments: str, fake: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -17,14 +17,6 @@ from torchmark.store import load
 CASE = "null/infer@fake/float32"
 
 
-@pytest.fixture(autouse=True)
-def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("TORCHMARK_DEBUG", raising=False)
-
-
 def run(fake: str, *arguments: str) -> CompletedProcess[str]:
     return run_torchmark("run", CASE, *arguments, environment={"TORCHMARK_FAKE": fake})
 

@@ -10,8 +10,6 @@ from command_line import run_torchmark
 from torchmark import cli
 from torchmark.store import find_run, load
 
-pytestmark = pytest.mark.usefixtures("own_place")
-
 
 @pytest.mark.parametrize(
     ("arguments", "words"),

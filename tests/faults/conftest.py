@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command_line import run_torchmark
 
 import faults
 
@@ -69,6 +70,12 @@ def run(start: Start) -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     return finish
+
+
+@pytest.fixture
+def run_here(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The same in the process of the test, for commands that are disturbed by nothing. It lacks the faulty workload."""
+    return lambda *arguments, **options: run_torchmark(*arguments, environment=environment, **options)
 
 
 @pytest.fixture

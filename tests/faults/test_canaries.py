@@ -40,18 +40,18 @@ def test_a_canary_is_found_however_it_is_written() -> None:
     assert aviary.found_in(b"torchmark run mlp") == []
 
 
-def test_the_user_sees_the_message_and_where_the_rest_of_it_is(run, tmp_path: Path) -> None:
+def test_the_user_sees_the_message_and_where_the_rest_of_it_is(run_here, tmp_path: Path) -> None:
     """In tables on the terminal; other formats are made to be passed on."""
     (tmp_path / "bad.py").write_text("def build():\n    open('clients/bigbank-merger.pt')\n")
     out = tmp_path / "run.jsonl"
-    done = run("run", str(tmp_path / "bad.py"), "--device", "cpu", "--steps", "3", "--out", str(out))
+    done = run_here("run", str(tmp_path / "bad.py"), "--device", "cpu", "--steps", "3", "--out", str(out))
     told = "FileNotFoundError during build (bad.py, line 2)"
-    for text in (done.stdout, run("show", str(out)).stdout, run("show", str(out), "--details").stdout):
+    for text in (done.stdout, run_here("show", str(out)).stdout, run_here("show", str(out), "--details").stdout):
         words = " ".join(text.split())
         assert told in words
         assert "No such file or directory: 'clients/bigbank-merger.pt'" in words
     assert f"Full errors and output of the workers: {out}.log" in done.stderr
-    assert told in run("show", str(out), "--format", "json").stdout
-    shared = [run("show", str(out), "--format", each).stdout for each in ("md", "csv", "json", "jsonl")]
+    assert told in run_here("show", str(out), "--format", "json").stdout
+    shared = [run_here("show", str(out), "--format", each).stdout for each in ("md", "csv", "json", "jsonl")]
     assert all("bigbank" not in text for text in (*shared, out.read_text()))
     assert all(shared)

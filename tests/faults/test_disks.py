@@ -73,10 +73,12 @@ def test_a_disk_that_fills_up_costs_the_case_under_way_and_no_other(run, own_mou
         pytest.param("signal=SIGKILL:when=7", -9, ["ok", "interrupted"], marks=pytest.mark.thorough),
     ],
 )
-def test_a_store_call_that_fails_or_is_the_last_tears_nothing(run, strace, tmp_path, left_behind, injected, code, kept):
+def test_a_store_call_that_fails_or_is_the_last_tears_nothing(
+    run, run_here, strace, tmp_path, left_behind, injected, code, kept
+):
     out = tmp_path / "run.jsonl"
     done = run("run", *CASES, "--steps", "3", "--out", str(out), prefix=strace(f"fsync:{injected}"))
-    nothing_is_lost(run, done, out, code, kept)
+    nothing_is_lost(run_here, done, out, code, kept)
     assert left_behind() == 0
 
 
@@ -98,11 +100,11 @@ def test_a_store_call_that_fails_or_is_the_last_tears_nothing(run, strace, tmp_p
     ],
 )
 def test_a_call_on_the_run_file_that_fails_or_is_the_last_loses_nothing(
-    run, strace, tmp_path, left_behind, injected, code, kept
+    run, run_here, strace, tmp_path, left_behind, injected, code, kept
 ):
     out = tmp_path / "run.jsonl"
     done = run("run", *CASES, "--steps", "3", "--out", str(out), prefix=strace(*injected.split(), path=out))
-    nothing_is_lost(run, done, out, code, kept)
+    nothing_is_lost(run_here, done, out, code, kept)
     assert left_behind() == 0
 
 
@@ -114,16 +116,16 @@ def test_a_call_on_the_run_file_that_fails_or_is_the_last_loses_nothing(
         pytest.param("ftruncate:signal=SIGKILL", marks=pytest.mark.thorough),
     ],
 )
-def test_a_run_that_cannot_go_on_for_its_disk_goes_on_later(run, strace, tmp_path, injected):
+def test_a_run_that_cannot_go_on_for_its_disk_goes_on_later(run, run_here, strace, tmp_path, injected):
     out = tmp_path / "run.jsonl"
     run("run", *CASES, "--steps", "3", "--out", str(out), prefix=strace("write:signal=SIGKILL:when=6", path=out))
     with out.open("a") as file:
         file.write('{"kind":"samp')  # as a machine would leave it that lost its power
     done = run("run", "--resume", str(out), prefix=strace(injected, path=out))
-    nothing_is_lost(run, done, out, -9 if "SIGKILL" in injected else 4, ["ok", "interrupted"], torn=True)
+    nothing_is_lost(run_here, done, out, -9 if "SIGKILL" in injected else 4, ["ok", "interrupted"], torn=True)
 
 
-def nothing_is_lost(run, done, out: Path, code: int, kept: list[str] | None, torn: bool = False) -> None:
+def nothing_is_lost(run_here, done, out: Path, code: int, kept: list[str] | None, torn: bool = False) -> None:
     """Exit 4 with cause and fix, or a signal; what was finished is there, and the run can be completed."""
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
@@ -136,6 +138,6 @@ def nothing_is_lost(run, done, out: Path, code: int, kept: list[str] | None, tor
     stored = load(out)
     assert [result.status for result in stored.results] == kept
     assert any("incomplete" in problem for problem in stored.problems) == torn
-    assert run("run", "--resume", str(out)).returncode == 0
+    assert run_here("run", "--resume", str(out)).returncode == 0
     assert [result.status for result in load(out).results] == ["ok", "ok", "ok"]
-    assert run("check", str(out)).returncode == 0
+    assert run_here("check", str(out)).returncode == 0

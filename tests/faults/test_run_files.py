@@ -43,18 +43,18 @@ def last_line(path):
     return path.read_text().splitlines()[-1]
 
 
-def test_a_second_writer_is_refused(start, run, wait_until, gate, tmp_path):
+def test_a_second_writer_is_refused(start, run_here, wait_until, gate, tmp_path):
     out = tmp_path / "run.jsonl"
     first = start("run", *CASES, "--steps", "3", "--share", "--out", str(out))
     wait_until(lambda: out.exists() and "fault=wait" in last_line(out))
-    second = run("run", "--resume", str(out), "--share")
+    second = run_here("run", "--resume", str(out), "--share")
     gate.touch()
     said = first.communicate(timeout=60)[1]
     assert second.returncode == 4
     assert re.search(rf"{out} is being written by process {first.pid}\. [A-Z]", second.stderr)
     assert first.returncode == 0, said
     assert [result.status for result in load(out).results] == ["ok"] * 3
-    assert run("check", str(out)).returncode == 0
+    assert run_here("check", str(out)).returncode == 0
 
 
 def test_a_killed_ab_keeps_every_pair_that_it_announced(start, wait_until, environment, tmp_path):
@@ -130,13 +130,13 @@ def test_a_study_whose_file_cannot_be_restored_shows_what_it_measured(study, tmp
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_that_is_stopped_names_a_run_that_can_be_found(study, run, tmp_path, name):
+def test_a_study_that_is_stopped_names_a_run_that_can_be_found(study, run_here, tmp_path, name):
     code, shown, said = study(name, lambda process: process.send_signal(signal.SIGINT))
     assert code == 130, said
     assert STUDIES[name][2] in shown
     (command,) = re.findall(r"Saved as .*: torchmark (\S+ \S+)", said)
     assert command.endswith(" run.jsonl") == (name != "ab")
-    done = run("show", command.split()[1], cwd=tmp_path)
+    done = run_here("show", command.split()[1], folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -190,12 +190,12 @@ def test_a_full_disk_spoils_no_version_of_the_file(run, own_mounts, gate, tmp_pa
         assert [result.status for result in load(tmp_path / "second" / "run.jsonl").results] == ["ok"] * 3
 
 
-def test_only_run_advises_to_resume_a_file_that_is_there(run, tmp_path):
+def test_only_run_advises_to_resume_a_file_that_is_there(run_here, tmp_path):
     (tmp_path / "run.jsonl").touch()
     for name, (arguments, _, _) in STUDIES.items():
         if name != "ab":
-            done = run(*arguments, "--out", str(tmp_path / "run.jsonl"))
+            done = run_here(*arguments, "--out", str(tmp_path / "run.jsonl"))
             assert done.returncode == 4
             assert "Choose another name with --out" in done.stderr
             assert "--resume" not in done.stderr
-    assert "--resume" in run("run", NULL, "--out", str(tmp_path / "run.jsonl")).stderr
+    assert "--resume" in run_here("run", NULL, "--out", str(tmp_path / "run.jsonl")).stderr

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torchmark.store import load
@@ -22,15 +24,22 @@ def written(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def test_busy_loops_beside_it_make_a_figure_contended(run, tmp_path):
-    out = tmp_path / "run.jsonl"
+@contextmanager
+def busy_loops() -> Iterator[None]:
+    """Two other processes that use all the CPU they get."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
-        assert run("run", CASE, "--rigor", "quick", "--budget", "2s", "--out", str(out)).returncode == 0
+        yield
     finally:
         for loop in loops:
             loop.kill()
             loop.wait()
+
+
+def test_busy_loops_beside_it_make_a_figure_contended(run, tmp_path):
+    out = tmp_path / "run.jsonl"
+    with busy_loops():
+        assert run("run", CASE, "--rigor", "quick", "--budget", "2s", "--out", str(out)).returncode == 0
     (result,) = load(out).results
     assert result.estimate is not None
     assert result.estimate.verdict == "contended"
@@ -43,13 +52,8 @@ def test_a_busy_process_that_starts_halfway_makes_a_figure_contended(start, tmp_
     measuring = start("run", CASE, "--sustain", "3s", "--out", str(out))
     wait_until(lambda: out.exists() and '"kind":"started"' in out.read_text())
     time.sleep(1.5)  # of the three seconds of steps
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    try:
+    with busy_loops():
         assert measuring.wait(60) == 0
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
     (result,) = load(out).results
     assert result.estimate is not None
     assert result.estimate.verdict == "contended"

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from command_line import run_torchmark
 
 LIMIT_S = 240
 NEED = "TORCHMARK_NEED_SLURM"
@@ -43,7 +44,7 @@ class Shell:
         )
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.finish(self.start(*arguments))
+        return run_torchmark(*arguments, environment=self.environment, folder=self.home)
 
     def finish(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
         out, err = process.communicate(timeout=LIMIT_S)

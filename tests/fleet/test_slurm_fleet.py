@@ -193,7 +193,7 @@ def test_mistakes_are_told_before_anything_measures(shell: Shell, hidden: Path, 
 
 def test_two_nodes_train_together_and_give_the_scaling_table(shell: Shell, tmp_path: Path) -> None:
     folder = tmp_path / "fleet"
-    sizes = "-p batch=2 --together 1,2 --threads 1 --budget 20s --rigor quick"
+    sizes = "-p batch=2 --together 1,2 --threads 1 --budget 8s --rigor quick"
     done = shell.run(
         "fleet", "run", "mlp", "--mode", "train", *sizes.split(), *SETUP, "--folder", str(folder), "--no-probe"
     )

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # see tests/workloads/conftest.py
 
 from torchmark.errors import WrongResultError
 from torchmark.measure.check import check_step
@@ -18,15 +14,7 @@ from torchmark.records import Work
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Step
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Careless(Setting, frozen=True):
