@@ -224,7 +224,18 @@ def test_what_new_writes_runs_and_passes_its_own_test(
         assert cli.main(["list", file]) == 0
         assert "for `torchmark list`" in capsys.readouterr().out
     (place / "test_broken.py").write_text("def test_it(torchmark):\n    torchmark.check('my_model.py:broken')\n")
-    tested = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", "--import-mode=importlib"]
+    tested = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",
+        "-n0",
+        "--import-mode=importlib",
+    ]
     tested += ["first_try.py", "second_try.py", "test_broken.py"]
     done = subprocess.run(tested, capture_output=True, text=True, check=False, env=dict(os.environ))
     assert "2 passed" in done.stdout, done.stdout

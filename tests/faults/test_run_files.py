@@ -43,11 +43,11 @@ def last_line(path):
     return path.read_text().splitlines()[-1]
 
 
-def test_a_second_writer_is_refused(start, run_here, wait_until, gate, tmp_path):
+def test_a_second_writer_is_refused(start, run, run_here, wait_until, gate, tmp_path):
     out = tmp_path / "run.jsonl"
     first = start("run", *CASES, "--steps", "3", "--share", "--out", str(out))
     wait_until(lambda: out.exists() and "fault=wait" in last_line(out))
-    second = run_here("run", "--resume", str(out), "--share")
+    second = run("run", "--resume", str(out), "--share")
     gate.touch()
     said = first.communicate(timeout=60)[1]
     assert second.returncode == 4
@@ -190,11 +190,12 @@ def test_a_full_disk_spoils_no_version_of_the_file(run, own_mounts, gate, tmp_pa
         assert [result.status for result in load(tmp_path / "second" / "run.jsonl").results] == ["ok"] * 3
 
 
-def test_only_run_advises_to_resume_a_file_that_is_there(run_here, tmp_path):
+def test_only_run_advises_to_resume_a_file_that_is_there(run, run_here, tmp_path):
     (tmp_path / "run.jsonl").touch()
     for name, (arguments, _, _) in STUDIES.items():
         if name != "ab":
-            done = run_here(*arguments, "--out", str(tmp_path / "run.jsonl"))
+            starts = run if "faulty" in str(arguments) else run_here
+            done = starts(*arguments, "--out", str(tmp_path / "run.jsonl"))
             assert done.returncode == 4
             assert "Choose another name with --out" in done.stderr
             assert "--resume" not in done.stderr

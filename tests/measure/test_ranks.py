@@ -42,7 +42,7 @@ class Params(Struct, frozen=True):
     fault: Literal["none", "early", "kill", "raise", "exit", "oom", "wait"] = "none"
 
 class Faulty(Workload):
-    name, modes, params, tiny, distributed = "faulty", ("train",), Params, Params(), True
+    name, modes, params, tiny, distributed = "faulty", ("infer",), Params, Params(), True
 
     def prepare(self, params, setting):
         import torch
@@ -91,7 +91,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(fault: str, listen: Callable[[object], None] = lambda _: None, **changes: object) -> Result:
-    case = parse_case(f"faulty/train:fault={fault}@cpu/float32+workers=2")
+    case = parse_case(f"faulty/infer:fault={fault}@cpu/float32+workers=2")
     try:
         with Process(timeout_s=200.0, listen=listen) as process:  # this process does not know the workload
             return process.ask(MeasureJob(case, QUICK, **changes), Measured).result  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ def test_a_step(torchmark, size):
     torchmark(lambda: None, "fake", name="second")
 """
 
+UNUSED = ("cacheprovider", "anyio", "hypothesispytest", "pytest_cov")  # plug-ins that take longer than the tests
 HOSTILE = "\x1b]0;pwn\x07\x9b\u202e"  # OSC, C1 and bidi
 
 
@@ -35,7 +36,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(folder: Path, *options: str, step: str = "0.01") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_speed.py", *options]
+    unused = [part for name in UNUSED for part in ("-p", f"no:{name}")]
+    command = [sys.executable, "-m", "pytest", "-q", *unused, "test_speed.py", *options]
     environment = os.environ | {"TORCHMARK_FAKE": f"stream=iid2,step={step}", "COLUMNS": "80"}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
@@ -245,6 +247,6 @@ def test_it_costs_nothing_where_it_is_not_used(folder: Path) -> None:
         "import sys\nSLOW = {'torch', 'numpy', 'msgspec', 'rich', 'torchmark.measure'}\n"
         "def test_nothing():\n    assert 'torchmark.testing' in sys.modules\n    assert not SLOW & set(sys.modules)\n"
     )
-    done = run(folder, "-n0", "-p", "no:hypothesispytest")
+    done = run(folder, "-n0")
     assert done.returncode == 0, done.stdout
     assert not (folder / "home").exists()

@@ -89,6 +89,7 @@ import sys
 from pathlib import Path
 import msgspec
 import torch
+import torch._dynamo  # which sharing gradients would import in each rank
 import torch.distributed as dist
 from torchmark.errors import WrongResultError
 from torchmark.measure.check import check_step

@@ -257,10 +257,11 @@ def main() -> None:
 
 def _take_part(part: TakePart, worker: Connection, rank: int) -> None:
     received = time.monotonic()
-    import torch._dynamo  # noqa: F401 -- sharing gradients needs it; it is slow to import, and no part of building
     import torch.distributed as dist
 
     case, local = part.job.case, int(os.environ["LOCAL_RANK"])
+    if case.mode == "train":
+        import torch._dynamo  # noqa: F401 -- sharing gradients needs it; it is slow to import, and no part of building
     device = open_device(own_name(case.device, local))
     backend = backend_of(device)
     dist.init_process_group(backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from msgspec import Struct
@@ -170,7 +171,7 @@ class ModelWorkload(Workload):
         from torchmark.workloads.model_step import Training
 
         work = self.work(params, setting) or count_work(model, setting)
-        training = Training(self, model, setting, lambda: self.made(params, setting).module)
+        training = Training(self, model, setting, cache(lambda: self.made(params, setting).module))
         return training.step(work), training.forward
 
 
