@@ -76,8 +76,26 @@ forkserver.set_forkserver_preload = preload_with_torch  # type: ignore[assignmen
 settings.register_profile("calm", deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile("calm")
 
-# The files that take longest, in descending order.
-SLOW_FILES = ["workloads/test_contract", "fleet/test_slurm_fleet", "faults/test_run_files", "measure/test_ranks"]
+# The files that take longest, by processor time or by waiting. No process takes over what another begins with, so only
+# one starts a cluster.
+SLOW_FILES = [
+    "workloads/test_contract",
+    "fleet/test_slurm_fleet",
+    "faults/test_run_files",
+    "measure/test_ranks",
+    "faults/test_signals",
+    "testing/test_pytest_fixture",
+    "faults/test_failures",
+    "workloads/test_ddp_workloads",
+    "measure/test_interpreters",
+    "test_testbed",
+    "cli/test_ab",
+    "faults/test_surroundings",
+    "faults/test_pauses",
+    "studies/test_replication",
+    "faults/test_injection",
+    "fleet/test_local_fleet",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

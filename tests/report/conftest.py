@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import vl_convert
 from msgspec.structs import replace
 
 from torchmark.records import DeviceInfo, Estimate, Result, Run, RunHeader, Work
 
 Make = Callable[..., Result]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _draw_once() -> Iterator[None]:
+    """Many tests look at pages with the same charts, and drawing a chart takes most of the time of a page."""
+    draw, drawn = vl_convert.vegalite_to_svg, dict[str, str]()
+
+    def look_up(spec: object, vl_version: str) -> str:
+        key = json.dumps(spec)
+        if key not in drawn:
+            drawn[key] = draw(spec, vl_version=vl_version)
+        return drawn[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vl_convert, "vegalite_to_svg", look_up)
+        yield
 
 
 def course(center_s: float, count: int, slope: float = 0.0, warm: int = 12) -> tuple[float, ...]:
