@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from multiprocessing import forkserver, spawn
@@ -38,6 +39,10 @@ from torchmark.records import (
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# Hundreds of processes import the same modules: compiling them each time takes longer than most tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Several tests run at once on few cores: OpenMP threads that spin while they wait would take the time of the others.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
