@@ -43,7 +43,7 @@ def last_line(path):
     return path.read_text().splitlines()[-1]
 
 
-def test_a_second_writer_is_refused(start, run, run_here, wait_until, gate, tmp_path):
+def test_a_second_writer_is_refused(start, run, wait_until, gate, tmp_path):
     out = tmp_path / "run.jsonl"
     first = start("run", *CASES, "--steps", "3", "--share", "--out", str(out))
     wait_until(lambda: out.exists() and "fault=wait" in last_line(out))
@@ -54,7 +54,7 @@ def test_a_second_writer_is_refused(start, run, run_here, wait_until, gate, tmp_
     assert re.search(rf"{out} is being written by process {first.pid}\. [A-Z]", second.stderr)
     assert first.returncode == 0, said
     assert [result.status for result in load(out).results] == ["ok"] * 3
-    assert run_here("check", str(out)).returncode == 0
+    assert run("check", str(out)).returncode == 0
 
 
 def test_a_killed_ab_keeps_every_pair_that_it_announced(start, wait_until, environment, tmp_path):
