@@ -103,6 +103,7 @@ SLOW_FILES = [
 ]
 
 
+@pytest.hookimpl(trylast=True)  # after tests were deselected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let each process of pytest-xdist begin with some of the slow files, so that none is left for the end.
 
