@@ -88,6 +88,6 @@ def test_real_processes_take_turns_and_the_winner_can_be_run_again() -> None:
 
 
 def test_a_budget_that_is_up_before_the_default_is_measured_is_one_line() -> None:
-    done = run_torchmark("tune", "null/infer@fake/float32", "--budget", "0.05s")
+    done = run_torchmark("tune", "null/infer@fake/float32", "--budget", "1ms")
     assert done.returncode == 3, done.stderr
     assert "Give it more time with --budget" in done.stderr
