@@ -222,9 +222,8 @@ def check_device(device: Device, run: Callable[[], object], dtype: str | None) -
     while shares[-1] > _LEFT_OVER and len(shares) < _SANITY_TRIES:
         shares.append(_share_left(device, run))
     if shares[-1] > _LEFT_OVER:
-        raise WrongResultError(
-            f"{device.name} came back from its synchronisation with {min(shares):.0%} of the work still to do", _FIX
-        )
+        left = f"{min(shares):.0%} of the work still to do"
+        raise WrongResultError(f"{device.name} came back from its synchronisation with {left}", _FIX)
     if dtype is not None:
         proof = prove_outputs(device, dtype)
         if proof.passed is False:

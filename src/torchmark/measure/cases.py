@@ -68,11 +68,8 @@ def _parse_steady(text: str) -> Case:
     """A case that is written out. One that is timed as published can only be replayed."""
     case = parse_case(text)
     if case.protocol == "as-published":
-        steady = replace(case, protocol="steady").text
-        raise UsageError(
-            f"{text} is timed the way its publication did, which is no way to measure",
-            f"Replay the publication with `torchmark replicate`, or measure {steady}",
-        )
+        fix = f"Replay the publication with `torchmark replicate`, or measure {replace(case, protocol='steady').text}"
+        raise UsageError(f"{text} is timed the way its publication did, which is no way to measure", fix)
     return case
 
 
@@ -87,9 +84,8 @@ def check_case(case: Case) -> Case:
     _check_name(f"mode of {case.workload}", case.mode, workload.modes)
     check_device(case.device)
     if case.device == ACCELERATOR:
-        raise UsageError(
-            f"a case cannot be on '{ACCELERATOR}'", "Name the device: `torchmark devices` lists those here"
-        )
+        fix = "Name the device: `torchmark devices` lists those here"
+        raise UsageError(f"a case cannot be on '{ACCELERATOR}'", fix)
     for axis in AXES:
         axis.check(case.setting(axis.name))
     _check_name(f"dtype of {case.workload}", case.dtype, workload.dtypes)
@@ -252,9 +248,8 @@ def _types(params: type[Struct]) -> dict[str, Any]:
 def _describe(params: type[Struct]) -> tuple[Parameter, ...]:
     info = inspect.type_info(params)
     assert isinstance(info, inspect.StructType)
-    return tuple(
-        Parameter(field.name, field.default, _takes(field.type), _choices(field.type)) for field in info.fields
-    )
+    kinds = ((field.name, field.default, field.type) for field in info.fields)
+    return tuple(Parameter(name, default, _takes(kind), _choices(kind)) for name, default, kind in kinds)
 
 
 def _choices(kind: inspect.Type) -> tuple[str, ...]:

@@ -191,9 +191,8 @@ class StopRule:
         if settings.steps is not None:
             self.finished = count >= settings.steps
             return self.finished
-        late = elapsed >= settings.budget_s or (
-            count >= FEWEST_SAMPLES and elapsed + sample_s > 1.1 * settings.budget_s
-        )
+        soon_late = count >= FEWEST_SAMPLES and elapsed + sample_s > 1.1 * settings.budget_s
+        late = soon_late or elapsed >= settings.budget_s
         self.finished = late or count >= settings.max_samples
         # Short steps fill the array before the least time has passed, and a look at the end alone confirms nothing.
         roomy = elapsed < settings.min_time_s and 2 * count < settings.max_samples

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -240,10 +241,8 @@ def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> Iterator[Re
 def try_dtypes(device: str, dtypes: Sequence[str] = DTYPES) -> tuple[DtypeSupport, ...]:
     """Each number format on this device, within a few seconds, in a process that may crash."""
     tried = try_each("torchmark.measure.machine:time_dtypes", device, dtypes, DtypeSupport)
-    return tuple(
-        DtypeSupport(device, one.dtype, runs=False, reason=one.cause, crashed=True) if isinstance(one, Death) else one
-        for one in tried
-    )
+    died = partial(DtypeSupport, device, runs=False, crashed=True)
+    return tuple(died(dtype=one.dtype, reason=one.cause) if isinstance(one, Death) else one for one in tried)
 
 
 def time_dtypes(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[DtypeSupport]:

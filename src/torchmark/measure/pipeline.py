@@ -41,7 +41,6 @@ from torchmark.workloads.contract import Setting, Step
 
 WARM_STEPS, WARM_STEPS_S = 5, 0.2
 ALTERNATING = 2  # processes of a live comparison that are alive at the same time and share the memory
-WATCH_WINDOW_S = 1.0
 PREPARED_SHARE = 0.3  # of the time that preparing took: steps get at least that, or preparing would not be worth it
 SLOW_SAMPLES = 1.9  # two steps of a slow case are enough
 EXPENSIVE_STEP_S = 2.0
@@ -106,6 +105,7 @@ class PreparedCase:
         self.step = step
 
     def check_numbers(self, dtype: str) -> NumericCheck | None:
+        """Whether the outputs are right, on all members alike."""
         return check_numbers(self.step, self.device, dtype)
 
     def memory(self) -> Memory:
@@ -122,12 +122,9 @@ class PreparedCase:
         try:
             job, case = self.job, self.job.case
             self.workload, self.params = find_workload(case.workload), full_params(case)  # its file may have changed
-            self.common |= {
-                "version": self.workload.version,
-                "params": asdict(self.params),
-                "budget_s": job.settings.budget_s if job.turns is None else None,
-                "seed": job.seed,
-            }
+            self.common |= {"version": self.workload.version, "params": asdict(self.params), "seed": job.seed}
+            if job.turns is None:
+                self.common["budget_s"] = job.settings.budget_s
             return drive()
         except Exception as error:
             if not (self.job.turns and isinstance(error, TorchmarkError)):  # there the message is shown with the output
@@ -179,6 +176,8 @@ class PreparedCase:
         if self.fallen_back:
             estimate = with_flag(estimate, "cpu-fallback")
             settings["ran_on_cpu"] = ", ".join(sorted({*self.fallen_back}))
+        if self.job.settings.sustain:
+            found["sustained"] = sustained_of(estimate)
         found |= {"work": self.step.work, "settings": settings, "phases_s": self.phases_s}
         return Result(**self.common, status="ok", estimate=combine([estimate]), processes=(estimate,), **found)
 
@@ -230,17 +229,8 @@ def _measure_alone(case: PreparedCase) -> Result:
     if was_paused(case.began, read_moment()):
         estimate = with_flag(estimate, PAUSED)
     metrics |= case.team_metrics(estimate)
-    sustained = sustained_of(estimate) if job.settings.sustain else None
     case.enter("")
-    return case.result(
-        estimate,
-        memory=memory,
-        job=whole_job,
-        metrics=metrics,
-        numeric=numeric,
-        sustained=sustained,
-        provenance=provenance,
-    )
+    return case.result(estimate, memory=memory, job=whole_job, metrics=metrics, numeric=numeric, provenance=provenance)
 
 
 def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
@@ -363,7 +353,7 @@ def watch(device: Device, step: Step, say: Say) -> None:
         began, total = device.clock(), 0
         while True:
             since, count = device.clock(), 0
-            while device.clock() - since < WATCH_WINDOW_S:
+            while device.clock() - since < 1.0:
                 time_block(size)
                 count += size
             total += count

@@ -32,7 +32,7 @@ class Meter(Struct, frozen=True):
     none."""
 
     read: Callable[[], Any]
-    provenance: str = "measured by the system"
+    provenance: str
     # The power at this moment, where energy is not counted. A reading may take a tenth of a second, so it is only taken
     # during untimed steps.
     watts: Callable[[], float | None] = lambda: None

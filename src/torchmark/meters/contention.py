@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from torchmark.meters import ROOT, Meter, Meters, control_groups, missing, read_number, read_text, try_meter
+from torchmark.meters import ROOT, Meters, control_groups, read_number, read_text, try_meter
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
 _STEAL = (7,)
@@ -74,19 +73,17 @@ def open_waits(root: Path = ROOT) -> Meters:
     return {
         "steal": try_meter(steal, "the system has no /proc/stat"),
         "quota": try_meter(throttled, "no control group limits this process's CPU time"),
-        "run-queue wait": _open_wait(root),
+        "run-queue wait": try_meter(_wait_reader_of_all(root), "the kernel keeps no scheduler statistics"),
     }
 
 
-def _open_wait(root: Path) -> Meter:
-    """Seconds that the threads of this process were ready to run but waited for a core, summed."""
+def _wait_reader_of_all(root: Path) -> Callable[[], float | None]:
+    """A reader of the seconds that the threads of this process were ready to run but waited for a core, summed."""
     tasks = root / "proc/self/task"
-    if not (tasks / str(threading.get_native_id()) / "schedstat").exists() and root == ROOT:
-        return missing("the kernel keeps no scheduler statistics")
     last: dict[str, int] = {}
     ended_ns = 0
 
-    def read() -> float:
+    def read() -> float | None:
         nonlocal last, ended_ns
         try:
             names = os.listdir(tasks)  # noqa: PTH208 -- names are enough, and this is read often
@@ -96,9 +93,9 @@ def _open_wait(root: Path) -> Meter:
         # A thread that ends takes its counter with it; what it waited stays part of the sum.
         ended_ns += sum(waited for task, waited in last.items() if task not in now)
         last = now
-        return (ended_ns + sum(now.values())) / 1e9
+        return (ended_ns + sum(now.values())) / 1e9 if now or ended_ns else None
 
-    return Meter(read)
+    return read
 
 
 def wait_reader() -> Callable[[], Wait]:
