@@ -306,10 +306,8 @@ def lacks_amx() -> bool | None:
 
 
 def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[Machine, tuple[Remark, ...]]:
-    """The machine with these devices, or all that work, and everything that stands in the way of a good figure.
-
-    Opening a device runs a kernel on it. One that is named and does not is an error; `cases` says what will be run.
-    """
+    """The machine with these devices, or all that work, and everything that stands in the way of a good figure of these
+    cases. Opening a device runs a kernel on it; one that is named and does not is an error."""
     cases = tuple(cases)
     workloads = {case.workload for case in cases}
     if devices is not None and ACCELERATOR in devices:  # which one there is, only a look at all devices shows
@@ -322,10 +320,8 @@ def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[M
 
 
 def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
-    """The machine and what is wrong with it; found out in a worker, so that this process needs no torch.
-
-    Later workers share the modules imported here, so `workloads` names what will be measured.
-    """
+    """The machine and what is wrong with it; found out in a worker, so that this process needs no torch. Later workers
+    share what is imported there for these workloads."""
     imports_torch = devices is None or any(not name.startswith("fake") for name in devices)
     imports = dict.fromkeys(module for name in workloads for module in find_workload(name).imports)
     modules = ("torch", *imports) if imports_torch else ()

@@ -50,8 +50,7 @@ class SurveyJob(Struct, frozen=True, tag="survey"):
 
 
 class Call(Struct, frozen=True, tag="call"):
-    """Run a generator function of torchmark's own and report each record that it yields. It is called with a function
-    to report phases with, and these arguments."""
+    """Call a generator function of torchmark's with `Say` and these arguments; report each record that it yields."""
 
     function: str  # module:function
     arguments: Raw  # a list
@@ -79,10 +78,6 @@ class Found(Struct, frozen=True, tag="found"):
     """One of the records that a called function yields."""
 
     record: Raw
-
-
-def call(function: str, *arguments: object) -> Call:
-    return Call(function, Raw(encode(arguments)))
 
 
 class Surveyed(Struct, frozen=True, tag="surveyed"):
@@ -176,6 +171,10 @@ decode_message = msgspec.json.Decoder(Message).decode
 decode_part = msgspec.json.Decoder(TakePart).decode
 decode_from_rank = msgspec.json.Decoder(Phase | Sampled | Measured | Joined | Failed).decode
 _decode_order = msgspec.json.Decoder(Order).decode
+
+
+def call(function: str, *arguments: object) -> Call:
+    return Call(function, Raw(encode(arguments)))
 
 
 class Channel:

@@ -139,16 +139,14 @@ def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: st
 
 
 def may_be_memory(result: Result) -> bool:
-    """Whether a case that crashed may have been refused memory without an explicit message: a worker that died, or
-    a library whose words are about such things. An error of the model itself is none."""
+    """Whether a case that crashed may have been refused memory: its worker died, or a library hints at it."""
     died = re.match(rf"{_WORKER} (was ended|exited|stopped)", result.reason or "")
     said = re.sub(r"^\S+, line \d+: ", "", result.detail or "")  # the name of a file is no hint
     return result.status == "crashed" and bool(died or (_HINTS.search(said) and not _FAULTS.search(said)))
 
 
 def memory_kills(root: Path = ROOT) -> int:
-    """How often the kernel has killed a process for want of memory: of the control group that this one is in, or of
-    the whole machine where groups do not count it; 0 where nothing does."""
+    """How often the kernel has killed a process for want of memory, in this control group or on the whole machine."""
     counters = ("memory.oom_control", "memory.events")  # of either version of control groups
     files = [folder / name for folder in control_groups("memory", root) for name in counters]
     for file in (*reversed(files), root / "proc/vmstat"):

@@ -63,10 +63,8 @@ def check_numbers(step: Step, device: Device, dtype: str) -> NumericCheck | None
 
 
 class PreparedCase:
-    """One case in this process, from its device to the checked step that is timed, and how long each phase took.
-
-    Ranks that share the work override what the whole team does together.
-    """
+    """One case in this process, from its device to the checked step that is timed, and how long each phase took. Ranks
+    that share the work override what the whole team does together."""
 
     device: Device
     step: Step
@@ -150,9 +148,14 @@ class PreparedCase:
         """Build the model and run its first step; several processes on this machine may share the memory."""
         job, device = self.job, self.device
         limit_memory(device, sharers, job.memory_bytes)
-        if job.preheat_s > 0 and device.needs_torch:
+        if job.preheat_s > 0 and device.needs_torch:  # clocks rise with time, not with counts
+            import torch
+
             self.enter("preheat")
-            preheat(device, job.preheat_s)
+            matrix, end = torch.ones(512, 512, device=device.place), time.monotonic() + job.preheat_s
+            while time.monotonic() < end:
+                torch.mm(matrix, matrix)
+                device.synchronize()
         self.enter("build")
         self.take(self.workload.prepare(self.params, setting_of(job, device.place, self.rank, self.world_size)))
         self.enter("first step" if job.case.compile == "off" else "compile")
@@ -160,8 +163,7 @@ class PreparedCase:
             self.first_s = device.timer(self.step.run)(1).total_s
 
     def check(self) -> NumericCheck | None:
-        """Whether the numbers and the times can be believed; raises where they cannot. Once is enough: the other
-        processes of a case compute the same."""
+        """Raise where the numbers or the times cannot be believed; the other processes of a case compute the same."""
         self.enter("check")
         if self.job.process > 0:
             return None
@@ -172,13 +174,13 @@ class PreparedCase:
 
     def result(self, estimate: Estimate, **found: Any) -> Result:
         """The result with everything that goes with the times."""
-        settings = self.settings | dict(self.step.notes)
+        found["settings"] = self.settings | dict(self.step.notes)
         if self.fallen_back:
             estimate = with_flag(estimate, "cpu-fallback")
-            settings["ran_on_cpu"] = ", ".join(sorted({*self.fallen_back}))
+            found["settings"]["ran_on_cpu"] = ", ".join(sorted({*self.fallen_back}))
         if self.job.settings.sustain:
             found["sustained"] = sustained_of(estimate)
-        found |= {"work": self.step.work, "settings": settings, "phases_s": self.phases_s}
+        found |= {"work": self.step.work, "phases_s": self.phases_s}
         return Result(**self.common, status="ok", estimate=combine([estimate]), processes=(estimate,), **found)
 
 
@@ -276,11 +278,8 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
 
 
 def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
-    """How long to time the steps, and about how long one takes.
-
-    The budget is for the steps; slow ones get enough for a figure, and an expensive start is made use of. A case that
-    cannot give a figure in its time reports how long it would need.
-    """
+    """How long to time the steps, and about how long one takes: slow ones get enough for a figure, and an expensive
+    start is made use of. A case that cannot give a figure in its time reports how long it would need."""
     job, settings, step_s = case.job, case.job.settings, 0.0
     left_s = math.inf if job.time_left_s is None else job.time_left_s
 
@@ -308,8 +307,7 @@ def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
 
 
 def _measure_job(case: PreparedCase, estimate: Estimate) -> JobEstimate | None:
-    """Run whole where that was asked for and fits; to be ended in the middle would cost the steps, too. Later processes
-    time the main step only: the other stages are the same."""
+    """Run whole where that was asked for and fits. Later processes time the main step only."""
     job, step, device, say = case.job, case.step, case.device, case.say
     expected = None if job.process > 0 else measure_job(step, estimate, device, job.settings)
     if expected and job.whole:
@@ -405,16 +403,6 @@ def limit_memory(device: Device, sharers: int, most_bytes: int | None = None) ->
         free = min(free, held + max(most_bytes - own.rss, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (free if hard < 0 else min(free, hard), hard))
-
-
-def preheat(device: Device, seconds: float) -> None:
-    """Clocks rise with time, not with counts: give the device some work before the first case."""
-    import torch
-
-    matrix, end = torch.ones(512, 512, device=device.place), time.monotonic() + seconds
-    while time.monotonic() < end:
-        torch.mm(matrix, matrix)
-        device.synchronize()
 
 
 def count_operators(run: Callable[[], object]) -> int:

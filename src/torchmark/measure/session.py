@@ -155,11 +155,9 @@ class Session:
 
     def interrupted(self) -> tuple[Result, ...]:
         """The first case without any result, which an interrupt has dropped or left out."""
-        case = next((case for case in self._plan.cases if not self._results.get(case.text)), None)
-        if case is None:
-            return ()
-        when = "while it was being measured" if case == self._under_way else "before its turn"
-        return (Result(case=case, status="interrupted", reason=f"the run was stopped {when}"),)
+        left = [case for case in self._plan.cases if not self._results.get(case.text)][:1]
+        when = "while it was being measured" if left == [self._under_way] else "before its turn"
+        return tuple(Result(case, "interrupted", reason=f"the run was stopped {when}") for case in left)
 
     def watch(self, case: Case) -> None:
         """Run one case until the session is interrupted; raises where it cannot run."""
@@ -189,17 +187,17 @@ class Session:
 
     def _wants_more(self, case: Case) -> bool:
         """Whether there is something to gain from another process, and time for it."""
-        so_far = self._results.get(case.text, [])
-        if not so_far or case.text in self._exhausted or not self._is_good(case):
+        plan, count = self._plan, len(self._results.get(case.text, []))
+        if not count or case.text in self._exhausted or not self._is_good(case):
             return False
-        fixed = self._plan.processes == 1 or self._plan.rendezvous is not None
-        if len(so_far) < self._plan.processes:
-            return fixed or self._cost_s(case) <= self._left_s
+        fixed = plan.processes == 1 or plan.rendezvous is not None
+        fits = fixed or self._cost_s(case) <= self._left_s
+        if count < plan.processes:
+            return fits
         margin = margin_of(estimate) if (estimate := self._current[case.text].estimate) else None
-        if fixed or margin is None or len(so_far) >= MOST_PROCESSES:
+        if fixed or margin is None or count >= MOST_PROCESSES:
             return False
-        imprecise = self._plan.more or margin > max(self._plan.target, LEAST_MARGIN)
-        return imprecise and self._cost_s(case) <= self._left_s
+        return fits and (plan.more or margin > max(plan.target, LEAST_MARGIN))
 
     def _gain(self, case: Case) -> float:
         """By how much a process narrows the interval, for each second that it takes."""
@@ -210,9 +208,9 @@ class Session:
         return (estimate.precision - after.precision) / self._cost_s(case)
 
     def _cost_s(self, case: Case) -> float:
-        """Seconds that another process of this case takes, judged by those that it had: numbers are checked and stages
-        of a job timed in the first one only."""
-        costs = [phases_s(result, START, "preheat", "check", "job") for result in self._results[case.text]]
+        """Seconds that another process of this case takes, judged by those that it had."""
+        once = (START, "preheat", "check", "job")  # phases of the first process only
+        costs = [phases_s(result, *once) for result in self._results[case.text]]
         return fmean(costs) + STARTING_S
 
     @property
@@ -310,10 +308,10 @@ class Session:
 
     def _combined(self, text: str) -> Result:
         combined = replace(combine_results(self._results[text]), rigor=self._plan.rigor)
-        if not combined.estimate or not self._machine or not self._machine.on_battery:
-            return combined
-        flags = (*combined.estimate.flags, "on-battery")
-        return replace(combined, estimate=replace(combined.estimate, flags=flags))
+        estimate = combined.estimate
+        if estimate and self._machine and self._machine.on_battery:
+            estimate = replace(estimate, flags=(*estimate.flags, "on-battery"))
+        return replace(combined, estimate=estimate)
 
     def _conclude(self) -> Iterator[Event]:
         """The results in the light of all others, and how far processes differ here."""
@@ -348,10 +346,8 @@ def _reference_spread(measure: Callable[[Case], Result]) -> float | None:
 
 
 def results_so_far(run: Run) -> dict[str, list[Result]]:
-    """What a stored run has already, by case and process; a case that was interrupted or skipped has nothing.
-
-    The budget and the times of the phases are sums over the processes, so they go to the first alone.
-    """
+    """What a stored run has already, by case and process; a case that was interrupted or skipped has nothing. Budget
+    and times of phases are sums over the processes, so they go to the first alone."""
     return {
         result.case.text: [
             replace(result, processes=result.processes[:1]),
@@ -417,10 +413,8 @@ def cost_s(work: Work | None) -> float:
 
 
 def least_s(case: Case, known: Iterable[Result]) -> float | None:
-    """Whole seconds to prepare a case and run the fewest steps that give a figure, at least one.
-
-    Judged by what its device did with the same workload, or else with others; None where it did nothing yet.
-    """
+    """Whole seconds to prepare a case and run the fewest steps that give a figure, at least one, judged by what its
+    device did with the same workload, or else with others; None where it did nothing yet."""
     results = list(known)
     there = [(each, each.estimate) for each in results if each.estimate and each.case.device == case.device]
     seen = [pair for pair in there if pair[0].case.workload == case.workload] or there

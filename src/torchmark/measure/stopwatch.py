@@ -22,10 +22,8 @@ def due(published: int, scale: float) -> int:
 
 
 class Stopwatch:
-    """Laps by the name of their stage, in order.
-
-    A lap lasts from the end of the one before to its own, so that all of them together are the whole time.
-    """
+    """Laps by the name of their stage, in order. Each lasts from the end of the one before, so that together they are
+    the whole time."""
 
     def __init__(self, time_left_s: float, listen: Callable[[str], None] = lambda _: None) -> None:
         self.stages: dict[str, Laps] = {}

@@ -98,7 +98,7 @@ def time_on(
         share = median(time_block.issue_shares)
         flags = (*estimate.flags, LAUNCH_BOUND) if share >= AHEAD_SHARE else estimate.flags
         estimate = replace(estimate, issue_share=share, flags=tuple(dict.fromkeys(flags)))
-    return with_voids(estimate, time_block.void_count)
+    return time_block.completed(estimate)
 
 
 @contextmanager
@@ -120,9 +120,8 @@ class WatchedTimer:
     """Times blocks of steps, and reads before and after each what happened meanwhile.
 
     Blocks across which the machine slept or the process was stopped are void: they are taken again, and counted.
-    `issue_shares` says how much of a step alone passed before all of it was handed over: where that is nearly all, the
-    device is done as soon as it has the last of it, and waits for the host. A step that is handed over ahead shows
-    nothing.
+    `issue_shares` says how much of a step alone passed until all of it was handed over: nearly all of it where the
+    device waits for the host.
     """
 
     def __init__(
@@ -150,15 +149,16 @@ class WatchedTimer:
                 return block
             self.void_count += 1
 
+    def completed(self, estimate: Estimate) -> Estimate:
+        """The estimate with the void blocks."""
+        count = self.void_count
+        return replace(estimate, void_count=count, flags=(*estimate.flags, PAUSED)) if count else estimate
+
 
 def watch_timer(device: Device, step: Callable[[], object]) -> WatchedTimer:
     """The device's timer of a step; where time is real, with how long this thread waited for a core."""
     timer = device.timer(step)
     return WatchedTimer(timer, wait_reader()) if device.clock is time.perf_counter else WatchedTimer(timer)
-
-
-def with_voids(estimate: Estimate, count: int) -> Estimate:
-    return replace(estimate, void_count=count, flags=(*estimate.flags, PAUSED)) if count else estimate
 
 
 def with_probe(read: ReadConditions) -> ReadConditions:
@@ -337,7 +337,7 @@ class Turns:
         rule.look(self._samples.values)
         readings = joined(self._spans) if self._real else ()
         estimate = self._samples.estimate(rule, first_step_s, self._duration_s, readings)
-        return with_voids(estimate, self._time_block.void_count)
+        return self._time_block.completed(estimate)
 
 
 def joined(spans: Sequence[tuple[Conditions, Conditions]]) -> tuple[Conditions, ...]:

@@ -1,5 +1,4 @@
-"""What is read while steps are timed: other processes, memory, heat, power; each with its source, or the reason why it
-is unavailable."""
+"""What is read while steps are timed: other processes, memory, heat, power; each with its source."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ _FIELDS = {
 
 
 class Meter(Struct, frozen=True):
-    """One source. What cannot be read gives None, never zero; `provenance` names the source or says why there is
-    none."""
+    """One source. What cannot be read gives None, never zero; `provenance` names the source or the reason."""
 
     read: Callable[[], Any]
     provenance: str

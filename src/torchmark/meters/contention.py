@@ -99,8 +99,8 @@ def _wait_reader_of_all(root: Path) -> Callable[[], float | None]:
 
 
 def wait_reader() -> Callable[[], Wait]:
-    """A reader that takes about a microsecond: how long this thread waited for a core, in seconds, and how often it
-    lost one. It belongs to the calling thread."""
+    """A reader that takes about a microsecond: how many seconds the calling thread waited for a core, how often it lost
+    one."""
     try:
         import resource
 
