@@ -61,7 +61,11 @@ class Failure(NamedTuple):
 def failure_of(error: BaseException, phase: str) -> Failure:
     """What an exception that ended a case means: in torchmark's own words, with its message apart from them. As in
     `out of memory: RuntimeError during first step (my_model.py, line 12)`."""
-    status = _status_of(error)
+    text = f"{type(error).__name__}: {error}"  # by name, so that it needs no torch
+    no_room = isinstance(error, MemoryError) or text.startswith("OutOfMemoryError:") or OUT_OF_MEMORY.search(text)
+    refused = isinstance(error, NotImplementedError) or UNSUPPORTED.search(text)
+    said: Status = "oom" if no_room else "unsupported" if refused else "crashed"
+    status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), said)
     # Plug-ins and models can raise the same errors with any text.
     frames = list(traceback.walk_tb(error.__traceback__))
     is_ours = not frames or Path(frames[-1][0].f_code.co_filename).is_relative_to(_OURS)
@@ -77,16 +81,6 @@ def failure_of(error: BaseException, phase: str) -> Failure:
     message = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])  # the cause may come after a colon
     parts = (place if place != named_place else "", own_name if own_name != type_name(error) else "", message)
     return Failure(status, reason, _short(": ".join(filter(None, parts))))
-
-
-def _status_of(error: BaseException) -> Status:
-    for kind, status in _STATUSES.items():
-        if isinstance(error, kind):
-            return status
-    text = f"{type(error).__name__}: {error}"  # by name, so that it needs no torch
-    if isinstance(error, MemoryError) or text.startswith("OutOfMemoryError:") or OUT_OF_MEMORY.search(text):
-        return "oom"
-    return "unsupported" if isinstance(error, NotImplementedError) or UNSUPPORTED.search(text) else "crashed"
 
 
 def _missing(text: str) -> str:

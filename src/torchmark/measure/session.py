@@ -25,7 +25,7 @@ from torchmark.analyze.summary import combine_results
 from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import TorchmarkError
 from torchmark.measure.cases import full_params, memory_needed
-from torchmark.measure.engine import DEFAULTS, FEWEST_SAMPLES, Settings
+from torchmark.measure.engine import DEFAULTS, FEWEST_SAMPLES
 from torchmark.measure.machine import GIB
 from torchmark.measure.messages import START, MeasureJob, Rendezvous
 from torchmark.measure.process import Listen, ignore, measure_case, without_figure
@@ -162,14 +162,14 @@ class Session:
     def watch(self, case: Case) -> None:
         """Run one case until the session is interrupted; raises where it cannot run."""
         self._deadline = time.monotonic() + self._plan.timeout_s
-        result = self._run(replace(self._job(case, 0, self._plan.budget_s), watch=True))
+        result = self._run(replace(self._job(case, 0), watch=True))
         raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}", detail=result.detail or "")
 
     def _measure(self, case: Case) -> Iterator[Event]:
         process = len(self._results.get(case.text, []))
         self._under_way = case
         yield Started(case, process)
-        result = self._run(self._job(case, process, self._share_s()))
+        result = self._run(self._job(case, process))
         if process and result.status == "skipped":  # there was less time left than it took before: no failure
             self._exhausted.add(case.text)
             yield Finished(self._current[case.text], process)
@@ -258,45 +258,36 @@ class Session:
         fresh = self._plan.rigor == "rigorous"
         return measure_case(job, self._plan.timeout_s, listen or self._listen, self._log, fresh)
 
-    def _share_s(self) -> float:
-        """Seconds for the steps of the next process."""
-        if self._plan.sustain_s is not None:
-            return self._plan.sustain_s
-        even = self._plan.budget_s / (len(self._plan.cases) * self._plan.processes)
-        if self._plan.rendezvous:  # all nodes must decide alike, although their clocks differ
-            return even
-        share = min(even, STEPS_S[self._plan.rigor], TIMEOUT_SHARE * self._plan.timeout_s)
-        return min(max(share, LEAST_SHARE_S), max(self._left_s, LEAST_SHARE_S))
-
-    def _job(self, case: Case, process: int, share_s: float) -> MeasureJob:
-        plan, time_left_s, first_on_device = self._plan, None, case.device not in self._warm
+    def _job(self, case: Case, process: int) -> MeasureJob:
+        plan, first_on_device, time_left_s = self._plan, case.device not in self._warm, None
         self._warm.add(case.device)
         if not self._is_fixed:  # in a suite, the first process of a case is not to use up what the others need
             first = plan.guarded and not self._results.get(case.text)
             time_left_s = self._room_s() / plan.processes if first else self._left_s
+        share_s = plan.budget_s / (len(plan.cases) * plan.processes)  # for the steps
+        if not self._is_fixed:  # nodes must decide alike, although their clocks differ
+            share_s = max(min(share_s, STEPS_S[plan.rigor], TIMEOUT_SHARE * plan.timeout_s), LEAST_SHARE_S)
+            share_s = min(share_s, max(self._left_s, LEAST_SHARE_S))
+        settings = replace(DEFAULTS, target=plan.target, budget_s=plan.sustain_s or share_s, steps=plan.steps)
+        if plan.sustain_s is not None:
+            settings = replace(settings, sustain=True, max_samples=MOST_SUSTAINED)
+        elif plan.rigor != "quick":
+            known = self._current.get(case.text)
+            spread = known.estimate.spread or 0.0 if known and known.estimate else 0.0
+            target = max(min(plan.target, DEFAULTS.target), spread / SETTLED)
+            settings = replace(settings, target=target, min_time_s=share_s / 2)
         return MeasureJob(
             case=case,
-            settings=self._settings(case, share_s),
+            settings=settings,
             seed=plan.seed,
             process=process,
-            preheat_s=min(PREHEAT_S, share_s / 4) if first_on_device else 0.0,
+            preheat_s=min(PREHEAT_S, settings.budget_s / 4) if first_on_device else 0.0,
             time_left_s=time_left_s,
             deadline_s=time.monotonic() + plan.timeout_s,
             whole=plan.rigor == "rigorous" and process == 0,
             data=plan.data,
             rendezvous=plan.rendezvous,
         )
-
-    def _settings(self, case: Case, share_s: float) -> Settings:
-        settings = replace(DEFAULTS, target=self._plan.target, budget_s=share_s, steps=self._plan.steps)
-        if self._plan.sustain_s is not None:
-            return replace(settings, sustain=True, max_samples=MOST_SUSTAINED)
-        if self._plan.rigor == "quick":
-            return settings
-        known = self._current.get(case.text)
-        spread = known.estimate.spread or 0.0 if known and known.estimate else 0.0
-        target = max(min(self._plan.target, DEFAULTS.target), spread / SETTLED)
-        return replace(settings, target=target, min_time_s=share_s / 2)
 
     def _add(self, case: Case, result: Result) -> Finished:
         self._under_way, results = None, self._results.setdefault(case.text, [])
