@@ -11,7 +11,6 @@ from torchmark.devices import open_device
 from torchmark.devices.fake import Fake, Script
 from torchmark.measure import timing
 from torchmark.measure.timing import complete_power
-from torchmark.meters import estimated
 from torchmark.records import Metered
 
 
@@ -41,7 +40,7 @@ def tell(monkeypatch: pytest.MonkeyPatch, energy: str) -> None:
 
 @pytest.mark.usefixtures("brief")
 def test_a_device_that_tells_watts_alone_is_watched_beside_steps_that_nobody_times(monkeypatch, make_estimate) -> None:
-    tell(monkeypatch, estimated("a test"))
+    tell(monkeypatch, "estimated from the power")
     meter, ran = Watts(), list[float]()
     monkeypatch.setattr(timing, "open_vitals", lambda _device: {"energy": meter})
 
@@ -61,7 +60,7 @@ def test_a_device_that_tells_watts_alone_is_watched_beside_steps_that_nobody_tim
 
 
 def test_where_nothing_may_be_run_the_power_stays_unknown(monkeypatch, make_estimate) -> None:
-    tell(monkeypatch, estimated("a test"))
+    tell(monkeypatch, "estimated from the power")
     found, sources = complete_power(make_estimate(), open_device("cpu"))
     assert (found.metered.mean_w, sources["energy"]) == (
         None,

@@ -1,5 +1,6 @@
 """The host's peak is this process's own, and nothing is missed between two looks."""
 
+import os
 import sys
 
 import pytest
@@ -19,7 +20,8 @@ def test_a_reset_forgets_it():
     block = bytearray(b"x") * (256 * 2**20)
     peak = read_host_memory().peak_bytes
     del block
-    if forget_peak():
+    forget_peak()
+    if os.access("/proc/self/clear_refs", os.W_OK):
         assert read_host_memory().peak_bytes < peak - 2**26
 
 
@@ -33,4 +35,4 @@ def test_recorded_status(tmp_path):
 
 def test_without_a_status_file_the_usage_counter_answers(tmp_path):
     assert read_host_memory(tmp_path).peak_bytes > 2**20
-    assert forget_peak(tmp_path) is False
+    forget_peak(tmp_path)  # where it cannot, nothing happens

@@ -25,11 +25,8 @@ class Part(Struct, frozen=True):
     only: Only = ""
 
 
-Line = tuple[Only, Sweep]  # a sweep, on every device or only on some
-
-
-def _line(workload: str, only: Only = "", **settings: object) -> Line:
-    """Names that are no axis are parameters; every value is text as typed, with its commas."""
+def _line(workload: str, only: Only = "", **settings: object) -> tuple[Only, Sweep]:
+    """A sweep on all or some devices. Names that are no axis are parameters; values are text as typed, with commas."""
     typed = {name: [str(value)] for name, value in settings.items()}
     axes = {axis.name: typed.pop(axis.name) for axis in AXES if axis.name in typed}
     return only, Sweep([workload], {"device": [ACCELERATOR], **axes}, typed)
@@ -101,7 +98,7 @@ _FULL = (
     _line("mnist-ddp-sigmoid", "cpu", workers="1,2,4"),
     _line("dataloader", "cpu", dataset="mnist,cifar10", batch="4,64,256", loader_workers="0..4"),
 )
-SUITES: Mapping[str, tuple[Line, ...]] = {"quick": _QUICK, "standard": _STANDARD, "full": _FULL}
+SUITES: Mapping[str, tuple[tuple[Only, Sweep], ...]] = {"quick": _QUICK, "standard": _STANDARD, "full": _FULL}
 
 
 def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:

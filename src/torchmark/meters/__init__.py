@@ -48,11 +48,6 @@ def unavailable(reason: str) -> str:
     return f"unavailable because {reason}"
 
 
-def estimated(source: str) -> str:
-    """The provenance of energy that is computed from sampled power."""
-    return f"estimated from power that {source} reported during untimed steps"
-
-
 def try_meter(read: Callable[[], Any], reason: str, source: str = "the system") -> Meter:
     """A meter of this reading, which is tried once; `reason` is for where it gives nothing."""
     return Meter(read, unavailable(reason) if read() is None else f"measured by {source}")

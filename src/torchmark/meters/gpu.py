@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torchmark.meters import Meter, Meters, estimated, missing, try_meter
+from torchmark.meters import Meter, Meters, missing, try_meter
 
 _QUANTITIES = ("energy", "clock", "temperature", "throttling")
 _NO_ZEUS = "zeus is not installed: pip install torchmark with its extra energy"
@@ -143,8 +143,9 @@ def _meters(
     for name, read in reads.items():
         found[name] = try_meter(read, silent, counted if name == "energy" and counted else source + through)
     energy = found["energy"]
+    sampled = f"estimated from power that {source} reported during untimed steps"
     by_power = energy.read() is None and watts() is not None
-    return found | {"energy": Meter(energy.read, estimated(source) if by_power else energy.provenance, watts)}
+    return found | {"energy": Meter(energy.read, sampled if by_power else energy.provenance, watts)}
 
 
 def _answer(question: Callable[[], Any], factor: float = 1) -> Any:

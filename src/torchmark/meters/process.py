@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,13 +26,10 @@ class HostMemory(NamedTuple):
     major_fault_count: int | None = None  # how often it had to wait for a page from disk
 
 
-def forget_peak(root: Path = ROOT) -> bool:
-    """Forget the peak so far, where the kernel allows it; returns whether it did."""
-    try:
+def forget_peak(root: Path = ROOT) -> None:
+    """Forget the peak so far, where the kernel allows it."""
+    with suppress(OSError):
         (root / "proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
 
 
 def read_host_memory(root: Path = ROOT) -> HostMemory:
