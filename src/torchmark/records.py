@@ -369,7 +369,7 @@ class Tuning(Struct, frozen=True):
     """What a search for the fastest settings came to: how many times as fast as the default, with a 95% interval over
     pairs of fresh processes."""
 
-    case: Case  # the default
+    default: Case = field(name="case")
     winner: Case  # the default itself, where nothing was confirmed to be faster
     gain: Real | None = None  # of the winner, or of what was not confirmed; None: fewer than two pairs
     low: Real | None = None

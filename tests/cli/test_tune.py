@@ -53,7 +53,7 @@ def test_where_nothing_is_to_gain_it_says_so_and_keeps_a_sound_run() -> None:
     assert [result.status for result in run.results] == ["ok"]
     assert run.header.command.startswith("torchmark tune null/infer@fake/float32")
     assert run.tuning
-    assert run.tuning.winner == run.tuning.case == run.results[0].case
+    assert run.tuning.winner == run.tuning.default == run.results[0].case
     assert run_torchmark("check", "nothing").returncode == 0
 
 

@@ -39,7 +39,7 @@ def stored(make_header, make_result, fitted: Fitted) -> dict[str, Run]:
     """A run of each study, as it is read back."""
     results = (make_result(DEFAULT.text, 2e-3), make_result(WINNER.text, 1e-3))
     relative = {DEFAULT.text: 1.0, WINNER.text: 2.0}
-    tuned = Tuned(DEFAULT, WINNER, DEFAULT, results, "done", 2.0, 1.9, 2.1, pairs=5, relative=relative)
+    tuned = Tuned(DEFAULT, WINNER, 2.0, 1.9, 2.1, 5, same_precision=DEFAULT, results=results, relative=relative)
     a, b = (LiveSide(result, "python") for result in results)
     found = LiveComparison(a, b, "faster", "clear", 0.5, 0.49, 0.51, (0.5,) * 5)
     plain = Run(make_header((DEFAULT.text,)), results)
@@ -70,7 +70,8 @@ def test_show_and_the_page_repeat_the_conclusion(stored: dict[str, Run], study: 
 
 def test_show_prints_what_tune_and_fit_printed(stored: dict[str, Run], fitted: Fitted) -> None:
     run = stored["tune"]
-    tuned = Tuned(DEFAULT, WINNER, DEFAULT, run.results, "done", 2.0, 1.9, 2.1, pairs=5, relative=run.tuning.relative)
+    kept = {"same_precision": DEFAULT, "results": run.results, "relative": run.tuning.relative}
+    tuned = Tuned(DEFAULT, WINNER, 2.0, 1.9, 2.1, 5, **kept)
     assert render(run) == render(tuning_document(run, tuned))
     assert render(stored["fit"]) == render(fitting_document(stored["fit"], DEFAULT, fitted))
     assert "2 GiB" in render(stored["fit"])

@@ -34,7 +34,8 @@ def tuned(make_result: Callable[..., Result]) -> Tuned:
         make_result("resnet50/infer@cpu/bfloat16", status="crashed", reason=reason, estimate=None),
     )
     return Tuned(
-        DEFAULT, WINNER, LAST, results, "done", gain=4.0, low=3.8, high=4.2, pairs=3, same_precision_gain=1.33,
+        DEFAULT, WINNER, gain=4.0, low=3.8, high=4.2, pairs=3, same_precision=LAST, same_precision_gain=1.33,
+        results=results,
         contributions=(Contribution("bfloat16", 2.0), Contribution("channels-last", 2.0)),
         break_even=BreakEven(19.0, 0.2, 95.0),
         relative={DEFAULT.text: 1.0, LAST.text: 1.33, WINNER.text: 4.0},

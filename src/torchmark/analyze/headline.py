@@ -98,7 +98,7 @@ class Headline(Struct, frozen=True):
     """What a run says at first sight: one block for each device, the fastest first."""
 
     blocks: tuple[Block, ...]
-    grade: grades.Word  # of the grades.worst area
+    grade: grades.Word  # of the worst area
     confidence: str
     commands: tuple[Command, ...] = ()
 
@@ -121,9 +121,8 @@ def build_headline(run: Run, published: Sequence[Run], name: str | None = None) 
     if run.header.steps or run.header.command.split(" ")[:2] != ["torchmark", "run"]:
         return None
     devices = dict.fromkeys(result.case.device for result in run.results)
-    tried = [
-        (lead, result, _found(lead, result, published)) for device in devices for lead, result in _leads(run, device)
-    ]
+    leads = [each for device in devices for each in _leads(run, device)]
+    tried = [(lead, result, _found(lead, result, published)) for lead, result in leads]
     found = [each for _, _, each in tried if each]
     if not found:
         return None
@@ -175,9 +174,8 @@ def _found(lead: Lead, result: Result, published: Sequence[Run]) -> _Found | Non
     others: dict[str, Neighbour] = {}  # all with a name; one that was published twice counts once
     for run in published if lead.figure != "job" else ():
         for other in run.results:
-            if _is_equal_work(result, other):
-                hardware, neighbour = _neighbour(result, other, run)
-                others.setdefault(hardware, neighbour)
+            if neighbour := _neighbour(result, other, run):
+                others.setdefault(*neighbour)
     area = Area(
         name=lead.area,
         case=result.case.text,
@@ -192,62 +190,50 @@ def _found(lead: Lead, result: Result, published: Sequence[Run]) -> _Found | Non
     return _Found(lead, result, area, tuple(others.values()))
 
 
-def _is_equal_work(ours: Result, other: Result) -> bool:
-    if other.status != "ok" or other.estimate is None or other.estimate.center_s <= 0 or not grades.is_published(other):
-        return False
-    same = replace(other.case, device=ours.case.device, threads=ours.case.threads, protocol="steady") == ours.case
-    kinds = {caution.kind for caution in other.cautions}
-    items = [each.work.items for each in (ours, other) if each.work]
-    return same and other.version == ours.version and len(set(items)) <= 1 and not kinds & NOT_A_NEIGHBOUR
-
-
-def _neighbour(ours: Result, other: Result, run: Run) -> tuple[str, Neighbour]:
-    """Its hardware without the maker, and what it is called: as in the publication where that is shorter."""
-    assert ours.estimate is not None
-    assert other.estimate is not None
-    own, device = run.header.id.rpartition("/")[2], other.case.device
+def _neighbour(ours: Result, other: Result, run: Run) -> tuple[str, Neighbour] | None:
+    """A published machine that did the same work: its hardware without the maker, and what it is called, as in the
+    publication where that is shorter."""
+    case, estimate, device = ours.case, other.estimate, other.case.device
+    if other.status != "ok" or not ours.estimate or not estimate or estimate.center_s <= 0:
+        return None
+    same = replace(other.case, device=case.device, threads=case.threads, protocol="steady") == case
+    items = {each.work.items for each in (ours, other) if each.work}
+    differs = not same or other.version != ours.version or len(items) > 1 or not grades.is_published(other)
+    if differs or NOT_A_NEIGHBOUR.intersection(caution.kind for caution in other.cautions):
+        return None
+    own = run.header.id.rpartition("/")[2]
     model = next((info.model for info in run.header.machine.devices if info.name == device), own)
     kind = {"cpu": " CPU", "mps": " GPU"}.get(device, "") if model.startswith("Apple") else ""
     hardware = re.sub(r"\b(NVIDIA|GeForce|Intel|AMD|Apple) +|[,(].*", "", model).strip() + kind
-    name, ratio = own if hardware.startswith(own) else hardware, ours.estimate.center_s / other.estimate.center_s
+    name, ratio = own if hardware.startswith(own) else hardware, ours.estimate.center_s / estimate.center_s
     similar = grades.answer_within(1 / ratio, grades.band_of(ours, other)) == "similar"
     flaws = tuple(FOOTNOTES[flaw.kind] for flaw in grades.flaws_of(other) if flaw.kind in FOOTNOTES)
     return hardware, Neighbour(name, run.header.id, device, ratio, similar, flaws)
 
 
 def _in_short(device: str, found: Sequence[_Found]) -> str:
-    """How it relates to the nearest machine of its kind in each area, and to the fastest accelerator."""
-    relations: dict[str, list[str]] = {}
+    """How it relates to the nearest machine of its kind in each area, and to the fastest accelerator in the first area
+    in which any is known to be faster: a card of its own before a chip's part."""
+    relations, best = dict[str, list[str]](), ""
     for each in found:
         alike = [other for other in each.others if (other.device == "cpu") == (device == "cpu") and not other.flaws]
         if alike:
-            nearest = min(alike, key=lambda other: abs(math.log(other.ratio)))
-            relations.setdefault(_relation(nearest), []).append(each.work)
-    parts, best = [f"{relation} at {listed(areas)}" for relation, areas in relations.items()], _accelerator(found)
-    repeated = f" at {best.rpartition(' at ')[2]}"
+            near = min(alike, key=lambda other: abs(math.log(other.ratio)))
+            away = {word: abs(math.log(value * near.ratio)) for word, value in _FRACTIONS.items()}
+            word = min(away, key=away.__getitem__)
+            about = f"about {word if away[word] < 0.12 else times(1 / near.ratio)} as fast as"
+            relation = f"{'similar to' if near.similar else about} the {near.name}"
+            relations.setdefault(relation, []).append(each.work)
+        faster = [other for other in each.others if other.device != "cpu" and other.ratio > 1 and not other.similar]
+        if faster and not best:
+            fastest = max(faster, key=lambda other: (other.device == "cuda", other.ratio))
+            best = f"the {fastest.name} is {times(fastest.ratio)} as fast at {each.work}"
+    parts, repeated = [f"{name} at {listed(areas)}" for name, areas in relations.items()], best.rpartition(" at ")[2]
     while True:
         text = "; ".join(filter(None, (", ".join(parts), best)))
         if not parts or len(text) < LONGEST_SENTENCE:
             return f"{text}." if text else ""
-        parts.remove(next((part for part in parts if part.endswith(repeated)), parts[-1]))
-
-
-def _relation(other: Neighbour) -> str:
-    if other.similar:
-        return f"similar to the {other.name}"
-    word, value = min(_FRACTIONS.items(), key=lambda each: abs(math.log(each[1] * other.ratio)))
-    about = word if abs(math.log(value * other.ratio)) < 0.12 else times(1 / other.ratio)
-    return f"about {about} as fast as the {other.name}"
-
-
-def _accelerator(found: Sequence[_Found]) -> str:
-    """The fastest one in the first area in which any is known to be faster; a card of its own before a chip's part."""
-    for each in found:
-        faster = [other for other in each.others if other.device != "cpu" and other.ratio > 1 and not other.similar]
-        if faster:
-            best = max(faster, key=lambda other: (other.device == "cuda", other.ratio))
-            return f"the {best.name} is {times(best.ratio)} as fast at {each.work}"
-    return ""
+        parts.remove(next((part for part in parts if part.endswith(f" at {repeated}")), parts[-1]))
 
 
 def _confidence(found: Sequence[_Found]) -> str:
@@ -258,7 +244,7 @@ def _confidence(found: Sequence[_Found]) -> str:
     short = [area for area in areas if area.grade.word == word != "good"]
     for fix, alike in grouped(short, lambda area: area.grade.fix).items():
         names, causes = [area.name for area in alike], listed([*dict.fromkeys(area.grade.cause for area in alike)])
-        subject = f"{listed(names) if len(names) < 3 else f'{len(names)} areas'}"
+        subject = listed(names) if len(names) < 3 else f"{len(names)} areas"
         verb = "is" if len(names) == 1 and not names[0].endswith("s") else "are"
         parts.append(f"{subject} {verb} {word}: {causes} ({fix})")
     taken = max(grades.taken_share(each.result.estimate.contention) for each in found if each.result.estimate)

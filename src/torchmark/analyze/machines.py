@@ -104,10 +104,6 @@ def _entry(run: Run, result: Result, file: str) -> Entry:
         case=case.text,
         status=result.status,
         reason=result.reason and result.reason[:LONGEST_REASON],
-        verdict=estimate.verdict if estimate else None,
-        center_s=estimate.center_s if estimate else None,
-        low_s=estimate.low_s if estimate else None,
-        high_s=estimate.high_s if estimate else None,
         items=work.items if work else None,
         unit=work.unit if work else "",
         grade=grade.text if grade else estimate.verdict if estimate else "",
@@ -117,6 +113,7 @@ def _entry(run: Run, result: Result, file: str) -> Entry:
         created=header.created,
         label=header.label,
         torch=machine.torch,
+        **{name: getattr(estimate, name, None) for name in ("verdict", "center_s", "low_s", "high_s")},
     )
 
 
@@ -318,17 +315,11 @@ def _among(runs: Sequence[Run]) -> list[Outlier]:
     usual = statistics.median(numbers.values()) if numbers else 0.0
     odd = {index: math.exp(numbers[index] - usual) for index in _rosner(numbers)}
     found = {index: ratio for index, ratio in odd.items() if max(ratio, 1 / ratio) > 1 + LEAST}
-    return [
-        Outlier(
-            label=runs[index].header.label or runs[index].header.id,
-            run=runs[index].header.id,
-            ratio=ratio,
-            peers=len(numbers) - len(found),
-            cases=len(apart[index]),
-            disturbed=_disturbance(runs[index]),
-        )
-        for index, ratio in found.items()
-    ]
+    outliers, peers = [], len(numbers) - len(found)
+    for index, ratio in found.items():
+        header, disturbed = runs[index].header, _disturbance(runs[index])
+        outliers.append(Outlier(header.label or header.id, header.id, ratio, peers, len(apart[index]), disturbed))
+    return outliers
 
 
 def _rosner(numbers: dict[int, float]) -> list[int]:
@@ -395,16 +386,9 @@ def _row(case: str, kind: str, results: list[Result]) -> KindRow:
     verdicts = tuple(f"{name} {count}" if several else name for name, count in (*said, *failed))
     if not estimates:
         return KindRow(case, kind, 0, None, verdicts=verdicts)
-    times = [estimate.center_s for estimate in estimates]
-    step_s, alone, work = statistics.median(times), len(times) == 1, good[0].work
-    return KindRow(
-        case=case,
-        kind=kind,
-        machines=len(times),
-        step_s=step_s,
-        low_s=estimates[0].low_s if alone else min(times),
-        high_s=estimates[0].high_s if alone else max(times),
-        rate=work.items / step_s if work and work.items and step_s > 0 else None,
-        unit=work.unit if work else "",
-        verdicts=verdicts,
-    )
+    times, work = [estimate.center_s for estimate in estimates], good[0].work
+    step_s, low_s, high_s = statistics.median(times), min(times), max(times)
+    if len(times) == 1:
+        low_s, high_s = estimates[0].low_s, estimates[0].high_s
+    rate = work.items / step_s if work and work.items and step_s > 0 else None
+    return KindRow(case, kind, len(times), step_s, low_s, high_s, rate, work.unit if work else "", verdicts)

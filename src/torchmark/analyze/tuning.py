@@ -34,42 +34,25 @@ WORTH_CONFIDENCE = 0.8  # that settings which brought little are worth keeping
 Round = Mapping[str, float]  # the logarithm of the seconds that one item took, by candidate
 
 
-class Tuned(Struct, frozen=True):
-    """What a search has found. Gains are over the default, in times as fast; the interval is 95%."""
+class Tuned(Tuning, frozen=True, kw_only=True):
+    """What a search has found: its conclusion, with the results of all that was tried, in order."""
 
-    default: Case
-    winner: Case  # the default itself, where nothing was confirmed to be faster
-    same_precision: Case  # the best of those that compute in the default's own numbers
-    results: tuple[Result, ...]  # of all that was tried, in order
-    stopped: Literal["done", "budget", "interrupted"]
-    gain: float | None = None
-    low: float | None = None
-    high: float | None = None
-    pairs: int = 0  # of fresh processes behind the interval
-    unconfirmed: Case | None = None  # what looked fastest in the search, and was not confirmed to be faster
-    disturbed: int = 0  # pairs that do not count, because other programs took too much of the processor
-    same_precision_gain: float | None = None  # as the search measured it next to the winner
-    contributions: tuple[Contribution, ...] = ()
-    break_even: BreakEven | None = None
-    relative: dict[str, float] = {}  # by case, as the search measured it next to the winner
-    duration_s: float = 0.0
+    same_precision: Case
+    results: tuple[Result, ...]
 
     @property
     def conclusion(self) -> Tuning:
         """The part of it that the run keeps, in addition to the results."""
-        kept = {name: getattr(self, name) for name in Tuning.__struct_fields__ if name != "case"}
-        return Tuning(self.default, **kept)
+        return Tuning(**{name: getattr(self, name) for name in Tuning.__struct_fields__})
 
 
 def recall_tuned(run: Run) -> Tuned:
     """What a stored search has found, from what is kept of it."""
     assert run.tuning is not None
-    kept = asdict(run.tuning)
-    default = kept.pop("case")
-    kept["same_precision"] = run.tuning.same_precision or default
-    if run.tuning.gain is None and run.tuning.winner != default:  # as older versions stored it
-        kept |= {"winner": default, "unconfirmed": run.tuning.winner}
-    return Tuned(default, results=run.results, **kept)
+    kept = asdict(run.tuning) | {"same_precision": run.tuning.same_precision or run.tuning.default}
+    if run.tuning.gain is None and run.tuning.winner != run.tuning.default:  # as older versions stored it
+        kept |= {"winner": run.tuning.default, "unconfirmed": run.tuning.winner}
+    return Tuned(results=run.results, **kept)
 
 
 class Noise(Struct, frozen=True):
