@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from torchmark.analyze.fitting import TRIES
+from torchmark.analyze.search import TRIES
 from torchmark.records import Machine, parse_case
 from torchmark.studies.fit import Fit, FitOptions
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from torchmark.analyze.tuning import Settled, leads, settle
+from torchmark.analyze.search import Settled, leads, settle
 from torchmark.records import Case, parse_case
 
 DEFAULT = parse_case("resnet50/infer@cpu/float32")

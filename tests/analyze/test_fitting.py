@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from torchmark.analyze.fitting import Probe, bracket, fit_memory, most_efficient, next_contender, next_size, usual_step
+from torchmark.analyze.search import Probe, bracket, fit_memory, most_efficient, next_contender, next_size, usual_step
 from torchmark.records import Result, parse_case
 
 RESULT = Result(parse_case("mlp/infer@cpu/float32"), "ok")

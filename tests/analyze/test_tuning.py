@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from torchmark.analyze.comparison import break_even
 from torchmark.analyze.pairing import changed, differing, setting
-from torchmark.analyze.tuning import (
+from torchmark.analyze.search import (
     Round,
     best_at_precision,
     best_of_each_precision,

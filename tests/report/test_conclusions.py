@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from torchmark.analyze.comparison import LiveComparison, LiveSide
-from torchmark.analyze.fitting import Fitted, MemoryModel, Probe
-from torchmark.analyze.tuning import Tuned
+from torchmark.analyze.search import Fitted, MemoryModel, Probe, Tuned
 from torchmark.records import Limiting, Result, Run, parse_case
 from torchmark.report import render
 from torchmark.report.fitting import fitting_document

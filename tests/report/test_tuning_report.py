@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.fitting import Fitted, MemoryModel, Probe
-from torchmark.analyze.tuning import BreakEven, Contribution, Tuned
+from torchmark.analyze.search import BreakEven, Contribution, Fitted, MemoryModel, Probe, Tuned
 from torchmark.records import Result, Run, Tuning, parse_case
 from torchmark.report import render
 from torchmark.report.charts import bars

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from torchmark import records
-from torchmark.analyze.fitting import CONTENDING, RATE_TRIES, TRIES
+from torchmark.analyze.search import CONTENDING, RATE_TRIES, TRIES
 from torchmark.records import Contention, Memory, Result, Work, parse_case
 from torchmark.studies.fit import Fit, FitOptions, Probed
 from torchmark.studies.study import Announcement, Completed

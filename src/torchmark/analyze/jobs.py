@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.analyze import statistics
 from torchmark.analyze.spread import Interval
-from torchmark.analyze.statistics import (
-    Series,
-    autocorrelation_time,
-    below_median,
-    mean_interval,
-    median_interval,
-    read_series,
-    winsorised_logs,
-)
+from torchmark.analyze.statistics import Series
 from torchmark.records import DISTURBED, START_UP, Estimate, JobEstimate, Laps, Result, StageEstimate, Sustained
 
 ENOUGH_LAPS = 20  # laps from which on it shows where warm-up ends; of fewer only the first is special
@@ -70,28 +63,24 @@ def _stages(laps: Laps) -> list[StageEstimate]:
         return [exactly("", count, times)]
     begun = 1  # laps of warm-up; a start that was faster than the rest is none
     if not laps.whole and len(times) >= ENOUGH_LAPS:
-        cut = 1 + read_series(times[1:], target=0.01, estimand="mean").cut
+        cut = 1 + statistics.read_series(times[1:], target=0.01, estimand="mean").cut
         begun = cut if times[:cut].mean() > times[cut:].mean() else 1
     first, later = exactly("first ", begun, times[:begun]), times[begun:]
     if laps.whole:
         return [first, exactly("later ", count - begun, later)]
-    begins, ends = _interruption(later)
+    # One interruption by another program, unless interruptions recur.
+    slow, begins, ends = np.flatnonzero(later > INTERRUPTED * np.median(later)), 0, 0
+    if len(slow) and len(later) >= ENOUGH_LAPS and slow[-1] - slow[0] < len(later) * STRETCH:
+        begins, ends = int(slow[0]), int(slow[-1]) + 1
     apart, rest = later[begins:ends], np.concatenate([later[:begins], later[ends:]])
     # A sum of many steps follows their mean, not their median.
-    time = read_series(rest, target=0.01, estimand="mean").time if len(rest) >= ENOUGH_LAPS else 1.0
-    estimates = [first, StageEstimate(f"later {name}", count - begun - len(apart), *mean_interval(rest, time))]
+    time = statistics.read_series(rest, target=0.01, estimand="mean").time if len(rest) >= ENOUGH_LAPS else 1.0
+    interval = statistics.mean_interval(rest, time)
+    estimates = [first, StageEstimate(f"later {name}", count - begun - len(apart), *interval)]
     if len(apart):
         stopped = exactly("interrupted ", len(apart), apart)
         estimates.insert(1, replace(stopped, high_s=stopped.center_s * (count - begun) / len(later)))
     return estimates
-
-
-def _interruption(times: Series) -> tuple[int, int]:
-    """The range of one interruption by another program; empty if interruptions recur."""
-    slow = np.flatnonzero(times > INTERRUPTED * np.median(times))
-    if not len(slow) or len(times) < ENOUGH_LAPS or slow[-1] - slow[0] >= len(times) * STRETCH:
-        return 0, 0
-    return int(slow[0]), int(slow[-1]) + 1
 
 
 WINDOW_S = 10.0
@@ -135,8 +124,8 @@ def _ends(samples: Series, seconds: float) -> Series:
 
 
 def _center(part: Series) -> Interval:
-    logs = winsorised_logs(part)
-    return median_interval(part, autocorrelation_time(below_median(part), logs))
+    logs = statistics.winsorised_logs(part)
+    return statistics.median_interval(part, statistics.autocorrelation_time(statistics.below_median(part), logs))
 
 
 # Prefixes of a replayed case's metrics: the costs of its procedure's faults.
@@ -193,21 +182,19 @@ def find_bias(published: Result, steady: Result) -> Bias | None:
         steps = round(published.job.seconds / ours.center_s) if published.job else 0
         work_s, precision = steps * right_s, right.precision
     ratio = published_s / right_s
-    causes = [each for name, value in published.metrics.items() for each in _cause(name, value, work_s, ratio)]
+    causes = []
+    for name, value in published.metrics.items():
+        if name.startswith(OVERHEAD) and work_s > 0:
+            causes.append(Cause(f"{name.removeprefix(OVERHEAD)} counted", value / work_s))
+        elif name.startswith(COST):
+            causes.append(Cause(name.removeprefix(COST), ratio * value / (1 + value)))
+        elif name == UNDONE:
+            causes.append(Cause("device not waited for", -ratio * value))
     if made:
         causes.append(Cause(f"{made:.0f} steps counted as {steps}", made / steps - 1))
     untried = str(published.settings.get(UNTRIED) or "")
     ordered = sorted((each for each in causes if abs(each.share) >= LEAST), key=lambda each: -abs(each.share))
     return Bias(steady.case.text, published_s, right_s, precision, right.verdict, tuple(ordered), whole_job, untried)
-
-
-def _cause(name: str, value: float, right_s: float, ratio: float) -> Iterator[Cause]:
-    if name.startswith(OVERHEAD) and right_s > 0:
-        yield Cause(f"{name.removeprefix(OVERHEAD)} counted", value / right_s)
-    elif name.startswith(COST):
-        yield Cause(name.removeprefix(COST), ratio * value / (1 + value))
-    elif name == UNDONE:
-        yield Cause("device not waited for", -ratio * value)
 
 
 class Printed(Struct, frozen=True):

@@ -14,17 +14,7 @@ from torchmark.analyze.jobs import project
 from torchmark.analyze.spread import CHANCE, MAD_TO_DEVIATION, critical, own_spread, with_interval
 from torchmark.analyze.statistics import WINSOR_MADS, Reading, Series, deviation_of, mean_interval, tail_bound
 from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, metered_of
-from torchmark.records import (
-    STEP,
-    Conditions,
-    Contention,
-    Estimand,
-    Estimate,
-    JobEstimate,
-    Memory,
-    Metered,
-    Result,
-)
+from torchmark.records import STEP, Conditions, Contention, Estimand, Estimate, JobEstimate, Memory, Metered, Result
 
 
 class Observations(Struct, frozen=True):

@@ -258,10 +258,7 @@ _FLAGS: dict[str, tuple[str, str | Callable[[Result, Estimate], str]]] = {
         "The median describes the more frequent level only: see `torchmark show --samples`",
         "step times come in two distinct levels",
     ),
-    "paging": (
-        "Free some memory, or use a smaller batch",
-        "the system moved memory to and from the disk meanwhile",
-    ),
+    "paging": ("Free some memory, or use a smaller batch", "the system moved memory to and from the disk meanwhile"),
     "paused": (
         "Keep it awake and measure again: the first step and whole jobs may have the pause in their times",
         _paused,

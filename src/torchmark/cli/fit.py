@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from torchmark.analyze.fitting import recall_fitted
+from torchmark.analyze.search import recall_fitted
 from torchmark.cli.options import Bytes, Duration, command, option
 from torchmark.cli.output import emit, print_report
 from torchmark.cli.study import CaseOptions, Done, StudyOptions, record_of, run_study

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from torchmark.analyze.pairing import name_of
-from torchmark.analyze.tuning import recall_tuned
+from torchmark.analyze.search import recall_tuned
 from torchmark.cli.execution import exit_code_of
 from torchmark.cli.machine_setup import hint_at_limits
 from torchmark.cli.options import Duration, command, option

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from torchmark.analyze.fitting import TRIES, Fitted, Probe, doubtful, recall_fitted
+from torchmark.analyze.search import TRIES, Fitted, Probe, doubtful, recall_fitted
 from torchmark.records import NO_ROOM, Case, Run
 from torchmark.report import document as doc
 from torchmark.report import units

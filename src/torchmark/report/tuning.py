@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from torchmark.analyze.pairing import USUAL, differing, name_of, same_precision, setting
-from torchmark.analyze.tuning import WIDEST, Tuned, recall_tuned, step_scaled
+from torchmark.analyze.search import WIDEST, Tuned, recall_tuned, step_scaled
 from torchmark.records import Case, Result, Run
 from torchmark.report import document as doc
 from torchmark.report import figures, units

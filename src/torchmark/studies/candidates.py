@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.grades import is_contended
-from torchmark.analyze.tuning import Round
+from torchmark.analyze.search import Round
 from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
 from torchmark.measure.messages import (
     Measured,

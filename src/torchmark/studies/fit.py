@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import NONE, Ceilings, with_peak
-from torchmark.analyze.fitting import (
+from torchmark.analyze.search import (
     TRIES,
     Fitted,
     Probe,

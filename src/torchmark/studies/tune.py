@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import NONE, Ceilings, with_peak
 from torchmark.analyze.pairing import TUNED_OPTIONS, USUAL, changed, differing, name_of, same_precision, setting
-from torchmark.analyze.summary import combine_results
-from torchmark.analyze.tuning import (
+from torchmark.analyze.search import (
     Round,
     Settled,
     Tuned,
@@ -39,6 +38,7 @@ from torchmark.analyze.tuning import (
     survivors,
     verdict,
 )
+from torchmark.analyze.summary import combine_results
 from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import NothingMeasuredError, UnknownName, UsageError
 from torchmark.measure.case_options import chosen_instructions, offered, tunable_dtypes
