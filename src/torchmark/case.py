@@ -25,7 +25,8 @@ Protocol = Literal["steady", "as-published"]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 TRANSFERS: tuple[str, ...] = get_args(Transfer)
-_COMPILE_MODES = ("off", "on", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_MODES = ("off", "on", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_COPIES = {"per-step": "per-step", "pinned": "pinned"}
 _MOST = 4096
 
 
@@ -35,19 +36,18 @@ class Axis(Struct, frozen=True):
     name: str  # of a field of Case, or of one of its options
     default: str | int | None = None  # left out of a case's text
     values: tuple[str, ...] = ()  # that exist; empty where the workload or the device decides
-    most: int | None = None  # of a count
     words: Mapping[str, str] = {}  # values that a case's text writes as a single word
     metavar: str = ""
     help: str = ""  # of the command-line option; empty where there is none of that name
+    most: int | None = None  # of a count
 
     def read(self, text: str) -> Any:
         """The value of what was typed."""
         if self.most is None:
             return text
         if not re.fullmatch(r"[0-9]{1,9}", text):
-            raise UsageError(
-                f"'{text}' is not a number of {self.name}", "Write a whole number, or a range such as 1..4"
-            )
+            fix = "Write a whole number, or a range such as 1..4"
+            raise UsageError(f"'{text}' is not a number of {self.name}", fix)
         return int(text)
 
     def check(self, value: Any) -> None:
@@ -61,11 +61,6 @@ class Axis(Struct, frozen=True):
         """The suffix that sets the value in a case's text."""
         return f"+{self.words.get(value) or f'{self.name}={value}'}"
 
-    @property
-    def has_values(self) -> bool:
-        """Whether a case's text may say NAME=VALUE."""
-        return not self.values or len(self.values) > len(self.words) + 1
-
 
 # Other ways to do the same work, known only to some workloads, devices or processors.
 CASE_OPTIONS = ("layout", "attention", "gradients", "matmul", "isa", "bind", "wait")
@@ -74,22 +69,8 @@ AXES = (
     Axis("device", "cpu", metavar="NAME,…", help="Where to run; default: every device here."),
     Axis("mode", metavar="MODE,…", help="infer, train; default: the workload's first."),
     Axis("dtype", "float32", DTYPES, metavar="TYPE,…", help="float32, bfloat16, float16, float64."),
-    Axis(
-        "compile",
-        "off",
-        _COMPILE_MODES,
-        words={"on": "compile"},
-        metavar="off,on",
-        help="With torch.compile; compiling is timed apart.",
-    ),
-    Axis(
-        "transfer",
-        "resident",
-        TRANSFERS,
-        words={"per-step": "per-step", "pinned": "pinned"},
-        metavar="HOW,…",
-        help="resident, per-step (copies in every step), pinned.",
-    ),
+    Axis("compile", "off", _MODES, {"on": "compile"}, "off,on", "With torch.compile; compiling is timed apart."),
+    Axis("transfer", "resident", TRANSFERS, _COPIES, "HOW,…", "resident, per-step (copies in every step), pinned."),
     Axis("threads", most=_MOST, metavar="N,…", help="CPU threads; default: torch's choice."),
     Axis("workers", 1, most=_MOST, metavar="N,…", help="Ranks that share the work, on all nodes together."),
     *map(Axis, CASE_OPTIONS),
@@ -143,7 +124,8 @@ _CASE = re.compile(
     r"(?P<suffixes>(?:\+[a-z0-9=-]+)*)"
 )
 _BY_WORD = {word: (axis, value) for axis in _SUFFIXED for value, word in axis.words.items()}
-_BY_NAME = {axis.name: axis for axis in _SUFFIXED if axis.has_values}
+# Of the others a case's text says NAME=VALUE.
+_BY_NAME = {axis.name: axis for axis in _SUFFIXED if not axis.values or len(axis.values) > len(axis.words) + 1}
 _SUFFIX_HELP = ", ".join([*(f"+{word}" for word in _BY_WORD), *(f"+{name}=…" for name in _BY_NAME)])
 
 
@@ -158,20 +140,17 @@ def parse_case(text: str) -> Case:
         name, _, value = pair.partition("=")
         _set_once(params, name, parse_value(value), text)
     for suffix in found["suffixes"].split("+")[1:]:
-        _set_once(settings, *_read_suffix(suffix, text), text)
+        name, _, value = suffix.partition("=")
+        if suffix in _BY_WORD:
+            axis, value = _BY_WORD[suffix]
+            _set_once(settings, axis.name, value, text)
+        elif name in _BY_NAME and re.fullmatch(r"[a-z0-9-]+", value):
+            _set_once(settings, name, _BY_NAME[name].read(value), text)
+        else:
+            raise UsageError(f"'+{suffix}' in '{text}' is not an option of a case", f"Options: {_SUFFIX_HELP}")
     options = {name: settings.pop(name) for name in CASE_OPTIONS if name in settings}
     parts: dict[str, Any] = {name: found[name] for name in ("workload", "mode", "device", "dtype")}
     return Case(params=params, options=options, **parts, **settings)
-
-
-def _read_suffix(suffix: str, text: str) -> tuple[str, Any]:
-    name, _, value = suffix.partition("=")
-    if suffix in _BY_WORD:
-        axis, value = _BY_WORD[suffix]
-        return axis.name, value
-    if name not in _BY_NAME or not re.fullmatch(r"[a-z0-9-]+", value):
-        raise UsageError(f"'+{suffix}' in '{text}' is not an option of a case", f"Options: {_SUFFIX_HELP}")
-    return name, _BY_NAME[name].read(value)
 
 
 def _set_once(values: dict[str, Any], name: str, value: Any, text: str) -> None:

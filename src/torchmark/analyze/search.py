@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial, reduce
 from typing import Literal
 
 import numpy as np
@@ -163,16 +162,14 @@ def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tu
 def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
     """The winner without the settings that brought little, measured without them or on the way to the winner.
     Instructions that a number format needs go with it."""
-    core, brought = winner, {name: gain for names, gain in _way(default, winner, found) for name in names}
+    brought = {name: gain for names, gain in _way(default, winner, found) for name in names}
     for name in differing(default, winner):
-        without = changed(winner, name, setting(default, name))
+        without = _taking(winner, default, [name])
         if without.text in found:
             brought[name] = math.exp(found[without.text] - found[winner.text])
     if brought.get("dtype", 1.0) > 1.0 and "isa" in brought:
         brought["isa"] = brought["dtype"]
-    for name in (name for name, gain in brought.items() if gain < DOUBTFUL):
-        core = changed(core, name, setting(default, name))
-    return core
+    return _taking(winner, default, [name for name, gain in brought.items() if gain < DOUBTFUL])
 
 
 def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -181,14 +178,17 @@ def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tu
     while here.text != winner.text:
         names = differing(here, winner)
         sets = [names[first : first + count] for count in (1, 2) for first in range(len(names) - count + 1)]
-        steps = ((chosen, reduce(partial(_taken_over, winner), chosen, here)) for chosen in sets)
-        chosen, there = next((step for step in steps if step[1].text in found), (names, winner))
+        chosen = next((each for each in sets if _taking(here, winner, each).text in found), names)
+        there = _taking(here, winner, chosen)
         yield chosen, math.exp(found[here.text] - found[there.text])
         here = there
 
 
-def _taken_over(winner: Case, case: Case, name: str) -> Case:
-    return changed(case, name, setting(winner, name))
+def _taking(case: Case, other: Case, names: Sequence[str]) -> Case:
+    """The case with these settings of the other."""
+    for name in names:
+        case = changed(case, name, setting(other, name))
+    return case
 
 
 def step_scaled(default: Result, result: Result, gain: float) -> float:
