@@ -146,10 +146,7 @@ def pair_runs(a: Run, b: Run, axis: str | None = None, places: Places = PLACES) 
                 del ours[results[0].case.text], theirs[candidates[key][0].case.text]
     matches.sort(key=lambda match: position[match.a.case.text])
     fair, refused = _sift([(match, places) for match in matches], axis)
-    reasons = _reasons(ours, theirs, places[1], frees[-1])
-    lost = [Unpaired(text, reason, a=ours[text]) for text, reason in reasons.items()]
-    reasons = _reasons(theirs, ours, places[0], frees[-1])
-    new = [Unpaired(text, reason, b=theirs[text]) for text, reason in reasons.items()]
+    lost, new = _left_over("a", ours, theirs, places[1], free), _left_over("b", theirs, ours, places[0], free)
     return Pairing(fair, (*refused, *lost, *new))
 
 
@@ -209,16 +206,20 @@ def _key(result: Result, free: Free) -> Key:
     return (case.workload, params, "" if "device" in free else device, *options)
 
 
-def _reasons(left: dict[str, Result], others: dict[str, Result], there: str, free: Free) -> dict[str, str]:
+def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], there: str, free: Free) -> list[Unpaired]:
     """Why each left-over result has no partner: several possible ones, or none; then the nearest case is named."""
     alike = grouped(others.values(), lambda other: _key(other, free))
     family = grouped(others.values(), lambda other: other.case.workload)
+
+    def apart(a: Case, b: Case) -> list[str]:
+        names = dict.fromkeys(("mode", *AXES, *sorted({*a.params, *b.params})))
+        return [name for name in names if name not in _MAY_DIFFER and setting(a, name) != setting(b, name)]
 
     def instead(result: Result) -> str:
         if partners := alike.get(_key(result, free)):
             shown = ", ".join(other.case.text for other in partners[:_SHOWN])
             return f"; several there could be its partner: {shown}{' …' if len(partners) > _SHOWN else ''}"
-        near = [(_apart(result, other), other) for other in family.get(result.case.workload, ())]
+        near = [(apart(result.case, other.case), other) for other in family.get(result.case.workload, ())]
         names, nearest = min(near, key=lambda each: len(each[0]), default=([], result))
         if not names or len(names) > _NEAR:
             return ""
@@ -227,12 +228,8 @@ def _reasons(left: dict[str, Result], others: dict[str, Result], there: str, fre
         fix = f" (--by {names[0]} compares them)" if len(names) == 1 else ""
         return f"; the nearest there has {values} instead of {own}{fix}"
 
-    return {text: f"not {there}{instead(result)}" for text, result in left.items()}
-
-
-def _apart(a: Result, b: Result) -> list[str]:
-    names = dict.fromkeys(("mode", *AXES, *sorted({*a.case.params, *b.case.params})))
-    return [name for name in names if name not in _MAY_DIFFER and setting(a.case, name) != setting(b.case, name)]
+    reasons = {text: f"not {there}{instead(result)}" for text, result in left.items()}
+    return [replace(Unpaired(text, reason), **{side: left[text]}) for text, reason in reasons.items()]
 
 
 def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tuple[Match, ...], tuple[Unpaired, ...]]:
