@@ -1,4 +1,4 @@
-"""The best that a machine was seen to do, and what results are worth beside it."""
+"""Ceilings, energy, cost and scaling."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from torchmark.analyze.efficiency import (
     Ceiling,
     Ceilings,
     DeviceCeilings,
+    Prices,
     bandwidth_at,
     case_again,
     ceilings_of,
+    cost_of,
     extent_of,
+    find_scaling,
     merge,
     peak_of,
     slower_than_float32,
     with_peak,
 )
 from torchmark.analyze.verdict import cautions_of
-from torchmark.records import JobEstimate, Result, StageEstimate, Work
+from torchmark.records import JobEstimate, Metered, Result, StageEstimate, Work
+from torchmark.report import render
+from torchmark.report.text import clean
 
 KNOWN = Ceilings(
     {
@@ -247,3 +252,118 @@ def test_a_file_from_anybody_may_name_any_size(size: object, seen) -> None:
     work = Work(items=1, unit="pass", flops=1, bytes=3e6)
     odd = seen("bandwidth/infer@cpu/float32", 1.0, work=work, params={"size_bytes": size})
     assert peak_of(odd, ceilings_of([odd, seen("matmul/infer@cpu/float32", 1.0, work=work)])) is not None
+
+
+JOB = JobEstimate(7200.0, 7000.0, 7400.0, whole=False, stages=(StageEstimate("step", 9, 1, 1, 1),), epochs=8)
+
+
+@pytest.fixture
+def result(make_result, make_estimate):
+    seen = make_estimate(0.036, metered=Metered(mean_w=200.0))
+    return make_result(estimate=seen, work=Work(items=10, unit="sample"), job=JOB)
+
+
+def test_an_hour_buys_a_million_items_an_epoch_and_a_job(result) -> None:
+    cost = cost_of(result, Prices(hour=2.5))
+    assert cost is not None
+    assert cost.million_items == pytest.approx(2.5)  # 3.6 ms an item: a million in an hour
+    assert (cost.job, cost.epoch) == (pytest.approx(5.0), pytest.approx(0.625))
+
+
+def test_power_is_paid_by_the_kilowatt_hour(result) -> None:
+    cost = cost_of(result, Prices(kilowatt_hour=0.3))
+    assert cost is not None
+    assert cost.million_items == pytest.approx(0.2 * 0.3)
+    both = cost_of(result, Prices(hour=2.5, kilowatt_hour=0.3))
+    assert both is not None
+    assert both.million_items == pytest.approx(2.56)
+    assert not both.without_power
+
+
+def test_power_that_nobody_saw_costs_nothing_and_is_said(result, make_estimate) -> None:
+    dark = replace(result, estimate=make_estimate(0.036))
+    assert cost_of(dark, Prices(kilowatt_hour=0.3)) is None
+    cost = cost_of(dark, Prices(hour=2.5, kilowatt_hour=0.3))
+    assert cost is not None
+    assert (cost.million_items, cost.without_power) == (pytest.approx(2.5), True)
+
+
+def test_what_failed_or_is_worth_nothing_has_no_cost(result) -> None:
+    assert cost_of(replace(result, status="oom", estimate=None), Prices(hour=1.0)) is None
+    assert cost_of(replace(result, work=Work(items=0, unit="step"), job=None), Prices(hour=1.0)) is None
+    job_alone = cost_of(replace(result, work=Work(items=0, unit="step")), Prices(hour=1.0))
+    assert job_alone is not None
+    assert (job_alone.million_items, job_alone.job) == (None, pytest.approx(2.0))
+
+
+CASE = "mlp/train@cpu/float32+threads=1"
+
+
+def scaled(make_result, workers: int, step_s: float, text: str = CASE, **changes) -> Result:
+    fields = {
+        "work": Work(items=64 * workers, unit="sample"),
+        "settings": {"threads": 1},
+        "metrics": {"communication_share": 0.25} if workers > 1 else {},
+    }
+    return make_result(text + (f"+workers={workers}" if workers > 1 else ""), step_s, **(fields | changes))
+
+
+def test_efficiency_is_the_rate_of_each_worker_against_one_alone(make_result) -> None:
+    results = [scaled(make_result, workers, step_s) for workers, step_s in ((4, 0.004), (1, 0.002), (2, 0.0025))]
+    (scaling,) = find_scaling(results)
+    assert scaling.case == CASE
+    assert [row.workers for row in scaling.rows] == [1, 2, 4]
+    assert [row.efficiency for row in scaling.rows] == pytest.approx([1.0, 0.8, 0.5])
+    assert [row.rate for row in scaling.rows] == pytest.approx([32_000, 51_200, 64_000])
+    assert [row.communication_share for row in scaling.rows] == [None, 0.25, 0.25]
+    assert scaling.rows[0].margin == 0
+    assert scaling.rows[1].margin == pytest.approx(0.004 * 2**0.5)
+    assert scaling.threads == 1
+
+
+def test_only_what_was_measured_with_several_counts_scales(make_result) -> None:
+    one, two = scaled(make_result, 1, 0.002), scaled(make_result, 2, 0.002)
+    other = scaled(make_result, 2, 0.002, "mlp/train:batch=64@cpu/float32")
+    assert find_scaling([one, other]) == ()
+    assert find_scaling([one, scaled(make_result, 2, 1.0, status="crashed", estimate=None)]) == ()
+    assert len(find_scaling([one, two, other])) == 1
+
+
+def test_without_one_worker_or_with_unequal_threads_the_table_says_so(make_result, make_header) -> None:
+    from torchmark.records import Run
+
+    two, four = scaled(make_result, 2, 0.002), scaled(make_result, 4, 0.002, settings={"threads": 2})
+    (scaling,) = find_scaling([two, four])
+    assert scaling.threads is None
+    assert [row.efficiency for row in scaling.rows] == [None, None]
+    text = " ".join(render(Run(make_header(), (two, four)), "table", 80).split())
+    assert "Threads per rank differ" in text
+    assert "measure it with --workers 1" in text
+
+
+def test_the_table_stands_below_the_results_in_a_terminal_and_in_markdown(make_result, make_header) -> None:
+    from torchmark.records import Run
+
+    results = tuple(scaled(make_result, workers, 0.002 * workers) for workers in (1, 2, 4))
+    run = Run(make_header(), results)
+    for form in ("table", "md"):
+        text = render(run, form, 80)
+        below = " ".join(text.partition("Scaling of ")[2].split())
+        assert "mlp/train+threads=1" in clean(below)
+        assert "Every rank has 1 thread, in all rows" in below
+        assert "50% ±0.3%" in below
+        assert "25%" in below
+        assert max(map(len, render(run, "table", 80).splitlines())) <= 80
+    assert "Scaling" not in render(Run(make_header(), results[:1]), "table", 80)
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=5), st.floats(0.1, 10))
+def test_a_faster_machine_scales_no_better(make_result, steps: list[float], factor: float) -> None:
+    """Efficiency depends on ratios alone."""
+    scalings = [
+        find_scaling([scaled(make_result, 2**index, step_s * each) for index, step_s in enumerate(steps)])[0]
+        for each in (1.0, factor)
+    ]
+    first, second = ([row.efficiency for row in scaling.rows] for scaling in scalings)
+    assert first == pytest.approx(second)
+    assert first[0] == pytest.approx(1.0)

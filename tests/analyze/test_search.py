@@ -1,4 +1,4 @@
-"""A search's arithmetic: differences within rounds count, chance crowns nobody, and gains multiply up to the whole."""
+"""The arithmetic of both searches."""
 
 from __future__ import annotations
 
@@ -10,20 +10,31 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from torchmark.analyze.comparison import break_even
 from torchmark.analyze.pairing import changed, differing, setting
 from torchmark.analyze.search import (
+    Probe,
     Round,
+    Settled,
     best_at_precision,
     best_of_each_precision,
+    bracket,
     contributions,
+    fit_memory,
+    leads,
+    most_efficient,
+    next_contender,
+    next_size,
     noise_of,
     scores,
+    settle,
     survivors,
+    usual_step,
     verdict,
 )
-from torchmark.records import Result, parse_case
+from torchmark.records import Case, Result, parse_case
 
 DEFAULT = parse_case("resnet50/infer@cpu/float32")
 times = st.dictionaries(st.sampled_from("abcdef"), st.floats(-3, 3), min_size=2)
@@ -158,3 +169,144 @@ def test_changing_what_differs_makes_one_case_of_the_other(dtype, compile_, thre
         again = changed(again, name, setting(other, name))
     assert again == other
     assert parse_case(other.text) == other
+
+
+CORE = parse_case("resnet50/infer@cpu/float32+compile")
+WINNER = parse_case("resnet50/infer@cpu/float32+compile+threads=1")
+SHORT = parse_case("resnet50/infer@cpu/bfloat16+compile")
+
+
+def bout(core: float, winner: float, case: Case = WINNER) -> list[dict[str, float]]:
+    """Two rounds; times as fast as the default, and the machine has another pace in each."""
+    own = {DEFAULT.text: 0.0, CORE.text: -math.log(core), case.text: -math.log(winner)}
+    return [{text: value + pace for text, value in own.items()} for pace in (0.0, 0.3)]
+
+
+def test_settings_that_show_their_worth_again_are_kept() -> None:
+    settled = settle(DEFAULT, CORE, WINNER, [bout(2.0, 2.2), bout(2.0, 2.24), bout(1.98, 2.2)])
+    assert (settled.leader, settled.rival) == (WINNER, CORE)
+    assert settled.gain is not None
+    assert settled.gain.low < 2.21 < settled.gain.high
+    assert settled.behind == pytest.approx(math.log(1.11), abs=0.01)
+
+
+@pytest.mark.parametrize("gains", [(2.2, 1.9, 2.1), (1.8, 1.9, 1.8), (2.01, 2.01, 2.01)])
+def test_settings_that_do_not_are_left_out(gains: tuple[float, ...]) -> None:
+    settled = settle(DEFAULT, CORE, WINNER, [bout(2.0, gain) for gain in gains])
+    assert (settled.leader, settled.rival) == (CORE, WINNER)
+    assert settled.gain is not None
+    assert settled.gain.center == pytest.approx(2.0)
+
+
+def test_what_is_confirmed_is_not_given_up_for_what_is_not() -> None:
+    bouts = [bout(math.exp(core), math.exp(winner)) for core, winner in ((0.10, 0.08), (0.0, 0.085), (0.07, 0.078))]
+    settled = settle(DEFAULT, CORE, WINNER, bouts)
+    assert (settled.leader, settled.is_confirmed) == (WINNER, True)
+
+
+def test_shorter_numbers_have_to_be_surer() -> None:
+    gains = (2.05, 2.3, 2.2)
+    assert settle(DEFAULT, CORE, WINNER, [bout(2.0, gain) for gain in gains]).leader == WINNER
+    assert settle(DEFAULT, CORE, SHORT, [bout(2.0, gain, SHORT) for gain in gains]).leader == CORE
+
+
+def test_where_nothing_is_doubted_or_too_little_was_seen_the_winner_stays() -> None:
+    assert settle(DEFAULT, WINNER, WINNER, [bout(2.0, 1.0)] * 3).leader == WINNER
+    assert settle(DEFAULT, DEFAULT, WINNER, [bout(2.0, 1.0)] * 3).leader == WINNER
+    once = settle(DEFAULT, CORE, WINNER, [bout(2.0, 1.0)])
+    assert (once.leader, once.gain, len(once.pairs)) == (WINNER, None, 1)
+    assert settle(DEFAULT, CORE, WINNER, []).pairs == ()
+
+
+def test_what_was_measured_anew_stands_where_that_puts_it() -> None:
+    """Also a core that the search itself has never tried."""
+    logs = ((-math.log(2.0),) * 2,) * 3
+    settled = Settled(DEFAULT, CORE, logs, WINNER, 0.1)
+    placed = settled.placed({DEFAULT.text: 5.0, WINNER.text: 1.0})
+    assert placed == {
+        CORE.text: pytest.approx(0.9),
+        WINNER.text: pytest.approx(1.0),
+        DEFAULT.text: pytest.approx(0.9 + math.log(2.0)),
+    }
+    assert Settled(DEFAULT, CORE).placed({DEFAULT.text: 5.0}) == {DEFAULT.text: 5.0}
+
+
+def test_rounds_in_which_one_of_them_is_missing_tell_nothing() -> None:
+    rounds = bout(2.0, 2.2)
+    del rounds[0][CORE.text]
+    assert leads([rounds, [{WINNER.text: 0.0}]], WINNER, CORE) == ((pytest.approx(-math.log(1.1)),),)
+
+
+RESULT = Result(parse_case("mlp/infer@cpu/float32"), "ok")
+
+
+def search(memory, limit: float, highest: int, step: int | None = None) -> tuple[int, list[Probe]]:
+    """The largest size that fits, as found, and all that was tried."""
+    probes: list[Probe] = []
+    while (size := next_size(probes, 1, highest, limit, step)) is not None:
+        assert 1 <= size <= highest
+        assert size not in {probe.size for probe in probes}
+        held = memory(size)
+        probes.append(Probe(size, held <= limit, RESULT, (held,) if held <= limit else ()))
+    return max((probe.size for probe in probes if probe.fits), default=0), probes
+
+
+@given(
+    fixed=st.floats(1, 1e3), per_item=st.floats(0.001, 300), bend=st.floats(1, 1.6), limit=st.floats(2, 5e4),
+    highest=st.integers(1, 1 << 20), step=st.none() | st.integers(1, 5),
+)  # fmt: skip
+def test_it_ends_within_one_step_of_the_truth(fixed, per_item, bend, limit, highest, step) -> None:
+    def memory(size: int) -> float:
+        return max(fixed, 0.8 * fixed + per_item * size**bend)
+
+    found, probes = search(memory, limit, highest, step)
+    assert found == 0 or memory(found) <= limit
+    beyond = found + (step or usual_step(found))
+    assert beyond > highest or memory(beyond) > limit
+    assert len(probes) <= 45
+
+
+def test_a_straight_line_is_followed_to_its_end_in_few_probes() -> None:
+    found, probes = search(lambda size: 500 + 3.0 * size, limit=8000, highest=1 << 20)
+    assert 2500 - usual_step(2500) < found <= 2500
+    assert len(probes) <= 15
+    assert sum(not probe.fits for probe in probes) <= 3
+    model = fit_memory(probes)
+    assert model is not None
+    assert (model.fixed, model.per_item) == (pytest.approx(500), pytest.approx(3))
+    assert model.size_for(8000) == pytest.approx(2500)
+    assert model.error < 1e-9
+
+
+def test_where_memory_does_not_rise_there_is_no_line() -> None:
+    flat = [Probe(size, True, RESULT, (100.0,)) for size in (1, 2, 4, 8)]
+    assert fit_memory(flat) is None
+    assert next_size(flat, 1, 1 << 20, 1000.0) == 16
+
+
+def test_the_most_efficient_is_the_smallest_that_is_good_enough() -> None:
+    rates = {1: 10.0, 2: 19.0, 4: 30.0, 8: 30.5, 16: 29.0}
+    probes = [Probe(size, True, RESULT, (1.0,), rate) for size, rate in rates.items()]
+    assert most_efficient(probes) == 4
+    assert most_efficient([Probe(1, False, RESULT)]) is None
+
+
+def test_what_comes_near_the_highest_rate_is_tried_once_more() -> None:
+    rates = {1: 10.0, 2: 26.0, 4: 29.5, 8: 28.0, 16: 30.0, 32: 29.0}
+    probes = [Probe(size, True, RESULT, (1.0,), rate) for size, rate in rates.items()]
+    for wanted in (2, 4, 16):  # not 8 and 32: whatever they are, 4 is smaller
+        assert next_contender(probes) == wanted
+        probes = [replace(each, tries=2) if each.size == wanted else each for each in probes]
+    assert next_contender(probes) is None
+    assert next_contender([Probe(1, False, RESULT)]) is None
+
+
+def test_what_fits_above_a_failure_is_luck() -> None:
+    probes = [Probe(size, size != 7, RESULT) for size in (4, 6, 7, 8)]
+    assert bracket(probes, 1, 100) == (6, 7)
+    assert bracket([], 1, 100) == (0, 101)
+
+
+def test_nothing_fits_at_all() -> None:
+    found, probes = search(lambda size: 10.0 * size, limit=5, highest=100)
+    assert (found, len(probes)) == (0, 1)

@@ -1,4 +1,4 @@
-"""Many cases lend each other what they know of their spread, and no more than that."""
+"""A run's spread between processes and Student's t."""
 
 from __future__ import annotations
 
@@ -9,8 +9,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
+from scipy.special import stdtr, stdtrit
 
-from torchmark.analyze.spread import LEAST_VARIANCES, Spread, digamma, find_common, trigamma, trigamma_inverse
+from torchmark.analyze.spread import (
+    LEAST_VARIANCES,
+    Spread,
+    critical,
+    digamma,
+    find_common,
+    trigamma,
+    trigamma_inverse,
+    two_sided,
+)
+
+freedoms = st.floats(1, 1e6)
+
+
+@given(st.floats(0, 200), freedoms)
+def test_tails_are_those_of_scipy(t: float, freedom: float) -> None:
+    assert two_sided(t, freedom) == pytest.approx(2 * float(stdtr(freedom, -t)), rel=1e-8, abs=1e-250)
+
+
+@given(freedoms, st.sampled_from([0.1, 0.05, 0.01, 1e-4, 1e-8]))
+def test_the_critical_value_is_the_inverse(freedom: float, chance: float) -> None:
+    assert critical(freedom, chance) == pytest.approx(-float(stdtrit(freedom, chance / 2)), rel=1e-8)
+    assert two_sided(critical(freedom, chance), freedom) == pytest.approx(chance, rel=1e-8)
+
+
+def test_endless_freedom_is_the_normal_distribution() -> None:
+    assert critical(math.inf, 0.05) == pytest.approx(1.959963984540054)
+    assert two_sided(0.0, math.inf) == 1.0
 
 
 @given(st.floats(1e-3, 1e6))
