@@ -95,7 +95,12 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
         if not processes and not impossible:
             yield from _broken((False, "result.processes", "a figure without the processes that it comes from"))
         elif not impossible:
-            yield from _check_combined(estimate, processes, same_method)
+            found, spread = combine(processes), estimate.spread
+            if spread is not None and estimate.freedom:  # the spread of the whole run, shared by its cases
+                found = with_interval(found, Spread(spread**2, estimate.freedom), len(processes))
+            names = (*_COMBINED, *(_COMBINED_BY_METHOD if same_method else ()))
+            size = max(max(abs(each.center_s), each.call_cost_s) for each in processes)
+            yield from _compare(estimate, found, names, "result.estimate", "processes", EXACT, size)
         steps_s, sampled_s = result.phases_s.get("steps", math.inf), estimate.duration_s
         fits = sampled_s <= TIMED_TWICE * steps_s or _is_simulated(result)
         took = f"sampling took {sampled_s:.3g} s within a phase of {steps_s:.3g} s"
@@ -120,15 +125,6 @@ def _impossible(estimate: Estimate, place: str) -> list[Remark]:
         (possible and estimate.low_s >= -LONGEST_S, place, "an impossible time or count"),
         (0 <= watts <= MOST_WATTS, f"{place}.metered.mean_w", f"{watts:.3g} W"),
     )
-
-
-def _check_combined(stored: Estimate, processes: Sequence[Estimate], same_method: bool) -> Iterator[Remark]:
-    found = combine(processes)
-    if stored.spread is not None and stored.freedom:  # the spread of the whole run, shared by its cases
-        found = with_interval(found, Spread(stored.spread**2, stored.freedom), len(processes))
-    names = (*_COMBINED, *(_COMBINED_BY_METHOD if same_method else ()))
-    size = max(max(abs(each.center_s), each.call_cost_s) for each in processes)
-    yield from _compare(stored, found, names, "result.estimate", "processes", EXACT, size)
 
 
 def _check_job(result: Result, job: JobEstimate) -> Iterator[Remark]:

@@ -317,7 +317,10 @@ def _among(runs: Sequence[Run]) -> list[Outlier]:
     found = {index: ratio for index, ratio in odd.items() if max(ratio, 1 / ratio) > 1 + LEAST}
     outliers, peers = [], len(numbers) - len(found)
     for index, ratio in found.items():
-        header, disturbed = runs[index].header, _disturbance(runs[index])
+        header, estimates = runs[index].header, [each.estimate for each in runs[index].results if each.estimate]
+        verdicts = Counter[str](estimate.verdict for estimate in estimates)
+        worst: str = max((*DISTURBED, "slowing"), key=lambda name: verdicts[name])
+        disturbed = worst if verdicts[worst] > 0 and verdicts[worst] / len(estimates) >= MENTIONED_SHARE else None
         outliers.append(Outlier(header.label or header.id, header.id, ratio, peers, len(apart[index]), disturbed))
     return outliers
 
@@ -338,13 +341,6 @@ def _rosner(numbers: dict[int, float]) -> list[int]:
             count = len(taken)
         del left[farthest]
     return taken[:count]
-
-
-def _disturbance(run: Run) -> str | None:
-    verdicts = Counter[str](result.estimate.verdict for result in run.results if result.estimate)
-    shares = {name: verdicts[name] / verdicts.total() for name in (*DISTURBED, "slowing") if verdicts[name]}
-    worst = max(shares, key=lambda name: shares[name], default=None)
-    return worst if worst and shares[worst] >= MENTIONED_SHARE else None
 
 
 class KindRow(Struct, frozen=True):
