@@ -199,7 +199,8 @@ def test_a_filled_model_holds_well_scaled_numbers_and_right_tables() -> None:
     rows = model.get_parameter("lm_head.weight")
     assert len(torch.unique(rows, dim=0)) == len(rows)
     frequencies = model.get_buffer("model.rotary_emb.inv_freq")
-    places = torch.arange(0, shape.head_width, 2) / shape.head_width
+    width = shape.hidden // shape.heads
+    places = torch.arange(0, width, 2) / width
     torch.testing.assert_close(frequencies, 10_000.0**-places)
 
 

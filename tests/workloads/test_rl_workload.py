@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from torchmark.errors import WrongResultError
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Step
-from torchmark.workloads.reinforcement import SHAPES, FiniteCheck, make_network, make_windows
-from torchmark.workloads.venv_ppo import Params
+from torchmark.workloads.venv_ppo import SHAPES, FiniteCheck, Params, make_network, make_windows
 
 TINY = find_workload("venv-ppo").tiny
 

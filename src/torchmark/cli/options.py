@@ -277,7 +277,7 @@ class ParamOptions(Options):
 
         given = [*self._inputs(tiny)]
         if self.loss:
-            from torchmark.workloads.own.python import write_loss
+            from torchmark.workloads.own.models import write_loss
 
             given.append(f"loss={write_loss(self.loss)}")
         if self.task:

@@ -18,14 +18,13 @@ PROCESS_OPTIONS = {
 }
 # Variables read when torch is imported: a process that was forked after that cannot apply them.
 _VARIABLES = {"bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
-_FAST_DTYPES = ("float32", "bfloat16", "float16")
 _ISA = "ONEDNN_MAX_CPU_ISA"  # read at the first matrix product
 
 
 def offered(case: Case) -> dict[str, tuple[str, ...]]:
     """The options of this case with their values, the default first."""
     workload = find_workload(case.workload)
-    known = {way.name: way.values for way in workload.options} | (PROCESS_OPTIONS if workload.needs_torch else {})
+    known = {each.name: each.values for each in workload.options} | (PROCESS_OPTIONS if workload.needs_torch else {})
     if case.mode == "train":
         known.pop("gradients", None)
     return {name: known[name] for name in CASE_OPTIONS if name in known}
@@ -33,7 +32,8 @@ def offered(case: Case) -> dict[str, tuple[str, ...]]:
 
 def tunable_dtypes(case: Case) -> tuple[str, ...]:
     """The common dtypes that the workload supports."""
-    return tuple(dtype for dtype in _FAST_DTYPES if dtype in find_workload(case.workload).dtypes)
+    dtypes = find_workload(case.workload).dtypes
+    return tuple(dtype for dtype in ("float32", "bfloat16", "float16") if dtype in dtypes)
 
 
 def check_options(case: Case) -> dict[str, str]:

@@ -50,49 +50,58 @@ def check_step(step: Step, dtype: str) -> NumericCheck | None:
 
     It runs the step at least once and leaves what is timed unchanged, so it may come before or after measuring.
     """
-    _check_copies(step)
+    # One wrong weight among millions hides in the rounding of the outputs of a short format, but not here.
+    pairs = step.copies() if step.copies else ()
+    for index, (there, made) in enumerate(pairs):
+        wrong = there.detach().cpu() != made.detach()
+        if bool(wrong.any()):
+            raise WrongResultError(
+                f"{_name(index, len(pairs), 'input')} on the device differs from what was put there "
+                f"in {int(wrong.sum())} of {wrong.numel()} places",
+                _CURE,
+            )
     if step.outputs is None or step.reference is None:
         return None
-    outputs = [_as_exact(output) for output in step.outputs()]
-    reference = [_as_exact(expected) for expected in step.reference()]
+    outputs, reference = ([_as_exact(each) for each in compute()] for compute in (step.outputs, step.reference))
     if len(outputs) != len(reference):
         raise WrongResultError(f"the step gave {len(outputs)} outputs where {len(reference)} were due", _CURE)
     if not outputs:
         return None
     names = [_name(index, len(outputs)) for index in range(len(outputs))]
     for name, output, expected in zip(names, outputs, reference, strict=True):
-        _check_form(name, output, expected)
+        if output.shape != expected.shape:
+            shapes = ["×".join(map(str, each.shape)) or "of one number" for each in (output, expected)]
+            raise WrongResultError(f"{name} has the shape {shapes[0]} instead of {shapes[1]}", _CURE)
+        for owner, tensor in ((name, output), (f"the reference of {name}", expected)):
+            for what, bad in (("holds NaN", tensor.isnan()), ("is infinite", tensor.isinf())):
+                if bool(bad.any()):
+                    raise WrongResultError(f"{owner} {what} in {int(bad.sum())} of {tensor.numel()} places", _CURE)
     tolerances = _tolerances(step, reference, dtype)
-    return max(map(_compare, names, outputs, reference, tolerances), key=lambda check: check.error / check.tolerance)
+    return max(map(_compare, names, outputs, reference, tolerances), key=_severity)
 
 
 def _tolerances(step: Step, reference: list[torch.Tensor], dtype: str) -> list[float]:
-    """For each output the error that rounding explains, relative to its root mean square."""
+    """For each output the error that rounding explains, relative to its root mean square: a unit, times how far the
+    output moves where every operator rounds to this unit, in roundings of the output itself."""
     import torch
 
+    assert step.reference
     rounded_to = _ALLOWED_IN_FLOAT32[torch.get_float32_matmul_precision()] if dtype == "float32" else dtype
     unit, factor = _UNITS[rounded_to]
-    try:
-        found = _sensitivities(step, reference, max(unit, _LEAST_UNIT))
-    except (RuntimeError, ValueError, IndexError):  # the model refuses numbers that are slightly off
-        found = [_UNKNOWN] * len(reference)
-    return [unit * factor * max(1.0, each if math.isfinite(each) else _UNKNOWN) for each in found]
-
-
-def _sensitivities(step: Step, reference: list[torch.Tensor], unit: float) -> list[float]:
-    """For each output how far it moves where every operator rounds to this unit, in roundings of the output itself."""
-    assert step.reference
+    drawn = max(unit, _LEAST_UNIT)
     squares, began, draws = [0.0] * len(reference), time.monotonic(), 0
-    while draws < _DRAWS and (not draws or time.monotonic() - began < _DRAWING_S):
-        draws += 1
-        with rounding_at(unit, seed=draws):
-            rounded = [_as_exact(expected) for expected in step.reference()]
-        for index, (expected, other) in enumerate(zip(reference, rounded, strict=True)):
-            squares[index] += float((other - expected).square().sum())
-    return [
-        math.sqrt(square / draws) / (float(expected.norm()) or 1.0) / (_SPREAD * unit)
-        for square, expected in zip(squares, reference, strict=True)
-    ]
+    try:
+        while draws < _DRAWS and (not draws or time.monotonic() - began < _DRAWING_S):
+            draws += 1
+            with rounding_at(drawn, seed=draws):
+                rounded = [_as_exact(expected) for expected in step.reference()]
+            moved = [other - expected for other, expected in zip(rounded, reference, strict=True)]
+            squares = [before + float(each.square().sum()) for before, each in zip(squares, moved, strict=True)]
+    except (RuntimeError, ValueError, IndexError):  # the model refuses numbers that are slightly off
+        return [unit * factor * _UNKNOWN] * len(reference)
+    lengths = [float(expected.norm()) or 1.0 for expected in reference]
+    found = [math.sqrt(each / draws) / size / (_SPREAD * drawn) for each, size in zip(squares, lengths, strict=True)]
+    return [unit * factor * max(1.0, each if math.isfinite(each) else _UNKNOWN) for each in found]
 
 
 def _compare(name: str, output: torch.Tensor, expected: torch.Tensor, tolerance: float) -> NumericCheck:
@@ -107,7 +116,7 @@ def _compare(name: str, output: torch.Tensor, expected: torch.Tensor, tolerance:
         NumericCheck(overall, few * tolerance, "float64 on the CPU, root mean square of the relative error"),
         NumericCheck(worst, _WORST_ELEMENT * tolerance, "float64 on the CPU, relative error of the worst element"),
     )
-    check = max(checks, key=lambda check: check.error / check.tolerance)
+    check = max(checks, key=_severity)
     if check.error > check.tolerance:
         what = check.method.partition(", ")[2]
         raise WrongResultError(
@@ -116,27 +125,8 @@ def _compare(name: str, output: torch.Tensor, expected: torch.Tensor, tolerance:
     return check
 
 
-def _check_form(name: str, output: torch.Tensor, expected: torch.Tensor) -> None:
-    if output.shape != expected.shape:
-        raise WrongResultError(f"{name} has the shape {_shape(output)} instead of {_shape(expected)}", _CURE)
-    for owner, tensor in ((name, output), (f"the reference of {name}", expected)):
-        for what, bad in (("holds NaN", tensor.isnan()), ("is infinite", tensor.isinf())):
-            if bool(bad.any()):
-                raise WrongResultError(f"{owner} {what} in {int(bad.sum())} of {tensor.numel()} places", _CURE)
-
-
-def _check_copies(step: Step) -> None:
-    """The device holds what it was given. One wrong weight among millions hides in the rounding of the outputs of a
-    short format, but not here."""
-    pairs = step.copies() if step.copies else ()
-    for index, (there, made) in enumerate(pairs):
-        wrong = there.detach().cpu() != made.detach()
-        if bool(wrong.any()):
-            raise WrongResultError(
-                f"{_name(index, len(pairs), 'input')} on the device differs from what was put there "
-                f"in {int(wrong.sum())} of {wrong.numel()} places",
-                _CURE,
-            )
+def _severity(check: NumericCheck) -> float:
+    return check.error / check.tolerance
 
 
 def _as_exact(tensor: torch.Tensor) -> torch.Tensor:
@@ -147,7 +137,3 @@ def _as_exact(tensor: torch.Tensor) -> torch.Tensor:
 
 def _name(index: int, count: int, kind: str = "output") -> str:
     return f"the {kind}" if count == 1 else f"{kind} {index + 1} of {count}"
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return "×".join(str(length) for length in tensor.shape) or "of one number"

@@ -9,12 +9,10 @@ from msgspec.structs import asdict
 
 from torchmark.errors import TorchmarkError
 from torchmark.measure.cases import check_case, full_params
-from torchmark.records import Result, Work
+from torchmark.records import Result
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
-from torchmark.workloads.own import is_own
-
-_EXACT = 1e-6
+from torchmark.workloads.own.files import split_name
 
 
 def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
@@ -23,7 +21,7 @@ def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
     Nothing is known about a model from a user's own file.
     """
     case = result.case
-    if is_own(case.workload):  # a file of that name here may be any other
+    if split_name(case.workload):  # a file of that name here may be any other
         return
     try:
         check_case(case)
@@ -42,12 +40,9 @@ def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
     if result.numeric is None and workload.needs_torch and steady:
         yield "$.result.numeric", "ok although its numbers were never checked"
     setting = Setting(case.mode, case.device, case.dtype, case.compile, case.transfer, world_size=case.workers)
-    expected = workload.work(params, setting)
-    if expected is not None and steady:
-        yield from _compare(result.work, expected)
-
-
-def _compare(stored: Work | None, expected: Work) -> Iterator[tuple[str, str]]:
+    expected, stored = workload.work(params, setting), result.work
+    if expected is None or not steady:
+        return
     if stored is None:
         yield "$.result.work", "the work of a step is missing"
         return
@@ -55,5 +50,5 @@ def _compare(stored: Work | None, expected: Work) -> Iterator[tuple[str, str]]:
         yield "$.result.work.unit", f"{stored.unit} instead of {expected.unit}"
     for name in ("items", "flops", "bytes"):
         value, known = getattr(stored, name), getattr(expected, name)
-        if known is not None and (value is None or not math.isclose(value, known, rel_tol=_EXACT)):
+        if known is not None and (value is None or not math.isclose(value, known, rel_tol=1e-6)):
             yield f"$.result.work.{name}", f"{'none' if value is None else f'{value:g}'} instead of {known:g}"

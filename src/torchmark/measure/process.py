@@ -41,7 +41,7 @@ from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.measure.starters import NotStarted, drop_stopped_server, fork_worker, start_interpreter
 from torchmark.records import Case, Result, Status
 from torchmark.workloads import find_workload
-from torchmark.workloads.own import is_own
+from torchmark.workloads.own.files import split_name
 
 NEEDED = ("msgspec", "numpy", "psutil")
 FIRST_STEP = "first step"  # the phase in which a step shows for the first time how slow it is
@@ -331,7 +331,7 @@ def shared_modules(case: Case | None) -> tuple[str, ...]:
 def needed_modules(case: Case) -> tuple[str, ...]:
     """What an interpreter must have to measure this case."""
     home = type(find_workload(case.workload)).__module__.partition(".")[0]  # of a plug-in: the package that brings it
-    brought = [] if home == "torchmark" or is_own(case.workload) else [home]
+    brought = [] if home == "torchmark" or split_name(case.workload) else [home]
     shared = [name.partition(".")[0] for name in shared_modules(case)]
     return tuple(dict.fromkeys((*NEEDED, *shared, *brought)))
 

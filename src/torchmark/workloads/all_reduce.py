@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import torch
 
 _CHECKED = 64
-_SMALLEST = 1024  # bytes
-_SMALLER = 32
 
 
 class Params(Struct, frozen=True):
@@ -37,55 +35,47 @@ class AllReduce(Workload):
 
     def work(self, params: Params, setting: Setting) -> Work:
         """Bytes are those that every worker must send at least: nothing where it is alone."""
-        size, workers = _count(params.size_bytes, setting) * setting.item_bytes, setting.world_size
+        size, workers = params.size_bytes // setting.item_bytes * setting.item_bytes, setting.world_size
         return Work(items=1, unit="exchange", flops=0, bytes=2 * (workers - 1) / workers * size)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
         import torch
+        import torch.distributed as dist
 
-        array = setting.place(torch.zeros(_count(params.size_bytes, setting), dtype=setting.torch_dtype))
-        run = _exchange(array, setting)
+        count = params.size_bytes // setting.item_bytes
+        array = setting.place(torch.zeros(count, dtype=setting.torch_dtype))
+
+        def exchange(size_bytes: int) -> Callable[[], torch.Tensor]:
+            part = array[: size_bytes // setting.item_bytes]
+
+            def run() -> torch.Tensor:
+                if setting.world_size > 1:
+                    dist.all_reduce(part)
+                return setting.drain(part)
+
+            return run
+
+        def values() -> torch.Tensor:
+            """Made from the seed, so that every worker has the same and knows what they add up to."""
+            return torch.rand(count, generator=setting.generator()).to(setting.torch_dtype)
 
         def outputs() -> Tensors:
-            array.copy_(setting.place(_values(params, setting)))
+            array.copy_(setting.place(values()))
             found = run()[-_CHECKED:].clone()
             array.zero_()
             return (found,)
 
         def reference() -> Tensors:
-            values = _values(params, setting)[-_CHECKED:].double()
+            one = values()[-_CHECKED:].double()
             with exactly():
-                return (sum([values] * (setting.world_size - 1), values),)
+                return (sum([one] * (setting.world_size - 1), one),)
 
-        smaller = smaller_sizes(params.size_bytes, _SMALLER, _SMALLEST) if params.sizes == "all" else []
+        run = exchange(params.size_bytes)
+        smaller = smaller_sizes(params.size_bytes, 32, 1024) if params.sizes == "all" else []
         return Step(
             run=run,
             work=self.work(params, setting),
             outputs=outputs,
             reference=reference,
-            stages=tuple(
-                Stage(f"{size} bytes", 0, _exchange(array[: _count(size, setting)], setting)) for size in smaller
-            ),
+            stages=tuple(Stage(f"{size} bytes", 0, exchange(size)) for size in smaller),
         )
-
-
-def _exchange(array: torch.Tensor, setting: Setting) -> Callable[[], torch.Tensor]:
-    import torch.distributed as dist
-
-    def run() -> torch.Tensor:
-        if setting.world_size > 1:
-            dist.all_reduce(array)
-        return setting.drain(array)
-
-    return run
-
-
-def _values(params: Params, setting: Setting) -> torch.Tensor:
-    """Made from the seed, so that every worker has the same and knows what they add up to."""
-    import torch
-
-    return torch.rand(_count(params.size_bytes, setting), generator=setting.generator()).to(setting.torch_dtype)
-
-
-def _count(size_bytes: int, setting: Setting) -> int:
-    return size_bytes // setting.item_bytes

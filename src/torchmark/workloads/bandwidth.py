@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 _ROW = 4096  # numbers that are drawn; an array repeats them
 _FACTOR = 0.5
 _CHECKED = 64  # values at the end of an array
-_SHORTEST = 262_144  # bytes of an array
-_SHORTER = 8
-
-_ARRAYS = {"read": 1, "copy": 2, "triad": 3, "update": 1}
-_TRAFFIC = {"read": 1, "copy": 2, "triad": 3, "update": 2}  # times that an array is read or written
-_FLOPS = {"read": 1, "copy": 0, "triad": 2, "update": 1}  # for each number
+# Of each kind: arrays, times that one is read or written, and operations for each number.
+_AMOUNTS = {"read": (1, 1, 1), "copy": (2, 2, 0), "triad": (3, 3, 2), "update": (1, 2, 1)}
 
 
 class Params(Struct, frozen=True):
@@ -45,98 +41,69 @@ class Bandwidth(Workload):
     tiny = Params(size_bytes=4096)
 
     def work(self, params: Params, setting: Setting) -> Work:
-        count = _count(params.size_bytes, setting)
-        return Work(
-            items=1,
-            unit="pass",
-            flops=_FLOPS[params.kind] * count,
-            bytes=_TRAFFIC[params.kind] * count * setting.item_bytes,
-        )
+        count, (_, traffic, operations) = params.size_bytes // setting.item_bytes, _AMOUNTS[params.kind]
+        return Work(items=1, unit="pass", flops=operations * count, bytes=traffic * count * setting.item_bytes)
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
         del setting
-        return _ARRAYS[params.kind] * params.size_bytes
+        return _AMOUNTS[params.kind][0] * params.size_bytes
 
     def prepare(self, params: Params, setting: Setting) -> Step:
-        arrays = _Arrays(_count(params.size_bytes, setting), params.kind, setting)
-        shorter = smaller_sizes(params.size_bytes, _SHORTER, _SHORTEST) if params.sizes == "all" else []
+        import torch
+
+        count, generator, drain = params.size_bytes // setting.item_bytes, setting.generator(), setting.drain
+        rows = [torch.rand(_ROW, generator=generator).to(setting.torch_dtype) for _ in range(2)]
+        zeros = torch.zeros(_ROW, dtype=setting.torch_dtype)  # where results are written
+        used = {"read": rows[:1], "copy": [rows[0], zeros], "triad": [*rows, zeros], "update": rows[:1]}[params.kind]
+        arrays = [_repeated(row, count, setting) for row in used]
+        compute: Callable[..., Any] = {
+            "read": setting.compiled(torch.sum),
+            "copy": lambda first, into: into.copy_(first),
+            "triad": setting.compiled(lambda x, y, into: torch.add(x, y, alpha=_FACTOR, out=into)),
+            "update": setting.compiled(torch.neg_),
+        }[params.kind]
+
+        def step(length: int) -> Callable[[], torch.Tensor]:
+            """A pass over the beginning of the arrays."""
+            parts = [array[:length] for array in arrays]
+            return lambda: drain(compute(*parts))
+
+        def outputs() -> Tensors:
+            if params.kind != "update":
+                return (run().reshape(-1)[-_CHECKED:],)
+            # Turned twice, so that all is as it was.
+            before = arrays[0][-_CHECKED:].clone()
+            after = run().reshape(-1)[-_CHECKED:].clone()
+            run()
+            return (after * before.sign().to(after.device),)
+
+        run = step(count)
+        shorter = smaller_sizes(params.size_bytes, 8, 262_144) if params.sizes == "all" else []
         return Step(
-            run=arrays.step(),
+            run=run,
             work=self.work(params, setting),
-            outputs=arrays.turned if params.kind == "update" else arrays.outputs,
-            reference=arrays.reference,
-            stages=tuple(Stage(f"{size} bytes", 0, arrays.step(_count(size, setting))) for size in shorter),
+            outputs=outputs,
+            reference=lambda: (_expected(params.kind, rows, count),),
+            stages=tuple(Stage(f"{size} bytes", 0, step(size // setting.item_bytes)) for size in shorter),
         )
 
 
-class _Arrays:
-    """Arrays on the device whose rows all hold the same numbers; steps may use the beginning of them."""
-
-    def __init__(self, count: int, kind: str, setting: Setting) -> None:
-        self._count, self._kind, self._setting = count, kind, setting
-        self._arrays = [_repeated(row, count, setting) for row in self._rows()[: _ARRAYS[kind]]]
-
-    def step(self, count: int | None = None) -> Callable[[], torch.Tensor]:
-        import torch
-
-        drain = self._setting.drain
-        first, second, third = (*(array[: count or self._count] for array in self._arrays), None, None)[:3]
-        assert first is not None
-        if self._kind == "read":
-            add_up = self._setting.compiled(torch.sum)
-            return lambda: drain(add_up(first))
-        if self._kind == "update":
-            turn = self._setting.compiled(torch.neg_)
-            return lambda: drain(turn(first))
-        if self._kind == "copy":
-            assert second is not None
-            return lambda: drain(second.copy_(first))
-        triad = self._setting.compiled(lambda x, y, into: torch.add(x, y, alpha=_FACTOR, out=into))
-        return lambda: drain(triad(first, second, third))
-
-    def outputs(self) -> Tensors:
-        result = self.step()()
-        return (result.reshape(-1)[-_CHECKED:],)
-
-    def turned(self) -> Tensors:
-        """The same numbers with the other sign; turned twice, so that all is as it was."""
-        run = self.step()
-        before = self._arrays[0][-_CHECKED:].clone()
-        after = run().reshape(-1)[-_CHECKED:].clone()
-        run()
-        return (after * before.sign().to(after.device),)
-
-    def reference(self) -> Tensors:
-        """By numpy in float64, from the rows alone."""
-        import numpy
-        import torch
-
-        one, other = (row.double().numpy() for row in self._rows()[:2])
-        whole, rest = divmod(self._count, _ROW)
-        if self._kind == "read":
-            return (torch.tensor([whole * one.sum() + one[:rest].sum()]),)
-        end = numpy.arange(self._count - min(_CHECKED, self._count), self._count) % _ROW
-        if self._kind == "update":
-            return (torch.from_numpy(-one[end]),)
-        return (torch.from_numpy(one[end] + (_FACTOR * other[end] if self._kind == "triad" else 0.0)),)
-
-    def _rows(self) -> Tensors:
-        """Different numbers for what is read, zeros for what is written."""
-        import torch
-
-        generator = self._setting.generator()
-        drawn = [torch.rand(_ROW, generator=generator).to(self._setting.torch_dtype) for _ in range(2)]
-        zeros = torch.zeros(_ROW, dtype=self._setting.torch_dtype)
-        return [drawn[0], zeros] if self._kind == "copy" else [*drawn, zeros]
-
-
 def _repeated(row: torch.Tensor, count: int, setting: Setting) -> torch.Tensor:
-    """Written in place, because drawing or concatenating gigabytes would take longer than measuring with them."""
+    """Written in place, because drawing or concatenating gigabytes takes longer than measuring with them."""
     import torch
 
     array = torch.empty(-(-count // _ROW), _ROW, dtype=setting.torch_dtype, device=setting.device)
     return array.copy_(setting.place(row)).view(-1)[:count]
 
 
-def _count(size_bytes: int, setting: Setting) -> int:
-    return size_bytes // setting.item_bytes
+def _expected(kind: str, rows: Tensors, count: int) -> torch.Tensor:
+    """By numpy in float64, from the rows alone."""
+    import numpy
+    import torch
+
+    one, other = (row.double().numpy() for row in rows)
+    end = numpy.arange(count - min(_CHECKED, count), count) % _ROW
+    if kind == "read":
+        whole, rest = divmod(count, _ROW)
+        return torch.tensor([whole * one.sum() + one[:rest].sum()])
+    return torch.from_numpy({"copy": one, "triad": one + _FACTOR * other, "update": -one}[kind][end])

@@ -10,8 +10,7 @@ from torchmark.workloads.contract import ATTENTION, CaseOption, Setting
 from torchmark.workloads.encoder import POSITIONS, SHAPES, Size, encoder_config
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec, guessing
 
-_VOCABULARY = 28_996
-_LABELS = 2
+_VOCABULARY, _LABELS = 28_996, 2
 _CHECKED = (slice(2), slice(16))  # rows and tokens of training; more are not needed to reach every weight
 
 
@@ -40,16 +39,16 @@ class BertClassify(ModelWorkload):
     imports = ("transformers.models.bert.modeling_bert",)
 
     def cost(self, params: Params, training: bool) -> Cost:
-        shape = SHAPES[params.size]
-        parameters = shape.bert_parameters(_VOCABULARY, shape.hidden + _LABELS)
-        head = params.batch * shape.hidden * (shape.hidden + _LABELS)
+        shape, rows, tokens = SHAPES[params.size], params.batch, params.sequence
+        outputs = shape.hidden + _LABELS
+        parameters = shape.bert_parameters(_VOCABULARY, outputs)
         return Cost(
-            items=params.batch,
+            items=rows,
             unit="sample",
-            products=shape.products(params.batch, params.sequence) + head,
-            numbers=parameters * (6 if training else 1) + params.batch * _LABELS,
-            integers=params.batch * (2 * params.sequence + 1),
-            memory=parameters * (4 if training else 1) + shape.activations(params.batch, params.sequence, training),
+            products=shape.products(rows, tokens) + rows * shape.hidden * outputs,
+            numbers=parameters * (6 if training else 1) + rows * _LABELS,
+            integers=rows * (2 * tokens + 1),
+            memory=parameters * (4 if training else 1) + shape.activations(rows, tokens, training),
         )
 
     def build(self, params: Params, setting: Setting) -> Model:
@@ -68,14 +67,15 @@ class BertClassify(ModelWorkload):
         ids = torch.randint(0, _VOCABULARY, (1, POSITIONS), generator=generator)[:, : params.sequence]
         ids = ids.repeat(params.batch, 1)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": label.repeat(params.batch)}
+        training = setting.mode == "train"
         return Model(
             module=module,
             inputs=inputs,
             result=lambda answer: answer.logits,
             loss=lambda answer, *_: answer.loss,
             optimizer=OptimizerSpec("Adam", 1e-4),
-            feed=lambda: (inputs, None) if setting.mode == "train" else inputs,
-            few=_few if setting.mode == "train" else None,
+            feed=lambda: (inputs, None) if training else inputs,
+            few=_few if training else None,
             look=_look,
             first_loss=guessing(_LABELS),
             notes={"attention": module.config._attn_implementation},

@@ -35,26 +35,24 @@ class BertEncode(ModelWorkload):
 
     def cost(self, params: Params, training: bool) -> Cost:
         """Of the embeddings only the rows that are looked up are read."""
-        shape, tokens = SHAPES[params.size], params.batch * params.sequence
+        shape, rows, tokens = SHAPES[params.size], params.batch, params.sequence
         parameters = shape.bert_parameters(_VOCABULARY, shape.hidden)
-        unread = (_VOCABULARY + POSITIONS + 2 - params.sequence - 2) * shape.hidden
+        unread = (_VOCABULARY + POSITIONS - tokens) * shape.hidden
         return Cost(
-            items=params.batch,
+            items=rows,
             unit="sample",
-            products=shape.products(params.batch, params.sequence) + params.batch * shape.hidden**2,
-            numbers=parameters - unread + (tokens + params.batch) * shape.hidden,
-            integers=tokens,
-            memory=parameters + shape.activations(params.batch, params.sequence, training),
+            products=shape.products(rows, tokens) + rows * shape.hidden**2,
+            numbers=parameters - unread + rows * (tokens + 1) * shape.hidden,
+            integers=rows * tokens,
+            memory=parameters + shape.activations(rows, tokens, training),
         )
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch
         from transformers import BertConfig, BertModel
 
-        config = BertConfig(
-            vocab_size=_VOCABULARY, max_position_embeddings=POSITIONS, **encoder_config(params.size, setting)
-        )
-        module = BertModel(config)
+        sizes = {"vocab_size": _VOCABULARY, "max_position_embeddings": POSITIONS}
+        module = BertModel(BertConfig(**sizes, **encoder_config(params.size, setting)))
         return Model(
             module=module,
             inputs={"input_ids": torch.full((params.batch, params.sequence), ID)},

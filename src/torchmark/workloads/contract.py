@@ -21,6 +21,7 @@ __all__ = [
     "GRADIENTS",
     "LAYOUT",
     "CaseOption",
+    "NoParams",
     "Pairs",
     "Setting",
     "Stage",
@@ -49,6 +50,10 @@ GRADIENTS = CaseOption("gradients", ("inference-mode", "no-grad"))  # followed b
 ATTENTION = CaseOption("attention", ("sdpa", "eager"))  # the model library's names; the workload passes it on
 
 
+class NoParams(Struct, frozen=True):
+    """Nothing can be set."""
+
+
 class Setting(Struct, frozen=True):
     """Everything except its parameters that a workload must follow: device, dtype, compile, transfer, seed, rank."""
 
@@ -67,9 +72,7 @@ class Setting(Struct, frozen=True):
     def torch_dtype(self) -> torch.dtype:
         import torch
 
-        dtype = getattr(torch, self.dtype)
-        assert isinstance(dtype, torch.dtype)
-        return dtype
+        return getattr(torch, self.dtype)  # type: ignore[no-any-return]
 
     @property
     def item_bytes(self) -> int:
@@ -141,9 +144,7 @@ class Setting(Struct, frozen=True):
         """Record nothing for a backward pass, by inference mode or no_grad as the setting says."""
         import torch
 
-        if self.options.get("gradients", usual) == "no-grad":
-            return torch.no_grad()
-        return torch.inference_mode()
+        return torch.no_grad() if self.options.get("gradients", usual) == "no-grad" else torch.inference_mode()
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function itself, or what `torch.compile` makes of it."""
@@ -151,8 +152,7 @@ class Setting(Struct, frozen=True):
             return function
         import torch
 
-        compiled: Callable[..., Any] = torch.compile(function, mode=None if self.compile == "on" else self.compile)
-        return compiled
+        return torch.compile(function, mode=None if self.compile == "on" else self.compile)
 
     def parallel(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model, exchanging gradients with other ranks if there are any. Call it before making the optimizer."""
@@ -164,14 +164,12 @@ class Setting(Struct, frozen=True):
 
     def alone(self, model: torch.nn.Module, run: Callable[[], object]) -> Callable[[], object] | None:
         """The same step without the exchange, to measure what it costs; None with a single rank."""
-        if self.world_size == 1:
-            return None
 
         def run_alone() -> object:
             with model.no_sync():  # type: ignore[operator]  # what `parallel` returned
                 return run()
 
-        return run_alone
+        return run_alone if self.world_size > 1 else None
 
 
 class Stage(Struct, frozen=True):

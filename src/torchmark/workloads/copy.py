@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 262_144  # random numbers that are drawn; a larger tensor repeats them
 _CHECKED = 4096
-_SMALLEST = 1024  # bytes
-_SMALLER = 16
 
 
 class Params(Struct, frozen=True):
@@ -42,7 +40,7 @@ class Copy(Workload):
 
     def work(self, params: Params, setting: Setting) -> Work:
         """Bytes are those that cross the link, once."""
-        size = _elements(params, setting) * setting.item_bytes
+        size = params.size_bytes // setting.item_bytes * setting.item_bytes
         return Work(items=1, unit="copy", flops=0, bytes=size)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
@@ -58,7 +56,15 @@ def prepare_copy(params: Params, setting: Setting) -> Step:
     """The step on any device that torch can copy to."""
     import torch
 
-    host = _lock(_make(params, setting)) if params.pinned else _make(params, setting)
+    def made() -> torch.Tensor:
+        count = params.size_bytes // setting.item_bytes
+        block = torch.rand(min(count, _BLOCK), generator=setting.generator()).to(setting.torch_dtype)
+        return block.repeat(-(-count // len(block)))[:count].clone()
+
+    try:
+        host = made().pin_memory() if params.pinned else made()
+    except (RuntimeError, NotImplementedError) as error:
+        raise UnsupportedError("the host's memory cannot be pinned here", "Use pinned=off", str(error)) from error
     if params.direction == "to-device":
         source, target = host, torch.zeros_like(host, device=setting.device)
     else:
@@ -68,31 +74,12 @@ def prepare_copy(params: Params, setting: Setting) -> Step:
         into, what = target[:count], source[:count]
         return lambda: into.copy_(what, non_blocking=params.pinned)
 
-    run, smaller = copy(), smaller_sizes(params.size_bytes, _SMALLER, _SMALLEST) if params.sizes == "all" else []
+    run, smaller = copy(), smaller_sizes(params.size_bytes, 16, 1024) if params.sizes == "all" else []
     return Step(
         run=run,
         work=Copy().work(params, setting),
         outputs=lambda: (run()[-_CHECKED:],),
-        reference=lambda: (_make(params, setting)[-_CHECKED:].double(),),
-        copies=lambda: ((source, _make(params, setting)), (target, _make(params, setting))),
+        reference=lambda: (made()[-_CHECKED:].double(),),
+        copies=lambda: ((source, made()), (target, made())),
         stages=tuple(Stage(f"{size} bytes", 0, copy(size // setting.item_bytes)) for size in smaller),
     )
-
-
-def _elements(params: Params, setting: Setting) -> int:
-    return params.size_bytes // setting.item_bytes
-
-
-def _make(params: Params, setting: Setting) -> torch.Tensor:
-    import torch
-
-    count = _elements(params, setting)
-    block = torch.rand(min(count, _BLOCK), generator=setting.generator()).to(setting.torch_dtype)
-    return block.repeat(-(-count // len(block)))[:count].clone()
-
-
-def _lock(host: torch.Tensor) -> torch.Tensor:
-    try:
-        return host.pin_memory()
-    except (RuntimeError, NotImplementedError) as error:
-        raise UnsupportedError("the host's memory cannot be pinned here", "Use pinned=off", str(error)) from error

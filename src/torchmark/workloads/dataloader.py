@@ -13,8 +13,7 @@ from torchmark.workloads.image_training import Normalized, batches
 if TYPE_CHECKING:
     import torch
 
-_PIXELS = {"mnist": 28 * 28, "cifar10": 3 * 32 * 32}
-_NORMAL = {"mnist": (0.1307, 0.3081), "cifar10": (0.5, 0.5)}
+_SETS = {"mnist": (28 * 28, 0.1307, 0.3081), "cifar10": (3 * 32 * 32, 0.5, 0.5)}  # pixels, their mean and deviation
 _MADE_AS = 4  # bytes of a number as the loader makes it, whatever it is converted to later
 
 
@@ -40,7 +39,7 @@ class Dataloader(Workload):
 
     def work(self, params: Params, setting: Setting) -> Work:
         """Each pixel is scaled and shifted, read as a byte and written as a number."""
-        pixels = params.batch * _PIXELS[params.dataset]
+        pixels = params.batch * _SETS[params.dataset][0]
         return Work(items=params.batch, unit="image", flops=2 * pixels, bytes=(1 + _MADE_AS) * pixels)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
@@ -49,7 +48,7 @@ class Dataloader(Workload):
         from torchmark.workloads.images import cifar10, mnist
 
         images = (mnist if params.dataset == "mnist" else cifar10)(setting.data, params.images)
-        mean, deviation = _NORMAL[params.dataset]
+        _, mean, deviation = _SETS[params.dataset]
         data = Normalized(images.train_images, images.train_labels, mean, deviation)
         feed = batches(data, params.batch, setting, workers=params.loader_workers)
         order = torch.randperm(params.images, generator=setting.generator())

@@ -1,4 +1,4 @@
-"""Encoders shaped like BERT: their sizes, parameters, matrix products and memory, known without torch."""
+"""Encoders shaped like BERT, with sizes, products and memory known without torch; classifiers of images."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from torchmark.workloads.contract import Setting
+from torchmark.workloads.model import Model, guessing
 
 Size = Literal["tiny", "base", "large"]
 POSITIONS = 512
+LABELS = 1000  # of an image
 
 
 class Shape(Struct, frozen=True):
@@ -23,9 +25,8 @@ class Shape(Struct, frozen=True):
     @property
     def parameters(self) -> int:
         """Weights, biases and norms of all layers, without what comes before and after them."""
-        attention = 4 * (self.hidden + 1) * self.hidden
-        dense = (self.hidden + 1) * self.feedforward + (self.feedforward + 1) * self.hidden
-        return self.layers * (attention + dense + 4 * self.hidden)
+        hidden, wide = self.hidden, self.feedforward
+        return self.layers * (4 * (hidden + 1) * hidden + (hidden + 1) * wide + (wide + 1) * hidden + 4 * hidden)
 
     def products(self, rows: int, tokens: int) -> int:
         """Multiplications in the matrix products of all layers: with their weights, and of attention with itself."""
@@ -33,12 +34,11 @@ class Shape(Struct, frozen=True):
         return self.layers * rows * tokens * (weights + 2 * tokens * self.hidden)
 
     def activations(self, rows: int, tokens: int, training: bool) -> float:
-        """About how many numbers are in memory at once besides the weights; training keeps those of every layer."""
+        """About how many numbers are in memory at once besides the weights: in training those of every layer, else
+        those of one, whose attention may or may not be computed in one piece."""
         states = rows * tokens * (12 * self.hidden + 3 * self.feedforward)
         scores = rows * self.heads * tokens**2
-        if training:
-            return self.layers * (states + 3 * scores)
-        return states / 2 + scores  # of one layer, whose attention may or may not be computed in one piece
+        return self.layers * (states + 3 * scores) if training else states / 2 + scores
 
     def bert_parameters(self, vocabulary: int, head: int) -> int:
         """Embeddings of words, positions and two kinds of sentences with their norm, the layers, and dense layers with
@@ -47,11 +47,7 @@ class Shape(Struct, frozen=True):
 
 
 # `tiny` is a test of a second, not a model in use.
-SHAPES: dict[str, Shape] = {
-    "tiny": Shape(2, 64, 2, 128),
-    "base": Shape(12, 768, 12, 3072),
-    "large": Shape(24, 1024, 16, 4096),
-}
+SHAPES = {"tiny": Shape(2, 64, 2, 128), "base": Shape(12, 768, 12, 3072), "large": Shape(24, 1024, 16, 4096)}
 
 
 def encoder_config(size: str, setting: Setting) -> dict[str, Any]:
@@ -64,3 +60,23 @@ def encoder_config(size: str, setting: Setting) -> dict[str, Any]:
         "intermediate_size": shape.feedforward,
         **({"attn_implementation": attention} if attention else {}),
     }
+
+
+def image_classifier(architecture: str, params: Any, setting: Setting, **config: Any) -> Model:
+    """A model of that name with random images and labels; in inference it is given no labels."""
+    import torch
+    import transformers
+
+    generator, size = setting.generator(), (params.batch, 3, params.image, params.image)
+    labels = {"labels": torch.randint(0, LABELS, (params.batch,), generator=generator)}
+    images = {"pixel_values": torch.rand(size, generator=generator)}
+    made = getattr(transformers, f"{architecture}Config")(
+        num_labels=LABELS, problem_type="single_label_classification", **config
+    )
+    return Model(
+        module=getattr(transformers, f"{architecture}ForImageClassification")(made),
+        inputs=images | (labels if setting.mode == "train" else {}),
+        result=lambda answer: answer.logits,
+        loss=lambda answer, *_: answer.loss,
+        first_loss=guessing(LABELS),
+    )

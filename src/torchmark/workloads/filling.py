@@ -58,22 +58,16 @@ def fill(model: nn.Module, setting: Setting) -> nn.Module:
     twice = torch.cat((block, block)).numpy()
     looked_up = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     for index, (name, weight) in enumerate(model.eval().requires_grad_(False).named_parameters()):
-        if weight.dim() > 1:
-            start, length = index * _STRIDE % _BLOCK, min(weight.numel(), _BLOCK)
-            scale = 1.0 if id(weight) in looked_up else (weight.shape[0] / weight.numel()) ** 0.5
-            values = torch.from_numpy(twice[start : start + length] * numpy.float32(scale))
-            _repeat(values.to(weight.dtype), weight.view(-1))
-        else:
+        if weight.dim() <= 1:
             weight.fill_(0.0 if name.endswith("bias") else 1.0)
+            continue
+        start, length = index * _STRIDE % _BLOCK, min(weight.numel(), _BLOCK)
+        scale = 1.0 if id(weight) in looked_up else (weight.shape[0] / weight.numel()) ** 0.5
+        piece = torch.from_numpy(twice[start : start + length] * numpy.float32(scale)).to(weight.dtype)
+        # By numpy, in one thread: memory is the limit, and thousands of short parallel copies on a busy machine take
+        # ten times as long.
+        source, target = (tensor.view(torch.uint8).numpy() for tensor in (piece, weight.view(-1).detach()))
+        for begin in range(0, len(target), len(source)):
+            part = target[begin : begin + len(source)]
+            part[:] = source[: len(part)]
     return model
-
-
-def _repeat(piece: torch.Tensor, flat: torch.Tensor) -> None:
-    """By numpy, in one thread: memory is the limit, and thousands of short parallel copies on a busy machine take ten
-    times as long."""
-    import torch
-
-    source, target = (tensor.view(torch.uint8).numpy() for tensor in (piece, flat.detach()))
-    for begin in range(0, len(target), len(source)):
-        part = target[begin : begin + len(source)]
-        part[:] = source[: len(part)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
@@ -87,7 +87,7 @@ class ImageTraining(ModelWorkload):
         train = Normalized(images.train_images, images.train_labels, *self.recipe.normal)
         loader = batches(train, params.batch, setting, workers=params.loader_workers)
         loader.images = images
-        inputs, targets = train.several(slice(0, 2))
+        inputs, targets = train[:2]
         return Model(
             module=self.network(),
             inputs=inputs,
@@ -102,51 +102,45 @@ class ImageTraining(ModelWorkload):
 
     def prepare(self, params: Any, setting: Setting) -> Step:
         """The whole training, one step of it at a time."""
+        import torch
+
         recipe, model = self.recipe, self.made(params, setting)
         train: Batches = model.feed.__self__  # type: ignore[union-attr]  # of `build`
         images, network = train.images, model.module
         assert images
-        step, forward = self.training(model, params, setting)
+        training = self.prepared(model, params, setting)
+        step, forward = training.step(), training.forward
         test = Normalized(images.test_images, images.test_labels, *recipe.normal)
         size = recipe.test_batch or params.batch
         loader = batches(test, size, setting, workers=params.loader_workers, shuffle=False)
-        stages = [Stage("test batch", recipe.tests * loader.per_epoch, lambda: _test(forward, loader, setting))]
-        known = {"data_is_real": float(images.is_real), "parameters": float(self.parameters)}
+
+        def run_test() -> torch.Tensor:
+            """One batch of a test pass: loss and right answers, read on the host as published."""
+            pixels, labels = map(setting.place, loader.take())
+            with torch.no_grad():
+                scores = forward(pixels)
+                loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
+                return torch.stack([loss, (scores.argmax(1) == labels).sum()]).cpu()
 
         def metrics() -> dict[str, float]:
             found = step.metrics() if step.metrics else {}
-            return found | ({"accuracy": _accuracy(network, test, setting)} if recipe.tests else {}) | known
+            if recipe.tests:
+                right = 0
+                with torch.no_grad():
+                    for start in range(0, len(test), _PASS):
+                        pixels, labels = test[start : start + _PASS]
+                        right += int((network(setting.place(pixels)).argmax(1).cpu() == labels).sum())
+                found["accuracy"] = right / len(test)
+            return found | {"data_is_real": float(images.is_real), "parameters": float(self.parameters)}
 
+        tests = [Stage("test batch", recipe.tests * loader.per_epoch, run_test)] if recipe.tests else []
         return replace(
             step,
             job_steps=recipe.epochs * train.per_epoch,
-            stages=(*stages[: recipe.tests], Stage("load batch", 0, train.take)),
+            stages=(*tests, Stage("load batch", 0, train.take)),
             epochs=recipe.epochs,
             metrics=metrics,
         )
-
-
-def _test(forward: Callable[..., Any], loader: Batches, setting: Setting) -> torch.Tensor:
-    """One batch of a test pass: loss and right answers, read on the host as published."""
-    import torch
-
-    images, labels = (setting.place(tensor) for tensor in loader.take())
-    with torch.no_grad():
-        scores = forward(images)
-        loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
-        return torch.stack([loss, (scores.argmax(1) == labels).sum()]).cpu()
-
-
-def _accuracy(network: torch.nn.Module, test: Normalized, setting: Setting) -> float:
-    """The share of the test set that is classified correctly by the current weights."""
-    import torch
-
-    right = 0
-    with torch.no_grad():
-        for start in range(0, len(test), _PASS):
-            images, labels = test.several(slice(start, start + _PASS))
-            right += int((network(setting.place(images)).argmax(1).cpu() == labels).sum())
-    return right / len(test)
 
 
 class Normalized:
@@ -162,18 +156,14 @@ class Normalized:
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.several(index)
-
-    def several(self, index: int | slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same for many at once, where loading is not what is measured."""
+    def __getitem__(self, index: int | slice) -> tuple[torch.Tensor, torch.Tensor]:
         return self._images[index] * self._scale - self._offset, self._labels[index]
 
 
 class Batches:
     """Batches without end: one epoch follows the other. Loading processes end with this object."""
 
-    def __init__(self, loader: Any, sampler: Any = None) -> None:
+    def __init__(self, loader: Any, sampler: Any) -> None:
         self.per_epoch = len(loader)
         self.images: Images | None = None  # the whole data set, if the batches come from one
         self._epoch = -1
@@ -193,7 +183,7 @@ class Batches:
 
 
 def batches(
-    data: Normalized,
+    data: Any,
     batch: int,
     setting: Setting,
     *,
@@ -202,12 +192,16 @@ def batches(
     order: Sequence[int] | None = None,
 ) -> Batches:
     """Batches of this data set: shuffled, with a part for each rank; as they are; or in a given order."""
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-    loads: Any = data  # a length and items are all that a data set needs
-    sampler = order if order is not None else _shuffled(loads, setting) if shuffle else None
+    sampler: Any = order
+    if shuffle and order is None:
+        # With a generator of its own: the loader draws from its one more or less often, depending on its processes.
+        sampler = RandomSampler(data, generator=setting.generator())
+        if setting.world_size > 1:
+            sampler = DistributedSampler(data, setting.world_size, setting.rank, seed=setting.seed)
     loader: Any = DataLoader(
-        loads,
+        data,
         batch_size=batch,
         sampler=sampler,
         num_workers=workers,
@@ -221,19 +215,7 @@ def batches(
 def _end_with_parent(worker: int) -> None:
     """On Linux a signal ends a loading process together with its parent: torch's own watch takes seconds."""
     del worker
-    if sys.platform != "linux":
-        return
-    import ctypes
+    if sys.platform == "linux":
+        import ctypes
 
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-
-
-def _shuffled(data: Any, setting: Setting) -> Any:
-    """With a generator of its own: the loader draws from its one more or less often, depending on its processes."""
-    from torch.utils.data import DistributedSampler, RandomSampler
-
-    if setting.world_size == 1:
-        return RandomSampler(data, generator=setting.generator())
-    sampler: Any = DistributedSampler(data, setting.world_size, setting.rank, seed=setting.seed)
-    return sampler
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -18,25 +18,19 @@ from torchmark.errors import CaseError
 if TYPE_CHECKING:
     import torch
 
-MNIST_TRAIN, MNIST_TEST = 60_000, 10_000
-CIFAR10_TRAIN, CIFAR10_TEST = 50_000, 10_000
 CLASSES = 10
 
 Split = tuple[numpy.ndarray, numpy.ndarray]  # images and labels, both of bytes
 Bytes = Any  # an array of integers: numpy's own types say more than is of use here
 _MOST_BYTES = 1 << 28  # no file of these sets is near that: a header that claims more is wrong
-_IDX_BYTES = 0x08  # the element type of both MNIST files
 _MNIST_FOLDERS = ("", "MNIST/raw", "mnist")
 _CIFAR10_FOLDERS = ("", "cifar-10-batches-bin")
 _CIFAR10_SHAPE = (3, 32, 32)
-_CIFAR10_PARTS = 5
 _MNIST_FIX = "Put the four files of MNIST (train-images-idx3-ubyte, …, plain or .gz) there, or leave --data out"
 _CIFAR10_FIX = (
     "Put the binary version of CIFAR-10 there, unpacked (data_batch_1.bin … test_batch.bin, plain or .gz), "
     "or leave --data out"
 )
-
-
 _BLOCK = 250  # images made at once: few enough to stay in the CPU's cache
 _ONE = 127  # a shape at full strength; two products of two such numbers add up to less than 16 bits hold
 _POOL = 1 << 20
@@ -56,62 +50,65 @@ class Images(Struct, frozen=True):
         return self.source == "files"
 
 
-def mnist(data: str | None = None, count: int = MNIST_TRAIN) -> Images:
+def mnist(data: str | None = None, count: int = 60_000) -> Images:
     """28 × 28 in grey: the first `count` training images, and a test image for every six of them.
 
     `data` is the folder with the real files, which must then be complete.
     """
-    tests = max(1, count * MNIST_TEST // MNIST_TRAIN)
-    if data is None:
-        return _gather(_make(_MNIST, count, train=True), _make(_MNIST, tests, train=False), "stand-in")
-    return _gather(
-        _read_mnist(data, "train", MNIST_TRAIN, count), _read_mnist(data, "t10k", MNIST_TEST, tests), "files"
-    )
+    return _gather(data, count, max(1, count // 6), _MNIST, _read_mnist)
 
 
-def cifar10(data: str | None = None, count: int = CIFAR10_TRAIN) -> Images:
+def cifar10(data: str | None = None, count: int = 50_000) -> Images:
     """32 × 32 in colour: the first `count` training images, and a test image for every five of them."""
-    tests = max(1, count * CIFAR10_TEST // CIFAR10_TRAIN)
-    if data is None:
-        return _gather(_make(_CIFAR10, count, train=True), _make(_CIFAR10, tests, train=False), "stand-in")
-    each = CIFAR10_TRAIN // _CIFAR10_PARTS
-    parts = [_read_cifar10_file(data, f"data_batch_{part + 1}.bin", each) for part in range(_CIFAR10_PARTS)]
-    images, labels = (numpy.concatenate(arrays)[:count] for arrays in zip(*parts, strict=True))
-    test = _read_cifar10_file(data, "test_batch.bin", CIFAR10_TEST)
-    return _gather((images, labels), (test[0][:tests], test[1][:tests]), "files")
+    return _gather(data, count, max(1, count // 5), _CIFAR10, _read_cifar10)
 
 
-def _gather(train: Split, test: Split, source: str) -> Images:
+def _gather(data: str | None, count: int, tests: int, look: _Look, read: Callable[[str, bool], Split]) -> Images:
     import torch
 
-    parts = (torch.from_numpy(train[0]), torch.from_numpy(train[1]).long())
-    return Images(*parts, torch.from_numpy(test[0]), torch.from_numpy(test[1]).long(), source)
+    arrays: list[numpy.ndarray] = []
+    for train, amount in ((True, count), (False, tests)):
+        images, labels = _make(look, amount, train) if data is None else read(data, train)
+        arrays += (images[:amount], labels[:amount].astype(numpy.int64))
+    one, two, three, four = map(torch.from_numpy, arrays)
+    return Images(one, two, three, four, "stand-in" if data is None else "files")
 
 
 # The files: IDX (MNIST) and the binary version (CIFAR-10), plain or gzip. Nothing in them is trusted.
 
 
-def _read_mnist(folder: str, part: str, whole: int, count: int) -> Split:
-    images = _find(folder, _MNIST_FOLDERS, _spellings(f"{part}-images", 3), _MNIST_FIX)
-    labels = _find(folder, _MNIST_FOLDERS, _spellings(f"{part}-labels", 1), _MNIST_FIX)
+def _read_mnist(folder: str, train: bool) -> Split:
+    part, whole = ("train", 60_000) if train else ("t10k", 10_000)
+
+    def find(what: str) -> Path:
+        """Some unpackers turn the dash in a name into a dot."""
+        return _find(
+            folder, _MNIST_FOLDERS, [f"{part}-{what}-ubyte", f"{part}-{what}-ubyte".replace("-idx", ".idx")], _MNIST_FIX
+        )
+
+    images, labels = find("images-idx3"), find("labels-idx1")
     pixels = read_idx(images, (whole, 28, 28)).reshape(whole, 1, 28, 28)
-    return pixels[:count], _checked_labels(read_idx(labels, (whole,)), labels)[:count]
+    return pixels, _checked_labels(read_idx(labels, (whole,)), labels)
 
 
-def _read_cifar10_file(folder: str, name: str, count: int) -> Split:
-    return read_cifar10_records(_find(folder, _CIFAR10_FOLDERS, (name,), _CIFAR10_FIX), count)
+def _read_cifar10(folder: str, train: bool) -> Split:
+    names = [f"data_batch_{part}.bin" for part in range(1, 6)] if train else ["test_batch.bin"]
+    paths = [_find(folder, _CIFAR10_FOLDERS, [name], _CIFAR10_FIX) for name in names]
+    images, labels = zip(*(read_cifar10_records(path, 10_000) for path in paths), strict=True)
+    return numpy.concatenate(images), numpy.concatenate(labels)
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> numpy.ndarray:
     """The bytes of an IDX file, which must hold an array of this very shape."""
     header = 4 + 4 * len(shape)
     content = _read(path, header + prod(shape), header)
-    magic = bytes((0, 0, _IDX_BYTES, len(shape)))
+    magic = bytes((0, 0, 8, len(shape)))  # 8: bytes
     if content[:4] != magic:
         raise _wrong(path, f"begins with {content[:4].hex()} where an IDX file of this kind begins with {magic.hex()}")
     said = tuple(int(length) for length in numpy.frombuffer(content[4:header], ">u4"))
     if said != shape:
-        raise _wrong(path, f"says that it holds {_times(said)} bytes where {_times(shape)} are due")
+        claimed, due = (" × ".join(map(str, each)) for each in (said, shape))
+        raise _wrong(path, f"says that it holds {claimed} bytes where {due} are due")
     _check_length(path, content, header + prod(shape))
     return numpy.frombuffer(content, numpy.uint8, offset=header).reshape(shape).copy()
 
@@ -126,21 +123,14 @@ def read_cifar10_records(path: Path, count: int) -> Split:
     return numpy.ascontiguousarray(records[:, 1:]).reshape(count, *_CIFAR10_SHAPE), labels
 
 
-def _spellings(name: str, dimensions: int) -> tuple[str, str]:
-    """Both ways in which the file is known; some unpackers turn the dash into a dot."""
-    return f"{name}-idx{dimensions}-ubyte", f"{name}.idx{dimensions}-ubyte"
-
-
-def _find(folder: str, inner: Iterable[str], names: tuple[str, ...], fix: str) -> Path:
+def _find(folder: str, inner: Sequence[str], names: Sequence[str], fix: str) -> Path:
     """The file, plain or gzip, in the folder itself or where other programs put it below."""
     root = Path(folder)
     if not root.is_dir():
         raise CaseError("what --data names is no folder", fix)
-    for place in inner:
-        for name in names:
-            for path in (root / place / name, root / place / f"{name}.gz"):
-                if path.is_file():
-                    return path
+    for path in (root / place / (name + end) for place in inner for name in names for end in ("", ".gz")):
+        if path.is_file():
+            return path
     raise CaseError(f"the folder given with --data holds no file {names[0]}", fix)
 
 
@@ -179,10 +169,6 @@ def _wrong(path: Path, cause: str, detail: str = "") -> CaseError:
     return CaseError(f"{path.name} {cause}", "Fetch it again, or leave --data out to use the stand-in", detail)
 
 
-def _times(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape))
-
-
 # The synthetic images: the same bytes on every machine, with something to learn in them.
 
 
@@ -217,28 +203,25 @@ _CIFAR10 = _Look(
 @lru_cache(maxsize=4)
 def _make(look: _Look, count: int, train: bool) -> Split:
     """Block after block, each from a seed of its own: a small set is the beginning of the large one."""
-    shapes, pool = _shapes(look), _pool(look)
+    shapes, random = _shapes(look), numpy.random.RandomState(look.seed)
+    # Noise to take pieces from, with the brightness of an empty image already in it: [where it begins, pixel].
+    noise = look.level + _chance(random, -look.noise, look.noise + 1, _POOL).astype(numpy.int16)
+    pool = numpy.lib.stride_tricks.sliding_window_view(noise, look.channels * look.size**2)
     images = numpy.empty((count, look.channels, look.size, look.size), numpy.uint8)
     labels = numpy.empty(count, numpy.uint8)
-    flat = images.reshape(count, -1)
     for start in range(0, count, _BLOCK):
         random = numpy.random.RandomState([look.seed, int(train), start])
-        block, block_labels = _make_block(look, shapes, pool, random)
-        flat[start : start + _BLOCK] = block[: count - start]
-        labels[start : start + _BLOCK] = block_labels[: count - start]
-    return images, labels
-
-
-def _make_block(look: _Look, shapes: Bytes, pool: Bytes, random: numpy.random.RandomState) -> tuple[Bytes, Bytes]:
-    labels = _chance(random, 0, CLASSES, _BLOCK)
-    others = (labels + _chance(random, 1, CLASSES, _BLOCK)) % CLASSES
-    image = _draw(shapes, labels, look.strength, random)
-    image += _draw(shapes, others, look.disguise, random)
-    image >>= 7
-    if look.gain > 1:
+        classes = _chance(random, 0, CLASSES, _BLOCK)
+        others = (classes + _chance(random, 1, CLASSES, _BLOCK)) % CLASSES
+        image = _draw(shapes, classes, look.strength, random)
+        image += _draw(shapes, others, look.disguise, random)
+        image >>= 7
         image *= look.gain
-    image += pool[_chance(random, 0, len(pool), _BLOCK)]
-    return numpy.clip(image, 0, 255, out=image), labels
+        image += pool[_chance(random, 0, len(pool), _BLOCK)]
+        numpy.clip(image, 0, 255, out=image)
+        images.reshape(count, -1)[start : start + _BLOCK] = image[: count - start]
+        labels[start : start + _BLOCK] = classes[: count - start]
+    return images, labels
 
 
 def _draw(shapes: Bytes, classes: Bytes, strength: tuple[int, int], random: numpy.random.RandomState) -> Bytes:
@@ -256,7 +239,14 @@ def _shapes(look: _Look) -> Bytes:
     own = _chance(random, -_ONE, _ONE + 1, (CLASSES, look.shapes, 1, *grid))
     bent = own + _chance(random, -look.bend, look.bend + 1, (CLASSES, look.shapes, look.styles, *grid))
     styles = numpy.clip(bent, -_ONE, _ONE).reshape(CLASSES, -1, *grid)
-    canvas = _spread(styles, look.size + 2 * look.shift)
+    # The coarse grid is drawn out to all pixels, with straight lines between its points; in whole numbers, because
+    # those come out the same everywhere.
+    size, fine = look.size + 2 * look.shift, 16
+    place = numpy.arange(size) * look.cells * fine // size
+    weights = numpy.zeros((size, look.cells + 1), numpy.int64)
+    weights[numpy.arange(size), place // fine] = fine - place % fine
+    weights[numpy.arange(size), place // fine + 1] = place % fine
+    canvas = ((weights @ styles @ weights.T) // fine**2).astype(numpy.int16)
     windows = numpy.lib.stride_tricks.sliding_window_view(canvas, (look.size, look.size), axis=(-2, -1))
     by_place = numpy.moveaxis(windows, 2, 4)  # class, style, down, right, channel, row, column
     return by_place.reshape(CLASSES, -1, look.channels * look.size**2)
@@ -266,21 +256,3 @@ def _chance(random: numpy.random.RandomState, low: int, end: int, shape: int | t
     """Whole numbers from this old generator are the only ones that numpy promises never to change; of a width that is
     not left to the platform."""
     return random.randint(low, end, shape, dtype=numpy.int64)
-
-
-def _spread(grid: Bytes, size: int) -> Bytes:
-    """The coarse grid drawn out to this many pixels a side, with straight lines between its points; in whole numbers,
-    because those come out the same everywhere."""
-    cells, fine = grid.shape[-1] - 1, 16
-    place = numpy.arange(size) * cells * fine // size
-    weights = numpy.zeros((size, cells + 1), numpy.int64)
-    weights[numpy.arange(size), place // fine] = fine - place % fine
-    weights[numpy.arange(size), place // fine + 1] = place % fine
-    return ((weights @ grid @ weights.T) // fine**2).astype(numpy.int16)
-
-
-def _pool(look: _Look) -> Bytes:
-    """Noise to take pieces from, with the brightness of an empty image already in it: [where it begins, pixel]."""
-    random = numpy.random.RandomState(look.seed)
-    noise = look.level + _chance(random, -look.noise, look.noise + 1, _POOL).astype(numpy.int16)
-    return numpy.lib.stride_tricks.sliding_window_view(noise, look.channels * look.size**2)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
+from torchmark.workloads.contract import NoParams, Setting, Step, Workload
 
 if TYPE_CHECKING:
     import torch
-
-
-class Params(Struct, frozen=True):
-    """Nothing can be set."""
 
 
 class Launch(Workload):
@@ -22,33 +16,27 @@ class Launch(Workload):
     the next one waits for that: the whole way there and back."""
 
     name = "launch"
-    params = Params
-    tiny = Params()
+    params = NoParams
+    tiny = NoParams()
 
-    def work(self, params: Params, setting: Setting) -> Work:
+    def work(self, params: NoParams, setting: Setting) -> Work:
         del params, setting
-        # An addition and twelve bytes: its share of a machine's best means nothing.
-        return Work(items=1, unit="operator")
+        return Work(items=1, unit="operator")  # of an addition and twelve bytes, a share of the best means nothing
 
-    def prepare(self, params: Params, setting: Setting) -> Step:
+    def prepare(self, params: NoParams, setting: Setting) -> Step:
         import torch
 
-        one, other = (setting.place(value) for value in _values(setting))
-        result = setting.place(torch.zeros(1))
+        generator = setting.generator()
+        values = [torch.rand(1, generator=generator).to(setting.torch_dtype) for _ in range(2)]
+        one, other, result = map(setting.place, (*values, torch.zeros(1)))
         add = setting.compiled(lambda x, y: torch.add(x, y, out=result))
 
         def run() -> torch.Tensor:
             return setting.drain(add(one, other))
 
-        def expected() -> Tensors:
-            first, second = (value.double() for value in _values(setting))
-            return (first + second,)
-
-        return Step(run=run, work=self.work(params, setting), outputs=lambda: (run(),), reference=expected)
-
-
-def _values(setting: Setting) -> Tensors:
-    import torch
-
-    generator = setting.generator()
-    return [torch.rand(1, generator=generator).to(setting.torch_dtype) for _ in range(2)]
+        return Step(
+            run=run,
+            work=self.work(params, setting),
+            outputs=lambda: (run(),),
+            reference=lambda: (values[0].double() + values[1].double(),),
+        )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from torchmark.workloads.contract import Setting
+from torchmark.workloads.model import ModelWorkload
 
 if TYPE_CHECKING:
     import torch
@@ -25,38 +26,29 @@ class Shape(Struct, frozen=True):
     vocabulary: int
 
     @property
-    def head_width(self) -> int:
-        return self.hidden // self.heads
+    def cached(self) -> int:
+        """Numbers that are kept for every token: its keys and values in all layers."""
+        return 2 * self.layers * self.shared_heads * (self.hidden // self.heads)
 
     @property
     def products(self) -> int:
         """Weights that every token is multiplied by, on the way through all layers."""
-        attention = 2 * self.hidden**2 + 2 * self.hidden * self.shared_heads * self.head_width
-        return self.layers * (attention + 3 * self.hidden * self.feed_forward)
-
-    @property
-    def output_weights(self) -> int:
-        return self.hidden * self.vocabulary
+        return self.hidden * (self.layers * (2 * self.hidden + 3 * self.feed_forward) + self.cached)
 
     @property
     def parameters(self) -> int:
-        return self.products + 2 * self.output_weights + (2 * self.layers + 1) * self.hidden
-
-    @property
-    def cached(self) -> int:
-        """Numbers that are kept for every token: its keys and values in all layers."""
-        return 2 * self.layers * self.shared_heads * self.head_width
+        return self.products + (2 * self.vocabulary + 2 * self.layers + 1) * self.hidden
 
     def step_products(self, rows: int, tokens: int, before: int) -> int:
         """Multiplications for so many new tokens in each row after `before` others: each is multiplied by all weights
         and attends to itself and those before it, and only the last one is turned into the next token."""
         pairs = tokens * before + tokens * (tokens + 1) // 2
         attention = 2 * self.layers * self.hidden * pairs
-        return rows * (tokens * self.products + attention + self.output_weights)
+        return rows * (tokens * self.products + attention + self.hidden * self.vocabulary)
 
     def weights_read(self, tokens: int) -> int:
         """Numbers of all weights; of the table of tokens only the rows in use."""
-        return self.parameters - self.output_weights + min(tokens, self.vocabulary) * self.hidden
+        return self.parameters - max(self.vocabulary - tokens, 0) * self.hidden
 
 
 SHAPES: dict[str, Shape] = {
@@ -67,6 +59,16 @@ SHAPES: dict[str, Shape] = {
     "350m": Shape(hidden=1024, layers=24, heads=16, shared_heads=16, feed_forward=2816, vocabulary=32_000),
     "1b": Shape(hidden=2048, layers=22, heads=32, shared_heads=4, feed_forward=5632, vocabulary=32_000),
 }
+
+
+class LlamaWorkload(ModelWorkload):
+    """What reading a prompt and writing after it have in common."""
+
+    modes = ("infer",)
+    imports = ("transformers.models.llama.modeling_llama",)
+    dtypes = ("float32", "bfloat16", "float16")
+    distributed = False
+    filled = True
 
 
 def make(shape: Shape) -> Any:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from torchmark.workloads import llama
 from torchmark.workloads.contract import Setting
-from torchmark.workloads.model import Cost, Model, ModelWorkload
+from torchmark.workloads.model import Cost, Model
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,7 @@ class Params(Struct, frozen=True):
     context: Annotated[int, Meta(ge=1, le=1_048_575)] = 128
 
 
-class LlmDecode(ModelWorkload):
+class LlmDecode(llama.LlamaWorkload):
     """One step gives every text one more token, from the keys and values that are kept of those before it.
 
     Every step is the same one, after `context` tokens: what it adds to the kept ones is dropped when the next step
@@ -34,30 +34,24 @@ class LlmDecode(ModelWorkload):
     """
 
     name = "llm-decode"
-    modes = ("infer",)
     params = Params
     tiny = Params(size="tiny", batch=2, context=12)
-    imports = ("transformers.models.llama.modeling_llama",)
-    dtypes = ("float32", "bfloat16", "float16")
-    distributed = False
-    filled = True
 
     def cost(self, params: Params, training: bool) -> Cost:
         """What is kept of the earlier tokens is read, and of the new one written; one layer of it is in memory twice
         while it grows."""
-        shape = llama.SHAPES[params.size]
-        kept = params.batch * (params.context + 1) * shape.cached
+        shape, rows = llama.SHAPES[params.size], params.batch
+        kept = rows * (params.context + 1) * shape.cached
         return Cost(
-            items=params.batch,
+            items=rows,
             unit="token",
-            products=shape.step_products(params.batch, 1, params.context),
-            numbers=shape.weights_read(params.batch) + kept,
-            memory=shape.parameters + 2 * kept + params.batch * shape.vocabulary,
+            products=shape.step_products(rows, 1, params.context),
+            numbers=shape.weights_read(rows) + kept,
+            memory=shape.parameters + 2 * kept + rows * shape.vocabulary,
         )
 
     def build(self, params: Params, setting: Setting) -> Model:
         shape = llama.SHAPES[params.size]
-        ids = llama.token_ids(shape, setting, params.batch, 1)
         cache, restore = _make_cache(_kept(params, setting), setting.place)
 
         def call(model: Any, given: Any) -> Any:
@@ -72,7 +66,7 @@ class LlmDecode(ModelWorkload):
 
         return Model(
             module=llama.make(shape),
-            inputs=ids,
+            inputs=llama.token_ids(shape, setting, params.batch, 1),
             call=call,
             result=lambda answer: answer.logits[:, -1].argmax(-1),
             few=few,
@@ -87,7 +81,7 @@ def _kept(params: Params, setting: Setting) -> KeysAndValues:
     import torch
 
     shape, generator = llama.SHAPES[params.size], setting.generator()
-    size = (params.batch, shape.shared_heads, params.context, shape.head_width)
+    size = (params.batch, shape.shared_heads, params.context, shape.hidden // shape.heads)
     return [
         tuple(torch.randn(size, generator=generator, dtype=torch.float32).to(setting.torch_dtype) for _ in "kv")
         for _ in range(shape.layers)

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from torchmark.workloads import llama
 from torchmark.workloads.contract import Setting, Tensors
-from torchmark.workloads.model import Cost, Model, ModelWorkload
+from torchmark.workloads.model import Cost, Model
 
 _CHECKED = (slice(2), slice(8))  # prompts, and tokens of each
 
@@ -21,7 +21,7 @@ class Params(Struct, frozen=True):
     prompt: Annotated[int, Meta(ge=1, le=1_048_575)] = 128
 
 
-class LlmPrefill(ModelWorkload):
+class LlmPrefill(llama.LlamaWorkload):
     """One step reads the whole prompt, keeps the keys and values of every token, and picks the token that follows.
 
     The step's time is the time to the first token. Weights are random numbers of the usual size; the model is what
@@ -29,13 +29,8 @@ class LlmPrefill(ModelWorkload):
     """
 
     name = "llm-prefill"
-    modes = ("infer",)
     params = Params
     tiny = Params(size="tiny", batch=2, prompt=12)
-    imports = ("transformers.models.llama.modeling_llama",)
-    dtypes = ("float32", "bfloat16", "float16")
-    distributed = False
-    filled = True
 
     def cost(self, params: Params, training: bool) -> Cost:
         """Attention only towards earlier tokens. Keys and values are written once."""
@@ -67,5 +62,4 @@ def _look(run: Any, ids: Any) -> Tensors:
     """What follows a short prompt, and keys and values of the whole one's first tokens: later ones do not change
     them."""
     last = run(ids).past_key_values.layers[-1]
-    kept = [each[:2, :, :8] for each in (last.keys, last.values)]
-    return (run(ids[_CHECKED]).logits[:, -1], *kept)
+    return (run(ids[_CHECKED]).logits[:, -1], *(each[:2, :, :8] for each in (last.keys, last.values)))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from torchmark.workloads.contract import GRADIENTS, Setting
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec
 
-_INPUTS = 1024
-_WIDTH = 512
-_GATES = 4
+_INPUTS, _WIDTH, _GATES = 1024, 512, 4
 _CHECKED = (slice(2), slice(16))  # sequences and steps; later steps cannot change earlier results
 
 
@@ -37,13 +35,13 @@ class Lstm(ModelWorkload):
     dtypes = ("float32", "float64", "bfloat16")
 
     def cost(self, params: Params, training: bool) -> Cost:
-        inputs = [_INPUTS, *[_WIDTH] * (params.layers - 1)]
-        parameters = sum(_GATES * _WIDTH * (each + _WIDTH + 2) for each in inputs)
         rows = params.batch * params.sequence
+        weights = _GATES * _WIDTH * (_INPUTS + _WIDTH + (params.layers - 1) * 2 * _WIDTH)
+        parameters = weights + _GATES * _WIDTH * 2 * params.layers
         return Cost(
             items=params.batch,
             unit="sequence",
-            products=rows * sum(_GATES * _WIDTH * (each + _WIDTH) for each in inputs),
+            products=rows * weights,
             products_at_input=rows * _GATES * _WIDTH * _INPUTS,
             numbers=parameters * (2 if training else 1) + rows * (_INPUTS + _WIDTH),
         )
@@ -59,11 +57,7 @@ class Lstm(ModelWorkload):
             result=lambda answer: answer[0],
             loss=lambda answer, _, targets: nn.functional.mse_loss(answer[0], targets),
             optimizer=OptimizerSpec("SGD", 0.1),
-            few=_few,
+            few=lambda rows, targets: (rows[_CHECKED].contiguous(), targets[_CHECKED].contiguous()),
             look=lambda run, rows: (run(rows)[0][_CHECKED],),
             first_loss=(1.5, 3.5),  # the mean square of the targets is 7/3, and the first outputs are small
         )
-
-
-def _few(rows: Any, targets: Any) -> tuple[Any, Any]:
-    return rows[_CHECKED].contiguous(), targets[_CHECKED].contiguous()

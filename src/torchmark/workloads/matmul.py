@@ -33,53 +33,38 @@ class Matmul(Workload):
 
     def work(self, params: Params, setting: Setting) -> Work:
         left = result = params.batch * (params.rows or params.size) * params.size
-        right = params.batch * params.size**2
-        return Work(
-            items=params.batch,
-            unit="product",
-            flops=2 * left * params.size,
-            bytes=(left + right + result) * setting.item_bytes,
-        )
+        size = (left + params.batch * params.size**2 + result) * setting.item_bytes
+        return Work(items=params.batch, unit="product", flops=2 * left * params.size, bytes=size)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
+        import numpy
         import torch
 
-        left, right = (setting.feed(operand) for operand in _operands(params, setting))
-        result = setting.place(torch.zeros(_shape(params)))
+        shape = (params.batch, params.rows or params.size, params.size)  # of the left operand and the result
+
+        def operands() -> Tensors:
+            generator = setting.generator()
+            shapes = (shape, (params.batch, params.size, params.size))
+            return [torch.randn(each, generator=generator).to(setting.torch_dtype) for each in shapes]
+
+        left, right = map(setting.feed, operands())
+        result = setting.place(torch.zeros(shape))
         multiply = setting.compiled(lambda a, b: torch.matmul(a, b, out=result))
 
         def run() -> torch.Tensor:
             return setting.drain(multiply(left(), right()))
 
+        def reference() -> Tensors:
+            """By numpy, a few columns at a time, so that a large operand is never there in float64 as a whole."""
+            one, other = (operand[0] for operand in operands())
+            rows = one[:_CHECKED_ROWS].double().numpy()
+            parts = [rows @ part.double().numpy() for part in torch.split(other, _COLUMNS_AT_ONCE, dim=1)]
+            return (torch.from_numpy(numpy.concatenate(parts, axis=1)),)
+
         return Step(
             run=run,
             work=self.work(params, setting),
-            outputs=lambda: (run().view(_shape(params))[0, :_CHECKED_ROWS],),
-            reference=lambda: _first_rows(params, setting),
-            copies=lambda: tuple(zip((left(), right()), _operands(params, setting), strict=True)),
+            outputs=lambda: (run().view(shape)[0, :_CHECKED_ROWS],),
+            reference=reference,
+            copies=lambda: tuple(zip((left(), right()), operands(), strict=True)),
         )
-
-
-def _shape(params: Params) -> tuple[int, int, int]:
-    """Of the left operand and the result."""
-    return (params.batch, params.rows or params.size, params.size)
-
-
-def _operands(params: Params, setting: Setting) -> tuple[torch.Tensor, torch.Tensor]:
-    import torch
-
-    generator = setting.generator()
-    left = torch.randn(_shape(params), generator=generator).to(setting.torch_dtype)
-    square = (params.batch, params.size, params.size)
-    return left, torch.randn(square, generator=generator).to(setting.torch_dtype)
-
-
-def _first_rows(params: Params, setting: Setting) -> Tensors:
-    """The same rows by numpy, a few columns at a time so that a large operand is never there in float64 as a whole."""
-    import numpy
-    import torch
-
-    left, right = (operand[0] for operand in _operands(params, setting))
-    rows = left[:_CHECKED_ROWS].double().numpy()
-    parts = [rows @ part.double().numpy() for part in torch.split(right, _COLUMNS_AT_ONCE, dim=1)]
-    return (torch.from_numpy(numpy.concatenate(parts, axis=1)),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -33,7 +34,7 @@ class Mlp(ModelWorkload):
     options = (GRADIENTS,)
 
     def cost(self, params: Params, training: bool) -> Cost:
-        edges = list(zip(_WIDTHS, (*_WIDTHS[1:], params.outputs), strict=True))
+        edges = [*pairwise((*_WIDTHS, params.outputs))]
         parameters = sum((wide + 1) * narrow for wide, narrow in edges)
         return Cost(
             items=params.batch,
@@ -47,9 +48,9 @@ class Mlp(ModelWorkload):
         import torch
         from torch import nn
 
-        layers = [nn.Linear(*edge) for edge in zip(_WIDTHS, (*_WIDTHS[1:], params.outputs), strict=True)]
+        layers = [part for edge in pairwise((*_WIDTHS, params.outputs)) for part in (nn.Linear(*edge), nn.Tanh())]
         return Model(
-            module=nn.Sequential(*(part for layer in layers[:-1] for part in (layer, nn.Tanh())), layers[-1]),
+            module=nn.Sequential(*layers[:-1]),
             inputs=torch.rand(params.batch, _WIDTHS[0]),
             targets=1 + torch.rand(params.batch, params.outputs),
             loss=lambda answer, _, targets: nn.functional.mse_loss(answer, targets),

@@ -1,20 +1,22 @@
-"""The framework of all workloads that run a model: a file gives model, inputs and loss, the rest is done here."""
+"""The framework of all workloads that run a model: a file gives model, inputs and loss; steps and checks follow."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.errors import UsageError
+from torchmark.errors import UnsupportedError, UsageError, WrongResultError
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.reference import meta_model
+from torchmark.workloads.reference import exact_by_layer, exact_model, exactly, fingerprints, meta_model
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +26,9 @@ __all__ = ["Cost", "Model", "ModelWorkload", "OptimizerSpec", "guessing"]
 
 COUNTING = "torch._dynamo.utils"  # what takes a second to import when FLOPs are counted
 _SPREAD = 3.0  # how much random weights may add to the loss of guessing
-_ADAM_EPSILON = 1e-8
+_CHECKED_MATRICES = 8  # the last ones: the gradients of all matrices of a large model would take too long
+_ALIKE = 1e-5  # relative difference of two exact computations of the same: parts of a model may insist on float32
+_HALF_RANGE = 1024.0  # the largest gradient of a weight in a check in float16, clear of its smallest numbers
 
 
 class OptimizerSpec(Struct, frozen=True):
@@ -45,8 +49,7 @@ class OptimizerSpec(Struct, frozen=True):
     def first_move(self, gradient: torch.Tensor) -> torch.Tensor:
         """By how much a weight of zero changes in the first step: no decay, no momentum, and Adam only knows this
         gradient."""
-        pace = gradient if self.kind == "SGD" else gradient / (gradient.abs() + _ADAM_EPSILON)
-        return -self.rate * pace
+        return -self.rate * (gradient if self.kind == "SGD" else gradient / (gradient.abs() + 1e-8))
 
 
 class Model(Struct, frozen=True):
@@ -71,6 +74,22 @@ class Model(Struct, frozen=True):
     reads_loss: bool = False  # copy the loss to the host in every step
     notes: dict[str, str] = {}
     metrics: Callable[[], dict[str, float]] = dict
+
+    def caller(self) -> Callable[[Callable[..., Any], Any], Any]:
+        """How to call the model with inputs, decided once."""
+        import torch
+
+        if self.call:
+            return self.call
+        if isinstance(self.inputs, torch.Tensor):
+            return lambda forward, given: forward(given)
+        if not isinstance(self.inputs, Mapping):
+            return lambda forward, given: forward(*given)
+        places = [name for name in self.inputs if not isinstance(name, str)]
+        if not places:
+            return lambda forward, given: forward(**given)
+        names = [name for name in self.inputs if isinstance(name, str)]
+        return lambda forward, given: forward(*map(given.get, places), **{name: given[name] for name in names})
 
 
 class Cost(Struct, frozen=True):
@@ -102,10 +121,10 @@ def usual_loss(answer: Any, *_: Any) -> torch.Tensor:
     if own is not None:
         return own  # type: ignore[no-any-return]  # a model's own answer
     given = [tensor if tensor.dim() else tensor[None] for tensor in tensors_of(answer)]
-    goals = [torch.linspace(1, 2, tensor.shape[-1], dtype=tensor.dtype, device=tensor.device) for tensor in given]
-    squares = [(tensor - goal).square().mean() for tensor, goal in zip(given, goals, strict=True)]
-    if not squares:
+    if not given:
         raise UsageError("the model returns nothing to learn from", "Give a loss function: --loss FILE:FUNCTION")
+    goals = [torch.linspace(1, 2, each.shape[-1], dtype=each.dtype, device=each.device) for each in given]
+    squares = [(tensor - goal).square().mean() for tensor, goal in zip(given, goals, strict=True)]
     return sum(squares[1:], squares[0])
 
 
@@ -159,52 +178,383 @@ class ModelWorkload(Workload):
         return replace(model, inputs=inputs, targets=targets)
 
     def prepare(self, params: Any, setting: Setting) -> Step:
-        from torchmark.workloads.model_step import Inference
+        return self.prepared(self.made(params, setting), params, setting).step()
 
-        model = self.made(params, setting)
-        if setting.mode == "train":
-            return self.training(model, params, setting)[0]
-        return Inference(self, model, setting).step(self.work(params, setting) or count_work(model, setting))
-
-    def training(self, model: Model, params: Any, setting: Setting) -> tuple[Step, Callable[..., Any]]:
-        """The training step of a model that `made` returned, and the model as the step calls it."""
-        from torchmark.workloads.model_step import Training
-
+    def prepared(self, model: Model, params: Any, setting: Setting) -> Inference | Training:
+        """A model that `made` returned, ready to run."""
         work = self.work(params, setting) or count_work(model, setting)
-        training = Training(self, model, setting, cache(lambda: self.made(params, setting).module))
-        return training.step(work), training.forward
+        if setting.mode == "train":
+            return Training(self, model, setting, work, cache(lambda: self.made(params, setting).module))
+        return Inference(self, model, setting, work)
+
+
+class _Prepared:
+    """A model on its device, with what its numeric check needs: the same model in float64 and a few rows."""
+
+    def __init__(self, workload: ModelWorkload, model: Model, setting: Setting, work: Work) -> None:
+        self.workload, self.model, self.setting, self.work = workload, model, setting, work
+        self.call, self.notes = model.caller(), dict(model.notes)
+        self.dtype = "float64"  # of the reference
+        few, training = (model.inputs, model.targets), setting.mode == "train"
+        if workload.rows_are_independent or training or model.few:
+            few = (model.few or _two_rows)(*few)
+        self.inputs, self.targets = map_tensors(lambda each: each.clone(), few)  # models may write into their inputs
+        self.made = fingerprints(model.module)
+        # Tables of a filled model keep their precision: bfloat16 would place far tokens wrongly.
+        placed = model.module.to(setting.device) if workload.filled else setting.place_model(model.module)
+        self.module = placed.train(training)
+        # In training before a step changes them.
+        self.copies = tuple(zip(fingerprints(self.module), self.made, strict=True)) if training else ()
+        self.shared = setting.parallel(self.module) if training else self.module
+        self.forward = setting.compiled(self.shared)
+        self.feed = _feeder(setting, (model.inputs, model.targets) if training else model.inputs, model.feed)
+
+    @contextmanager
+    def exact(self, module: nn.Module) -> Iterator[nn.Module]:
+        """The module in the dtype of the reference, inside the computation of the reference."""
+        import torch
+
+        exact = (exact_by_layer if self.workload.filled else exact_model)(module)
+        with exactly(self.dtype):
+            yield (exact if self.dtype == "float64" else exact.to(getattr(torch, self.dtype))).eval()
+
+    def in_reference(self, values: Any) -> Any:
+        import torch
+
+        dtype = getattr(torch, self.dtype)
+        return map_tensors(lambda each: each.to(dtype) if each.is_floating_point() else each.clone(), values)
+
+    def looked_at(self, forward: Callable[..., Any], inputs: Any) -> Tensors:
+        """The tensors to compare, of what the model makes of these inputs."""
+        if self.model.look:
+            return self.model.look(lambda given: self.call(forward, given), inputs)
+        return tensors_of(self.model.result(self.call(forward, inputs)))
+
+    def computed(self, inputs: Any) -> Tensors:
+        """The same by the reference."""
+        import torch
+
+        with self.exact(self.module) as exact, torch.inference_mode():
+            return self.looked_at(exact, self.in_reference(inputs))
+
+    @cached_property
+    def is_checked(self) -> bool:
+        """False if the model draws at random, so that there is nothing to check. Finds the dtype of the reference."""
+        if self.workload.rows_are_independent:
+            return True
+        few = _two_rows(self.inputs, None)[0]
+        try:
+            first = self.computed(few)
+        except RuntimeError as error:
+            if "type" not in str(error):  # all complaints about a dtype contain the word
+                raise
+            self.dtype = "float32"
+            self.notes["reference"] = "float32, which the model insists on"
+            first = self.computed(few)
+        if not first:
+            raise UnsupportedError("the model returns no tensor of floating numbers", "Let it return what it computes")
+        if not _alike(first, self.computed(few)):
+            self.notes["numbers"] = "not checked: the model draws at random"
+        return "numbers" not in self.notes
+
+
+class Inference(_Prepared):
+    """A forward pass without gradients."""
+
+    def step(self) -> Step:
+        forward, feed, call, setting = self.forward, self.feed, self.call, self.setting
+        result, drain, usual = self.model.result, _drain(setting), self.workload.usual_gradients
+
+        def run() -> Any:
+            with setting.without_gradients(usual):
+                return drain(result(call(forward, feed())))
+
+        return Step(
+            run=run,
+            work=self.work,
+            outputs=self.outputs,
+            reference=self.reference,
+            copies=lambda: tuple(zip(fingerprints(self.module), self.made, strict=True)),
+            metrics=self.model.metrics,
+            notes=self.notes,
+        )
+
+    def outputs(self) -> Tensors:
+        """By the timed function, with the whole batch where the check does not replace it."""
+        if not self.is_checked:
+            return ()
+        with self.setting.without_gradients(self.workload.usual_gradients):
+            found = self.looked_at(self.forward, self.feed())
+        rows = _ends(row_count(self.model.inputs))
+        if self.model.look or not self.by_row or not rows:
+            return found
+        return [tensor[rows] if tensor.dim() else tensor for tensor in found]
+
+    def reference(self) -> Tensors:
+        if not self.is_checked:
+            return ()
+        return self.computed(_two_rows(self.inputs, None)[0] if self.by_row and not self.model.few else self.inputs)
+
+    @cached_property
+    def by_row(self) -> bool:
+        """Whether rows do not depend on the others, so that two stand for all of them."""
+        if self.workload.rows_are_independent:
+            return True
+        count = row_count(self.inputs)
+        if not self.is_checked or count <= 2:
+            return False
+        two = self.computed(_two_rows(self.inputs, None)[0])
+        three = self.computed(map_tensors(lambda each: each[[0, 1, count - 1]], self.inputs))
+        return all(tensor.dim() and len(tensor) == 3 for tensor in three) and _alike(
+            two, [each[[0, 2]] for each in three]
+        )
+
+
+class Training(_Prepared):
+    """Clear the gradients, forward, loss, backward, change the weights."""
+
+    def __init__(
+        self, workload: ModelWorkload, model: Model, setting: Setting, work: Work, remake: Callable[[], nn.Module]
+    ) -> None:
+        import torch
+
+        self.scale = model.loss_scale if setting.dtype == "float16" else 1.0
+        if not self.scale:
+            raise UnsupportedError("training in float16 alone does not stay finite", "Train in bfloat16 or float32")
+        if not any(weight.requires_grad for weight in model.module.parameters()):
+            raise UnsupportedError("the model has no weights to train", "Measure it with --mode infer")
+        super().__init__(workload, model, setting, work)
+        # Norms without a batch to go by let values of later weights grow past all bounds: only the first are checked.
+        goes_by_batches = any(getattr(each, "running_mean", None) is not None for each in self.module.modules())
+        self.remake = remake if goes_by_batches else None
+        self.optimizer = model.optimizer.make(self.module.parameters(), self.scale)
+        self.gradient = setting.place(torch.tensor(self.scale)) if self.scale != 1 else None
+        self.losses: list[torch.Tensor] = []  # of the first step and the last one
+
+    def step(self) -> Step:
+        setting, feed = self.setting, self.feed
+
+        def run() -> torch.Tensor:
+            inputs, targets = feed()
+            self.optimizer.zero_grad()
+            loss = self.loss(self.forward, inputs, targets)
+            loss.backward(self.gradient)  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.losses[1:] = [loss.detach()]
+            if self.model.reads_loss:
+                float(self.losses[-1])
+            return setting.drain(self.losses[-1])
+
+        return Step(
+            run=run,
+            work=self.work,
+            outputs=self.outputs,
+            reference=self.reference,
+            copies=lambda: self.copies,
+            alone=setting.alone(self.shared, run),
+            metrics=lambda: ({"loss": float(self.losses[-1])} if self.losses else {}) | self.model.metrics(),
+            notes=self.notes,
+        )
+
+    def loss(self, forward: Callable[..., Any], inputs: Any, targets: Any) -> torch.Tensor:
+        return (self.model.loss or usual_loss)(self.call(forward, inputs), inputs, targets)
+
+    def outputs(self) -> Tensors:
+        """Loss, gradients and movements by the timed functions, of a few rows. All ranks do this together.
+
+        The loss of the timed step itself, with its whole batch, its dropout and its norms by the batch, cannot be
+        computed another way, but one far from guessing is wrong.
+        """
+        low, high = self.model.first_loss or (-math.inf, math.inf)
+        if self.model.first_loss and self.losses and not low < float(self.losses[0]) < high:
+            raise WrongResultError(
+                f"the loss of the first step was {float(self.losses[0]):.3g}; of a model that has learned nothing it "
+                f"is between {low:.3g} and {high:.3g}",
+                "Do not trust this device with this dtype in training before you know why",
+            )
+        if not self.is_checked:
+            return ()
+        setting, optimizer = self.setting, self.optimizer
+        inputs, targets = map_tensors(setting.place, (self.inputs, self.targets))
+        optimizer.zero_grad()
+        with _steady(self.module, self.remake):
+            loss = self.loss(self.forward, inputs, targets)
+            checked = _checked_weights(self.module)
+            # Several ranks wait for one another's gradients of all weights.
+            wanted = checked if setting.world_size == 1 else None
+            (setting.checked_weight * loss).backward(self.gradient, inputs=wanted)  # type: ignore[no-untyped-call]
+            found = [(weight, weight.grad) for weight in checked if weight.grad is not None]
+            optimizer.zero_grad()  # the optimizer leaves weights without a gradient alone
+            gradients, factors = [gradient.cpu().double() / self.scale for _, gradient in found], []
+            for weight, gradient in found:
+                factors.append(_HALF_RANGE / float(gradient.abs().max() + 1e-7) if self.scale != 1 else 1.0)
+                weight.grad = gradient * factors[-1]
+            descents = first_descents([optimizer], [weight for weight, _ in found])
+        optimizer.zero_grad()
+        return _summary(loss, gradients, [d / f**2 / self.scale for d, f in zip(descents, factors, strict=True)])
+
+    def reference(self) -> Tensors:
+        """The same by the reference, with the optimizer's formula."""
+        import torch
+
+        if not self.is_checked:
+            return ()
+        with self.exact(self.remake() if self.remake else self.module) as exact, _steady(exact, None):
+            loss = self.loss(exact, *self.in_reference((self.inputs, self.targets)))
+            found = torch.autograd.grad(loss, _checked_weights(exact), allow_unused=True)  # some may be for other tasks
+            gradients = [each.double() for each in found if each is not None]
+            return _summary(loss, gradients, [each * self.model.optimizer.first_move(each) for each in gradients])
+
+
+def _checked_weights(model: nn.Module) -> list[Any]:
+    """All biases and norms, and the last matrices."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    matrices = [each for each in weights if each.ndim > 1]
+    return [*(each for each in weights if each.ndim <= 1), *matrices[-_CHECKED_MATRICES:]]
+
+
+def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tensors:
+    """Loss, lengths of the gradients, those of the last one's columns, and how far each weight's step lowers the loss.
+
+    Lengths show what reaches every layer on the way back. Single elements would not do: where a value lies next to a
+    kink, as of ReLU, rounding decides about a whole term; and where a gradient is nothing but rounding, Adam moves the
+    weight as far as any other.
+    """
+    import torch
+
+    lengths, depths = torch.stack([each.norm() for each in gradients]), torch.stack([each.sum() for each in descents])
+    return [loss.detach(), lengths, gradients[-1].reshape(-1, *gradients[-1].shape[1:]).norm(dim=0), depths]
+
+
+def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequence[Any]) -> Tensors:
+    """Gradient times movement of every weight, if these optimizers move it from zero by its gradient and know nothing
+    of earlier steps. From zero, because a small movement of a large weight is lost in rounding. Weights and what the
+    optimizers know are restored."""
+    import torch
+
+    kept = [weight.detach().clone() for weight in weights]
+    known = [dict(optimizer.state) for optimizer in optimizers]
+    load_values(weights, map(torch.zeros_like, kept))
+    for optimizer in optimizers:
+        optimizer.state.clear()
+        optimizer.step()
+    moved = [weight.detach().cpu().double() * weight.grad.cpu().double() for weight in weights]
+    load_values(weights, kept)
+    for optimizer, before in zip(optimizers, known, strict=True):
+        optimizer.state.clear()
+        optimizer.state.update(before)
+    return moved
+
+
+@contextmanager
+def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator[None]:
+    """Without dropout and norms by the batch, and with the weights of the start if it is given; then all is as it
+    was."""
+    import torch
+
+    tensors = [*model.parameters(), *model.buffers()] if start else []
+    kept, before = [each.detach().clone() for each in tensors], model.training
+    model.eval()
+    for each in model.modules():
+        if isinstance(each, torch.nn.RNNBase) and not each.dropout:
+            each.train()  # it computes the same, but some devices have no backward pass otherwise
+    if start:
+        made = start()
+        load_values(tensors, [*made.parameters(), *made.buffers()])
+    try:
+        yield
+    finally:
+        model.train(before)
+        load_values(tensors, kept)
+
+
+def load_values(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
+    """Copy values into tensors."""
+    import torch
+
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
+
+
+def _feeder(setting: Setting, values: Any, feed: Callable[[], Any] | None) -> Callable[[], Any]:
+    """How a step gets its inputs: from `feed`, else from device memory or by a copy, as the setting says."""
+    import torch
+    from torch.utils._pytree import tree_flatten, tree_unflatten
+
+    if feed:
+        return lambda: map_tensors(setting.place, feed())
+    if isinstance(values, torch.Tensor):
+        return setting.feed(values)
+    leaves, shape = tree_flatten(values)
+    feeds = [setting.feed(each) if isinstance(each, torch.Tensor) else lambda each=each: each for each in leaves]
+    if setting.transfer == "resident":
+        resident = tree_unflatten([each() for each in feeds], shape)
+        return lambda: resident
+    return lambda: tree_unflatten([each() for each in feeds], shape)
+
+
+def _drain(setting: Setting) -> Callable[[Any], Any]:
+    import torch
+
+    if setting.transfer == "resident":
+        return lambda answer: answer
+    drain = setting.drain
+    return lambda given: drain(given) if isinstance(given, torch.Tensor) else [drain(each) for each in leaves_of(given)]
+
+
+def _two_rows(inputs: Any, targets: Any) -> tuple[Any, Any]:
+    """The first row and the last."""
+    rows = _ends(row_count((inputs, targets)))
+    return (inputs, targets) if not rows else map_tensors(lambda each: each[rows], (inputs, targets))
+
+
+def _ends(count: int) -> list[int]:
+    return sorted({0, count - 1}) if count else []
+
+
+def _alike(first: Tensors, second: Tensors) -> bool:
+    import torch
+
+    return len(first) == len(second) and all(
+        one.shape == other.shape
+        and torch.allclose(one, other, rtol=_ALIKE, atol=_ALIKE * float(one.abs().max()), equal_nan=True)
+        for one, other in zip(first, second, strict=True)
+    )
 
 
 def count_work(model: Model, setting: Setting) -> Work:
     """Rows, floating-point operations and bytes of one step of all workers, counted on tensors without memory."""
-    rows, outputs = row_count(model.inputs), list[Any]()
-    training = setting.mode == "train"
-    flops = _count_model(model, training, outputs)
-    integers = sum(each.numel() for each in leaves_of(model.inputs) if not each.is_floating_point())
-    # Numbers read or written for each weight: in training also its gradient and the two that Adam keeps.
-    numbers = _weights_read(model.module, integers) * (7 if training else 1)
-    numbers += sum(each.numel() for each in (*leaves_of(model.inputs), *outputs))
-    return setting.of_all_ranks(Work(rows or 1, "sample" if rows else "step", flops, numbers * setting.item_bytes))
-
-
-def _count_model(model: Model, training: bool, outputs: list[Any]) -> float | None:
-    """None if the model does not run without numbers, because it looks at them."""
     import torch
+    from torch import nn
+
+    rows, outputs, training = row_count(model.inputs), list[Any](), setting.mode == "train"
 
     def step() -> None:
         bare = meta_model(model.module).train(training)
         inputs, targets = map_tensors(lambda each: each.to("meta"), (model.inputs, model.targets))
         with torch.set_grad_enabled(training):
-            answer = caller(model)(bare, inputs)
+            answer = model.caller()(bare, inputs)
             if training:
                 (model.loss or usual_loss)(answer, inputs, targets).backward()  # type: ignore[no-untyped-call]
             else:
                 outputs.extend(tensors_of(model.result(answer)))
 
     try:
-        return count_flops(step) or None
-    except Exception:  # whatever the model may do
-        return None
+        flops = count_flops(step) or None
+    except Exception:  # whatever the model may do, such as look at its numbers
+        flops = None
+    integers = sum(each.numel() for each in leaves_of(model.inputs) if not each.is_floating_point())
+    # All weights are read, but of a table only the rows that are looked up, one for each integer input.
+    tables = {id(each.weight) for each in model.module.modules() if isinstance(each, nn.Embedding)}
+    tables -= {id(each.weight) for each in model.module.modules() if isinstance(each, nn.Linear)}
+    numbers = sum(
+        min(integers, each.shape[0]) * each.shape[1] if id(each) in tables else each.numel()
+        for each in model.module.parameters()
+    )
+    # For each weight in training also its gradient and the two numbers that Adam keeps are read or written.
+    numbers = numbers * (7 if training else 1) + sum(each.numel() for each in (*leaves_of(model.inputs), *outputs))
+    return setting.of_all_ranks(Work(rows or 1, "sample" if rows else "step", flops, numbers * setting.item_bytes))
 
 
 def count_flops(step: Callable[[], object]) -> float:
@@ -217,42 +567,11 @@ def count_flops(step: Callable[[], object]) -> float:
     return float(counter.get_total_flops())
 
 
-def _weights_read(model: nn.Module, looked_up: int) -> int:
-    """The numbers of all weights; of a table only the rows that are looked up, one for each integer input."""
-    from torch import nn
-
-    tables = {id(each.weight): each.weight for each in model.modules() if isinstance(each, nn.Embedding)}
-    dense = {id(each.weight) for each in model.modules() if isinstance(each, nn.Linear)}
-    count = 0
-    for weight in model.parameters():
-        is_table = id(weight) in tables and id(weight) not in dense
-        count += min(looked_up, weight.shape[0]) * weight.shape[1] if is_table else weight.numel()
-    return count
-
-
-def caller(model: Model) -> Callable[[Callable[..., Any], Any], Any]:
-    """How to call the model, decided once."""
-    import torch
-
-    inputs = model.inputs
-    if model.call:
-        return model.call
-    if isinstance(inputs, torch.Tensor):
-        return lambda forward, given: forward(given)
-    if not isinstance(inputs, Mapping):
-        return lambda forward, given: forward(*given)
-    names = [name for name in inputs if isinstance(name, str)]
-    if len(names) == len(inputs):
-        return lambda forward, given: forward(**given)
-    positions = [name for name in inputs if not isinstance(name, str)]
-    return lambda forward, given: forward(*(given[each] for each in positions), **{name: given[name] for name in names})
-
-
 def map_tensors(change: Callable[[Any], Any], values: Any) -> Any:
     import torch
-    from torch.utils._pytree import tree_map
+    from torch.utils._pytree import tree_map_only
 
-    return tree_map(lambda each: change(each) if isinstance(each, torch.Tensor) else each, values)
+    return tree_map_only(torch.Tensor, change, values)
 
 
 def row_count(inputs: Any) -> int:
@@ -268,17 +587,13 @@ def tensors_of(answer: object) -> list[torch.Tensor]:
 
 def leaves_of(answer: object) -> Iterator[torch.Tensor]:
     """Every tensor in a value."""
-    import dataclasses
-
     import torch
 
-    parts: Iterable[object] = ()
+    parts: Iterable[object] = answer if isinstance(answer, tuple | list) else ()
     if isinstance(answer, torch.Tensor):
         yield answer
     elif isinstance(answer, Mapping):
         parts = answer.values()
-    elif isinstance(answer, tuple | list):
-        parts = answer
     elif dataclasses.is_dataclass(answer):
         parts = [getattr(answer, field.name) for field in dataclasses.fields(answer)]
     for part in parts:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Workload
-
-
-class Params(Struct, frozen=True):
-    """Nothing can be set."""
+from torchmark.workloads.contract import NoParams, Setting, Step, Workload
 
 
 class Null(Workload):
     """One call of a function that returns at once, on any device, without torch."""
 
     name = "null"
-    params = Params
-    tiny = Params()
+    params = NoParams
+    tiny = NoParams()
     needs_torch = False
 
-    def work(self, params: Params, setting: Setting) -> Work:
+    def work(self, params: NoParams, setting: Setting) -> Work:
         del params, setting
-        # Zero items: nothing is done, so a rate of it would say nothing.
-        return Work(items=0, unit="step", flops=0, bytes=0)
+        return Work(items=0, unit="step", flops=0, bytes=0)  # a rate of nothing would say nothing
 
-    def prepare(self, params: Params, setting: Setting) -> Step:
-        return Step(run=_nothing, work=self.work(params, setting))
-
-
-def _nothing() -> None:
-    return None
+    def prepare(self, params: NoParams, setting: Setting) -> Step:
+        return Step(run=lambda: None, work=self.work(params, setting))

@@ -35,28 +35,12 @@ def fingerprints(model: nn.Module) -> Tensors:
 
 def exact_model(model: nn.Module) -> nn.Module:
     """The same model with the same weights in float64 on the CPU; the original is unchanged."""
-    # Each tensor is copied straight to its destination: a second copy on the device might not fit.
-    known = {id(each): _exact(each) for each in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, known)
-
-
-def _exact(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    host = tensor.detach().cpu()  # first, as not every device has float64
-    host = host.to(torch.float64 if host.is_floating_point() else host.dtype, copy=True)
-    return torch.nn.Parameter(host, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else host
+    return _copied(model, _exact)
 
 
 def meta_model(model: nn.Module) -> nn.Module:
     """The same model without any memory, to count with."""
-    import torch
-
-    def bare(tensor: torch.Tensor) -> torch.Tensor:
-        there = tensor.detach().to("meta")
-        return torch.nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else there
-
-    return copy.deepcopy(model, {id(each): bare(each) for each in (*model.parameters(), *model.buffers())})
+    return _copied(model, lambda tensor: tensor.detach().to("meta"))
 
 
 def exact_by_layer(model: nn.Module) -> nn.Module:
@@ -65,25 +49,40 @@ def exact_by_layer(model: nn.Module) -> nn.Module:
     own."""
     import torch
 
-    known = {id(each): _exact(each) for each in model.buffers()}
-    known |= {id(each): torch.nn.Parameter(each.detach().to("meta"), False) for each in model.parameters()}
-    exact = copy.deepcopy(model, known)
+    def replacing(weights: dict[str, Any], change: Callable[[Any], Any]) -> Callable[..., None]:
+        def hook(module: nn.Module, *_: object) -> None:
+            for name, weight in weights.items():
+                setattr(module, name, change(weight))
+
+        return hook
+
+    weights = {id(each) for each in model.parameters()}
+    exact = _copied(model, lambda each: each.detach().to("meta") if id(each) in weights else _exact(each))
     for module, source in zip(exact.modules(), model.modules(), strict=True):
         own, empty = dict(source.named_parameters(recurse=False)), dict(module.named_parameters(recurse=False))
         if own:
-            module.register_forward_pre_hook(_replacing(own, _exact))
-            module.register_forward_hook(_replacing(empty, lambda weight: weight))
+            module.register_forward_pre_hook(replacing(own, lambda weight: torch.nn.Parameter(_exact(weight), False)))
+            module.register_forward_hook(replacing(empty, lambda weight: weight))
     return exact
 
 
-def _replacing(weights: dict[str, Any], change: Callable[[Any], Any]) -> Callable[..., None]:
-    """A hook that replaces a layer's weights."""
+def _copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """A copy of the model with changed tensors. Each goes straight to its destination: a second copy on the device
+    might not fit."""
+    import torch
 
-    def hook(module: nn.Module, *_: object) -> None:
-        for name, weight in weights.items():
-            setattr(module, name, change(weight))
+    def changed(each: torch.Tensor) -> torch.Tensor:
+        made = change(each)
+        return torch.nn.Parameter(made, each.requires_grad) if isinstance(each, torch.nn.Parameter) else made
 
-    return hook
+    return copy.deepcopy(model, {id(each): changed(each) for each in (*model.parameters(), *model.buffers())})
+
+
+def _exact(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    host = tensor.detach().cpu()  # first, as not every device has float64
+    return host.to(torch.float64 if host.is_floating_point() else host.dtype, copy=True)
 
 
 @contextmanager

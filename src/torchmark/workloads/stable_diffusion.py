@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -18,11 +17,13 @@ if TYPE_CHECKING:
 
 _GUIDANCE = 7.5
 _TOKENS = 77
-_LATENT_CHANNELS = 4
+_CHANNELS = 4  # of a latent
 _PIXELS_PER_LATENT = 8
 _LATENT_SCALE = 0.18215
 _TRAINED_STEPS, _FIRST_BETA, _LAST_BETA = 1000, 0.00085, 0.012
 _CHECKED_LATENTS, _CHECKED_DECODED, _CHECKED_TOKENS = 8, 2, 8
+# Of one iteration of version 1.5 at 512 × 512, as `iteration_work` counts them.
+_FLOPS_512, _VALUES_512 = 1_606_546_882_560, 859_672_004
 
 
 class Params(Struct, frozen=True):
@@ -51,10 +52,6 @@ SHAPES = {
     "v1.5": Shape((320, 640, 1280, 1280), (128, 256, 512, 512), 32, 768, 12, 49_408, 982_581_444, 83_653_863),
     "tiny": Shape((32, 32, 64, 64), (16, 16, 32, 32), 8, 32, 2, 1000, 0, 0),
 }
-
-
-# Of one iteration of version 1.5 at 512 × 512, as `iteration_work` counts them.
-_FLOPS_512, _VALUES_512 = 1_606_546_882_560, 859_672_004
 
 
 class StableDiffusion(Workload):
@@ -90,23 +87,30 @@ class StableDiffusion(Workload):
         return float((weights + per_pixel * params.size**2) * setting.item_bytes)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
+        makers = {"text": make_text_encoder, "unet": make_unet, "decoder": make_decoder}
         with without_drawing(setting.torch_dtype):
-            made = {name: make(SHAPES[params.model]) for name, make in _MAKERS.items()}
-        if not params.decode:
-            del made["decoder"]
+            made = {
+                name: make(SHAPES[params.model]) for name, make in makers.items() if params.decode or name != "decoder"
+            }
         prints = [each for model in made.values() for each in fingerprints(fill(model, setting))]
         job = _Job(params, setting, {name: model.to(setting.device) for name, model in made.items()})
-        weights = sum(weight.numel() for weight in job.unet.parameters())
-        stages = [Stage("text encoding", 1, job.encode), Stage("image decoding", 1, job.decode)]
+        weights = float(sum(weight.numel() for weight in made["unet"].parameters()))
+        decoding = [Stage("image decoding", 1, lambda: job.decode(job.latents.to(setting.device)))]
         return Step(
             run=job.iterate,
             work=iteration_work(params, setting),
             outputs=job.outputs,
             reference=job.reference,
-            copies=lambda: tuple(zip(job.fingerprints(), prints, strict=True)),
+            copies=lambda: tuple(
+                zip((each for model in made.values() for each in fingerprints(model)), prints, strict=True)
+            ),
             job_steps=len(job.timesteps),
-            stages=tuple(stages if params.decode else stages[:1]),
-            metrics=lambda: {"unet_calls": job.calls_per_image, "parameters": float(weights)},
+            stages=(Stage("text encoding", 1, job.encode), *(decoding if params.decode else [])),
+            # Calls of the UNet in all iterations of an image, from those that were counted so far.
+            metrics=lambda: {
+                "unet_calls": len(job.timesteps) * job.calls / max(job.iterations, 1),
+                "parameters": weights,
+            },
             notes={"attention": "sdpa"},
         )
 
@@ -115,19 +119,29 @@ class _Job:
     """The parts of an image's making on the device, and how far the denoising has come."""
 
     def __init__(self, params: Params, setting: Setting, models: dict[str, Any]) -> None:
+        import torch
+
         self._params, self._setting, self._models = params, setting, models
-        self.unet = models["unet"]
-        self._predict = setting.compiled(self.unet)
+        self._shape = SHAPES[params.model]
+        self._predict = setting.compiled(models["unet"])
         self._scheduler = _make_scheduler(params)
         self.timesteps = [int(step) for step in self._scheduler.timesteps]
         # Each is on the device beforehand, as looking one up there while the steps run would wait for the device.
         self._placed = [setting.place(step) for step in self._scheduler.timesteps]
-        latents = params.size // _PIXELS_PER_LATENT
-        self._noise = setting.place(_noise(setting, latents))
-        self._latents, self._done = self._noise, 0
-        self._calls = self._iterations = 0
-        self._ids = setting.place(_token_ids(SHAPES[params.model], setting))
+        self._noise = setting.place(self._draw(params.size // _PIXELS_PER_LATENT))
+        self.latents, self._done = self._noise, 0
+        self.calls = self.iterations = 0
+        # Begin and end with nothing between, and a prompt as long as it may be.
+        begin, end = self._shape.vocabulary - 2, self._shape.vocabulary - 1
+        empty = torch.tensor([begin] + [end] * (_TOKENS - 1))
+        words = torch.randint(begin, (_TOKENS - 2,), generator=setting.generator())
+        self._ids = setting.place(torch.stack((empty, torch.cat((empty[:1], words, empty[-1:])))))
         self._embeddings = self.encode()
+
+    def _draw(self, size: int) -> torch.Tensor:
+        import torch
+
+        return torch.randn(1, _CHANNELS, size, size, generator=self._setting.generator())
 
     def encode(self) -> torch.Tensor:
         """The empty prompt and the prompt, one after the other as the usual pipeline does."""
@@ -143,96 +157,69 @@ class _Job:
         with torch.inference_mode():
             if self._done == len(self.timesteps):
                 self._scheduler.set_timesteps(self._params.steps)
-                self._latents, self._done = self._noise, 0
-            latents = self._latents.to(self._setting.device)
+                self.latents, self._done = self._noise, 0
+            latents, step = self.latents.to(self._setting.device), self.timesteps[self._done]
             predicted = self._predict_noise(latents, self._done, self._embeddings)
-            self._iterations += 1
-            latents = self._scheduler.step(_guided(predicted), self.timesteps[self._done], latents, return_dict=False)[
-                0
-            ]
-            self._latents, self._done = self._setting.drain(latents), self._done + 1
-        return self._latents
+            self.iterations += 1
+            latents = self._scheduler.step(_guided(predicted), step, latents, return_dict=False)[0]
+            self.latents, self._done = self._setting.drain(latents), self._done + 1
+        return self.latents
 
     def _predict_noise(self, latents: torch.Tensor, index: int, embeddings: torch.Tensor) -> torch.Tensor:
         import torch
 
-        self._calls += 1
+        self.calls += 1
         predicted: torch.Tensor = self._predict(
             torch.cat((latents, latents)), self._placed[index], encoder_hidden_states=embeddings, return_dict=False
         )[0]
         return predicted
 
-    @property
-    def calls_per_image(self) -> float:
-        """Calls of the UNet in all iterations of an image, from those that were counted so far."""
-        return len(self.timesteps) * self._calls / max(self._iterations, 1)
-
-    def decode(self) -> torch.Tensor:
-        return self._decode(self._latents.to(self._setting.device))
-
-    def _decode(self, latents: torch.Tensor) -> torch.Tensor:
+    def decode(self, latents: torch.Tensor) -> torch.Tensor:
         import torch
 
         with torch.inference_mode():
-            image: torch.Tensor = self._models["decoder"].decode(latents / _LATENT_SCALE, return_dict=False)[0]
-            return image
+            return self._models["decoder"].decode(latents / _LATENT_SCALE, return_dict=False)[0]  # type: ignore[no-any-return]
 
-    def fingerprints(self) -> Tensors:
-        return [each for model in self._models.values() for each in fingerprints(model)]
+    def _few(self) -> list[torch.Tensor]:
+        """Latents, others that are decoded, and embeddings, small enough for float64 on a CPU."""
+        import torch
+
+        embeddings = torch.randn(2, _CHECKED_TOKENS, self._shape.text, generator=self._setting.generator())
+        return [self._draw(_CHECKED_LATENTS), self._draw(_CHECKED_DECODED), embeddings]
 
     def outputs(self) -> Tensors:
         """What every part makes of a small input, and what the scheduler makes of an image's beginning."""
         import torch
 
-        place, setting = self._setting.place, self._setting
-        latents, calls = place(_noise(setting, _CHECKED_LATENTS)), self._calls
+        latents, small, embeddings = map(self._setting.place, self._few())
+        calls = self.calls
         with torch.inference_mode():
             text = self._models["text"](input_ids=self._ids[:, :_CHECKED_TOKENS]).last_hidden_state
-            predicted = self._predict_noise(latents, 0, place(self._checked_embeddings()))
-            scheduler = _make_scheduler(self._params)
-            moved = scheduler.step(_guided(predicted), self.timesteps[0], latents, return_dict=False)[0]
-        self._calls = calls  # that of the check is part of no image
-        small = place(_noise(setting, _CHECKED_DECODED))
-        return (text, predicted, moved, *([self._decode(small)] if self._params.decode else []))
+            predicted = self._predict_noise(latents, 0, embeddings)
+            step = _make_scheduler(self._params).step
+            moved = step(_guided(predicted), self.timesteps[0], latents, return_dict=False)[0]
+        self.calls = calls  # that of the check is part of no image
+        return (text, predicted, moved, *([self.decode(small)] if self._params.decode else []))
 
     def reference(self) -> Tensors:
         """The same in float64, the scheduler's first step by another formula: to the image that the noise points at,
         and back along it."""
         import torch
 
-        latents, small, embeddings = (
-            host.to(self._setting.torch_dtype).double()
-            for host in (
-                _noise(self._setting, _CHECKED_LATENTS),
-                _noise(self._setting, _CHECKED_DECODED),
-                self._checked_embeddings(),
-            )
-        )
-        timestep = _make_scheduler(self._params).timesteps[0]
+        latents, small, embeddings = (host.to(self._setting.torch_dtype).double() for host in self._few())
         exact: dict[str, Any] = {name: exact_by_layer(model) for name, model in self._models.items()}
+        first = self.timesteps[0]
         with torch.inference_mode(), exactly():
             text = exact["text"](input_ids=self._ids[:, :_CHECKED_TOKENS].cpu()).last_hidden_state
-            predicted = exact["unet"](torch.cat((latents, latents)), timestep, embeddings).sample
-            moved = _first_move(self._params, latents, _guided(predicted), int(timestep))
-            if not self._params.decode:
-                return (text, predicted, moved)
-            return (text, predicted, moved, exact["decoder"].decode(small / _LATENT_SCALE).sample)
-
-    def _checked_embeddings(self) -> torch.Tensor:
-        import torch
-
-        width = SHAPES[self._params.model].text
-        return torch.randn(2, _CHECKED_TOKENS, width, generator=self._setting.generator())
-
-
-def _first_move(params: Params, latents: torch.Tensor, noise: torch.Tensor, timestep: int) -> torch.Tensor:
-    import torch
-
-    betas = torch.linspace(_FIRST_BETA**0.5, _LAST_BETA**0.5, _TRAINED_STEPS, dtype=torch.float64) ** 2
-    kept = (1 - betas).cumprod(0)
-    now, then = kept[timestep], kept[max(0, timestep - _TRAINED_STEPS // params.steps)]
-    image = (latents - (1 - now).sqrt() * noise) / now.sqrt()
-    return then.sqrt() * image + (1 - then).sqrt() * noise
+            predicted = exact["unet"](torch.cat((latents, latents)), first, embeddings).sample
+            betas = torch.linspace(_FIRST_BETA**0.5, _LAST_BETA**0.5, _TRAINED_STEPS, dtype=torch.float64) ** 2
+            kept = (1 - betas).cumprod(0)
+            now, then = kept[first], kept[max(0, first - _TRAINED_STEPS // self._params.steps)]
+            noise = _guided(predicted)
+            image = (latents - (1 - now).sqrt() * noise) / now.sqrt()
+            moved = then.sqrt() * image + (1 - then).sqrt() * noise
+            decoded = [exact["decoder"].decode(small / _LATENT_SCALE).sample] if self._params.decode else []
+        return (text, predicted, moved, *decoded)
 
 
 def _guided(predicted: torch.Tensor) -> torch.Tensor:
@@ -248,7 +235,7 @@ def iteration_work(params: Params, setting: Setting) -> Work:
     shape, latents = SHAPES[params.model], params.size // _PIXELS_PER_LATENT
     with without_drawing(torch.float32), torch.device("meta"):
         unet = make_unet(shape).requires_grad_(False)
-        doubled = torch.empty(2, _LATENT_CHANNELS, latents, latents)
+        doubled = torch.empty(2, _CHANNELS, latents, latents)
         text, timestep = torch.empty(2, _TOKENS, shape.text), torch.zeros(())
     values = sum(weight.numel() for weight in unet.parameters()) + text.numel() + doubled.numel()
     flops = count_flops(lambda: unet(doubled, timestep, text))
@@ -258,21 +245,18 @@ def iteration_work(params: Params, setting: Setting) -> Work:
 def make_text_encoder(shape: Shape) -> Any:
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    return CLIPTextModel(
-        CLIPTextConfig(
-            vocab_size=shape.vocabulary,
-            hidden_size=shape.text,
-            intermediate_size=4 * shape.text,
-            num_hidden_layers=shape.text_layers,
-            num_attention_heads=shape.text // 64 or 2,
-            max_position_embeddings=_TOKENS,
-            hidden_act="quick_gelu",
-            projection_dim=shape.text,
-            bos_token_id=shape.vocabulary - 2,
-            eos_token_id=shape.vocabulary - 1,
-            attn_implementation="sdpa",
-        )
+    config = CLIPTextConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.text,
+        intermediate_size=4 * shape.text,
+        num_hidden_layers=shape.text_layers,
+        num_attention_heads=shape.text // 64 or 2,
+        projection_dim=shape.text,
+        bos_token_id=shape.vocabulary - 2,
+        eos_token_id=shape.vocabulary - 1,
+        attn_implementation="sdpa",
     )
+    return CLIPTextModel(config)
 
 
 def make_unet(shape: Shape) -> Any:
@@ -280,15 +264,9 @@ def make_unet(shape: Shape) -> Any:
 
     return UNet2DConditionModel(
         sample_size=64,
-        in_channels=_LATENT_CHANNELS,
-        out_channels=_LATENT_CHANNELS,
-        down_block_types=(*["CrossAttnDownBlock2D"] * 3, "DownBlock2D"),
-        up_block_types=("UpBlock2D", *["CrossAttnUpBlock2D"] * 3),
         block_out_channels=shape.unet,
-        layers_per_block=2,
         norm_num_groups=shape.groups,
         cross_attention_dim=shape.text,
-        attention_head_dim=8,
     )
 
 
@@ -298,49 +276,22 @@ def make_decoder(shape: Shape) -> Any:
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
+        sample_size=512,
         block_out_channels=shape.decoder,
         layers_per_block=2,
-        latent_channels=_LATENT_CHANNELS,
         norm_num_groups=shape.groups,
-        sample_size=512,
-        scaling_factor=_LATENT_SCALE,
     )
-
-
-_MAKERS: dict[str, Callable[[Shape], Any]] = {
-    "text": make_text_encoder,
-    "unet": make_unet,
-    "decoder": make_decoder,
-}
 
 
 def _make_scheduler(params: Params) -> Any:
     from diffusers import PNDMScheduler
 
     scheduler = PNDMScheduler(
-        num_train_timesteps=_TRAINED_STEPS,
         beta_start=_FIRST_BETA,
         beta_end=_LAST_BETA,
         beta_schedule="scaled_linear",
         skip_prk_steps=True,
-        set_alpha_to_one=False,
         steps_offset=1,
     )
     scheduler.set_timesteps(params.steps)
     return scheduler
-
-
-def _noise(setting: Setting, size: int) -> torch.Tensor:
-    import torch
-
-    return torch.randn(1, _LATENT_CHANNELS, size, size, generator=setting.generator())
-
-
-def _token_ids(shape: Shape, setting: Setting) -> torch.Tensor:
-    """Begin and end with nothing between, and a prompt as long as it may be."""
-    import torch
-
-    begin, end = shape.vocabulary - 2, shape.vocabulary - 1
-    empty = torch.tensor([begin] + [end] * (_TOKENS - 1))
-    words = torch.randint(begin, (_TOKENS - 2,), generator=setting.generator())
-    return torch.stack((empty, torch.cat((empty[:1], words, empty[-1:]))))

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
 
+from torchmark.errors import WrongResultError
 from torchmark.records import Work
 from torchmark.workloads.contract import Pairs, Setting, Stage, Step, Tensors, Workload
-from torchmark.workloads.model import OptimizerSpec
-from torchmark.workloads.model_step import first_descents, load_values
+from torchmark.workloads.model import OptimizerSpec, first_descents, load_values
 from torchmark.workloads.reference import exact_model, exactly, fingerprints
-from torchmark.workloads.reinforcement import (
-    ACTION,
-    OBSERVATION,
-    PASSES,
-    SHAPES,
-    WINDOW,
-    FiniteCheck,
-    Networks,
-    Rollout,
-    descend,
-    divergence,
-    imitation_reward,
-    judge,
-    log_prob,
-    make_network,
-    make_windows,
-    matcher_loss,
-    one_step_error,
-    policy_loss,
-    roll_out,
-    task_reward,
-    venv_loss,
-)
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-VENV_EPOCHS = 50
-POLICY_EPOCHS = 20
+Network = Callable[["torch.Tensor"], "torch.Tensor"]
+
+VENV_EPOCHS, POLICY_EPOCHS = 50, 20
 _GRAPHS = 2
 _VALIDATIONS = 2  # each graph is rolled out on both halves of the records
+_PASSES = 2
+_HIDDEN_LAYERS = 4  # in a residual network these are blocks of two layers each
+_TRAJECTORIES, _TRANSITIONS = 100, 30  # and transitions in each of them
+_WINDOW = 10  # steps that are rolled out, and compared, at once
+_NOISE = 0.05
+_LOG_SPREAD_AT_ZERO = -1.0  # a head that says 0 means a spread of 0.37: the data lies within ±1
+_CLIP = 0.2
+_DISCOUNT, _TRACE = 0.99, 0.95  # the second is lambda of the generalised advantage estimate
+_MATCHER_SHARE = 0.75
+_VENV_VALUE_WEIGHT, _POLICY_VALUE_WEIGHT = 0.5, 0.001
 _OPTIMIZER, _MATCHER_OPTIMIZER = OptimizerSpec("Adam", 4e-5), OptimizerSpec("Adam", 6e-4)
 _CHECKED_WINDOWS = 2
 # How much less likely an action was when it was taken than it is now. Some are clipped and some are not, and none is so
@@ -82,24 +71,19 @@ class VenvPpo(Workload):
 
     def work(self, params: Params, setting: Setting) -> Work:
         """Only matrix products count as FLOPs. Bytes: weights read and written once, one batch of records read."""
-        rows = params.batch * WINDOW
-        forward = {kind: shape.forward_products(params.width) for kind, shape in SHAPES.items()}
-        training = {kind: shape.training_products(params.width) for kind, shape in SHAPES.items()}
+        rows, width = params.batch * _WINDOW, params.width
+        forward = {kind: shape.products(width) for kind, shape in SHAPES.items()}
+        training = {kind: shape.training_products(width) for kind, shape in SHAPES.items()}
         products = (
             (1 + _VALIDATIONS) * rows * (forward["policy"] + forward["transition"])
             + 2 * rows * training["matcher"]
             + rows * forward["matcher"]
             + (rows + params.batch) * forward["value"]
-            + PASSES * rows * (training["policy"] + training["transition"] + training["value"])
+            + _PASSES * rows * (training["policy"] + training["transition"] + training["value"])
         )
-        weights = sum(shape.parameter_count(params.width) for shape in SHAPES.values())
-        values = 2 * weights + (1 + _VALIDATIONS) * rows * SHAPES["matcher"].inputs
-        return Work(
-            items=1,
-            unit="epoch",
-            flops=2 * _GRAPHS * products,
-            bytes=_GRAPHS * values * setting.item_bytes,
-        )
+        weights = sum(shape.parameter_count(width) for shape in SHAPES.values())
+        values = _GRAPHS * (2 * weights + (1 + _VALIDATIONS) * rows * SHAPES["matcher"].inputs)
+        return Work(items=1, unit="epoch", flops=2 * _GRAPHS * products, bytes=values * setting.item_bytes)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
         job = _Job(params, setting)
@@ -107,7 +91,7 @@ class VenvPpo(Workload):
             run=job.learn_environment,
             work=self.work(params, setting),
             outputs=job.outputs,
-            reference=lambda: _reference(params, setting),
+            reference=job.reference,
             copies=job.copies,
             job_steps=VENV_EPOCHS,
             stages=(Stage("policy epoch", POLICY_EPOCHS, job.learn_policies),),
@@ -115,21 +99,322 @@ class VenvPpo(Workload):
         )
 
 
-class _Graph(NamedTuple):
-    """The networks of one half of the records, as modules and as they are called, and what changes them."""
+# The networks.
 
-    modules: tuple[nn.Module, ...]
+
+class Columns(NamedTuple):
+    """Numbers, each described by mean and spread, and categories, each described by one weight for every choice."""
+
+    numbers: int
+    categories: tuple[int, ...]
+
+    @property
+    def encoded(self) -> int:
+        """How many inputs they make: a number is one, a category as many as it has choices."""
+        return self.numbers + sum(self.categories)
+
+    @property
+    def described(self) -> int:
+        """How many outputs describe their distribution."""
+        return self.numbers + self.encoded
+
+    def split(self, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return values.split([self.numbers, *self.categories], dim=-1)  # type: ignore[no-any-return,no-untyped-call]
+
+
+OBSERVATION, ACTION = Columns(4, (3, 3)), Columns(2, (3, 4))
+
+
+class Shape(NamedTuple):
+    """What goes into a network and comes out of it; the rest follows from its width."""
+
+    inputs: int
+    outputs: int
+    residual: bool = False
+
+    def layers(self, width: int) -> list[tuple[int, int]]:
+        """Inputs and outputs of every layer. The ones that read the network's own input come first: in a residual
+        network the first block changes the width, so its skip is a layer too."""
+        at_input, inside = (2, 2 * _HIDDEN_LAYERS - 1) if self.residual else (1, _HIDDEN_LAYERS - 1)
+        return [*[(self.inputs, width)] * at_input, *[(width, width)] * inside, (width, self.outputs)]
+
+    def parameter_count(self, width: int) -> int:
+        return sum((wide + 1) * narrow for wide, narrow in self.layers(width))
+
+    def products(self, width: int) -> int:
+        """Multiplications for one row."""
+        return sum(wide * narrow for wide, narrow in self.layers(width))
+
+    def training_products(self, width: int) -> int:
+        """Multiplications for one row forward and back; nothing is passed back to the network's own input."""
+        return 3 * self.products(width) - self.inputs * width * (2 if self.residual else 1)
+
+
+SHAPES = {
+    "policy": Shape(OBSERVATION.encoded, ACTION.described, residual=True),
+    "transition": Shape(OBSERVATION.encoded + ACTION.encoded, OBSERVATION.described, residual=True),
+    "matcher": Shape(2 * OBSERVATION.encoded + ACTION.encoded, 1),
+    "value": Shape(OBSERVATION.encoded, 1),
+}
+
+
+def make_network(kind: str, width: int) -> torch.nn.Module:
+    """A network of that kind, initialised as torch does it."""
+    from torch import nn
+
+    class Block(nn.Module):
+        """Linear, ReLU, Linear, ReLU, and what came in added to it."""
+
+        def __init__(self, inputs: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+            self.skip = nn.Identity() if inputs == width else nn.Linear(inputs, width)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.body(rows) + self.skip(rows)
+            return result
+
+    shape = SHAPES[kind]
+    if shape.residual:
+        blocks = [Block(shape.inputs), *(Block(width) for _ in range(_HIDDEN_LAYERS - 1))]
+        return nn.Sequential(*blocks, nn.Linear(width, shape.outputs))
+    activation = nn.LeakyReLU if kind == "value" else nn.ReLU
+    *edges, last = shape.layers(width)
+    layers = [module for edge in edges for module in (nn.Linear(*edge), activation())]
+    return nn.Sequential(*layers, nn.Linear(*last), *([nn.Sigmoid()] if kind == "matcher" else []))
+
+
+# The recorded trajectories: a made-up system and policy.
+
+
+def make_windows(generator: torch.Generator) -> torch.Tensor:
+    """Every run of ten transitions within a trajectory: half, window, step, (observation, action, next observation).
+
+    Halves are split by trajectory, so that no window of one is part of the other.
+    """
+    import torch
+
+    def respond(inputs: int, columns: Columns) -> torch.Tensor:
+        """A random linear response; its last row is what comes without any input."""
+        return torch.randn(inputs + 1, columns.encoded, generator=generator) / math.sqrt(inputs)
+
+    def react(columns: Columns, rows: torch.Tensor, response: torch.Tensor) -> torch.Tensor:
+        noise = _NOISE * torch.randn(len(rows), columns.encoded, generator=generator)
+        return _encode(columns, rows @ response[:-1] + 2 * response[-1] + noise)
+
+    acting = respond(OBSERVATION.encoded, ACTION)
+    moving = respond(OBSERVATION.encoded + ACTION.encoded, OBSERVATION)
+    observation = _encode(OBSERVATION, torch.randn(_TRAJECTORIES, OBSERVATION.encoded, generator=generator))
+    steps = []
+    for _ in range(_TRANSITIONS):
+        action = react(ACTION, observation, acting)
+        following = react(OBSERVATION, torch.cat([observation, action], dim=-1), moving)
+        steps.append(torch.cat([observation, action, following], dim=-1))
+        observation = following
+    transitions, starts = torch.stack(steps, dim=1), _TRANSITIONS - _WINDOW + 1
+    windows = torch.stack([transitions[:, start : start + _WINDOW] for start in range(starts)], dim=1)
+    return windows.reshape(2, _TRAJECTORIES // 2 * starts, _WINDOW, -1).contiguous()
+
+
+def _encode(columns: Columns, values: torch.Tensor) -> torch.Tensor:
+    """Numbers within ±1, and for each category the choice with the highest value."""
+    import torch
+
+    numbers, *categories = columns.split(values)
+    hot = [torch.nn.functional.one_hot(each.argmax(dim=-1), each.shape[-1]).to(values.dtype) for each in categories]
+    return torch.cat([numbers.tanh(), *hot], dim=-1)
+
+
+# Distributions over mixed columns, as a network's head describes them: normal numbers and one-hot categories.
+
+
+def _read(columns: Columns, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """Mean and logarithm of the spread of every number, logarithms of the probabilities of every category."""
+    mean, spread, *weights = head.split([columns.numbers, columns.numbers, *columns.categories], dim=-1)  # type: ignore[no-untyped-call]
+    log_spread = (spread + _LOG_SPREAD_AT_ZERO).clamp(-5.0, 1.0)
+    return mean.tanh(), log_spread, [weight.log_softmax(dim=-1) for weight in weights]
+
+
+def _sample(columns: Columns, head: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Encoded columns drawn from what the head describes."""
+    import torch
+
+    mean, log_spread, categories = _read(columns, head)
+    options: dict[str, Any] = {"generator": generator, "device": head.device, "dtype": head.dtype}
+    drawn = [mean + log_spread.exp() * torch.randn(mean.shape, **options)]
+    for choices in categories:
+        uniform = torch.rand(choices.shape, **options)
+        chosen = (choices - (-uniform.log()).log()).argmax(dim=-1)  # the Gumbel trick: no draw by the host
+        drawn.append(torch.nn.functional.one_hot(chosen, choices.shape[-1]).to(head.dtype))
+    return torch.cat(drawn, dim=-1)
+
+
+def _log_prob(columns: Columns, head: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
+    """How likely the encoded columns are, all together."""
+    mean, log_spread, categories = _read(columns, head)
+    numbers, *chosen = columns.split(encoded)
+    distance = (numbers - mean) / log_spread.exp()
+    total = (-0.5 * distance.square() - log_spread - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
+    for choices, hot in zip(categories, chosen, strict=True):
+        total = total + (choices * hot).sum(dim=-1)
+    return total
+
+
+def _divergence(columns: Columns, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Kullback-Leibler divergence of what a head described before from what it describes after."""
+    mean, log_spread, categories = _read(columns, before)
+    new_mean, new_log_spread, new_categories = _read(columns, after)
+    ratio = (2 * (log_spread - new_log_spread)).exp()
+    distance = ((mean - new_mean) / new_log_spread.exp()).square()
+    total = (0.5 * (ratio + distance - 1) + new_log_spread - log_spread).sum(dim=-1)
+    for old, new in zip(categories, new_categories, strict=True):
+        total = total + (old.exp() * (old - new)).sum(dim=-1)
+    return total
+
+
+# Rollouts, rewards, advantages, and the losses that are minimised.
+
+
+class Networks(NamedTuple):
+    """The networks that learn together, as they are called."""
+
+    policy: Network
+    transition: Network
+    matcher: Network
+    value: Network
+
+
+class Rollout(NamedTuple):
+    """What was done and seen: step, row, columns."""
+
+    observations: torch.Tensor
+    action_heads: torch.Tensor
+    actions: torch.Tensor
+    action_log_probs: torch.Tensor
+    following: torch.Tensor
+    following_log_probs: torch.Tensor
+
+    def joined(self) -> torch.Tensor:
+        import torch
+
+        return torch.cat([self.observations, self.actions, self.following], dim=-1)
+
+
+class FiniteCheck:
+    """Asks on the host whether tensors are finite and counts the questions; switched off, it asks nothing."""
+
+    def __init__(self, on: bool) -> None:
+        self.on, self.reads = on, 0
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        for tensor in tensors if self.on else ():
+            self.reads += 1
+            if not bool(tensor.isfinite().all()):
+                fix = "Try dtype float64, or another device"
+                raise WrongResultError("a rollout led to numbers that are not finite", fix)
+
+
+def _roll_out(
+    networks: tuple[Network, Network], start: torch.Tensor, steps: int, generator: torch.Generator, check: FiniteCheck
+) -> Rollout:
+    """Act and follow the model's own predictions, step after step; nothing is learned from it directly."""
+    import torch
+
+    seen: list[tuple[torch.Tensor, ...]] = []
+    (policy, transition), observation = networks, start
+    with torch.no_grad():
+        for _ in range(steps):
+            head = policy(observation)
+            action = _sample(ACTION, head, generator)
+            action_log_prob = _log_prob(ACTION, head, action)
+            check(head, action, action_log_prob)
+            moved = transition(torch.cat([observation, action], dim=-1))
+            following = _sample(OBSERVATION, moved, generator)
+            following_log_prob = _log_prob(OBSERVATION, moved, following)
+            check(moved, following, following_log_prob)
+            seen.append((observation, head, action, action_log_prob, following, following_log_prob))
+            observation = following
+        return Rollout(*(torch.stack(each) for each in zip(*seen, strict=True)))
+
+
+def _matcher_loss(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """How badly the recorded and the rolled out transitions are separated."""
+    import torch
+
+    loss = torch.nn.functional.binary_cross_entropy
+    looks_real, looks_made = matcher(real), matcher(made)
+    return loss(looks_real, torch.ones_like(looks_real)) + loss(looks_made, torch.zeros_like(looks_made))
+
+
+def _imitation_reward(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """For passing as recorded, and for staying near what was recorded."""
+    distance = (made - real).abs().mean(dim=-1)
+    return _MATCHER_SHARE * matcher(made).squeeze(-1) - (1 - _MATCHER_SHARE) * distance
+
+
+def _judge(value: Network, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """How much better than expected each step was (generalised advantage estimates, brought to mean 0 and spread 1),
+    and the value that it should have had."""
+    import torch
+
+    values = value(torch.cat([rollout.observations, rollout.following[-1:]])).squeeze(-1)
+    surprise = rewards + _DISCOUNT * values[1:] - values[:-1]
+    advantage = torch.zeros_like(surprise[0])
+    advantages = torch.empty_like(surprise)
+    for step in reversed(range(len(surprise))):
+        advantage = surprise[step] + _DISCOUNT * _TRACE * advantage
+        advantages[step] = advantage
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-6), advantages + values[:-1]
+
+
+def _clipped(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+    ratio = (new - old).exp()
+    return -(ratio * advantages).minimum(ratio.clamp(1 - _CLIP, 1 + _CLIP) * advantages).mean()
+
+
+def _venv_loss(networks: Networks, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+    """Of both networks that act in the virtual environment, the policy and the transition, and of the value."""
+    import torch
+
+    acted = _log_prob(ACTION, networks.policy(rollout.observations), rollout.actions)
+    moved = networks.transition(torch.cat([rollout.observations, rollout.actions], dim=-1))
+    followed = _log_prob(OBSERVATION, moved, rollout.following)
+    wrong = (networks.value(rollout.observations).squeeze(-1) - returns).square().mean()
+    acting = _clipped(acted, rollout.action_log_probs, advantages)
+    return acting + _clipped(followed, rollout.following_log_probs, advantages) + _VENV_VALUE_WEIGHT * wrong
+
+
+def _policy_loss(
+    policy: Network, value: Network, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor
+) -> torch.Tensor:
+    """Of a policy that is held near the one that acted, and of its value."""
+    head = policy(rollout.observations)
+    acted = _log_prob(ACTION, head, rollout.actions)
+    moved_away = _divergence(ACTION, rollout.action_heads, head).mean()
+    wrong = (value(rollout.observations).squeeze(-1) - returns).square().mean()
+    return _clipped(acted, rollout.action_log_probs, advantages) + moved_away + _POLICY_VALUE_WEIGHT * wrong
+
+
+def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., torch.Tensor], *arguments: Any) -> None:
+    optimizer.zero_grad()
+    loss(*arguments).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+# The job.
+
+
+class _Graph(NamedTuple):
+    """What learns from one half of the records: the environment's networks, and a policy with its own value that is
+    learned inside the environment."""
+
+    modules: list[nn.Module]
     networks: Networks
     optimizer: torch.optim.Optimizer
     matcher_optimizer: torch.optim.Optimizer
-
-
-class _Learner(NamedTuple):
-    """A policy to be learned inside a virtual environment, with its own value."""
-
-    policy: Callable[..., torch.Tensor]
-    value: Callable[..., torch.Tensor]
-    optimizer: torch.optim.Optimizer
+    policy: Network
+    value: Network
+    policy_optimizer: torch.optim.Optimizer
 
 
 class _Job:
@@ -139,12 +424,11 @@ class _Job:
         import torch
 
         self.params, self.setting = params, setting
-        self.windows = setting.feed(_make_windows(setting))
-        modules, policies = _make_modules(params, setting)
-        every = [module for group in (*modules, *policies) for module in group]
+        self.windows = setting.feed(self._records())
+        graphs = self._make_modules()
+        every = [module for graph in (0, 1) for group in graphs for module in group[graph]]
         self.made = [print_ for module in every for print_ in fingerprints(module)]
-        self.graphs = [_make_graph(each, setting) for each in modules]
-        self.learners = [_make_learner(each, setting) for each in policies]
+        self.graphs = [self._make_graph(*each) for each in zip(*graphs, strict=True)]
         self.placed = [print_ for module in every for print_ in fingerprints(module)]  # before the first step learns
         # One generator for each stage, so that neither changes what the other draws.
         self.venv_generator, self.policy_generator = (
@@ -152,6 +436,28 @@ class _Job:
         )
         self.venv_check, self.policy_check = FiniteCheck(params.checks), FiniteCheck(params.checks)
         self.venv_epochs = self.policy_epochs = 0
+
+    def _records(self) -> torch.Tensor:
+        return make_windows(self.setting.generator()).to(self.setting.torch_dtype)
+
+    def _make_modules(self) -> tuple[list[list[nn.Module]], list[list[nn.Module]]]:
+        """The networks of both graphs, and their learned policy and value, on the host; the same for the same seed."""
+
+        def make(kinds: Iterable[str]) -> list[list[nn.Module]]:
+            dtype, width = self.setting.torch_dtype, self.params.width
+            return [[make_network(kind, width).to(dtype) for kind in kinds] for _ in range(_GRAPHS)]
+
+        with self.setting.seeded():
+            return make(SHAPES), make(("policy", "value"))
+
+    def _make_graph(self, modules: list[nn.Module], learned: list[nn.Module]) -> _Graph:
+        placed, learners = ([*map(self.setting.place_model, each)] for each in (modules, learned))
+        networks = Networks(*map(self.setting.compiled, placed))
+        policy, transition, matcher, value = placed
+        optimizer = _OPTIMIZER.make(_weights_of([policy, transition, value]))
+        acting, judging = map(self.setting.compiled, learners)
+        ours = (networks, optimizer, _MATCHER_OPTIMIZER.make(matcher.parameters()))
+        return _Graph(placed, *ours, acting, judging, _OPTIMIZER.make(_weights_of(learners)))
 
     def learn_environment(self) -> torch.Tensor:
         """One epoch of the first stage: how far both graphs' rollouts stay from the records of both halves."""
@@ -161,72 +467,60 @@ class _Job:
         halves = self.windows()
         errors = []
         for graph, half in zip(self.graphs, halves, strict=True):
-            self._learn_graph(graph, self._draw(half))
-            errors += [self._validate(graph, self._draw(each)) for each in halves]
+            networks, real = graph.networks, self._draw(half)
+            rollout = self._roll_out(networks, real)
+            made = rollout.joined()
+            _descend(graph.matcher_optimizer, _matcher_loss, networks.matcher, real, made)
+            with torch.no_grad():
+                judged = _judge(networks.value, rollout, _imitation_reward(networks.matcher, real, made))
+            for _ in range(_PASSES):
+                _descend(graph.optimizer, _venv_loss, networks, rollout, *judged)
+            for each in halves:
+                real = self._draw(each)
+                errors.append((self._roll_out(networks, real).joined() - real).abs().mean())
         return self.setting.drain(torch.stack(errors))
+
+    def _draw(self, half: torch.Tensor) -> torch.Tensor:
+        """A batch of recorded windows, steps first."""
+        import torch
+
+        chosen = torch.randint(len(half), (self.params.batch,), generator=self.venv_generator, device=half.device)
+        return half[chosen].transpose(0, 1)
+
+    def _roll_out(self, networks: Networks, real: torch.Tensor) -> Rollout:
+        start = real[0, :, : OBSERVATION.encoded]
+        return _roll_out(networks[:2], start, _WINDOW, self.venv_generator, self.venv_check)
 
     def learn_policies(self) -> torch.Tensor:
         """One epoch of the second stage: the mean reward of each policy before it learned from it."""
         import torch
 
         self.policy_epochs += 1
-        halves = self.windows()
-        rewards = [
-            self._learn_policy(learner, graph.networks, half)
-            for learner, graph, half in zip(self.learners, self.graphs, halves, strict=True)
-        ]
-        return self.setting.drain(torch.stack(rewards))
-
-    def _draw(self, half: torch.Tensor) -> torch.Tensor:
-        """A batch of recorded windows, steps first."""
-        import torch
-
-        size = (self.params.batch,)
-        chosen = torch.randint(len(half), size, generator=self.venv_generator, device=half.device)
-        return half[chosen].transpose(0, 1)
-
-    def _roll_out(self, networks: Networks, real: torch.Tensor) -> Rollout:
-        start = real[0, :, : OBSERVATION.encoded]
-        return roll_out(networks.policy, networks.transition, start, WINDOW, self.venv_generator, self.venv_check)
-
-    def _learn_graph(self, graph: _Graph, real: torch.Tensor) -> None:
-        import torch
-
-        networks = graph.networks
-        rollout = self._roll_out(networks, real)
-        made = rollout.joined()
-        descend(graph.matcher_optimizer, lambda: matcher_loss(networks.matcher, real, made))
-        with torch.no_grad():
-            judged = judge(networks.value, rollout, imitation_reward(networks.matcher, real, made))
-        for _ in range(PASSES):
-            descend(graph.optimizer, lambda: venv_loss(networks, rollout, judged))
-
-    def _validate(self, graph: _Graph, real: torch.Tensor) -> torch.Tensor:
-        return (self._roll_out(graph.networks, real).joined() - real).abs().mean()
-
-    def _learn_policy(self, learner: _Learner, venv: Networks, half: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        size, generator = (self.params.policy_batch,), self.policy_generator
-        chosen = torch.randint(len(half), size, generator=generator, device=half.device)
-        start = half[chosen, 0, : OBSERVATION.encoded]
-        rollout = roll_out(learner.policy, venv.transition, start, self.params.horizon, generator, self.policy_check)
-        rewards = task_reward(rollout)
-        with torch.no_grad():
-            judged = judge(learner.value, rollout, rewards)
-        for _ in range(PASSES):
-            descend(learner.optimizer, lambda: policy_loss(learner.policy, learner.value, rollout, judged))
-        return rewards.mean()
+        means, size, generator = [], (self.params.policy_batch,), self.policy_generator
+        for graph, half in zip(self.graphs, self.windows(), strict=True):
+            chosen = torch.randint(len(half), size, generator=generator, device=half.device)
+            start = half[chosen, 0, : OBSERVATION.encoded]
+            acting = (graph.policy, graph.networks.transition)
+            rollout = _roll_out(acting, start, self.params.horizon, generator, self.policy_check)
+            # For a high first column, at little effort.
+            effort = rollout.actions[..., : ACTION.numbers].square().mean(dim=-1)
+            rewards = rollout.following[..., 0] - 0.1 * effort
+            with torch.no_grad():
+                judged = _judge(graph.value, rollout, rewards)
+            for _ in range(_PASSES):
+                _descend(graph.policy_optimizer, _policy_loss, graph.policy, graph.value, rollout, *judged)
+            means.append(rewards.mean())
+        return self.setting.drain(torch.stack(means))
 
     def outputs(self) -> Tensors:
         """What the first graph's networks, losses and optimisers make of known rows from the first weights."""
         import torch
 
-        graph = self.graphs[0]
+        graph, place = self.graphs[0], self.setting.place_model
         weights, optimizers = _weights_of(graph.modules), (graph.optimizer, graph.matcher_optimizer)
         kept = [weight.detach().clone() for weight in weights]
-        load_values(weights, self._first_weights())
-        rows = self.setting.place(_make_windows(self.setting)[0, :_CHECKED_WINDOWS])
+        load_values(weights, _weights_of(map(place, self._make_modules()[0][0])))
+        rows = self.setting.place(self._records()[0, :_CHECKED_WINDOWS])
         results = _known_results(graph.networks, weights, rows.transpose(0, 1))
         for weight, gradient in zip(weights, results[-len(weights) :], strict=True):
             weight.grad = gradient
@@ -236,71 +530,40 @@ class _Job:
         load_values(weights, kept)
         return [*results, torch.stack(descents)]
 
-    def _first_weights(self) -> Tensors:
-        first = _make_modules(self.params, self.setting)[0][0]
-        return _weights_of([self.setting.place_model(module) for module in first])
+    def reference(self) -> Tensors:
+        import torch
+
+        modules = [exact_model(module) for module in self._make_modules()[0][0]]
+        rows = self._records()[0, :_CHECKED_WINDOWS].double()
+        weights = _weights_of(modules)
+        specs = [_MATCHER_OPTIMIZER if kind == "matcher" else _OPTIMIZER for kind in SHAPES]
+        moves = [spec.first_move for spec, module in zip(specs, modules, strict=True) for _ in module.parameters()]
+        with exactly():
+            results = _known_results(Networks(*modules), weights, rows.transpose(0, 1))
+            gradients = zip(moves, results[-len(weights) :], strict=True)
+            return [*results, torch.stack([(gradient * move(gradient)).sum() for move, gradient in gradients])]
 
     def copies(self) -> Pairs:
         """The records, and fingerprints of all weights that the job starts from."""
-        return [(self.windows(), _make_windows(self.setting)), *zip(self.placed, self.made, strict=True)]
+        return [(self.windows(), self._records()), *zip(self.placed, self.made, strict=True)]
 
     def metrics(self) -> dict[str, float]:
-        """The error is that of each graph on the half that it did not learn from."""
-        unseen = zip(self.graphs, reversed(list(self.windows())), strict=True)
-        errors = [float(one_step_error(graph.networks.transition, half)) for graph, half in unseen]
-        counts = {f"{kind}_parameters": SHAPES[kind].parameter_count(self.params.width) for kind in SHAPES}
+        """The error is how far off the next observation is on average, predicted by each graph from recorded
+        observations and actions of the half that it did not learn from."""
+        import torch
+
+        size, errors = OBSERVATION.encoded, []
+        for graph, half in zip(self.graphs, reversed([*self.windows()]), strict=True):
+            with torch.no_grad():
+                mean, _, categories = _read(OBSERVATION, graph.networks.transition(half[..., :-size]))
+                predicted = torch.cat([mean, *(choices.exp() for choices in categories)], dim=-1)
+                errors.append(float((predicted - half[..., -size:]).abs().mean()))
         return {
             "host_reads": self.venv_check.reads / max(self.venv_epochs, 1),
             "policy_host_reads": self.policy_check.reads / max(self.policy_epochs, 1),
             "one_step_error": sum(errors) / len(errors),
-            **counts,
+            **{f"{kind}_parameters": shape.parameter_count(self.params.width) for kind, shape in SHAPES.items()},
         }
-
-
-def _make_windows(setting: Setting) -> torch.Tensor:
-    return make_windows(setting.generator()).to(setting.torch_dtype)
-
-
-def _make_modules(params: Params, setting: Setting) -> tuple[list[list[nn.Module]], list[list[nn.Module]]]:
-    """The networks of both graphs, and policy and value of both learners, on the host; the same for the same seed."""
-    with setting.seeded():
-        graphs = [[make_network(kind, params.width) for kind in SHAPES] for _ in range(_GRAPHS)]
-        learners = [[make_network(kind, params.width) for kind in ("policy", "value")] for _ in range(_GRAPHS)]
-    for module in (module for each in (*graphs, *learners) for module in each):
-        module.to(setting.torch_dtype)
-    return graphs, learners
-
-
-def _make_graph(modules: list[nn.Module], setting: Setting) -> _Graph:
-    placed = [setting.place_model(module) for module in modules]
-    networks = Networks(*(setting.compiled(module) for module in placed))
-    policy, transition, matcher, value = placed
-    return _Graph(
-        tuple(placed),
-        networks,
-        _OPTIMIZER.make(_weights_of([policy, transition, value])),
-        _MATCHER_OPTIMIZER.make(matcher.parameters()),
-    )
-
-
-def _make_learner(modules: list[nn.Module], setting: Setting) -> _Learner:
-    placed = [setting.place_model(module) for module in modules]
-    policy, value = (setting.compiled(module) for module in placed)
-    return _Learner(policy, value, _OPTIMIZER.make(_weights_of(placed)))
-
-
-def _reference(params: Params, setting: Setting) -> Tensors:
-    import torch
-
-    modules = [exact_model(module) for module in _make_modules(params, setting)[0][0]]
-    rows = _make_windows(setting)[0, :_CHECKED_WINDOWS].double()
-    weights = _weights_of(modules)
-    ways = [_MATCHER_OPTIMIZER if kind == "matcher" else _OPTIMIZER for kind in SHAPES]
-    moves = [way.first_move for way, module in zip(ways, modules, strict=True) for _ in module.parameters()]
-    with exactly():
-        results = _known_results(Networks(*modules), weights, rows.transpose(0, 1))
-        gradients = zip(moves, results[-len(weights) :], strict=True)
-        return [*results, torch.stack([(gradient * move(gradient)).sum() for move, gradient in gradients])]
 
 
 def _weights_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
@@ -315,32 +578,25 @@ def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.
     """
     import torch
 
-    rollout, heads = _as_rollout(networks, rows)
-    real = rows.flip(1)
-    with torch.no_grad():
-        rewards = imitation_reward(networks.matcher, real, rows)
-        judged = judge(networks.value, rollout, rewards)
-    told_apart = matcher_loss(networks.matcher, real, rows)
-    imitated = venv_loss(networks, rollout, judged)
-    learned = policy_loss(networks.policy, networks.value, rollout, judged)
-    # Only of their sum: every weight is part of it, and what is wrong in one of the losses is wrong in the sum.
-    gradients = torch.autograd.grad(told_apart + imitated + learned, weights)
-    moved_away = divergence(ACTION, rollout.action_heads, heads[0]).detach()
-    losses = [loss.detach() for loss in (told_apart, imitated, learned)]
-    return [*heads, rewards, *judged, moved_away, *losses, *gradients]
-
-
-def _as_rollout(networks: Networks, rows: torch.Tensor) -> tuple[Rollout, tuple[torch.Tensor, torch.Tensor]]:
-    import torch
-
     sizes = [OBSERVATION.encoded, ACTION.encoded, OBSERVATION.encoded]
     observations, actions, following = torch.split(rows, sizes, dim=-1)
+    real = rows.flip(1)
     with torch.no_grad():
         head = networks.policy(observations)
         moved = networks.transition(torch.cat([observations, actions], dim=-1))
-        acted, followed = log_prob(ACTION, head, actions), log_prob(OBSERVATION, moved, following)
-    pattern = torch.tensor(_LESS_LIKELY, device=rows.device, dtype=rows.dtype)
-    offsets = pattern.repeat(acted.numel() // len(_LESS_LIKELY) + 1)[: acted.numel()].view_as(acted)
-    # The head that acted is half of today's, so that there is a divergence to speak of.
-    rollout = Rollout(observations, head / 2, actions, acted + offsets, following, followed - offsets)
-    return rollout, (head, moved)
+        acted, followed = _log_prob(ACTION, head, actions), _log_prob(OBSERVATION, moved, following)
+        pattern = torch.tensor(_LESS_LIKELY, device=rows.device, dtype=rows.dtype)
+        offsets = pattern.repeat(acted.numel() // len(_LESS_LIKELY) + 1)[: acted.numel()].view_as(acted)
+        # The head that acted is half of today's, so that there is a divergence to speak of.
+        rollout = Rollout(observations, head / 2, actions, acted + offsets, following, followed - offsets)
+        rewards = _imitation_reward(networks.matcher, real, rows)
+        judged = _judge(networks.value, rollout, rewards)
+        moved_away = _divergence(ACTION, rollout.action_heads, head)
+    losses = [
+        _matcher_loss(networks.matcher, real, rows),
+        _venv_loss(networks, rollout, *judged),
+        _policy_loss(networks.policy, networks.value, rollout, *judged),
+    ]
+    # Only of their sum: every weight is part of it, and what is wrong in one of the losses is wrong in the sum.
+    gradients = torch.autograd.grad(sum(losses[1:], losses[0]), weights)
+    return [head, moved, rewards, *judged, moved_away, *(loss.detach() for loss in losses), *gradients]

@@ -246,8 +246,8 @@ def test_modules_next_to_a_file_are_its_own_and_hide_no_library(models: Path, ru
     script = f"""
 import importlib
 from torchmark.workloads.own.files import find_file
-from torchmark.workloads.own.files import import_file
-module = import_file(find_file({str(path)!r}))
-print(module.build(), importlib.import_module("secrets").token_hex, importlib.import_module("psutil").__version__)
+from torchmark.workloads.own.files import import_member
+build = import_member(find_file({str(path)!r}), 'build')
+print(build(), importlib.import_module("secrets").token_hex, importlib.import_module("psutil").__version__)
 """
     assert run_python(script).startswith("True <function token_hex")

@@ -105,7 +105,7 @@ def test_what_cannot_be_checked_is_said(prepare: Prepare, models: Path) -> None:
 
 
 def test_a_loss_of_ones_own_is_what_is_learned(prepare: Prepare, models: Path, tmp_path: Path) -> None:
-    from torchmark.workloads.own.python import write_loss
+    from torchmark.workloads.own.models import write_loss
 
     losses = tmp_path / "losses.py"
     losses.write_text("def half(answer):\n    return answer['rows'].sum() / 2\n")

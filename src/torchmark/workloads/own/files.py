@@ -28,7 +28,6 @@ from torchmark.errors import CaseError, TorchmarkError, UsageError
 # and other interpreters are started in ways of their own, and all of them inherit it.
 VARIABLE = "TORCHMARK_FILES"
 LARGEST_BYTES = 4 << 20
-_OURS = Path(__file__).parents[2]
 _imported: dict[Path, None] = {}  # files, in the order in which they were run
 _NAME = re.compile(r"(?P<file>.*\.(?:py|json))(?::(?P<member>[\w.-]+))?", re.ASCII | re.DOTALL)
 
@@ -50,14 +49,14 @@ def split_name(text: str) -> tuple[str, str] | None:
 
 def find_file(text: str) -> OwnFile:
     """The file at a path, or the known one of that name; from now on it is known."""
-    file = _read(Path(str(_known().get(text, {}).get("path", text))).absolute())
-    before = _known().get(file.name)
+    known = _known()
+    file = _read(Path(str(known.get(text, {}).get("path", text))).absolute())
+    before = known.get(file.name)
     if before and before["path"] != str(file.path):
         raise UsageError(f"two files are called {file.name}", "Rename one of them, or measure them one after the other")
     if before and before["version"] != file.version:
         raise CaseError(f"{file.name} has changed since the run began", "Start the run again")
-    entry = {file.name: {"path": str(file.path), "version": file.version}}
-    os.environ[VARIABLE] = json.dumps(_known() | entry)
+    os.environ[VARIABLE] = json.dumps(known | {file.name: {"path": str(file.path), "version": file.version}})
     return file
 
 
@@ -89,21 +88,19 @@ def forget_files() -> None:
 
 def _known() -> dict[str, dict[str, str | int]]:
     try:
-        found: dict[str, dict[str, str | int]] = json.loads(known_files() or "{}")
+        return json.loads(known_files() or "{}")  # type: ignore[no-any-return]
     except ValueError:  # only torchmark should set it
         return {}
-    return found
 
 
 @cache
 def _read(path: Path) -> OwnFile:
-    """Once in a process: whoever edits a file while it is being measured must not change what is said of it."""
+    """Read a file once in a process: edits while it is being measured must not change what is recorded about it."""
     try:
         data = path.read_bytes() if path.stat().st_size <= LARGEST_BYTES else None
     except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}", "Name a file that is there, or go to the folder that it is in"
-        ) from error
+        fix = "Name a file that is there, or go to the folder that it is in"
+        raise UsageError(f"cannot read {path}: {error.strerror}", fix) from error
     if data is None:
         raise UsageError(f"{path} is too large for a file of a model", "Name the Python file, not its weights")
     try:
@@ -114,15 +111,17 @@ def _read(path: Path) -> OwnFile:
     return OwnFile(re.sub(r"[^A-Za-z0-9_.-]", "-", path.name), path, text, version)
 
 
-def import_file(file: OwnFile) -> ModuleType:
-    """The file as a module, run once. Errors name the line of the file."""
+def import_member(file: OwnFile, name: str) -> object:
+    """What the file calls so; the file is run once. Errors name its line."""
     _imported[file.path] = None
     try:
-        return _import(file.path)
+        found = getattr(_import(file.path), name, None)
     except (Exception, SystemExit) as error:  # it may do anything, even leave
-        place = place_of(error) or file.name
-        message = " ".join(str(error).split())
-        raise UsageError(f"{place}: {type(error).__name__}: {message}", "Fix it, or install what it needs") from error
+        message = f"{place_of(error) or file.name}: {type(error).__name__}: {' '.join(str(error).split())}"
+        raise UsageError(message, "Fix it, or install what it needs") from error
+    if not callable(found):
+        raise UsageError(f"{file.name} has no function or class '{name}'", "Name one that it has")
+    return found
 
 
 def place_of(error: BaseException, named: bool = False) -> str:
@@ -131,35 +130,29 @@ def place_of(error: BaseException, named: bool = False) -> str:
     The innermost one: what the line called may be deep in a library, and is not the user's. With `named`, only lines of
     the files that were named on the command line count: the names of other files are not shared.
     """
-    is_meant = _is_named if named else is_own_file
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
         seen.add(id(following))
-        if isinstance(following, SyntaxError) and following.filename and is_meant(following.filename):
-            return f"{Path(following.filename).name}, line {following.lineno}"
-        for frame in reversed(traceback.extract_tb(following.__traceback__)):
-            if is_meant(frame.filename):
-                return f"{Path(frame.filename).name}, line {frame.lineno}"
+        places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(following.__traceback__)]
+        if isinstance(following, SyntaxError):
+            places.append((following.filename or "", following.lineno))
+        for filename, line in reversed(places):
+            if Path(filename) in _imported if named else is_own_file(filename):
+                return f"{Path(filename).name}, line {line}"
         following = following.__cause__ or following.__context__
     return ""
-
-
-def _is_named(filename: str) -> bool:
-    return Path(filename) in _imported
 
 
 def is_own_file(filename: str) -> bool:
     """One of the files, or what lies next to one and is no library."""
     path = Path(filename)
-    if path in _imported:
-        return True
     folders = [each.parent for each in _imported if "site-packages" not in each.parts]
-    return not _is_library(path) and any(path.is_relative_to(folder) for folder in folders)
+    return path in _imported or (not _is_library(path) and any(path.is_relative_to(folder) for folder in folders))
 
 
 def _is_library(path: Path) -> bool:
-    libraries = (_OURS, sys.prefix, sys.base_prefix)
+    libraries = (Path(__file__).parents[2], sys.prefix, sys.base_prefix)
     return "site-packages" in path.parts or any(path.is_relative_to(library) for library in libraries)
 
 
@@ -171,38 +164,34 @@ class _Siblings(MetaPathFinder):
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
-        self._root, self._names = root, names
-
-    @classmethod
-    def serve(cls, root: Path, names: Sequence[str]) -> None:
-        """Serve this folder; the named modules come from it, no matter who imports them."""
-        if str(root) not in sys.path:
-            sys.path.append(str(root))
-            sys.meta_path.insert(0, cls(root, names))
+        self._root, self._names = root, names  # modules that come from the folder, no matter what imports them
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if path is not None or fullname in sys.stdlib_module_names:
             return None
-        if fullname not in self._names and not self._is_importer():
-            return None
-        return PathFinder.find_spec(fullname, [str(self._root)], target)
-
-    def _is_importer(self) -> bool:
-        frame: FrameType | None = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(1)
         while frame and "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
-        path = Path(frame.f_code.co_filename if frame else "")
-        return path.is_relative_to(self._root) and not _is_library(path)
+        importer = Path(frame.f_code.co_filename if frame else "")
+        if fullname not in self._names and (not importer.is_relative_to(self._root) or _is_library(importer)):
+            return None
+        return PathFinder.find_spec(fullname, [str(self._root)], target)
 
 
 @cache
 def _import(path: Path) -> ModuleType:
     """As a part of its package where it is in one, else by itself with its folder to import from, like a script."""
-    package = _package_of(path)
+    package: list[str] = []
+    for folder in path.parents:
+        if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
+            break
+        package.insert(0, folder.name)
     root = path.parents[len(package)]
-    _Siblings.serve(root, package[:1])
+    if str(root) not in sys.path:
+        sys.path.append(str(root))
+        sys.meta_path.insert(0, _Siblings(root, package[:1]))
     if package:
         return importlib.import_module(".".join([*package, path.stem]))
     name = f"torchmark_own_{path.stem}"  # not the stem alone: that may be the name of a library
@@ -213,12 +202,3 @@ def _import(path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def _package_of(path: Path) -> list[str]:
-    names: list[str] = []
-    for folder in path.parents:
-        if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
-            break
-        names.insert(0, folder.name)
-    return names

@@ -1,0 +1,155 @@
+"""What a Python file holds, read without running it: its workload, its functions and classes, what they can be given.
+
+Running it would import torch, which takes seconds that a plan, a list or a mistake in an option should not cost.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from torchmark.errors import UsageError
+from torchmark.workloads.own.files import OwnFile
+
+USUAL = "build"  # the function that is taken where none is named
+REQUIRED = "required"  # stands where a default would
+# Libraries that all workers can share once they are imported: they take seconds, and run nothing while imported.
+_SLOW = ("transformers", "diffusers")
+_MODEL_METHODS = ("eval", "train", "to", "float", "half", "bfloat16", "double", "requires_grad_")  # return the model
+_KINDS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": Annotated[str, Meta(pattern=r"^[\w.-]+$")]}
+
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+class Argument(Struct, frozen=True):
+    """One thing that a function or class can be given: what kind of value, and the one that it has otherwise."""
+
+    name: str
+    kind: Any
+    default: int | float | bool | str
+
+
+class Outline(Struct, frozen=True):
+    """The part of a file that is measured."""
+
+    member: str
+    is_workload: bool
+    summary: str
+    about: str
+    arguments: tuple[Argument, ...] = ()
+    imports: tuple[str, ...] = ()
+    needs_input: bool = False  # it certainly makes a model without an example of its input
+
+
+def inspect_file(file: OwnFile, member: str) -> Outline:
+    """What that member of the file is; without one, its workload or its function `build`."""
+    try:
+        tree = ast.parse(file.text)
+    except SyntaxError as error:
+        place = f"{file.name}, line {error.lineno}" if error.lineno else file.name
+        raise UsageError(f"{place}: {type(error).__name__}: {error.msg}", "Fix it") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # endless nesting
+        raise UsageError(f"{file.name} cannot be read as Python: {error}", "Fix it") from error
+    definitions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    workloads = {name: node for name, node in definitions.items() if _is_workload(node)}
+    if not member and len(workloads) != 1 and (workloads or USUAL not in definitions):
+        problem = "several workloads" if workloads else f"neither a workload nor a function '{USUAL}'"
+        raise UsageError(f"{file.name} has {problem}", _fix(file, workloads or definitions))
+    chosen = member or next(iter(workloads), USUAL)
+    node = definitions.get(chosen)
+    if node is None and chosen not in _bound(tree):
+        raise UsageError(f"{file.name} has no '{chosen}'", _fix(file, definitions))
+    about = (node and ast.get_docstring(node)) or ""
+    opening = ast.get_docstring(tree) or about or f"{chosen} of {file.name}."
+    found = Outline(chosen, chosen in workloads, opening.partition("\n")[0], about, imports=_slow_imports(tree))
+    if node is None or found.is_workload:
+        return found
+    return replace(found, arguments=_arguments(node), needs_input=not _may_give_pair(node, definitions))
+
+
+def _is_workload(node: Definition) -> bool:
+    bases = node.bases if isinstance(node, ast.ClassDef) else []
+    return any(ast.unparse(base).rpartition(".")[2] in ("Workload", "ModelWorkload") for base in bases)
+
+
+def _fix(file: OwnFile, definitions: dict[str, Definition]) -> str:
+    public = [f"{file.name}:{name}" for name in definitions if not name.startswith("_")]
+    if not public:
+        return f"Write a function '{USUAL}' that returns a model: `torchmark new` shows how"
+    return "Say which part to take: " + ", ".join(public[:8])
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    """Names that the file gets without defining them: by an import or an assignment."""
+    imports = [alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return {each.asname or each.name for each in imports} | {each.id for each in targets if isinstance(each, ast.Name)}
+
+
+def _arguments(node: Definition) -> tuple[Argument, ...]:
+    """What can be written on a command line. The rest stays at its default; without one it cannot be had."""
+    is_method = isinstance(node, ast.ClassDef)
+    functions = [each for each in (node.body if is_method else [node]) if isinstance(each, ast.FunctionDef)]
+    function = next((each for each in functions if not is_method or each.name == "__init__"), None)
+    if function is None:
+        return ()
+    named = function.args
+    positional = [*named.posonlyargs, *named.args]
+    defaults: list[ast.expr | None] = [*[None] * (len(positional) - len(named.defaults)), *named.defaults]
+    pairs = [*zip(positional, defaults, strict=True)][int(is_method) :]
+    pairs += zip(named.kwonlyargs, named.kw_defaults, strict=True)
+    return tuple(made for argument, default in pairs if (made := _argument(argument, default)))
+
+
+def _argument(argument: ast.arg, default: ast.expr | None) -> Argument | None:
+    kind = _KINDS.get(ast.unparse(argument.annotation).strip("'\"") if argument.annotation else "")
+    if default is None:
+        if kind in (int, float, bool):
+            kind |= Literal["required"]
+        return Argument(argument.arg, kind or int | float | bool | str, REQUIRED)
+    try:
+        value = ast.literal_eval(default)
+    except (ValueError, TypeError, SyntaxError):
+        return None
+    if not isinstance(value, int | float | bool | str):  # no command line can say it
+        return None
+    kind = kind or _KINDS[type(value).__name__]
+    return Argument(argument.arg, kind, float(value) if kind is float else value)
+
+
+def _slow_imports(tree: ast.Module) -> tuple[str, ...]:
+    found = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    found += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level]
+    return tuple(dict.fromkeys(name for name in found if name.partition(".")[0] in _SLOW))
+
+
+def _may_give_pair(node: Definition, definitions: dict[str, Definition]) -> bool:
+    """Whether calling it may give a model together with an example input; True where that cannot be known."""
+    if isinstance(node, ast.ClassDef):
+        return False
+    inner = [each for part in node.body for each in ast.walk(part)]
+    if any(isinstance(each, ast.FunctionDef | ast.Lambda | ast.Yield) for each in inner):
+        return True  # some of the returns are not its own
+    assigned: dict[str, list[ast.expr]] = {}
+    for each in inner:
+        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
+            assigned.setdefault(each.targets[0].id, []).append(each.value)
+    given = [each.value for each in inner if isinstance(each, ast.Return) and each.value]
+    others = {name: other for name, other in definitions.items() if other is not node}
+
+    def may_be_pair(value: ast.expr, known: dict[str, list[ast.expr]]) -> bool:
+        match value:
+            case ast.Name(name) if name in known:
+                return any(may_be_pair(each, {}) for each in known[name])
+            case ast.Call(ast.Name(name)) if name in others:
+                return _may_give_pair(others[name], others)
+            case ast.Call(ast.Attribute(model, method)) if method in _MODEL_METHODS:
+                return may_be_pair(model, known)
+            case ast.Call(function):
+                return not ast.unparse(function).rpartition(".")[2][:1].isupper()  # classes make one thing
+        return True
+
+    return not given or any(may_be_pair(value, assigned) for value in given)

@@ -1,0 +1,352 @@
+"""Models of the user's own: a Python file or a configuration file becomes a workload like any other.
+
+From a Python file it is a function or class that makes a model, with its arguments as parameters, or a workload. From
+a configuration file of the model library it is that model with random weights: nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta, Struct, defstruct
+
+from torchmark.errors import UnsupportedError, UsageError
+from torchmark.workloads.contract import ATTENTION, GRADIENTS, LAYOUT, Setting, Workload
+from torchmark.workloads.model import COUNTING, Model, ModelWorkload, leaves_of, map_tensors, row_count
+from torchmark.workloads.own.files import OwnFile, find_file, forget_files, import_member, split_name
+from torchmark.workloads.own.inspection import REQUIRED, Outline, inspect_file
+from torchmark.workloads.own.shapes import HELP, Tensor, join_batch, make_tensor, parse_tensors
+
+_WRITTEN = r"^[A-Za-z0-9_.-]*$"
+_BATCH = Annotated[int, Meta(ge=0, le=1_048_576)]
+_COUNT = Annotated[int, Meta(ge=1, le=1_048_576)]
+_OURS: dict[str, tuple[str, Any, Any]] = {
+    "batch": ("batch", _BATCH, 0),
+    "input": ("input", Annotated[str, Meta(pattern=_WRITTEN, description="what --input says")], ""),
+    "loss": ("loss", Annotated[str, Meta(pattern=_WRITTEN, description="what --loss says")], ""),
+}
+_EXAMPLE_FIX = "Return a tensor, a tuple of tensors, or a dictionary from argument names to tensors"
+
+
+def find_own(name: str) -> Workload:
+    """The workload of a file: `my_model.py`, `folder/my_model.py:build`, `config.json`.
+
+    A file that is given by its path is known by its name from then on; one that is not known is looked for where the
+    process was started.
+    """
+    named = split_name(name)
+    assert named is not None
+    return _load(find_file(named[0]), named[1])
+
+
+def forget_own() -> None:
+    """Look at the files again the next time, because one has changed."""
+    _load.cache_clear()
+    forget_files()
+
+
+@cache
+def _load(file: OwnFile, member: str) -> Workload:
+    if file.path.suffix == ".json":
+        if member:
+            raise UsageError(f"a configuration file has no part '{member}'", f"Name it alone: {file.name}")
+        return _configured(file)
+    outline, name = inspect_file(file, member), f"{file.name}:{member}" if member else file.name
+    if not outline.is_workload:
+        return _modelled(file, name, outline)
+    # The workload that the file itself declares. Its version is that of the file, whatever it says.
+    found = import_member(file, outline.member)
+    if not (isinstance(found, type) and issubclass(found, Workload)):
+        raise UsageError(f"{outline.member} of {file.name} is no Workload", "Derive it from torchmark's Workload")
+    lacks = [name for name in ("params", "tiny") if not isinstance(getattr(found, name, None), type | Struct)]
+    lacks += sorted(found.__abstractmethods__)
+    if lacks:
+        raise UsageError(f"{outline.member} of {file.name} has no {lacks[0]}", "`torchmark new --workload` shows one")
+    return _derived(found, name, file.version, __doc__=found.__doc__, __module__=found.__module__)
+
+
+def _derived(base: type[Workload], name: str, version: int, **about: Any) -> Workload:
+    return type(base.__name__, (base,), {"name": name, "version": version, **about})()  # type: ignore[no-any-return]
+
+
+# Python files.
+
+
+class PythonModel(ModelWorkload):
+    """A model from a function or a class of the user's."""
+
+    options = (LAYOUT, GRADIENTS)
+    rows_are_independent = False  # unknown
+    file: OwnFile
+    outline: Outline
+
+    @classmethod
+    def summary(cls) -> str:
+        return cls.outline.summary
+
+    def check(self, params: Any) -> None:
+        missing = [each.name for each in self.outline.arguments if getattr(params, each.name) == REQUIRED]
+        if missing:
+            fix = f"Give it: -p {missing[0]}=…, or write a function without such arguments that makes the model"
+            raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", fix)
+        if self._ours(params, "input") == "" and self.outline.needs_input:
+            raise self._no_input()
+        parse_tensors(self._ours(params, "input") or "")
+        if loss := self._ours(params, "loss"):
+            find_loss(loss)
+
+    def build(self, params: Any, setting: Setting) -> Model:
+        import torch
+
+        function: Any = import_member(self.file, self.outline.member)
+        if isinstance(function, torch.nn.Module):  # the model itself, which several builds must not share
+            given: Any = copy.deepcopy(function)
+        else:
+            given = function(**{each.name: getattr(params, each.name) for each in self.outline.arguments})
+        model, example = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+        if not isinstance(model, torch.nn.Module):
+            raise UsageError(
+                f"{self.outline.member} of {self.file.name} gives a {type(model).__name__}",
+                "It must return a torch.nn.Module, alone or with an example input: return model, input",
+            )
+        shapes, loss = parse_tensors(self._ours(params, "input") or ""), self._ours(params, "loss")
+        if shapes:
+            generator = setting.generator()
+            tensors = [make_tensor(shape, generator) for shape in join_batch(params.batch, shapes)]
+            names = [shape.name or place for place, shape in enumerate(shapes)]
+            inputs: Any = dict(zip(names, tensors, strict=True))
+        elif example is None:
+            raise self._no_input()
+        else:
+            inputs = _resized(_checked_example(example), self._ours(params, "batch") or 0)
+        return Model(model, inputs, loss=import_loss(loss) if loss else None)
+
+    def _no_input(self) -> UsageError:
+        return UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
+
+    def _ours(self, params: Any, name: str) -> Any:
+        """A parameter of ours; None where the function has its own of that name."""
+        return None if any(each.name == name for each in self.outline.arguments) else getattr(params, name)
+
+
+def _modelled(file: OwnFile, name: str, outline: Outline) -> Workload:
+    """The workload that the function or class makes."""
+    own = {each.name: (each.name, each.kind, each.default) for each in outline.arguments}
+    params: Any = defstruct("Params", [*own.values(), *(_OURS[each] for each in _OURS if each not in own)], frozen=True)
+    sized = "batch" in own and isinstance(params().batch, int)
+    return _derived(
+        PythonModel,
+        name,
+        file.version,
+        __doc__=outline.about or f"The model that {outline.member} makes.",
+        params=params,
+        tiny=params(batch=2) if sized else params(),
+        imports=(COUNTING, *outline.imports),
+        file=file,
+        outline=outline,
+    )
+
+
+def write_loss(typed: str) -> str:
+    """`FILE:FUNCTION` as a case writes it: by the file's name, with its version."""
+    named = split_name(typed)
+    if not named or not named[1]:
+        raise UsageError(f"'{typed}' names no function", "Write FILE:FUNCTION, as in --loss my_model.py:loss")
+    file = find_file(named[0])
+    return f"{file.name}.{named[1]}.{file.version:08x}"
+
+
+def find_loss(text: str) -> tuple[OwnFile, str]:
+    """The file and the function that such a text means."""
+    found = re.fullmatch(r"(?P<file>.+\.py)\.(?P<member>[A-Za-z_]\w*)\.(?P<version>[0-9a-f]{8})", text, re.ASCII)
+    if not found:
+        raise UsageError(f"'{text}' is not a loss", "Give it with --loss FILE:FUNCTION")
+    file = find_file(found["file"])
+    if file.version != int(found["version"], 16):
+        raise UsageError(f"{file.name} is not what it was when '{text}' was written", "Give it with --loss again")
+    return file, found["member"]
+
+
+def import_loss(text: str) -> Callable[..., Any]:
+    """That function, given the model's answer and as many of the inputs as it takes."""
+    function: Any = import_member(*find_loss(text))
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    count = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+    most = None if inspect.Parameter.VAR_POSITIONAL in kinds else count
+    return lambda answer, inputs, _: function(*(answer, *leaves_of(inputs))[:most])
+
+
+def _checked_example(example: object) -> Any:
+    import torch
+
+    if isinstance(example, torch.Tensor):
+        return example
+    if not isinstance(example, tuple | list | Mapping):
+        raise UsageError(f"the example input is a {type(example).__name__}", _EXAMPLE_FIX)
+    values = [*(example.values() if isinstance(example, Mapping) else example)]
+    wrong = [f"a {type(value).__name__}" for value in values if not isinstance(value, torch.Tensor)]
+    if wrong or not values:
+        raise UsageError(f"the example input holds {wrong[0] if wrong else 'nothing'}", _EXAMPLE_FIX)
+    return dict(zip(map(str, example), values, strict=True)) if isinstance(example, Mapping) else tuple(values)
+
+
+def _resized(inputs: Any, batch: int) -> Any:
+    """The example with so many rows: its own again and again."""
+    rows = row_count(inputs)
+    if not batch or batch == rows:
+        return inputs
+    if not rows:
+        sizes = " and ".join("×".join(map(str, tensor.shape)) or "one number" for tensor in leaves_of(inputs))
+        raise UsageError(f"the batch cannot be changed: the inputs are {sizes}", "Leave -p batch out")
+    return map_tensors(lambda tensor: tensor[[row % rows for row in range(batch)]], inputs)
+
+
+# Configuration files.
+
+Task = Literal[
+    "features",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+    "masked-lm",
+    "causal-lm",
+    "seq2seq-lm",
+    "image-classification",
+]
+_CLASSES = {
+    "features": "AutoModel",
+    "masked-lm": "AutoModelForMaskedLM",
+    "causal-lm": "AutoModelForCausalLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+}
+# What files call the same, at the end of the name of the model that they were saved from.
+_ENDINGS = {
+    "LMHeadModel": "causal-lm",
+    "ForConditionalGeneration": "seq2seq-lm",
+    "ForCausalLM": "causal-lm",
+    "ForMaskedLM": "masked-lm",
+}
+_LEFT_OUT = ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version")  # no part of the work
+
+
+class ConfiguredModel(ModelWorkload):
+    """Random weights, random inputs, in training random labels, and the model's own loss where it has one."""
+
+    imports = (COUNTING, "transformers")
+    rows_are_independent = False  # unknown
+    config: dict[str, Any]
+
+    @classmethod
+    def summary(cls) -> str:
+        return f"{cls.config['model_type']} from a configuration file, with random weights."
+
+    def check(self, params: Any) -> None:
+        most = _positions(self.config)
+        if hasattr(params, "sequence") and most and params.sequence > most:
+            raise UsageError(f"{self.name} has no more than {most} positions", f"Give it: -p sequence={most}")
+
+    def build(self, params: Any, setting: Setting) -> Model:
+        model = self._build(params.task, setting.options.get("attention"))
+        expected = "pixel_values" if hasattr(params, "image") else "input_ids"
+        if model.main_input_name != expected:
+            raise UnsupportedError(
+                f"a {self.config['model_type']} takes {model.main_input_name}, which nobody here can make up",
+                "Write a function that returns the model and an example input: `torchmark new` shows how",
+            )
+        generator = setting.generator()
+        tensors = _tensors(params, model.config, setting.mode == "train")
+        inputs = {each.name: make_tensor(each, generator) for each in tensors}
+        attention = str(getattr(model.config, "_attn_implementation", None) or "none")
+        return Model(model, inputs, notes={"architecture": type(model).__name__, "attention": attention})
+
+    def _build(self, task: str, attention: str | None) -> Any:
+        import transformers
+
+        kind = self.config["model_type"]
+        if kind not in transformers.CONFIG_MAPPING:
+            raise UnsupportedError(
+                f"transformers {transformers.__version__} does not know this model type", "Install a later one", kind
+            )
+        fields = {name: value for name, value in self.config.items() if name not in _LEFT_OUT}
+        config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
+        if task == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = 0  # decoders look for the end of a text by it
+        name = _CLASSES.get(task) or "AutoModelFor" + "".join(map(str.title, task.split("-")))
+        try:
+            chosen = {"attn_implementation": attention} if attention else {}
+            return getattr(transformers, name).from_config(config, trust_remote_code=False, **chosen)
+        except ValueError as error:
+            if "Unrecognized configuration" not in str(error):
+                raise
+            raise UnsupportedError(f"a {kind} has no head for {task}", "Choose another with --task") from error
+
+
+def _configured(file: OwnFile) -> Workload:
+    """The workload that such a file describes. The file says what it is for, or else --task."""
+    try:
+        config = json.loads(file.text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file.name} is not JSON: {error}", "Name a config.json of a model") from error
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise UsageError(f"{file.name} describes no model: it has no model_type", "Name a config.json of transformers")
+    images, pixels = "image_size" in config or "num_channels" in config, config.get("image_size")
+    size: tuple[str, Any, Any] = ("sequence", _COUNT, min(128, _positions(config) or 128))
+    if images:
+        size = ("image", _COUNT, pixels if isinstance(pixels, int) else 224)
+    params = defstruct("Params", [("task", Task, _usual_task(config)), ("batch", _COUNT, 8), size], frozen=True)
+    return _derived(
+        ConfiguredModel,
+        file.name,
+        file.version,
+        __doc__=ConfiguredModel.__doc__,
+        params=params,
+        tiny=params(batch=2) if images else params(batch=2, sequence=8),
+        config=config,
+        options=(*((LAYOUT,) if images else ()), ATTENTION, GRADIENTS),
+    )
+
+
+def _positions(config: dict[str, Any]) -> int | None:
+    """How long a text may be at most, where the model says so."""
+    found = config.get("max_position_embeddings") or config.get("n_positions")
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _usual_task(config: dict[str, Any]) -> str:
+    saved = config.get("architectures")
+    name = saved[0] if isinstance(saved, list) and saved and isinstance(saved[0], str) else ""
+    found = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
+    words = re.sub(r"(?<!^)(?=[A-Z])", "-", name.rpartition("For")[2]).lower()
+    return next(iter(found), words if words in get_args(Task) else "features")
+
+
+def _tensors(params: Any, config: Any, training: bool) -> list[Tensor]:
+    """What goes into the model, and in training what is to come out."""
+    rows: tuple[int, ...] = (params.batch,)
+    if hasattr(params, "image"):
+        pixels = (*rows, getattr(config, "num_channels", 3), params.image, params.image)
+        labelled = training and params.task == "image-classification"
+        labels = [Tensor("int64", rows, config.num_labels, "labels")] if labelled else []
+        return [Tensor("float", pixels, name="pixel_values"), *labels]
+    words = (*rows, params.sequence)
+    given = [Tensor("int64", words, config.vocab_size, "input_ids")]
+    if getattr(config, "is_encoder_decoder", False) and not (training and params.task == "seq2seq-lm"):
+        given.append(Tensor("int64", words, config.vocab_size, "decoder_input_ids"))
+    if not training:
+        return given
+    match params.task:
+        case "sequence-classification":
+            return [*given, Tensor("int64", rows, config.num_labels, "labels")]
+        case "token-classification":
+            return [*given, Tensor("int64", words, config.num_labels, "labels")]
+        case "question-answering":
+            return [*given, *(Tensor("int64", rows, params.sequence, f"{end}_positions") for end in ("start", "end"))]
+        case "masked-lm" | "causal-lm" | "seq2seq-lm":
+            return [*given, Tensor("int64", words, config.vocab_size, "labels")]
+    return given
