@@ -99,9 +99,6 @@ class VenvPpo(Workload):
         )
 
 
-# The networks.
-
-
 class Columns(NamedTuple):
     """Numbers, each described by mean and spread, and categories, each described by one weight for every choice."""
 
@@ -399,9 +396,6 @@ def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., torch.Tensor]
     optimizer.zero_grad()
     loss(*arguments).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
-
-
-# The job.
 
 
 class _Graph(NamedTuple):
