@@ -53,27 +53,25 @@ class TensorAdd(Workload):
         generator, state = setting.generator(), None  # what a step changes, so that a check must restore it
         # A tensor repeats one row, because drawing all its values would take seconds.
         rows = [torch.rand(params.size, generator=generator).to(dtype) for _ in range(2)]
-        exact = [row.double().numpy() for row in rows]
+        one, other = (row.double().numpy() for row in rows)
         if params.variant == "resident":
             first, second = (setting.feed(row.repeat(params.size, 1)) for row in rows)
-            result = setting.place(torch.zeros(shape))
+            result, expected = setting.place(torch.zeros(shape)), one + other
             add = setting.compiled(lambda x, y: torch.add(x, y, out=result))
 
             def run() -> torch.Tensor:
                 return drain(add(first(), second()))
-
-            expected = exact[0] + exact[1]
         elif params.variant == "as-run":
             host = torch.full(shape, 2.0, dtype=dtype)
             feed = setting.feed(host)
-            state, expected = feed() if setting.transfer == "resident" else host, 2 * exact[0]
+            state, expected = feed() if setting.transfer == "resident" else host, 2 * one
             double = setting.compiled(lambda values: values.add_(values))
 
             def run() -> torch.Tensor:
                 return drain(double(feed()))
         else:
             total = state = setting.place(torch.zeros(shape))
-            expected = 2 + exact[0]
+            expected = 2 + one
             accumulate = setting.compiled(lambda total, x, y: total.add_(x + y))
 
             def run() -> torch.Tensor:
