@@ -11,8 +11,7 @@ import pytest
 from torchmark.analyze import grades
 from torchmark.errors import UnknownName
 from torchmark.measure.cases import check_case, full_params
-from torchmark.publications import find_publication, names
-from torchmark.publications.contract import Figure, Publication, PublishedTable
+from torchmark.publications import Figure, Publication, PublishedTable, find_publication, names
 from torchmark.records import parse_case
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from torchmark.analyze.check import check_result, check_samples
 from torchmark.measure.messages import Message, Phase
 from torchmark.measure.session import Finished, Started
-from torchmark.publications import find_publication
-from torchmark.publications.contract import Figure, Publication, PublishedMachine, PublishedTable
+from torchmark.publications import Figure, Publication, PublishedMachine, PublishedTable, find_publication
 from torchmark.records import DeviceInfo, Machine, Result
 from torchmark.report import render
 from torchmark.report.replication import replication_document

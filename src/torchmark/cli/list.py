@@ -13,7 +13,7 @@ from torchmark import publications, workloads
 from torchmark.cli.options import Options, argument, command, flag, option
 from torchmark.cli.output import print_report
 from torchmark.measure.cases import Parameter, list_parameters
-from torchmark.publications.contract import Publication, PublishedTable
+from torchmark.publications import Publication, PublishedTable
 from torchmark.records import Work
 from torchmark.report import units
 from torchmark.report.document import Block, Cell, Code, Column, Document, Facts, Lines, Records, Section, Table, Title

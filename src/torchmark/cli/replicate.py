@@ -14,8 +14,7 @@ from torchmark.cli.output import emit, print_report
 from torchmark.cli.study import Done, StudyOptions, record_of, run_study, split_names
 from torchmark.errors import EXIT_FINE
 from torchmark.measure.cases import check_device
-from torchmark.publications import find_publication, names
-from torchmark.publications.contract import Publication
+from torchmark.publications import Publication, find_publication, names
 from torchmark.records import Machine, parse_case
 from torchmark.report.replication import replication_document
 from torchmark.studies.published_tables import published_tables

@@ -1,22 +1,319 @@
-"""Published figures: one data file per publication, their reader, and the same figures as runs."""
+"""Published figures: one data file per publication, with figures as printed, and the same figures as runs."""
 
-from torchmark.publications.contract import find_publication, names
-from torchmark.publications.runs import (
-    all_runs,
-    as_runs,
-    find_hardware,
-    find_published,
-    hardware_titles,
-    is_published_name,
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchmark.errors import UnknownName, UsageError
+from torchmark.records import (
+    DeviceInfo,
+    Estimate,
+    JobEstimate,
+    Machine,
+    Remark,
+    Result,
+    Run,
+    RunHeader,
+    Trend,
+    Work,
+    parse_case,
 )
 
-__all__ = [
-    "all_runs",
-    "as_runs",
-    "find_hardware",
-    "find_publication",
-    "find_published",
-    "hardware_titles",
-    "is_published_name",
-    "names",
-]
+_FOLDER = Path(__file__).parent
+_SHORTEST_PART = 3  # letters; fewer are part of too many names
+Kind = Literal["measured", "power", "derived"]
+DeviceKind = Literal["cpu", "cuda", "mps"]
+
+
+class Note(Struct, frozen=True, forbid_unknown_fields=True):
+    """Why figures should be read with care, and what to do about it."""
+
+    cause: str
+    fix: str
+    only: tuple[DeviceKind, ...] = ()  # the devices that it matters on; empty: all
+
+
+class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine with the device that was timed on it: one column to compare with."""
+
+    name: str  # 'M1 Ultra GPU': after the publication's name and a slash it names a run
+    hardware: str
+    device: DeviceKind
+    memory_gib: int = 0  # 0: the publication does not say
+    cores: int = 0  # of the device
+    # 'RTX 3090': finds the figures of this hardware in every publication; empty if the hardware is unknown or unsound.
+    known_as: str = ""
+    notes: tuple[str, ...] = ()  # what is doubtful about the machine itself: kinds of Publication.notes
+
+    @property
+    def title(self) -> str:
+        return self.known_as or self.name
+
+
+class Figure(Struct, frozen=True, forbid_unknown_fields=True):
+    """One number of a table. `value` is in `unit`, for `steps` steps together if the unit is seconds."""
+
+    machine: str  # the name of a PublishedMachine
+    labels: tuple[str, ...]  # the cells that name the row, as printed, one for each header of the table
+    column: str  # the heading that it stands under, as printed
+    printed: str
+    unit: Literal["s", "it/s", "ms/it", "s/it", "W", "x"]
+    value: float | None = None  # None: out of memory
+    kind: Kind = "measured"
+    case: str | None = None  # the same work here, written as a case; None if there is nothing to run
+    steps: int = 1
+    items: float = 1  # in one step
+    item_unit: str = "iteration"
+    item_bytes: float | None = None  # that must be moved for one item
+    version: int = 1  # of the workload that does the same work
+    notes: tuple[str, ...] = ()  # kinds of Publication.notes
+
+
+class PublishedTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """One table of a publication: the procedure that all its figures share, and the figures in printed order."""
+
+    title: str
+    headers: tuple[str, ...]  # of the cells that name a row
+    protocol: str  # how it was timed, in words
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...] = ()  # kinds of Publication.notes that hold for all of its figures
+
+
+class Publication(Struct, frozen=True, forbid_unknown_fields=True):
+    """A public write-up whose figures ship with torchmark."""
+
+    name: str  # m1-chips
+    title: str
+    source: str  # where it was published, in words
+    about: str  # one sentence
+    machines: tuple[PublishedMachine, ...]
+    tables: tuple[PublishedTable, ...]
+    notes: dict[str, Note]  # by kind
+    year: int = 0  # 0: it does not say
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        return tuple(figure for table in self.tables for figure in table.figures)
+
+    def of_kind(self, kind: Kind) -> tuple[Figure, ...]:
+        return tuple(figure for figure in self.figures if figure.kind == kind)
+
+    def machine(self, name: str) -> PublishedMachine:
+        return next(machine for machine in self.machines if machine.name == name)
+
+    def notes_on(self, table: PublishedTable, figure: Figure) -> dict[str, Note]:
+        """All notes on a figure by kind, the most specific first."""
+        machine = self.machine(figure.machine)
+        found = {kind: self.notes[kind] for kind in (*figure.notes, *machine.notes, *table.notes)}
+        return {kind: note for kind, note in found.items() if machine.device in (note.only or (machine.device,))}
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The names of all publications."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+@cache
+def find_publication(name: str) -> Publication:
+    """The publication with all its figures."""
+    if name not in names():
+        raise UnknownName("publication", name, names())
+    content = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    for table in content["tables"]:
+        shared = table.pop("shared", {})  # fields that all its figures have
+        table["figures"] = [shared | figure for figure in table["figures"]]
+    return msgspec.convert(content, Publication)
+
+
+@cache
+def all_runs() -> tuple[Run, ...]:
+    """Every machine of every publication."""
+    return tuple(run for name in names() for run in as_runs(find_publication(name)))
+
+
+def as_runs(publication: Publication, machine: str | None = None, repeats: bool = False) -> tuple[Run, ...]:
+    """One run for each machine, or for the named one.
+
+    A run has one result for each case: of a figure in two tables it has the first, unless `repeats` asks for both.
+    """
+    return tuple(_run(publication, each, repeats) for each in publication.machines if machine in (None, each.name))
+
+
+def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
+    """The runs for `m1-chips`, `m1-chips/M1 Ultra GPU`, or `M1 Ultra GPU` in any publication.
+
+    Figures of one kind of hardware in several publications become one run.
+    """
+    name, slash, machine = text.partition("/")
+    places = find_hardware(text) if name not in names() else ()
+    if not places:
+        publication = find_publication(name)
+        return as_runs(publication, _find_machine(publication, machine) if slash else None, repeats)
+    runs = [run for publication, each in places for run in as_runs(publication, each.name, repeats)]
+    if len(runs) == 1:
+        return (runs[0],)
+    kept: list[Result] = []
+    for run in runs:
+        known = {result.case.text for result in kept}
+        kept += [result for result in run.results if result.case.text not in known]
+    label = f"{places[0][1].title} ({', '.join(publication.name for publication, _ in places)})"
+    years = " and ".join(dict.fromkeys(run.header.created for run in runs if run.header.created))
+    cases = tuple(result.case.text for result in kept)
+    return (Run(replace(runs[0].header, id=label, label=label, created=years, cases=cases), tuple(kept)),)
+
+
+def find_hardware(text: str) -> tuple[tuple[Publication, PublishedMachine], ...]:
+    """The machines of all publications with the hardware named by `text`: exactly, by its words, or by a part of it."""
+    plain, words = _plain(text), _words(text)
+    tries: tuple[Callable[[PublishedMachine], bool], ...] = (
+        lambda machine: bool(plain) and plain in (_plain(machine.name), _plain(machine.known_as)),
+        lambda machine: bool(words) and any(words <= _words(term) for term in _search_terms(machine)),
+        lambda machine: len(plain) >= _SHORTEST_PART and any(plain in _plain(term) for term in _search_terms(machine)),
+    )
+    titles = ([machine.title for _, machine in _machines() if fits(machine)] for fits in tries)
+    found = list(dict.fromkeys(next(filter(None, titles), [])))
+    if len(found) > 1:
+        listed = ", ".join(f"'{title}'" for title in found)
+        raise UsageError(f"'{text}' could be {len(found)} published machines: {listed}", "Name one of them")
+    return tuple(place for place in _machines() if place[1].title in found)
+
+
+def hardware_titles() -> tuple[str, ...]:
+    """All names that `find_hardware` knows machines by."""
+    return tuple(dict.fromkeys(machine.title for _, machine in _machines()))
+
+
+def is_published_name(text: str) -> bool:
+    """Whether this is the name of a publication or of one of its machines, however it is spaced and capitalised."""
+    return _plain(text) in map(_plain, (*names(), *(machine.name for _, machine in _machines())))
+
+
+def _machines() -> list[tuple[Publication, PublishedMachine]]:
+    return [
+        (publication, machine) for publication in map(find_publication, names()) for machine in publication.machines
+    ]
+
+
+def _search_terms(machine: PublishedMachine) -> tuple[str, ...]:
+    """The names to search a machine by; one that is not known for sure is found by its name alone."""
+    own = machine.hardware.partition("(with ")[0]  # other parts of the machine are not the hardware that was timed
+    return (machine.name, machine.known_as, own) if machine.known_as else (machine.name,)
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", text.casefold()))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.casefold())
+
+
+def _find_machine(publication: Publication, text: str) -> str:
+    """A machine by its name, however it is spaced and capitalised, or by a beginning that no other has."""
+    known, wanted = {_plain(each.name): each.name for each in publication.machines}, _plain(text)
+    found = [name for plain, name in known.items() if wanted and plain.startswith(wanted)]
+    if wanted in known:
+        found = [known[wanted]]
+    if not found:
+        raise UnknownName(f"machine of {publication.name}", text, known.values())
+    if len(found) > 1:
+        listed = ", ".join(f"'{publication.name}/{name}'" for name in found)
+        raise UsageError(f"'{publication.name}/{text}' could be {len(found)} machines: {listed}", "Name one of them")
+    return found[0]
+
+
+def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> Run:
+    """The machine as published, with its figures; what the publication does not say stays empty."""
+    found = [
+        _result(publication, table, figure)
+        for table in publication.tables
+        for figure in table.figures
+        if figure.machine == machine.name and figure.case
+    ]
+    first = {result.case.text: result for result in reversed(found)}
+    own_memory = machine.device == "cuda"  # the others share that of the machine
+    memory = machine.memory_gib * 2**30 if own_memory and machine.memory_gib else None
+    cores = machine.cores if machine.device == "cpu" else 0
+    label = f"{publication.name}/{machine.name}"
+    header = RunHeader(
+        id=label,
+        created=str(publication.year or ""),
+        machine=Machine(
+            cpu=machine.hardware if machine.device == "cpu" else "",
+            physical_cores=cores,
+            logical_cores=cores,
+            memory_gib=0 if own_memory else machine.memory_gib,
+            os="",
+            python="",
+            devices=(DeviceInfo(machine.device, machine.hardware, memory, cores=machine.cores or None),),
+        ),
+        cases=tuple(dict.fromkeys(result.case.text for result in found)),
+        command=f"torchmark replicate {publication.name}",
+        version="",
+        label=label,
+    )
+    return Run(header, tuple(result for result in found if repeats or result is first[result.case.text]))
+
+
+def _result(publication: Publication, table: PublishedTable, figure: Figure) -> Result:
+    case, value = parse_case(figure.case or ""), figure.value
+    total_s = value if figure.unit == "s" else None
+    notes = publication.notes_on(table, figure) if value is not None else {}
+    power = next((each.value for each in publication.of_kind("power") if each.machine == figure.machine), None)
+    return Result(
+        case=case,
+        status="oom" if value is None else "ok",
+        reason=f"published as '{figure.printed}': out of memory" if value is None else None,
+        params=case.params,
+        estimate=_estimate(figure, value) if value is not None else None,
+        version=figure.version,
+        work=Work(figure.items, figure.item_unit, bytes=figure.item_bytes and figure.item_bytes * figure.items),
+        job=JobEstimate(total_s, total_s, total_s, whole=True) if total_s is not None else None,
+        metrics={} if power is None else {"peak_power_w": power},
+        settings={
+            "machine": figure.machine,
+            "table": table.title,
+            "row": " / ".join(figure.labels),
+            "column": figure.column,
+            "printed": figure.printed,
+            "unit": figure.unit,
+            "steps": figure.steps if figure.steps > 1 else None,
+        },
+        cautions=tuple(Remark(kind, note.cause, note.fix) for kind, note in notes.items()),
+    )
+
+
+def _estimate(figure: Figure, value: float) -> Estimate:
+    """One block of all its steps is all that was timed: there is no interval, no first step and no spread."""
+    by_unit = {"s": value / figure.steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}
+    step_s = by_unit[figure.unit]
+    return Estimate(
+        center_s=step_s,
+        low_s=step_s,
+        high_s=step_s,
+        estimand="mean",
+        verdict="as-published",
+        first_step_s=0.0,
+        effective_samples=1.0,
+        warmup_cut=0,
+        trend=Trend(0.0, 0.0),
+        evidence=("a published figure: how sure it is was not said",),
+        sample_count=1,
+        block_size=figure.steps,
+        median_s=step_s,
+        mean_s=step_s,
+        mean_low_s=step_s,
+        mean_high_s=step_s,
+        min_s=step_s,
+        duration_s=value if figure.unit == "s" else 0.0,
+    )

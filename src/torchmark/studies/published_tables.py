@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.jobs import Bias, Own, Printed, Replicated, Row, Sheet, find_bias
 from torchmark.measure.procedures import PROCEDURES
-from torchmark.publications.contract import Figure, Publication, PublishedTable
+from torchmark.publications import Figure, Publication, PublishedTable
 from torchmark.records import Case, Result, parse_case
 from torchmark.studies.replicate import steady_case
 

@@ -18,7 +18,7 @@ from torchmark.measure.process import Process, ProcessFailed
 from torchmark.measure.replay import ReplayJob
 from torchmark.measure.session import Finished, Plan, Revised, Session, Started
 from torchmark.measure.stopwatch import MORE_TIME, would_take
-from torchmark.publications.contract import Publication
+from torchmark.publications import Publication
 from torchmark.records import Case, Machine, Result, Status, parse_case
 from torchmark.studies.study import Event, Study
 
