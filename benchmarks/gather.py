@@ -23,8 +23,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from scale import TASKS, Size, case_lines, forget_pages, make_header, make_machine
-from torchmark.fleet.engine import JobOutcome
-from torchmark.fleet.folder import Fleet, FleetFolder, Task, Terms
+from torchmark.fleet.folder import Fleet, FleetFolder, JobOutcome, Task, Terms
 from torchmark.records import SCHEMA_VERSION, Case
 from torchmark.store.lines import Header, Spread
 

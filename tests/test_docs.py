@@ -29,8 +29,7 @@ from torchmark import cli, workloads
 from torchmark.cli import LazyGroup
 from torchmark.cli.fleet_run import FORWARDED
 from torchmark.cli.output import headline_of
-from torchmark.fleet.engine import JobOutcome
-from torchmark.fleet.folder import Fleet, FleetFolder, Task, Terms
+from torchmark.fleet.folder import Fleet, FleetFolder, JobOutcome, Task, Terms
 from torchmark.report import render
 from torchmark.store import load
 

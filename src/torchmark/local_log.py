@@ -19,7 +19,7 @@ from torchmark.records import Run
 LARGEST_BYTES = 16 << 20
 _TAIL_BYTES = 1 << 20
 _LONGEST = 1000  # characters of a message
-_ENTRY = re.compile(rb"^torchmark: (?P<case>\S+) failed: (?P<detail>.+)$", re.MULTILINE)
+_ENTRY = re.compile(rb"^torchmark: (\S+) failed: (.+)$", re.MULTILINE)
 
 
 def log_path(path: Path) -> Path:
@@ -38,8 +38,14 @@ def with_details(run: Run, path: Path) -> Run:
     """The run with the last message about each case in its log: for this user's terminal, never to be shared."""
     if all(result.status == "ok" and not result.reason for result in run.results):
         return run
-    entries = _ENTRY.finditer(_read_tail(log_path(path)))
-    found = {each["case"].decode(errors="replace"): each["detail"].decode(errors="replace") for each in entries}
+    descriptor = _open(log_path(path), os.O_RDONLY)
+    if descriptor is None:
+        return run
+    tail = b""
+    with contextlib.suppress(OSError), open(descriptor, "rb") as log:  # noqa: PTH123 -- the file that was examined
+        log.seek(max(size_of(descriptor) - _TAIL_BYTES, 0))
+        tail = log.read(_TAIL_BYTES)
+    found = {case.decode(errors="replace"): text.decode(errors="replace") for case, text in _ENTRY.findall(tail)}
     details = [found.get(each.case.text, "")[:_LONGEST] or each.detail for each in run.results]
     pairs = zip(run.results, details, strict=True)
     return replace(run, results=tuple(replace(result, detail=detail) for result, detail in pairs))
@@ -53,17 +59,6 @@ def open_log(path: str | Path) -> int:
     with contextlib.suppress(OSError, AttributeError):  # Windows has no fchmod; the file may be another user's
         os.fchmod(descriptor, 0o600)
     return descriptor
-
-
-def _read_tail(path: Path) -> bytes:
-    """The end of the log; nothing if it cannot be read."""
-    descriptor = _open(path, os.O_RDONLY)
-    if descriptor is None:
-        return b""
-    with contextlib.suppress(OSError), open(descriptor, "rb") as log:  # noqa: PTH123 -- the file that was examined
-        log.seek(max(os.fstat(log.fileno()).st_size - _TAIL_BYTES, 0))
-        return log.read(_TAIL_BYTES)
-    return b""
 
 
 def size_of(descriptor: int) -> int:

@@ -11,6 +11,7 @@ import re
 
 SET = "set"  # to something that is not recorded
 
+_NO_WORD = r"(?!)"  # matches nothing
 _NUMBER = r"[0-9]{1,9}"
 _SWITCH = r"[01]|true|false|on|off|yes|no"
 _PLACE = r"[0-9]{1,5}(?:[-:][0-9]{1,5}){0,2}"  # 3, 0-7, 0-15:2
@@ -64,17 +65,22 @@ VARIABLES: dict[str, str] = {
     "CUDA_LAUNCH_BLOCKING": _SWITCH,
     "MALLOC_ARENA_MAX": _NUMBER,
     "MALLOC_TRIM_THRESHOLD_": _NUMBER,
-    "MALLOC_CONF": r"(?!)",
-    "LD_PRELOAD": r"(?!)",
+    "MALLOC_CONF": _NO_WORD,
+    "LD_PRELOAD": _NO_WORD,
 }
 PLUGIN = "plugin"  # the package that brought the workload, with its version
 
-# All other settings with the form of their words; numbers and switches need none.
-_NUMBERS_AND_SWITCHES = (
-    "threads", "interop_threads", "cores_allowed", "cudnn_tf32", "cudnn_benchmark", "deterministic", "onednn", "nodes",
-    "steps", "script_threads",
-)  # fmt: skip
-_WORDS: dict[str, str] = dict.fromkeys(_NUMBERS_AND_SWITCHES, "") | {
+
+def key_of(variable: str) -> str:
+    """The name of an environment variable among the settings of a result."""
+    return {"ONEDNN_MAX_CPU_ISA": "onednn_max_isa"}.get(variable, variable.lower().rstrip("_"))
+
+
+# All settings with the form of their words. Numbers and switches need none.
+SETTINGS: dict[str, str] = {
+    **{key_of(name): form for name, form in VARIABLES.items()},
+    **dict.fromkeys(("threads", "interop_threads", "cores_allowed", "nodes", "steps", "script_threads"), _NO_WORD),
+    **dict.fromkeys(("cudnn_tf32", "cudnn_benchmark", "deterministic", "onednn"), _NO_WORD),
     "matmul_precision": r"highest|high|medium",
     "backend": r"gloo|nccl|xccl|ccl|mpi|ucc",
     "attention": r"none|eager|sdpa|flex_attention|flash_attention_[0-9]|paged_attention",
@@ -88,28 +94,11 @@ _WORDS: dict[str, str] = dict.fromkeys(_NUMBERS_AND_SWITCHES, "") | {
 }
 
 
-def key_of(variable: str) -> str:
-    """The name of an environment variable among the settings of a result."""
-    return {"ONEDNN_MAX_CPU_ISA": "onednn_max_isa"}.get(variable, variable.lower().rstrip("_"))
-
-
-_OF_VARIABLES = {key_of(name): form for name, form in VARIABLES.items()}
-KEYS = frozenset((*_WORDS, *_OF_VARIABLES))
-
-
-def is_variable(key: str) -> bool:
-    """Whether this setting comes from an environment variable."""
-    return key in _OF_VARIABLES
-
-
 def is_shareable(key: str, value: object) -> bool:
     """Whether a result may record this value under this key."""
-    if key not in KEYS:
-        return False
-    if not isinstance(value, str):
-        return True
-    form = _OF_VARIABLES.get(key) or _WORDS[key]
-    return value == SET if not form else re.fullmatch(rf"{form}|{SET}", value, re.IGNORECASE) is not None
+    if key not in SETTINGS or not isinstance(value, str):
+        return key in SETTINGS
+    return re.fullmatch(rf"{SETTINGS[key]}|{SET}", value, re.IGNORECASE) is not None
 
 
 def redacted(variable: str, text: str | None) -> str | int | None:
@@ -123,16 +112,14 @@ def redacted(variable: str, text: str | None) -> str | int | None:
 
 
 # Systems, and the IDs of distributions in os-release.
-_SYSTEMS = re.compile(
-    r"linux|macos|windows|darwin|freebsd|openbsd|netbsd|unknown|almalinux|alinux|alpine|amzn|anolis|arch|"
+_SYSTEM = (
+    r"(?:linux|macos|windows|darwin|freebsd|openbsd|netbsd|unknown|almalinux|alinux|alpine|amzn|anolis|arch|"
     r"archarm|artix|azurelinux|bazzite|bottlerocket|cachyos|centos|clear-linux-os|coreos|cos|debian|deepin|"
     r"devuan|elementary|endeavouros|fedora|flatcar|garuda|gentoo|guix|kali|kylin|linuxmint|mageia|manjaro|"
     r"mariner|mx|neon|nixos|nobara|ol|openeuler|opensuse|opensuse-leap|opensuse-tumbleweed|parrot|photon|pop|"
     r"pureos|raspbian|rhel|rocky|scientific|slackware|sled|sles|solus|steamos|tencentos|ubuntu|uos|void|wolfi|"
-    r"zorin",
-    re.IGNORECASE,
+    r"zorin)"
 )
-_SYSTEM_VERSION = re.compile(r"[0-9]{1,8}(?:\.[0-9]{1,4})?(?:Server(?:R2)?)?", re.IGNORECASE)
 
 _RELEASE = re.compile(
     r"(?:[0-9]{1,4}!)?[0-9]{1,9}(?:\.[0-9]{1,9}){0,4}(?:(?:a|b|rc)[0-9]{1,9})?(?:\.post[0-9]{1,9})?(?:\.dev[0-9]{1,9})?"
@@ -154,14 +141,14 @@ _ADDRESS = re.compile(
 
 def is_known_system(name: str) -> bool:
     """Whether this is the name of a published system or distribution."""
-    return _SYSTEMS.fullmatch(name) is not None
+    return re.fullmatch(_SYSTEM, name, re.IGNORECASE) is not None
 
 
 def shareable_system(text: str) -> str:
     """A system's name and version; empty if the name is not a published one."""
-    name, _, version = text.partition(" ")
-    known = [name] if is_known_system(name) else []
-    return " ".join(known + ([version] if known and _SYSTEM_VERSION.fullmatch(version) else []))
+    version = r"[0-9]{1,8}(?:\.[0-9]{1,4})?(?:Server(?:R2)?)?\Z"
+    found = re.match(rf"{_SYSTEM}(?= |\Z)(?: {version})?", text, re.IGNORECASE)
+    return found[0] if found else ""
 
 
 def shareable_version(text: str) -> str:

@@ -9,6 +9,8 @@ port is a free one on the loopback interface, and every daemon is a child that i
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import secrets
 import shutil
@@ -22,7 +24,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "sinfo")
 PARTITION = "bench"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 # Slurm knows nodes by name; on one host they differ in nothing but their port. KillWait is the time between SIGTERM
 # and SIGKILL of a job that is ended.
@@ -81,11 +83,29 @@ def cluster(hidden: str | None = None) -> Iterator[dict[str, str]]:
                 daemons.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder))
             if command[0] == "munged":
                 _wait_for((folder / "munge.socket").exists, folder)
-        _wait_for(lambda: _idle(environment) == 2, folder)
+        wait_until_idle(environment)
         yield environment
     finally:
-        _stop(daemons, environment)
+        if len(daemons) > 1:  # jobs first, while there are daemons to end them
+            with contextlib.suppress(RuntimeError):
+                wait_until_idle(environment)
+        for daemon in reversed(daemons):
+            daemon.terminate()
+            try:
+                daemon.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_until_idle(environment: dict[str, str]) -> None:
+    """End all jobs, take drained nodes back, and wait until both nodes are free."""
+    subprocess.run(["scancel", "--user", "root"], env=environment, capture_output=True, check=False)
+    for node in ("node0", "node1"):  # an error if it is in order already
+        command = ["scontrol", "update", f"nodename={node}", "state=resume"]
+        subprocess.run(command, env=environment, capture_output=True, check=False)
+    _wait_for(lambda: _is_idle(environment), Path(environment["SLURM_CONF"]).parent)
 
 
 def _path() -> str:
@@ -128,10 +148,10 @@ def _commands(folder: Path, hidden: str | None) -> list[list[str]]:
     ]
 
 
-def _idle(environment: dict[str, str]) -> int:
-    command = ["sinfo", "-h", "-N", "-o", "%t"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return done.stdout.split().count("idle")
+def _is_idle(environment: dict[str, str]) -> bool:
+    options = {"env": environment, "capture_output": True, "text": True, "check": False}
+    nodes = subprocess.run(["sinfo", "-h", "-N", "-o", "%t"], **options).stdout.split()
+    return nodes == ["idle", "idle"] and not subprocess.run(["squeue", "-h"], **options).stdout
 
 
 def _wait_for(true: object, folder: Path) -> None:
@@ -144,24 +164,25 @@ def _wait_for(true: object, folder: Path) -> None:
         time.sleep(0.1)
 
 
-def _stop(daemons: Sequence[subprocess.Popen[bytes]], environment: dict[str, str]) -> None:
-    """Jobs first, while somebody is there to end them; then the daemons, the last one first."""
-    if len(daemons) > 1:
-        subprocess.run(["scancel", "--user", "root"], env=environment, capture_output=True, check=False)
-        end = time.monotonic() + PATIENCE_S
-        while _jobs(environment) and time.monotonic() < end:
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of the folder."""
+    with (folder / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def serve(place: Path, hidden: str) -> int:
+    """Run a cluster as long as a process lives that has left a file PID.user in this folder."""
+    with cluster(hidden) as environment:
+        (place / "new").write_text(json.dumps(environment))
+        (place / "new").rename(place / "environment")
+        while True:
             time.sleep(0.2)
-    for daemon in reversed(daemons):
-        daemon.terminate()
-        try:
-            daemon.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
-            daemon.wait()
-
-
-def _jobs(environment: dict[str, str]) -> str:
-    return subprocess.run(["squeue", "-h"], env=environment, capture_output=True, text=True, check=False).stdout
+            with locked(place):
+                if not any(Path("/proc", path.stem).exists() for path in place.glob("*.user")):
+                    (place / "environment").unlink()
+                    return 0
 
 
 def main(command: Sequence[str]) -> int:
@@ -169,6 +190,8 @@ def main(command: Sequence[str]) -> int:
     if problem:
         print(f"cluster.py: {problem}", file=sys.stderr)
         return 1
+    if command[0] == "--serve":
+        return serve(Path(command[1]), command[2])
     with cluster() as environment:
         return subprocess.run(command, env=environment, check=False).returncode
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from command_line import run_torchmark
 
-LIMIT_S = 240
+LIMIT_S = 400
 NEED = "TORCHMARK_NEED_SLURM"
 
 
@@ -86,18 +86,46 @@ def cluster_module() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def hidden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of which the second node sees nothing."""
-    return tmp_path_factory.mktemp("hidden")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this test session share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture(scope="session")
-def cluster(cluster_module: ModuleType, hidden: Path) -> Iterator[dict[str, str]]:
-    """A cluster of two nodes. Where none can be started its tests are skipped, unless they are asked for."""
-    obstacle = cluster_module.obstacle()
-    if obstacle:
+def hidden(shared: Path) -> Path:
+    """A folder of which the second node sees nothing."""
+    folder = shared / "hidden"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def served(cluster_module: ModuleType, shared: Path, hidden: Path) -> Iterator[dict[str, str]]:
+    """One cluster of two nodes for all processes of this test session: the first to need it starts it, and it stops
+    once none needs it. If none can be started, its tests are skipped, unless they are asked for."""
+    if obstacle := cluster_module.obstacle():
         if os.environ.get(NEED):
             pytest.fail(f"{NEED} is set, and {obstacle}")
         pytest.skip(obstacle)
-    with cluster_module.cluster(str(hidden)) as environment:
-        yield environment
+    place = shared / "cluster"
+    place.mkdir(exist_ok=True)
+    own = place / f"{os.getpid()}.user"
+    with cluster_module.locked(place):
+        own.touch()
+        if not (place / "environment").exists():
+            command = [sys.executable, cluster_module.__file__, "--serve", str(place), str(hidden)]
+            server = subprocess.Popen(command, start_new_session=True)
+            Shell.wait_until(lambda: (place / "environment").exists() or server.poll() is not None)
+            assert server.poll() is None, "Slurm did not come up"
+    yield json.loads((place / "environment").read_text())
+    own.unlink()
+
+
+@pytest.fixture
+def cluster(served: dict[str, str], cluster_module: ModuleType, shared: Path) -> Iterator[dict[str, str]]:
+    """The cluster, for one test at a time."""
+    (shared / "test").mkdir(exist_ok=True)
+    with cluster_module.locked(shared / "test"):
+        yield served
+        cluster_module.wait_until_idle(served)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmark.errors import UsageError
-from torchmark.fleet.engine import JobOutcome, Node, outcome_of
-from torchmark.fleet.slurm import _with_features, read_node
-from torchmark.fleet.tasks import choose, choose_alike, equal_threads, letters, names, one_each, together
+from torchmark.fleet.folder import JobOutcome, Node, outcome_of
+from torchmark.fleet.jobs import choose, equal_threads, one_each, together
+from torchmark.fleet.slurm import read_node, with_features
 
 SINFO = """\
 n1|gpu|idle|64|515000|gpu:a100:4(S:0-1)|2|16|2|amd,ib|none
@@ -43,9 +43,8 @@ def test_all_some_or_one_of_each_kind() -> None:
 
 
 def test_a_team_is_of_one_kind() -> None:
-    assert [node.name for node in choose_alike(NODES, 2)] == ["n1", "n2"]
     with pytest.raises(UsageError, match="3 nodes of one kind are needed"):
-        choose_alike(NODES, 3)
+        together(NODES, [1, 3], list, None)
     tasks = together(NODES, [1, 2], lambda size: [f"--workers={size}"], "night")
     assert [(task.name, task.label, task.nodes) for task in tasks] == [
         ("1-node", "night-1-node", ("n1",)),
@@ -54,8 +53,9 @@ def test_a_team_is_of_one_kind() -> None:
 
 
 def test_names_of_nodes_stay_private_unless_they_are_asked_for() -> None:
-    assert names(NODES) == {"n1": "A1", "n2": "A2", "n3": "A3", "n4": "B1", "n5": "B2"}
-    assert [task.label for task in one_each(NODES, [], None, named=False)] == ["A1", "A2", "A3", "B1", "B2"]
+    tasks = one_each(NODES, [], None, named=False)
+    assert [task.nodes for task in tasks] == [("n1",), ("n2",), ("n3",), ("n4",), ("n5",)]
+    assert [task.name for task in tasks] == [task.label for task in tasks] == ["A1", "A2", "A3", "B1", "B2"]
     assert [task.label for task in one_each(NODES[:1], [], "night", named=True)] == ["night-n1"]
     assert one_each(NODES[:1], [], "night", named=True)[0].name == "A1"  # files are sent around, too
 
@@ -63,11 +63,11 @@ def test_names_of_nodes_stay_private_unless_they_are_asked_for() -> None:
 @given(st.integers(1, 800))
 def test_every_kind_has_a_letter_of_its_own(count: int) -> None:
     nodes = [Node(str(number), str(number), 1) for number in range(count)]
-    found = letters(nodes)
-    assert len(set(found.values())) == count
-    assert all(letter.isalpha() for letter in found.values())
-    assert [*found.values()][:1] == ["A"]
-    assert count < 28 or [*found.values()][25:28] == ["Z", "AA", "AB"]
+    found = [task.kind for task in one_each(nodes, [], None, named=False)]
+    assert len(set(found)) == count
+    assert all(letter.isalpha() for letter in found)
+    assert found[0] == "A"
+    assert count < 28 or found[25:28] == ["Z", "AA", "AB"]
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_every_kind_has_a_letter_of_its_own(count: int) -> None:
     [("amd", ["n1", "n2", "n3"]), ("amd&ib", ["n1", "n2", "n3"]), ("amd|ib", ["n1", "n2", "n3"])],
 )
 def test_constraints_choose_by_features(constraint: str, expected: list[str]) -> None:
-    assert list(_with_features(constraint, {node.name: node for node in NODES})) == expected
+    assert [node.name for node in with_features(constraint, NODES)] == expected
 
 
 @pytest.mark.parametrize(("constraint", "words"), [("intel", "unknown feature"), ("[a*2]", "is no constraint")])
 def test_constraints_that_nothing_meets_are_explained(constraint: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        _with_features(constraint, {node.name: node for node in NODES})
+        with_features(constraint, NODES)
 
 
 def test_ranks_of_all_teams_have_as_many_threads() -> None:

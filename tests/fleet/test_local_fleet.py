@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from torchmark.errors import FleetError
-from torchmark.fleet.engine import UNDER_WAY, Job, Submitted
+from torchmark.fleet.folder import UNDER_WAY, Submitted, Task, Terms
 from torchmark.fleet.local import Local
 from torchmark.store import load
 
@@ -90,21 +90,25 @@ def test_what_is_over_its_time_or_killed_is_told(make_shell: Make, tmp_path: Pat
 
 
 @pytest.fixture
-def waiting_job(tmp_path: Path) -> Iterator[Job]:
-    """A job that goes on until the test has ended."""
-    script = tmp_path / "A1.sh"
-    script.write_text(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done\n")
-    yield Job(name="A1", script=script, nodes=("local0",), log=tmp_path / "A1.log")
+def script(tmp_path: Path) -> Iterator[Path]:
+    """The script of a job that goes on until the test has ended."""
+    path = tmp_path / "A1.sh"
+    path.write_text(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done\n")
+    yield path
     (tmp_path / "go").touch()
 
 
+def submitted(engine: Local, script: Path) -> Submitted:
+    return Submitted("A1", engine.submit(Task("A1", "A", ("local0",), (), "A1"), Terms("local"), script), script)
+
+
 def test_a_job_is_recognised_as_soon_as_it_is_submitted(
-    waiting_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a moment of its start the kernel tells no command of a process: here of one in a few hundred."""
     engine, real, looks = Local(), psutil.Process.cmdline, iter(range(3))
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: [] if next(looks, None) is not None else real(self))
-    job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
+    job = submitted(engine, script)
     assert next(looks, None) is None
     assert engine.outcomes([job])["A1"].state in UNDER_WAY
     (tmp_path / "go").touch()
@@ -114,14 +118,14 @@ def test_a_job_is_recognised_as_soon_as_it_is_submitted(
 
 
 def test_a_job_runs_nothing_from_the_current_folder(
-    waiting_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("signal", "msgspec", "secrets", "contextlib"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "go").touch()
     engine = Local()
-    job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
+    job = submitted(engine, script)
     while engine.outcomes([job])["A1"].state in UNDER_WAY:
         time.sleep(0.01)
     assert json.loads((tmp_path / "A1.fate").read_bytes())["state"] == "done"
@@ -131,11 +135,11 @@ def test_a_job_runs_nothing_from_the_current_folder(
 @pytest.mark.parametrize(
     "number", ["{other}", "{other}@{start} x", "0", "1", "-1", "-{other}", "", "9" * 30, "\x00", "٣"]
 )
-def test_only_processes_that_prove_to_be_the_jobs_own_are_ended(waiting_job: Job, number: str) -> None:
+def test_only_processes_that_prove_to_be_the_jobs_own_are_ended(script: Path, number: str) -> None:
     other = subprocess.Popen(["sleep", "60"])
     try:
         forged = number.format(other=other.pid, start=psutil.Process(other.pid).create_time())
-        engine, job = Local(), Submitted("A1", forged, waiting_job.script)
+        engine, job = Local(), Submitted("A1", forged, script)
         assert engine.outcomes([job])["A1"].state == "killed"
         engine.cancel([job])
         time.sleep(0.05)
@@ -145,9 +149,9 @@ def test_only_processes_that_prove_to_be_the_jobs_own_are_ended(waiting_job: Job
         other.wait()
 
 
-def test_the_job_of_another_fleet_is_not_ended(waiting_job: Job, tmp_path: Path) -> None:
+def test_the_job_of_another_fleet_is_not_ended(script: Path, tmp_path: Path) -> None:
     engine = Local()
-    job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
+    job = submitted(engine, script)
     while engine.outcomes([job])["A1"].state != "running":
         time.sleep(0.01)
     (tmp_path / "link").symlink_to(tmp_path)
@@ -166,11 +170,11 @@ def test_the_job_of_another_fleet_is_not_ended(waiting_job: Job, tmp_path: Path)
     assert json.loads((tmp_path / "A1.fate").read_bytes())["state"] == "cancelled"
 
 
-def test_what_a_cancelled_job_has_started_may_clean_up_after_it(waiting_job: Job, tmp_path: Path) -> None:
+def test_what_a_cancelled_job_has_started_may_clean_up_after_it(script: Path, tmp_path: Path) -> None:
     clean_up = f"trap 'sleep 0.5; touch {tmp_path}/clean; exit' TERM; touch {tmp_path}/ready"
-    waiting_job.script.write_text(f"({clean_up}; while :; do sleep 0.05; done) &\nexec sleep 60\n")
+    script.write_text(f"({clean_up}; while :; do sleep 0.05; done) &\nexec sleep 60\n")
     engine = Local()
-    job = Submitted("A1", engine.submit(waiting_job), waiting_job.script)
+    job = submitted(engine, script)
     while not (tmp_path / "ready").exists():
         time.sleep(0.01)
     engine.cancel([job])

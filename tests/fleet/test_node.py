@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import FleetError, StoreError
-from torchmark.fleet.engine import JobOutcome
-from torchmark.fleet.folder import Fleet, FleetFolder, Order, Task, Terms
+from torchmark.fleet.folder import Fleet, FleetFolder, JobOutcome, Order, Task, Terms
 from torchmark.fleet.jobs import Observer
 from torchmark.fleet.node import arguments
 from torchmark.records import Result, RunHeader

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import StoreError
-from torchmark.store import RunWriter, Sealed, completed, examine, load, load_samples
+from torchmark.store import RunWriter, Sealed, completed, examine, files, load, load_samples
 from torchmark.store import writer as writing
 
 CASES = tuple(f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3))
@@ -131,7 +131,7 @@ def test_another_programs_version_is_kept_and_named(path: Path, make_header, mak
     with RunWriter.create(path, make_header(CASES)) as writer:
         edited(path)
         writer.finished(make_result(CASES[0]))
-    aside = path.with_name("run.jsonl.aside")
+    aside = path.with_name("run.jsonl.aside-1")
     assert aside.read_text() == "something else\n"
     assert str(aside) in writer.notes[0]
 
@@ -164,6 +164,7 @@ def test_a_full_disk_changes_no_file_and_the_next_line_restores_everything(
         before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
         with monkeypatch.context() as full:
             full.setattr(writing, "write_all", write_part)
+            full.setattr(files, "write_all", write_part)
             for _ in range(2):
                 with pytest.raises(StoreError, match="No space left"):
                     writer.finished(make_result(CASES[1]))
@@ -171,7 +172,7 @@ def test_a_full_disk_changes_no_file_and_the_next_line_restores_everything(
         assert writer.notes == []
         writer.finished(make_result(CASES[2]))
     assert [result.case.text for result in load(path).results] == [*CASES]
-    aside = path.with_name("run.jsonl.aside")
+    aside = path.with_name("run.jsonl.aside-1")
     assert not aside.exists() or aside.read_bytes() == before["run.jsonl"]
     assert aside.exists() == (change in (edited, edited_in_place, appended_to))
 

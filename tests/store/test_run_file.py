@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from torchmark.errors import StoreError
 from torchmark.records import Case, Estimate, NumericCheck, Remark, Result, Trend, Work, parse_case
-from torchmark.settings import KEYS
+from torchmark.settings import SETTINGS
 from torchmark.store import RunWriter, check_writable, completed, load, load_samples
 
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
@@ -51,7 +51,7 @@ results = st.builds(
     work=st.none() | st.builds(Work, items=finite, unit=names, flops=st.none() | finite),
     numeric=st.none() | st.builds(NumericCheck, finite, finite, words),
     settings=st.dictionaries(  # whatever is under a known key, and no text that is not of its form
-        st.sampled_from(sorted(KEYS)), st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite
+        st.sampled_from(sorted(SETTINGS)), st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite
     ),
     cautions=st.lists(st.builds(Remark, names, words, words), max_size=2).map(tuple),
 )

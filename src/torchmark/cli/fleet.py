@@ -15,9 +15,8 @@ from torchmark.cli.output import emit, hint, print_report
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED
 
 if TYPE_CHECKING:
-    from torchmark.fleet.engine import Engine
     from torchmark.fleet.folder import Fleet, FleetFolder
-    from torchmark.fleet.jobs import TaskStatus
+    from torchmark.fleet.jobs import Engine, TaskStatus
     from torchmark.report.fleet import Member
 
 ENGINES = ("slurm", "local")
@@ -109,7 +108,7 @@ def gather(options: GatherOptions) -> int:
 def cancel(options: FolderOptions) -> None:
     """End the jobs of the fleet in FOLDER that wait or run. Results so far are kept, and --resume continues."""
     from torchmark.fleet import jobs
-    from torchmark.fleet.engine import UNDER_WAY
+    from torchmark.fleet.folder import UNDER_WAY
 
     place, fleet, engine = options.open()
     observer = jobs.Observer(place, engine)

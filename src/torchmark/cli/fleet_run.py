@@ -27,10 +27,19 @@ from torchmark.cli.output import emit, hint, say
 from torchmark.cli.progress import ProgressLine
 from torchmark.cli.run import PlanOptions, select
 from torchmark.errors import EXIT_COULD_NOT_RUN, EXIT_FINE, EXIT_NOTHING_MEASURED, FleetError, UsageError
-from torchmark.fleet.engine import UNDER_WAY, Engine, JobOutcome, Node, NodeRequest
-from torchmark.fleet.folder import Fleet, FleetFolder, Task, Terms
-from torchmark.fleet.jobs import Observer, TaskStatus, cancel, submit, try_nodes
-from torchmark.fleet.tasks import choose, equal_threads, one_each, together
+from torchmark.fleet.folder import UNDER_WAY, Fleet, FleetFolder, JobOutcome, Node, Task, Terms
+from torchmark.fleet.jobs import (
+    Engine,
+    Observer,
+    TaskStatus,
+    cancel,
+    choose,
+    equal_threads,
+    one_each,
+    submit,
+    together,
+    try_nodes,
+)
 from torchmark.measure.cases import split_values
 from torchmark.report import render
 from torchmark.report.figures import margin, step_time
@@ -144,7 +153,7 @@ def _plan(engine: Engine, options: FleetRunOptions) -> tuple[Sequence[Node], tup
     if sum(map(bool, (options.count, options.each_kind, sizes))) > 1:
         raise UsageError("--nodes, --each-kind and --together contradict each other", "Give one of them")
     count = options.count or max(sizes, default=None)
-    nodes = engine.nodes(NodeRequest(options.partition, options.constraint, options.nodelist, count))
+    nodes = engine.nodes(options.partition, options.constraint, options.nodelist, count)
     if not nodes:
         raise UsageError("there are no nodes", "See what `sinfo` says, or name another --partition")
     if sizes:
@@ -187,7 +196,7 @@ def _resume(options: FleetRunOptions, path: Path) -> int:
 def _nodes_of(engine: Engine, fleet: Fleet) -> tuple[Node, ...]:
     """The nodes in their present state, without those that were taken out of the cluster."""
     count = len({name for task in fleet.tasks for name in task.nodes})
-    return engine.nodes(NodeRequest(partition=fleet.terms.partition, count=count))
+    return engine.nodes(partition=fleet.terms.partition, count=count)
 
 
 def _start(

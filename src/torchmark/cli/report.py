@@ -216,7 +216,10 @@ def _deliver(content: str | bytes, out: Path, force: bool) -> None:
         _check_replaceable(out)
     whole = content.encode() if isinstance(content, str) else content
     try:
-        write_whole(out, [whole])
+        if out.exists() and not out.is_file():  # a pipe or a device cannot be replaced
+            out.write_bytes(whole)
+        else:
+            write_whole(out, [whole])
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror}", "Name another place with --out") from error
     say(f"wrote {clean(str(out))} ({size(len(whole))})")

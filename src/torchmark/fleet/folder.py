@@ -1,7 +1,7 @@
 """The shared folder of a fleet: its plan, and the small files about every job.
 
 Run files are at the top of the folder, which makes it an ordinary folder of runs. Everything about jobs is below
-`jobs`; only there do nodes appear with their names. Anybody who can write into the folder can leave a pipe, a loop of
+`jobs`; only there do nodes appear with their names. Any user who can write into the folder can leave a pipe, a loop of
 links or a gigabyte in place of a file. So files are read with care, written whole, and trusted only if no other user
 can change them.
 """
@@ -9,12 +9,9 @@ can change them.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
-import socket
 import stat
-import zlib
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -22,22 +19,52 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from torchmark.errors import StoreError, UsageError
-from torchmark.fleet.engine import UNDER_WAY, JobOutcome, Submitted
+from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError, UsageError
+from torchmark.store.files import distrust, explained, sweep, write_whole
 
 PLAN_VERSION = 1
-MOST_BYTES = 64 << 10
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 PLAN_BYTES = 32 << 20  # 4,096 tasks with all their cases by name
-_ASIDE = ".jsonl.aside-"
-_MODE = 0o755  # whatever the umask allows: who may write here may run commands as this user
+FILE_BYTES = 64 << 10  # of any other file
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+Record = TypeVar("Record")
 
 # What a plan says becomes names of files and arguments of commands.
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9._-]*\Z", max_length=64)]
-Record = TypeVar("Record")
 Word = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", max_length=16384)]
+
+# `unavailable`: the node takes no jobs. `lost`: the job is gone, and how it ended is unknown.
+State = Literal[
+    "waiting", "running", "done", "cancelled", "killed", "time-limit", "node-failed", "unavailable", "failed", "lost"
+]
+UNDER_WAY = frozenset(("waiting", "running"))
+
+
+class JobOutcome(Struct, frozen=True):
+    """The state of a job, and the reason. `detail` comes from schedulers and logs, and may name nodes and paths: it is
+    shown to this user alone."""
+
+    state: State
+    reason: str = ""
+    detail: str = ""
+
+
+class Node(Struct, frozen=True):
+    """One machine of a cluster, as its scheduler describes it."""
+
+    name: str
+    about: str  # equal for nodes of one kind, and readable
+    cores: int
+    features: tuple[str, ...] = ()
+    idle: bool = True
+    obstacle: JobOutcome | None = None  # the outcome of any job there, if the node takes none
+
+
+class Submitted(Struct, frozen=True):
+    """A job that an engine has accepted, according to the shared folder: it is checked before it is acted upon."""
+
+    task: str
+    number: str  # the engine's name for the job
+    script: Path
 
 
 class Terms(Struct, frozen=True):
@@ -85,30 +112,36 @@ class Order(Struct, frozen=True):
     nodes: int = 1
 
 
+def outcome_of(code: int) -> JobOutcome:
+    """The outcome for an exit code; shells report a signal as 128 and more, Python as a negative number."""
+    if code < 0 or code > 128:
+        return JobOutcome("killed", f"ended by signal {-code if code < 0 else code - 128}")
+    if code in (EXIT_FINE, EXIT_NOTHING_MEASURED):
+        return JobOutcome("done", "no case succeeded" if code else "")
+    return JobOutcome("failed", f"exit code {code}")
+
+
 class FleetFolder:
     """The shared folder of one fleet."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 -- links stay: nodes may know the folder by them only
-        self._jobs = self.path / "jobs"
+        self.jobs = self.path / "jobs"
+        self._plan = self.jobs / "plan.json"
 
     def run_file(self, task: Task) -> Path:
         return self.path / f"{task.name}.jsonl"
 
     def file(self, task: Task, ending: str) -> Path:
         """One of the small files about a task: order, script (sh), log, job, outcome (fate), end, meeting."""
-        return self._jobs / f"{task.name}.{ending}"
-
-    @property
-    def jobs(self) -> Path:
-        return self._jobs
+        return self.jobs / f"{task.name}.{ending}"
 
     def prepare(self) -> None:
         """Create the folder for a new fleet."""
         try:
             held = self._plan.exists()
-            for folder in (self.path, self._jobs):
-                folder.mkdir(mode=_MODE, parents=True, exist_ok=True)
+            for folder in (self.path, self.jobs):  # not writable by others, who could then run commands as this user
+                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"cannot use {self.path}: {error.strerror}", "Name another with --folder") from error
         if held:
@@ -116,18 +149,18 @@ class FleetFolder:
                 f"{self.path} holds a fleet already",
                 f"Resume it: torchmark fleet run --resume {self.path}. Or name another folder",
             )
-        sweep(self._jobs)
+        sweep(self.jobs)
 
     def kept_aside(self) -> set[str]:
         """The names of tasks with an earlier run file that was renamed."""
         with contextlib.suppress(OSError):
-            return {path.name.partition(_ASIDE)[0] for path in self.path.glob(f"*{_ASIDE}*")}
+            return {path.name.partition(".jsonl.aside-")[0] for path in self.path.glob("*.jsonl.aside-*")}
         return set()
 
     def distrust(self) -> str | None:
         """Why other users can decide what runs from here, if they can."""
         # Links may lead to the folder; inside it, only other users would create one.
-        places = (Path(os.path.realpath(self.path)), self._jobs, self._plan)
+        places = (Path(os.path.realpath(self.path)), self.jobs, self._plan)
         return next((why for place in places if (why := distrust(place))), None)
 
     def keep(self, fleet: Fleet) -> None:
@@ -145,18 +178,18 @@ class FleetFolder:
             raise StoreError(f"{self.path} was made by a newer torchmark", "Use that one")
         if len({task.name for task in fleet.tasks}) < len(fleet.tasks):
             raise StoreError(f"{self._plan} has two tasks of one name", "Start the fleet again in another folder")
-        sweep(self._jobs)
+        sweep(self.jobs)
         return fleet
 
     def job(self, task: Task) -> Submitted | None:
         """The latest job of a task, with the number in its file, which may be anything."""
-        content = self._content(task, "job").decode(errors="replace").strip()
-        return Submitted(task.name, content, self.file(task, "sh")) if content else None
+        number = self.content(task, "job").decode(errors="replace").strip()
+        return Submitted(task.name, number, self.file(task, "sh")) if number else None
 
     def outcome(self, task: Task) -> JobOutcome | None:
         """How the latest job of a task ended, if that was recorded."""
         with contextlib.suppress(StoreError):
-            outcome = decode(self._content(task, "fate"), JobOutcome, self.file(task, "fate"))
+            outcome = decode(self.content(task, "fate"), JobOutcome, self.file(task, "fate"))
             reason, colon, detail = outcome.reason.partition(": ")  # earlier versions had both in one field
             outcome = replace(outcome, reason=reason, detail=detail) if colon else outcome
             return None if outcome.state in UNDER_WAY else outcome
@@ -168,7 +201,7 @@ class FleetFolder:
 
     def end_code(self, task: Task) -> int | None:
         """The exit code of the task's run, as its node recorded it."""
-        content = self._content(task, "end")
+        content = self.content(task, "end")
         return int(content) if re.fullmatch(rb"-?[0-9]{1,3}\s*", content) else None
 
     def forget(self, task: Task) -> None:
@@ -178,23 +211,19 @@ class FleetFolder:
             raise StoreError(f"cannot write {log}: it is not a file", "Remove it")
         endings = ("job", "fate", "end", "meeting", "begun")
         try:
-            for path in (*(self.file(task, ending) for ending in endings), *self._jobs.glob(f".{task.name}.*")):
+            for path in (*(self.file(task, ending) for ending in endings), *self.jobs.glob(f".{task.name}.*")):
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(f"cannot remove {error.filename}: {error.strerror}", "Remove it by hand") from error
 
-    def _content(self, task: Task, ending: str) -> bytes:
-        """One of the small files; empty if it is missing or cannot be read."""
+    def content(self, task: Task, ending: str, tail: bool = False) -> bytes:
+        """One of the small files, or the end of a larger one; empty if it is missing or cannot be read."""
         with contextlib.suppress(StoreError):
-            return read(self.file(task, ending)) or b""
+            return read(self.file(task, ending), tail=tail) or b""
         return b""
 
-    @property
-    def _plan(self) -> Path:
-        return self._jobs / "plan.json"
 
-
-def read(path: Path, most: int = MOST_BYTES, tail: bool = False) -> bytes | None:
+def read(path: Path, most: int = FILE_BYTES, tail: bool = False) -> bytes | None:
     """A regular file of limited size; None if there is none. `tail` reads the end of a longer one."""
     try:
         with open(os.open(path, _READ), "rb") as file:  # noqa: PTH123 -- opening a pipe by its name would block
@@ -220,68 +249,8 @@ def decode(content: bytes, kind: type[Record], path: Path) -> Record:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, even if another process reads it; a link in its place is not followed."""
-    part = temporary(path)
+    """Write a file that no other user can change, even if another process reads it."""
     try:
-        part.unlink(missing_ok=True)
-        with open(os.open(part, _CREATE, 0o644), "wb") as file:  # noqa: PTH123 -- no other user may be able to change it
-            file.write(content)
-        part.replace(path)
+        write_whole(path, [content], mode=0o644)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise StoreError(f"cannot write {path}: {error.strerror}", "Free some space, or check permissions") from error
-
-
-def temporary(path: Path) -> Path:
-    """A name next to `path` that identifies the process and machine that use it."""
-    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}")
-
-
-def sweep(folder: Path) -> None:
-    """Remove the temporary files of processes of this machine that were killed."""
-    import psutil
-
-    with contextlib.suppress(OSError):
-        for path in folder.glob(f".*.{_machine()}-*"):
-            number = path.name.rpartition("-")[2]
-            if number.isdecimal() and not psutil.pid_exists(int(number[:9])):
-                path.unlink(missing_ok=True)
-
-
-def distrust(path: Path) -> str | None:
-    """Why other users than this one and root may have changed this, if they may. A missing file is no reason."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"cannot use {path}: {error.strerror}", "Check its permissions and the disk") from error
-    if os.name == "nt":
-        return None
-    if found.st_uid not in (os.geteuid(), 0):
-        return f"{path} belongs to another user"
-    if stat.S_ISLNK(found.st_mode):
-        return f"{path} is a link, and may lead to a file of other users"
-    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-    return f"{path} can be changed by other users" if found.st_mode & _OTHERS_WRITE and not sticky else None
-
-
-def set_aside(path: Path, to: Path | None = None) -> Path:
-    """Move a file to the first free name `…-1`, `…-2`; nothing is overwritten."""
-    stem = to or path.with_name(f"{path.name}.aside")
-    names = (stem.with_name(f"{stem.name}-{number}") for number in itertools.count(1))
-    free = next(name for name in names if not os.path.lexists(name))
-    try:
-        os.close(os.open(free, _CREATE, 0o600))  # takes the name
-        try:
-            return path.replace(free)
-        except OSError:
-            free.unlink()
-            raise
-    except OSError as error:
-        raise StoreError(f"cannot move {path} aside: {error.strerror}", "Check permissions and the disk") from error
-
-
-def _machine() -> str:
-    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+        raise explained(path, error, "Free some space, or check permissions") from error

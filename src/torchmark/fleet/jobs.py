@@ -1,4 +1,4 @@
-"""The jobs of a fleet: nodes are tried out, tasks submitted and cancelled, and their status observed."""
+"""The jobs of a fleet: which node gets which task; nodes are tried out, tasks submitted, cancelled and observed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,41 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
+from string import ascii_uppercase
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.errors import FleetError, StoreError
-from torchmark.fleet.engine import UNDER_WAY, Engine, Job, JobOutcome, Node, State, Submitted, outcome_of
-from torchmark.fleet.folder import FleetFolder, Order, Task, Terms, read, temporary, write
+from torchmark.errors import FleetError, StoreError, UsageError
+from torchmark.fleet.folder import (
+    UNDER_WAY,
+    FleetFolder,
+    JobOutcome,
+    Node,
+    Order,
+    State,
+    Submitted,
+    Task,
+    Terms,
+    outcome_of,
+    write,
+)
+from torchmark.fleet.local import Local
+from torchmark.fleet.slurm import Slurm
 from torchmark.local_log import open_log
 from torchmark.records import Run
 from torchmark.store import load
+from torchmark.store.files import temporary
 
 LOOK_S = 0.3
 ARRIVAL_S = 15.0  # until a file that a node has written is seen here
-_TAIL_BYTES = 4096
 _RESUMABLE = ("--timeout", "--data")  # options that `torchmark run` takes again when it resumes a run
-_NOT_SHARED, _NOT_WRITABLE, _NO_PYTHON, _NO_TORCHMARK, _SETUP_FAILED = 91, 92, 93, 94, 95
+Engine = Slurm | Local
 
 
 class TaskStatus(Struct, frozen=True):
@@ -54,6 +69,78 @@ class TaskStatus(Struct, frozen=True):
         return sum(result.status != "interrupted" for result in self.run.results) if self.run else 0
 
 
+# Nodes and tasks. Tasks have names that do not contain the names of nodes, which stay private.
+
+
+def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = False) -> tuple[Node, ...]:
+    """All nodes, a number of them, or one of each kind; those that can start at once are preferred."""
+    if count is None and not each_kind:
+        return tuple(nodes)
+    ready = sorted(nodes, key=lambda node: (node.obstacle is not None, not node.idle))
+    chosen = list({node.about: node for node in reversed(ready)}.values())
+    if not each_kind:
+        usable = [node for node in ready if node.obstacle is None]
+        if (count or 0) > len(usable):
+            raise UsageError(f"there are {len(usable)} nodes that take jobs, not {count}", "Ask for fewer with --nodes")
+        chosen = usable[:count]
+    return tuple(node for node in nodes if node in chosen)
+
+
+def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None, named: bool) -> tuple[Task, ...]:
+    """The same run on every node. A task is named by its kind, a letter, and a number; labels contain the names of
+    nodes only if `named`."""
+    kinds = {kind: _letter(number) for number, kind in enumerate(dict.fromkeys(node.about for node in nodes))}
+    tasks, counts = [], Counter[str]()
+    for node in nodes:
+        kind = kinds[node.about]
+        counts[kind] += 1
+        name = f"{kind}{counts[kind]}"
+        own_label = _label(label, node.name if named else name)
+        tasks.append(Task(name, kind, (node.name,), tuple(arguments), own_label, node.about))
+    return tuple(tasks)
+
+
+def together(
+    nodes: Sequence[Node], counts: Sequence[int], arguments: Callable[[int], Sequence[str]], label: str | None
+) -> tuple[Task, ...]:
+    """For each count one run that so many nodes of one kind share; smaller teams are part of the larger ones."""
+    kinds: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.obstacle is None:
+            kinds.setdefault(node.about, []).append(node)
+    team = max(kinds.values(), key=len, default=[])  # of one kind: the slowest would make the others wait
+    if len(team) < max(counts):
+        raise UsageError(
+            f"{max(counts)} nodes of one kind are needed, and there are {len(team)} that take jobs",
+            "Ask for fewer with --together",
+        )
+    tasks = []
+    for count in counts:
+        name = f"{count}-node{'s' if count > 1 else ''}"
+        names = tuple(node.name for node in team[:count])
+        tasks.append(Task(name, "A", names, tuple(arguments(count)), _label(label, name), team[0].about))
+    return tuple(tasks)
+
+
+def equal_threads(nodes: Sequence[Node], workers: Mapping[int, Sequence[int]]) -> int:
+    """The same number of threads for every rank of all teams: what the fullest node has for each of its ranks."""
+    fullest = max(count // team for team, counts in workers.items() for count in counts)
+    return max(1, min(node.cores for node in nodes) // fullest)
+
+
+def _letter(number: int) -> str:
+    """A to Z, then AA."""
+    more, last = divmod(number, len(ascii_uppercase))
+    return (_letter(more - 1) if more else "") + ascii_uppercase[last]
+
+
+def _label(prefix: str | None, name: str) -> str:
+    return f"{prefix}-{name}" if prefix else name
+
+
+# Jobs.
+
+
 def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Task], nodes: Iterable[Node]) -> None:
     """Submit every task whose nodes take jobs; the others are recorded as unavailable."""
     obstacles = {node.name: node.obstacle for node in nodes}
@@ -65,10 +152,10 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
         if obstacle:
             folder.keep_outcome(task, obstacle)
             continue
-        os.close(open_log(log := folder.file(task, "log")))  # the job appends to it, and only its owner can read it
-        script = _write_script(engine, folder, terms, task)
+        os.close(open_log(folder.file(task, "log")))  # the job appends to it, and only its owner can read it
+        _write_order(engine, folder, terms, task)
         try:
-            number = engine.submit(Job(task.name, script, log, task.nodes, terms.time_s, terms.scheduling))
+            number = engine.submit(task, terms, folder.file(task, "sh"))
         except FleetError as error:
             folder.keep_outcome(task, JobOutcome("failed", error.cause, error.detail))
             if not submitted:  # the others would fail the same way
@@ -87,21 +174,17 @@ def cancel(engine: Engine, folder: FleetFolder, tasks: Iterable[Task], outcome: 
             folder.keep_outcome(task, outcome)
 
 
-def _write_script(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) -> Path:
+def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) -> None:
+    """Write the order of a task and the script of its job."""
     always = ("--wait", *(engine.team_options if len(task.nodes) > 1 else ()))
     pairs = zip(task.arguments, (*task.arguments[1:], ""), strict=True)
     again = [part for name, value in pairs if name in _RESUMABLE for part in (name, value)]
-    order = Order(
-        arguments=(*task.arguments, "--label", task.label, *always),
-        resuming=(*_model_files(task.arguments), *again, *always),
-        run_file=str(folder.run_file(task)),
-        nodes=len(task.nodes),
-    )
-    write(folder.file(task, "order"), msgspec.json.encode(order))
-    command = shlex.join([terms.python, "-P", "-m", "torchmark.fleet.node", str(folder.file(task, "order"))])
-    script = folder.file(task, "sh")
-    write(script, "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
-    return script
+    order, path = folder.file(task, "order"), str(folder.run_file(task))
+    arguments, resuming = (*task.arguments, "--label", task.label), (*_model_files(task.arguments), *again)
+    content = Order((*arguments, *always), (*resuming, *always), path, len(task.nodes))
+    write(order, msgspec.json.encode(content))
+    command = shlex.join([terms.python, "-P", "-m", "torchmark.fleet.node", str(order)])
+    write(folder.file(task, "sh"), "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
 
 
 def _model_files(arguments: Iterable[str]) -> Iterator[str]:
@@ -131,15 +214,16 @@ class Observer:
 
     def _status(self, task: Task, kept: JobOutcome | None, reported: JobOutcome | None, renamed: bool) -> TaskStatus:
         outcome = kept or self._folder.outcome(task) or reported or self._without_engine(task)
-        if outcome.state in ("failed", "lost") and (error := self._last_error(task)):
-            outcome = replace(outcome, detail=error)
+        if outcome.state in ("failed", "lost"):
+            log = self._folder.content(task, "log", tail=True).decode(errors="replace")
+            if errors := re.findall(r"^torchmark: error: (.+)$", log, re.MULTILINE):
+                outcome = replace(outcome, detail=errors[-1].strip())
         if kept is None and outcome.state not in UNDER_WAY and self._folder.job(task):
             with contextlib.suppress(StoreError):  # users who may look need not be allowed to write
                 self._folder.keep_outcome(task, outcome)
         file = self._folder.run_file(task)
-        reasons = [f"earlier results are in {file.name}.aside-*"] if renamed else []
-        reasons += [outcome.reason] if outcome.reason else []
-        return TaskStatus(task, outcome.state, ", ".join(reasons), outcome.detail, self._run(file))
+        reasons = (f"earlier results are in {file.name}.aside-*" if renamed else "", outcome.reason)
+        return TaskStatus(task, outcome.state, ", ".join(filter(None, reasons)), outcome.detail, self._run(file))
 
     def _without_engine(self, task: Task) -> JobOutcome:
         """The scheduler does not know it, or was not asked: its node may have recorded how it ended."""
@@ -149,14 +233,6 @@ class Observer:
         if self._folder.job(task) is None:
             return JobOutcome("lost", "it was never submitted")
         return JobOutcome("lost", "the scheduler has forgotten the job, and its node recorded nothing")
-
-    def _last_error(self, task: Task) -> str:
-        """The last error that the job printed."""
-        text = ""
-        with contextlib.suppress(StoreError):
-            text = (read(self._folder.file(task, "log"), _TAIL_BYTES, tail=True) or b"").decode(errors="replace")
-        errors = re.findall(r"^torchmark: error: (.+)$", text, re.MULTILINE)
-        return errors[-1].strip() if errors else ""
 
     def _run(self, path: Path) -> Run | None:
         try:
@@ -186,68 +262,57 @@ def try_nodes(
     try:
         mark.touch()
         for node, answer in zip(kinds.values(), answers, strict=True):
-            job = engine.try_out(trial_script(terms, str(mark), str(answer)), node.name, terms.scheduling)
+            job = engine.try_out(_trial_script(terms, str(mark), str(answer)), node.name, terms.scheduling)
             tried[job] = node, answer
         for job, (node, answer) in tried.items():
-            _judge(_wait(engine, job, node, say), node, folder, terms)
-            _await_answer(folder, answer.name, node)
+            code = engine.exit_code(job)
+            if code is None:
+                say(f"trying {node.name}, as one of its kind …")
+            while code is None:
+                time.sleep(LOOK_S)
+                code = engine.exit_code(job)
+            _judge(code, node.name, folder.path, terms.python)
+            end = time.monotonic() + ARRIVAL_S
+            while answer not in folder.jobs.iterdir():  # a folder of the same name need not be the same
+                if time.monotonic() > end:
+                    raise FleetError(
+                        f"what {node.name} writes into {folder.path} does not arrive here",
+                        "Name a folder that all nodes share: --folder",
+                    )
+                time.sleep(LOOK_S)
     finally:
         engine.cancel([Submitted("probe", job, mark) for job in tried])
         for path in (mark, *answers):
             path.unlink(missing_ok=True)
 
 
-def trial_script(terms: Terms, mark: str, answer: str) -> str:
-    """In plain shell, because what it looks for may be missing."""
+def _trial_script(terms: Terms, mark: str, answer: str) -> str:
+    """In plain shell, because what it looks for may be missing. `_judge` explains the exit codes."""
     python = shlex.quote(terms.python)
-    setup = "\n".join(f"{line} || exit {_SETUP_FAILED}" for line in terms.setup)
+    setup = "\n".join(f"{line} || exit 95" for line in terms.setup)
     return f"""#!/bin/bash
 {setup}
-[ -e {shlex.quote(mark)} ] || exit {_NOT_SHARED}
-command -v {python} > /dev/null || exit {_NO_PYTHON}
-{python} -P -c 'import torchmark.fleet.node' || exit {_NO_TORCHMARK}
-touch {shlex.quote(answer)} || exit {_NOT_WRITABLE}
+[ -e {shlex.quote(mark)} ] || exit 91
+command -v {python} > /dev/null || exit 93
+{python} -P -c 'import torchmark.fleet.node' || exit 94
+touch {shlex.quote(answer)} || exit 92
 """
 
 
-def _wait(engine: Engine, job: str, node: Node, say: Callable[[str], None]) -> int:
-    said = False
-    while (code := engine.exit_code(job)) is None:
-        if not said:
-            say(f"trying {node.name}, as one of its kind …")
-            said = True
-        time.sleep(LOOK_S)
-    return code
-
-
-def _judge(code: int, node: Node, folder: FleetFolder, terms: Terms) -> None:
-    name = node.name
+def _judge(code: int, node: str, folder: Path, python: str) -> None:
+    if not code:
+        return
     known = {
-        _NOT_SHARED: (f"{name} does not see {folder.path}", "Name a folder that all nodes share: --folder"),
-        _NOT_WRITABLE: (f"{name} cannot write into {folder.path}", "Name a folder that all nodes can write: --folder"),
-        _NO_PYTHON: (
-            f"{name} has no {terms.python}",
+        91: (f"{node} does not see {folder}", "Name a folder that all nodes share: --folder"),
+        92: (f"{node} cannot write into {folder}", "Name a folder that all nodes can write: --folder"),
+        93: (
+            f"{node} has no {python}",
             "Install torchmark where all nodes see it, or name the interpreter that they have: --python",
         ),
-        _NO_TORCHMARK: (
-            f"{terms.python} on {name} cannot import torchmark, or has an older one",
+        94: (
+            f"{python} on {node} cannot import torchmark, or has an older one",
             "Install this torchmark there, or name the interpreter that has it: --python",
         ),
-        _SETUP_FAILED: (f"a line of --setup failed on {name}", "Try it there with `srun`"),
+        95: (f"a line of --setup failed on {node}", "Try it there with `srun`"),
     }
-    if code in known:
-        raise FleetError(*known[code])
-    if code:
-        raise FleetError(f"a trial task on {name} failed with exit code {code}", "Try there: srun true")
-
-
-def _await_answer(folder: FleetFolder, name: str, node: Node) -> None:
-    """A folder of the same name may be there without being the same."""
-    end = time.monotonic() + ARRIVAL_S
-    while name not in {path.name for path in folder.jobs.iterdir()}:
-        if time.monotonic() > end:
-            raise FleetError(
-                f"what {node.name} writes into {folder.path} does not arrive here",
-                "Name a folder that all nodes share: --folder",
-            )
-        time.sleep(LOOK_S)
+    raise FleetError(*known.get(code, (f"a trial task on {node} failed with exit code {code}", "Try there: srun true")))

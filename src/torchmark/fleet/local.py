@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from torchmark.errors import FleetError, TorchmarkError, UsageError
-from torchmark.fleet.engine import Engine, Job, JobOutcome, Node, NodeRequest, Submitted, outcome_of
-from torchmark.fleet.folder import write
+from torchmark.fleet.folder import JobOutcome, Node, Submitted, Task, Terms, outcome_of, write
 from torchmark.store import machine_lock
 
 if TYPE_CHECKING:
@@ -34,32 +33,36 @@ GRACE_S = 10.0  # for a job that was asked to end
 LEAVING_S = 2.0  # for processes that it started, such as the server that forks workers, to clean up after it
 
 
-class Local(Engine):
-    """This machine as any number of nodes."""
+class Local:
+    """This machine as any number of nodes. Has the methods of `Slurm`."""
 
-    name = "local"
     team_options = ("--share",)  # such nodes are one machine here
 
     def __init__(self) -> None:
         self._tried: dict[str, subprocess.Popen[bytes]] = {}
 
-    def nodes(self, request: NodeRequest) -> tuple[Node, ...]:
-        for name in ("partition", "constraint", "nodelist"):
-            if getattr(request, name) is not None:
-                raise UsageError(f"--{name} is for a cluster", "Leave it out with --engine local")
+    def nodes(
+        self,
+        partition: str | None = None,
+        constraint: str | None = None,
+        nodelist: str | None = None,
+        count: int | None = None,
+    ) -> tuple[Node, ...]:
+        given = {"partition": partition, "constraint": constraint, "nodelist": nodelist}
+        for name in (name for name, value in given.items() if value is not None):
+            raise UsageError(f"--{name} is for a cluster", "Leave it out with --engine local")
         cores = os.cpu_count() or 1
-        return tuple(Node(f"local{number}", "this machine", cores) for number in range(request.count or 1))
+        return tuple(Node(f"local{number}", "this machine", cores) for number in range(count or 1))
 
-    def submit(self, job: Job) -> str:
-        if job.options:
+    def submit(self, task: Task, terms: Terms, script: Path) -> str:
+        if terms.scheduling:
             raise UsageError("--sbatch is for a cluster", "Leave it out with --engine local")
-        limit = str(job.time_s or 0)
-        command = [sys.executable, "-P", "-m", _SUPERVISOR, str(job.script), str(len(job.nodes)), limit]
-        with _explained(), job.log.open("ab") as log:
+        command = [sys.executable, "-P", "-m", _SUPERVISOR, str(script), str(len(task.nodes)), str(terms.time_s or 0)]
+        with _explained(), script.with_suffix(".log").open("ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        submitted = Submitted(job.name, str(process.pid), job.script)
+        submitted = Submitted(task.name, str(process.pid), script)
         end = time.monotonic() + _START_S
         # For a moment the kernel reports no command line of a new process, and it could not be recognised.
         while not _supervisor(submitted) and process.poll() is None and time.monotonic() < end:
@@ -112,20 +115,18 @@ def _supervisor(job: Submitted) -> psutil.Process | None:
     whose command line names the supervisor's module and the script of this very task."""
     import psutil
 
+    def place(script: Path) -> Path:
+        """Folders may be links; a script that is a link may lead to the job of another fleet."""
+        return script.parent.resolve() / script.name
+
     number = re.match(r"[0-9]{1,9}(?![0-9])", job.number)
-    if not number or int(number[0]) <= 1:
-        return None
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(int(number[0]))
-        script = next((argument for name, argument in pairwise(process.cmdline()) if name == _SUPERVISOR), None)
-        if script and _place(Path(script)) == _place(job.script):
-            return process
+    if number and int(number[0]) > 1:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(int(number[0]))
+            script = next((argument for name, argument in pairwise(process.cmdline()) if name == _SUPERVISOR), None)
+            if script and place(Path(script)) == place(job.script):
+                return process
     return None
-
-
-def _place(script: Path) -> Path:
-    """Folders may be links; a script that is a link may lead to the job of another fleet."""
-    return script.parent.resolve() / script.name
 
 
 class _Cancelled(BaseException):
@@ -134,37 +135,30 @@ class _Cancelled(BaseException):
 
 def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
     """Run the script once for each node, all at the same time, when no other job of this folder runs."""
+    processes: list[subprocess.Popen[bytes]] = []
     try:
         with machine_lock(wait=True, path=script.parent / "queue.lock"):
             script.with_suffix(".begun").touch()
-            return _run(script, nodes, limit_s)
+            for number in range(nodes):
+                environment = os.environ | {"TORCHMARK_NODE": str(number)}
+                command = ["bash", str(script)]
+                processes.append(
+                    subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
+                )
+            deadline = time.monotonic() + limit_s if limit_s else None
+            try:
+                for process in processes:
+                    process.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+            except (subprocess.TimeoutExpired, _Cancelled):
+                _end(processes)
+                raise
+            return outcome_of(processes[0].returncode)
+    except subprocess.TimeoutExpired:
+        return JobOutcome("time-limit", f"after {limit_s:g} s")
     except _Cancelled:
         return JobOutcome("cancelled")
     except TorchmarkError as error:
         return JobOutcome("failed", "it could not be started", error.cause)
-
-
-def _run(script: Path, nodes: int, limit_s: float) -> JobOutcome:
-    processes = [
-        subprocess.Popen(
-            ["bash", str(script)],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=os.environ | {"TORCHMARK_NODE": str(number)},
-        )
-        for number in range(nodes)
-    ]
-    deadline = time.monotonic() + limit_s if limit_s else None
-    try:
-        for process in processes:
-            process.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0))
-    except subprocess.TimeoutExpired:
-        _end(processes)
-        return JobOutcome("time-limit", f"after {limit_s:g} s")
-    except _Cancelled:
-        _end(processes)
-        raise
-    return outcome_of(processes[0].returncode)
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:

@@ -11,15 +11,13 @@ import stat
 import subprocess
 import sys
 import time
-from itertools import islice
 from pathlib import Path
 
 from torchmark.errors import FleetError, StoreError, TorchmarkError
-from torchmark.fleet.folder import PLAN_BYTES, Order, decode, distrust, read, set_aside, write
-from torchmark.records import SCHEMA_VERSION
+from torchmark.fleet.folder import PLAN_BYTES, Order, decode, read, write
 from torchmark.store import completed
-from torchmark.store.lines import decode_schema
-from torchmark.store.reader import raw_lines
+from torchmark.store.files import distrust, set_aside
+from torchmark.store.lines import NewerFileError
 
 MEETING_PATIENCE_S = 300.0
 LOOK_S = 0.2
@@ -41,7 +39,13 @@ def main() -> int:
 
 
 def _execute(path: Path, index: int) -> int:
-    order = _read_order(path)
+    again = "Submit the job again with `torchmark fleet run --resume`"
+    if why := distrust(path):
+        raise FleetError(f"{why}, and jobs do what it says", again)
+    content = read(path, PLAN_BYTES)
+    if content is None:
+        raise StoreError(f"{path} is missing", again)
+    order = decode(content, Order, path)
     command = [sys.executable, "-P", "-m", "torchmark", "run", *arguments(order, path, index)]
     # Schedulers signal every process of a job. The run ends by itself; this process only has to outlive it.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -52,15 +56,6 @@ def _execute(path: Path, index: int) -> int:
         with contextlib.suppress(StoreError):
             _note(f"what the workers printed is in {set_aside(printed, path.with_suffix('.workers.log'))}")
     return code
-
-
-def _read_order(path: Path) -> Order:
-    if why := distrust(path):
-        raise FleetError(f"{why}, and jobs do what it says", "Submit the job again with `torchmark fleet run --resume`")
-    content = read(path, PLAN_BYTES)
-    if content is None:
-        raise StoreError(f"{path} is missing", "Submit the job again with `torchmark fleet run --resume`")
-    return decode(content, Order, path)
 
 
 def arguments(order: Order, path: Path, index: int) -> list[str]:
@@ -106,7 +101,7 @@ def _can_resume(run_file: Path) -> bool:
     try:
         completed(run_file)
     except StoreError as error:
-        if isinstance(error.__cause__, OSError) or _is_newer(run_file):
+        if isinstance(error, NewerFileError) or isinstance(error.__cause__, OSError):
             raise
         _note(f"{error.cause}. It is kept as {set_aside(run_file)}, and the run starts from the beginning")
         return False
@@ -126,12 +121,6 @@ def _has_content(run_file: Path) -> bool:
     if not stat.S_ISREG(found.st_mode):
         raise StoreError(f"cannot use {run_file}: it is not a file", "Move it away")
     return bool(found.st_size)
-
-
-def _is_newer(run_file: Path) -> bool:
-    with contextlib.suppress(StoreError):
-        return any(decode_schema(raw, run_file) > SCHEMA_VERSION for _, raw in islice(raw_lines(run_file), 1))
-    return False
 
 
 def _note(text: str) -> None:

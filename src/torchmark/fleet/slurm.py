@@ -9,10 +9,10 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
 
 from torchmark.errors import FleetError, UnknownName, UsageError
-from torchmark.fleet.engine import Engine, Job, JobOutcome, Node, NodeRequest, State, Submitted, outcome_of
+from torchmark.fleet.folder import JobOutcome, Node, State, Submitted, Task, Terms, outcome_of
 
 PATIENCE_S = 60.0  # for an answer of Slurm
 PROBE_MINUTES = 5
@@ -22,109 +22,94 @@ _NUMBER = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")  # of a job; anything else c
 _IDLE = frozenset(("idle", "planned"))
 _NOT_LAUNCHED = "0:53"  # no signal has this number: the node could not even open the job's log
 
-_STATES: dict[str, State] = {
-    "COMPLETED": "done",
-    "CANCELLED": "cancelled",
-    "PREEMPTED": "cancelled",
-    "REVOKED": "cancelled",
-    "TIMEOUT": "time-limit",
-    "DEADLINE": "time-limit",
-    "NODE_FAIL": "node-failed",
-    "BOOT_FAIL": "node-failed",
-    "OUT_OF_MEMORY": "killed",
-    "FAILED": "failed",
-}
-_WORDS = {
-    "PREEMPTED": "another job took its place",
-    "OUT_OF_MEMORY": "it took more memory than it may have",
-    "NODE_FAIL": "the node went down",
-    "BOOT_FAIL": "the node did not start",
-    "DEADLINE": "its deadline passed",
+_STATES: dict[str, tuple[State, str]] = {
+    "COMPLETED": ("done", ""),
+    "CANCELLED": ("cancelled", ""),
+    "PREEMPTED": ("cancelled", "another job took its place"),
+    "REVOKED": ("cancelled", ""),
+    "TIMEOUT": ("time-limit", ""),
+    "DEADLINE": ("time-limit", "its deadline passed"),
+    "NODE_FAIL": ("node-failed", "the node went down"),
+    "BOOT_FAIL": ("node-failed", "the node did not start"),
+    "OUT_OF_MEMORY": ("killed", "it took more memory than it may have"),
 }
 
 
-class _Queued(NamedTuple):
-    """A job that waits or runs."""
+class Slurm:
+    """The cluster that this machine's Slurm commands talk to. Every failure is an error with cause and fix."""
 
-    name: str
-    user: str
-    outcome: JobOutcome
+    team_options: tuple[str, ...] = ()  # more options of `torchmark run` for nodes that work together
 
-
-class Slurm(Engine):
-    """The cluster that this machine's Slurm commands talk to."""
-
-    name = "slurm"
-
-    def nodes(self, request: NodeRequest) -> tuple[Node, ...]:
+    def nodes(
+        self,
+        partition: str | None = None,
+        constraint: str | None = None,
+        nodelist: str | None = None,
+        count: int | None = None,
+    ) -> tuple[Node, ...]:
+        """All nodes that match, including those that take no jobs; an error if none does. `count` is for `Local`."""
+        del count
         listed = _ask("sinfo", "--noheader", "--Node", "--all", f"--format={_NODE_FIELDS}")
         found = [line.split("|", 10) for line in listed.splitlines() if line.count("|") >= 10]
         partitions = dict.fromkeys(fields[1] for fields in found)
-        if request.partition is not None and request.partition not in partitions:
-            raise UnknownName("partition", request.partition, partitions)
-        partition = request.partition or self._default_partition()
+        if partition is not None and partition not in partitions:
+            raise UnknownName("partition", partition, partitions)
+        if not partition:  # Slurm marks the default with a star; without one, all partitions are used
+            listed = _ask("sinfo", "--noheader", "--format=%P")
+            partition = next((name.rstrip("*") for name in listed.split() if name.endswith("*")), None)
         nodes = {fields[0]: read_node(fields) for fields in found if partition in (None, fields[1])}
-        if request.nodelist is not None:
-            nodes = self._named(request.nodelist, nodes)
-        if request.constraint is not None:
-            nodes = _with_features(request.constraint, nodes)
-        return tuple(nodes.values())
+        if nodelist is not None:
+            names = _ask("scontrol", "show", "hostnames", nodelist).split()  # in the order of node[3,0-2]
+            for name in names:
+                if name not in nodes:
+                    raise UnknownName("node", name, nodes)
+            nodes = {name: nodes[name] for name in names}
+        return with_features(constraint, nodes.values()) if constraint is not None else tuple(nodes.values())
 
-    def submit(self, job: Job) -> str:
-        count = len(job.nodes)
-        inside = ["bash", str(job.script)]
+    def submit(self, task: Task, terms: Terms, script: Path) -> str:
+        """Submit a job for the nodes of a task, without other users there; returns Slurm's number for it."""
+        count, inside = len(task.nodes), ["bash", str(script)]
         if count > 1:  # a task on each node, which may use all of its cores
             sizes = (f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--cpu-bind=none")
             inside = ["srun", *sizes, *inside]
+        log = str(script.with_suffix(".log")).replace("%", "%%")  # Slurm replaces % and a letter by names
         options = [
             *("--exclusive", "--mem=0", "--no-requeue", f"--nodes={count}", "--ntasks-per-node=1"),
-            *(f"--nodelist={','.join(job.nodes)}", f"--job-name={_name(job.name)}"),
-            *(f"--output={_plain(str(job.log))}", "--open-mode=append"),
-            *([f"--time={math.ceil(job.time_s / 60)}"] if job.time_s else []),
+            *(f"--nodelist={','.join(task.nodes)}", f"--job-name={_name(task.name)}"),
+            *(f"--output={log}", "--open-mode=append"),
+            *([f"--time={math.ceil(terms.time_s / 60)}"] if terms.time_s else []),
         ]
-        return _batch([*options, *job.options], f"#!/bin/bash\nexec {shlex.join(inside)}\n")
+        return _batch([*options, *terms.scheduling], f"#!/bin/bash\nexec {shlex.join(inside)}\n")
 
     def outcomes(self, jobs: Sequence[Submitted]) -> dict[str, JobOutcome]:
-        """The jobs may be another user's, so only their names are compared."""
+        """The states of jobs by the names of their tasks, without those that Slurm does not know. They may be another
+        user's, so only their names are compared."""
         queued = _queued(job.number for job in jobs)
         found: dict[str, JobOutcome] = {}
         for job in jobs:
-            seen = queued.get(job.number)
-            outcome = seen.outcome if seen and seen.name == _name(job.task) else _ended(job)
-            if outcome:
+            name, _, outcome = queued.get(job.number, ("", "", None))
+            if outcome := outcome if name == _name(job.task) else _ended(job):
                 found[job.task] = outcome
         return found
 
     def cancel(self, jobs: Sequence[Submitted]) -> None:
-        queued = _queued(job.number for job in jobs)
-        ours = {(number, seen.name) for number, seen in queued.items() if seen.user == str(os.getuid())}
-        numbers = [job.number for job in jobs if (job.number, _name(job.task)) in ours]
+        """End jobs that are provably this user's and of these tasks; some may have ended already."""
+        queued, own = _queued(job.number for job in jobs), str(os.getuid())
+        numbers = [job.number for job in jobs if queued.get(job.number, ())[:2] == (_name(job.task), own)]
         if numbers:
             _run("scancel", *numbers)
 
     def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:
+        """Start a script as one small task on a node; `exit_code` returns how it ends."""
         usual = ["--nodes=1", "--ntasks=1", f"--nodelist={node}", f"--time={PROBE_MINUTES}", "--no-requeue"]
         return _batch([*usual, f"--job-name={_name('probe')}", "--output=/dev/null", "--chdir=/", *options], script)
 
     def exit_code(self, job: str) -> int | None:
+        """The exit code of a script that is tried out; None while it runs."""
         if job in _queued([job]):
             return None
         fields = _show(job)
         return _exit_code(fields) or (0 if fields.get("JobState") == "COMPLETED" else 1)
-
-    def _named(self, nodelist: str, nodes: dict[str, Node]) -> dict[str, Node]:
-        """In the order of the list, such as node[0-3]."""
-        names = _ask("scontrol", "show", "hostnames", nodelist).split()
-        for name in names:
-            if name not in nodes:
-                raise UnknownName("node", name, nodes)
-        return {name: nodes[name] for name in names}
-
-    @staticmethod
-    def _default_partition() -> str | None:
-        """Slurm marks it with a star; without one, all partitions are used."""
-        listed = _ask("sinfo", "--noheader", "--format=%P").split()
-        return next((name.rstrip("*") for name in listed if name.endswith("*")), None)
 
 
 def read_node(fields: Sequence[str]) -> Node:
@@ -146,16 +131,15 @@ def read_node(fields: Sequence[str]) -> Node:
     )
 
 
-def _with_features(constraint: str, nodes: dict[str, Node]) -> dict[str, Node]:
+def with_features(constraint: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
     """Slurm applies constraints at submission; a fleet's jobs are for certain nodes, so it applies them itself."""
     if not re.fullmatch(r"[\w.:/+-]+([&|,][\w.:/+-]+)*", constraint):
         raise UsageError(f"'{constraint}' is no constraint that a fleet takes", "Write features joined by & and |")
-    wanted = [set(re.split("[&,]", part)) for part in constraint.split("|")]
-    known = {feature for node in nodes.values() for feature in node.features}
-    for feature in set().union(*wanted):
-        if feature not in known:
-            raise UnknownName("feature", feature, known)
-    found = {name: node for name, node in nodes.items() if any(each <= set(node.features) for each in wanted)}
+    nodes, wanted = tuple(nodes), [set(re.split("[&,]", part)) for part in constraint.split("|")]
+    known = {feature for node in nodes for feature in node.features}
+    for feature in set().union(*wanted) - known:
+        raise UnknownName("feature", feature, known)
+    found = tuple(node for node in nodes if any(each <= set(node.features) for each in wanted))
     if not found:
         raise UsageError(f"no node has {constraint}", f"Features here: {', '.join(sorted(known))}")
     return found
@@ -166,8 +150,8 @@ def _name(task: str) -> str:
     return f"torchmark-{task}"
 
 
-def _queued(jobs: Iterable[str]) -> dict[str, _Queued]:
-    """Jobs that wait or run. Slurm reports an error if it knows none of the jobs."""
+def _queued(jobs: Iterable[str]) -> dict[str, tuple[str, str, JobOutcome]]:
+    """Name, user and state of jobs that wait or run. Slurm reports an error if it knows none of the jobs."""
     numbers = sorted(filter(_NUMBER.fullmatch, set(jobs)))
     if not numbers:
         return {}
@@ -179,7 +163,7 @@ def _queued(jobs: Iterable[str]) -> dict[str, _Queued]:
         number, state, user, reason, name = line.split("|", 4)
         waits = state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
         why, _, nodes = reason.partition(", ") if waits and reason != "None" else ("", "", "")
-        found[number] = _Queued(name, user, JobOutcome("waiting" if waits else "running", why, nodes))
+        found[number] = name, user, JobOutcome("waiting" if waits else "running", why, nodes)
     return found
 
 
@@ -187,12 +171,13 @@ def _ended(job: Submitted) -> JobOutcome | None:
     """How a job ended; None if Slurm has forgotten it, which happens after some minutes."""
     fields = _show(job.number)
     said = fields.get("JobState", "") if fields.get("JobName") == _name(job.task) else ""
-    state = _STATES.get(said)
-    if state is None:  # suspended or being staged: states that `squeue` omits by default
-        return JobOutcome("running", said.lower()) if said else None
     if said == "FAILED" and fields.get("ExitCode") == _NOT_LAUNCHED:
         return JobOutcome("failed", "the node could not start it; does it see the folder?")
-    return outcome_of(_exit_code(fields)) if said == "FAILED" else JobOutcome(state, _WORDS.get(said, ""))
+    if said == "FAILED":
+        return outcome_of(_exit_code(fields))
+    if said in _STATES:
+        return JobOutcome(*_STATES[said])
+    return JobOutcome("running", said.lower()) if said else None  # suspended or being staged: `squeue` omits these
 
 
 def _exit_code(fields: Mapping[str, str]) -> int:
@@ -245,8 +230,3 @@ def _unanswered(program: str, said: str) -> FleetError:
 def _last(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return re.sub(r"^\w+: (error: |fatal: )?", "", lines[-1]).rstrip(".") if lines else "it did not say why"
-
-
-def _plain(path: str) -> str:
-    """Escape percent signs, which Slurm would replace by names."""
-    return path.replace("%", "%%")

@@ -1,4 +1,4 @@
-"""Files written safely: errors with cause and fix, folders that are on the disk, files that are whole or not there."""
+"""Files written safely: whole or not there, on the disk, under names that other users cannot prepare or change."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import contextlib
 import errno
 import os
 import secrets
+import socket
 import stat
+import zlib
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 
 from torchmark.errors import StoreError
@@ -19,15 +22,11 @@ _FIXES = {
     errno.EFBIG: "Lift the limit on file sizes (ulimit -f), or choose another place with --out",
     errno.EMFILE: "Close some programs, or allow more open files (ulimit -n)",
     errno.ENFILE: "Close some programs: the system has too many open files",
-    errno.EROFS: _ELSEWHERE,
-    errno.EACCES: _ELSEWHERE,
-    errno.EPERM: _ELSEWHERE,
-    errno.ENOENT: _ELSEWHERE,
     errno.EEXIST: "Choose another name with --out, or continue that run with --resume",
     errno.EISDIR: "Name a file, not a folder",
     errno.ENOTDIR: f"A part of the path is a file. {_ELSEWHERE}",
-}
-_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # some network file systems
+} | dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT), _ELSEWHERE)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 def explained(path: Path, error: OSError, fix: str | None = None) -> StoreError:
@@ -43,15 +42,6 @@ def make_folder(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
 
-def is_own(path: Path, private: bool = False) -> bool:
-    """Whether this user owns a file or folder that no other user can write to, or even read if it is `private`."""
-    about = path.lstat()
-    if stat.S_ISLNK(about.st_mode):
-        return False
-    forbidden = stat.S_IRWXG | stat.S_IRWXO if private else stat.S_IWGRP | stat.S_IWOTH
-    return os.name == "nt" or (about.st_uid == os.geteuid() and not about.st_mode & forbidden)
-
-
 def sync_folder(folder: Path) -> None:
     """Flush the folder: a new file's name is on the disk only when its folder is."""
     if os.name == "nt":
@@ -60,43 +50,68 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
             raise
     finally:
         with contextlib.suppress(OSError):
             os.close(descriptor)
 
 
+def distrust(path: Path, private: bool = False) -> str | None:
+    """Why other users than this one and root may have changed this, or read it if it is `private`; None if none can.
+
+    A missing file is no reason. Links are, and folders that others can write to unless they are sticky.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot use {path}: {error.strerror}", "Check its permissions and the disk") from error
+    if os.name == "nt":
+        return None
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to another user"
+    if stat.S_ISLNK(found.st_mode):
+        return f"{path} is a link, and may lead to a file of other users"
+    if private:
+        return f"{path} is open to other users" if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) else None
+    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return f"{path} can be changed by other users" if others_write and not sticky else None
+
+
 def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode: int = 0o666) -> int:
-    """Write a file whole or not at all, and return its size; a kill leaves neither a part nor a temporary file.
+    """Write a file whole or not at all, and return its size. A link in its place is not followed.
+
+    Where the system has files without a name, a kill leaves nothing behind; elsewhere `sweep` removes what it left.
 
     Raises:
         FileExistsError: there is such a file, and it is not to be replaced.
         OSError: it cannot be written.
     """
-    if path.exists() and not path.is_file() and replace:  # a pipe or a device cannot be replaced
-        return path.open("wb").write(b"".join(chunks))
     if os.path.lexists(path) and not replace:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    descriptor, temporary = _open_temporary(path, mode)
+    part = temporary(path)
+    try:  # only Linux, and not every file system
+        Path("/proc/self/fd").stat()  # where such files get a name
+        descriptor, is_nameless = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode), True
+    except (AttributeError, OSError):
+        descriptor, is_nameless = os.open(part, _CREATE, mode), False
     try:
         size = sum(write_all(descriptor, chunk) for chunk in chunks)
         os.fsync(descriptor)
-        if temporary is None and (replace and path.exists()):
-            temporary = _hidden(path)
-            _name(descriptor, temporary)
-        if temporary is None:
-            _name(descriptor, path)
-        elif replace:
-            temporary.replace(path)
-        else:
-            path.hardlink_to(temporary)
+        if is_nameless:
+            _name(descriptor, part if replace and os.path.lexists(path) else path)
+        elif not replace:
+            path.hardlink_to(part)
+        if replace and part.exists():
+            part.replace(path)
     finally:
         with contextlib.suppress(OSError):
             os.close(descriptor)
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
     return size
 
 
@@ -107,17 +122,40 @@ def write_all(descriptor: int, data: bytes) -> int:
     return len(data)
 
 
-def _open_temporary(path: Path, mode: int) -> tuple[int, Path | None]:
-    """A new file in the folder of `path`, without a name where the system has such files."""
-    with contextlib.suppress(AttributeError, OSError):  # only Linux, and not every file system
-        return os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode), None
-    temporary = _hidden(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    return os.open(temporary, flags, mode), temporary
+def temporary(path: Path) -> Path:
+    """A new name next to `path` that identifies the process and machine that use it."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(2)}.{_machine()}-{os.getpid()}")
 
 
-def _hidden(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+def sweep(folder: Path) -> None:
+    """Remove the temporary files of processes of this machine that were killed."""
+    import psutil
+
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f".*.{_machine()}-*"):
+            number = path.name.rpartition("-")[2]
+            if number.isdecimal() and not psutil.pid_exists(int(number[:9])):
+                path.unlink(missing_ok=True)
+
+
+def set_aside(path: Path, to: Path | None = None) -> Path:
+    """Rename a file to the first free of `….aside-1`, `….aside-2` or of names like `to`; nothing is overwritten."""
+    stem = to or path.with_name(f"{path.name}.aside")  # not `.jsonl`, so that it is not one of the runs
+    names = (stem.with_name(f"{stem.name}-{number}") for number in count(1))
+    free = next(name for name in names if not os.path.lexists(name))
+    try:
+        os.close(os.open(free, _CREATE, 0o600))  # takes the name
+        try:
+            return path.replace(free)
+        except OSError:
+            free.unlink()
+            raise
+    except OSError as error:
+        raise StoreError(f"cannot rename {path}: {error.strerror}", "Check permissions and the disk") from error
+
+
+def _machine() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
 
 
 def _name(descriptor: int, path: Path) -> None:

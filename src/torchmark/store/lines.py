@@ -1,4 +1,4 @@
-"""The lines of a run file: their kinds, what may be in them, how they are written, and how they are read from anybody.
+"""The lines of a run file: their kinds, what may be in them, how they are written, and how any file's are read.
 
 Run files are shared, so every line passes through `shareable` before it is written: only listed fields, each in a known
 form. Messages of other programs are not among them; they are in the local log, see `local_log`. Texts are torchmark's
@@ -7,9 +7,9 @@ own, and names are those of hardware and software or what the user chose: labels
 
 from __future__ import annotations
 
-import math
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,8 +31,8 @@ from torchmark.records import (
     Whole,
 )
 from torchmark.settings import (
-    KEYS,
     PLUGIN,
+    SETTINGS,
     is_shareable,
     shareable_build,
     shareable_hardware,
@@ -42,13 +42,7 @@ from torchmark.settings import (
 
 HEADER_BYTES = 4 << 20  # twice what the most cases need
 LINE_BYTES = 512 << 10  # a result of sixty processes is shorter
-MOST_SAMPLES = 1_000_000  # of one process
-SAMPLES_BYTES = 32 << 20  # that many, each with all its digits
-
-# What a whole file may hold; reading one never takes more memory or time than these allow.
-FILE_BYTES = 1 << 30
-RESULTS_BYTES = 250 << 20  # in memory
-MOST_SAMPLES_AT_ONCE = 5_000_000
+SAMPLES_BYTES = 32 << 20  # a million, each with all its digits
 
 
 class Header(Struct, frozen=True, tag_field="kind", tag="header"):
@@ -70,7 +64,7 @@ class Samples(Struct, frozen=True, tag_field="kind", tag="samples"):
 
     case: Text
     process: Whole
-    samples_s: Annotated[tuple[Real, ...], Meta(max_length=MOST_SAMPLES)]
+    samples_s: Annotated[tuple[Real, ...], Meta(max_length=1_000_000)]
 
 
 class Finished(Struct, frozen=True, tag_field="kind", tag="finished"):
@@ -105,19 +99,8 @@ class Checksum(Struct, frozen=True, tag_field="kind", tag="checksum"):
 
 
 Line = Header | Started | Samples | Finished | Spread | Concluded | Ended | Checksum
-
-
-class RunName(Struct, frozen=True):
-    """How a person refers to a run."""
-
-    id: Name
-    created: Name
-    label: Name | None = None
-
-
-class _NamedHeader(Struct, frozen=True, tag_field="kind", tag="header"):
-    schema: int
-    header: RunName
+_DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+_MALFORMED = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 class _Version(Struct):
@@ -125,41 +108,24 @@ class _Version(Struct):
     kind: str = ""
 
 
-_NAME_DECODER = msgspec.json.Decoder(_NamedHeader)
-_DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
-_MALFORMED = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+class NewerFileError(StoreError):
+    """A newer torchmark wrote this file."""
 
 
 def encode_line(line: Line) -> bytes:
     """One line, newline included: only what may be shared, and nothing that a reader would refuse."""
-    plain: Any = line if isinstance(line, Samples) else shareable(msgspec.to_builtins(line))
-    if isinstance(line, Samples):
-        odd = None if all(map(math.isfinite, line.samples_s)) else "a sample in samples_s"
-    else:
-        odd = next(_infinities(plain, ""), None)
-    if odd:
-        raise StoreError(
-            f"{odd} is not a finite number, so a run file cannot hold it",
-            "This is a fault of the measurement: please report it",
-        )
+    plain = line if isinstance(line, Samples) else shareable(msgspec.to_builtins(line))
     try:
         data = msgspec.json.encode(plain) + b"\n"
         _DECODER.decode(data)
+        if plain is not line:
+            json.dumps(plain, allow_nan=False)  # msgspec writes null for NaN, which is valid in an optional field
         return data
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:
-        raise StoreError(f"a line of the run file cannot be written: {error}", "Please report it") from error
-
-
-def _infinities(value: Any, place: str) -> Iterator[str]:
-    """Values that JSON has no number for, which would be read back as null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        yield f"{place} = {value}"
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _infinities(inner, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from _infinities(inner, f"{place}[{index}]")
+        raise StoreError(
+            f"a line of the run file cannot be written: {error}",
+            "This is a fault of the measurement: please report it",
+        ) from error
 
 
 def as_shared(result: Result) -> Result:
@@ -190,49 +156,24 @@ def decode_line(raw: bytes, schema: int, path: Path, number: int) -> Line:
         raise damaged(path, number, f"not a line of schema {schema}: {error!r}") from error
 
 
-def decode_name(raw: bytes) -> RunName | None:
-    """The name in a header, faster than decoding all of it; None if this is not a header of the present version."""
-    try:
-        header = _NAME_DECODER.decode(raw)
-    except _MALFORMED:
-        return None
-    return header.header if header.schema == SCHEMA_VERSION else None
-
-
 def decode_schema(raw: bytes, path: Path) -> int:
-    """The version in which a file was written, read before anything else is trusted."""
-    fix = "Run files are written by `torchmark run`"
+    """The version of the first line, which is read first; an error if this torchmark cannot read it."""
     try:
         version = msgspec.json.decode(raw, type=_Version)
+        fault = "line 1 is no header" if version.kind != "header" else ""
     except _MALFORMED as error:
-        raise StoreError(f"{path} is not a run file: line 1: {error}", fix) from error
-    if version.kind != "header":
-        raise StoreError(f"{path} is not a run file: line 1 is no header", fix)
-    return version.schema
-
-
-def check_schema(schema: int, place: object) -> None:
-    """Refuse a version that this torchmark cannot read."""
+        fault = f"line 1: {error}"
+    if fault:
+        raise StoreError(f"{path} is not a run file: {fault}", "Run files are written by `torchmark run`")
+    schema = version.schema
     if schema > SCHEMA_VERSION:
-        raise StoreError(
-            f"{place}, line 1: schema is {schema}, newer than the {SCHEMA_VERSION} that this torchmark reads",
-            "Upgrade torchmark",
-        )
+        newer = f"schema is {schema}, newer than the {SCHEMA_VERSION} that this torchmark reads"
+        raise NewerFileError(f"{path}, line 1: {newer}", "Upgrade torchmark")
     if schema < 0 or any(version not in UPGRADES for version in range(schema, SCHEMA_VERSION)):
         raise StoreError(
-            f"{place}, line 1: schema is {schema}, which no torchmark ever wrote", "Use another copy of the file"
+            f"{path}, line 1: schema is {schema}, which no torchmark ever wrote", "Use another copy of the file"
         )
-
-
-def check_size(raw: bytes, path: Path, number: int) -> None:
-    """Nothing is parsed before its size is known to be sane."""
-    if len(raw) > (SAMPLES_BYTES if is_samples(raw) else HEADER_BYTES if number == 1 else LINE_BYTES):
-        raise damaged(path, number, "the line is longer than any that torchmark writes")
-
-
-def too_large(path: Path, what: str) -> StoreError:
-    """The error for a file that would take more memory than any run file needs."""
-    return StoreError(f"{path}: {what}, more than any run file", "Use another copy of the file")
+    return schema
 
 
 def damaged(path: Path, number: int, what: str) -> StoreError:
@@ -245,7 +186,6 @@ def damaged(path: Path, number: int, what: str) -> StoreError:
 GONE = "…"
 LONGEST_TEXT, LONGEST_NAME = 600, 200
 _TEXTS = ("reason", "evidence", "cause", "cure", "provenance", "method", "note")
-_CAUTION = ("kind", "cause", "cure")  # the fields of a remark that are stored
 _WHOLE = ("id", "created", "cases", "case", "sha256", "command")  # cases, and what is made of them
 _GIVEN: dict[str, Callable[[str], str]] = {
     "label": str,
@@ -257,26 +197,27 @@ _GIVEN: dict[str, Callable[[str], str]] = {
 }
 _TABLES = dict.fromkeys(("params", "ways", "metrics", "phases_s", "shares"), "") | {"provenance": "provenance"}
 _NAME = re.compile(r"[\w(][\w .,:;()+@=%*&®™'-]*")  # no slash and no line break
-_MODEL_FILE = re.compile(r"\.(py|json)(:|$)")
 
 
 def shareable(value: Any, name: str = "") -> Any:
     """The plain data of a line, or of a field of this name, as it may be written and sent around."""
-    if isinstance(value, dict):
-        if name == "settings":
-            return {key: _setting(key, inner) for key, inner in value.items() if key in KEYS}
-        if name in _TABLES:  # the keys are names, and none of them that of a field
+    match value:
+        case dict() if name == "settings":
+            return {key: _setting(key, inner) for key, inner in value.items() if key in SETTINGS}
+        case dict() if name in _TABLES:  # the keys are names, and none of them that of a field
             return {_name(key): shareable(inner, _TABLES[name]) for key, inner in value.items()}
-        return {key: shareable(inner, key) for key, inner in (_result(value) if name == "result" else value).items()}
-    if isinstance(value, list | tuple):
-        if name == "cautions":
-            value = [{key: each[key] for key in _CAUTION if key in each} for each in value]
-        return [shareable(inner, name) for inner in value]
-    if not isinstance(value, str) or name in _WHOLE:
-        return value
-    if name in _GIVEN:
-        return _GIVEN[name](value)[:LONGEST_NAME] or (GONE if value else "")
-    return value[:LONGEST_TEXT] if name in _TEXTS else _name(value)
+        case dict():
+            kept = _result(value) if name == "result" else value
+            return {key: shareable(inner, key) for key, inner in kept.items()}
+        case list() | tuple():
+            if name == "cautions":
+                value = [{key: each[key] for key in ("kind", "cause", "cure") if key in each} for each in value]
+            return [shareable(inner, name) for inner in value]
+        case str() if name in _GIVEN:
+            return _GIVEN[name](value)[:LONGEST_NAME] or (GONE if value else "")
+        case str() if name not in _WHOLE:
+            return value[:LONGEST_TEXT] if name in _TEXTS else _name(value)
+    return value
 
 
 def _setting(key: str, value: Any) -> Any:
@@ -286,11 +227,11 @@ def _setting(key: str, value: Any) -> Any:
     return value if is_shareable(key, value) else GONE
 
 
-def _result(result: Mapping[str, Any]) -> dict[str, Any]:
+def _result(result: dict[str, Any]) -> dict[str, Any]:
     """Without the detail; of a model file's parameters only those in the case: the defaults are content of the file."""
     case = result["case"]
     kept = {key: value for key, value in result.items() if key != "detail"}
-    if _MODEL_FILE.search(case["workload"]):
+    if re.search(r"\.(py|json)(:|$)", case["workload"]):
         kept["params"] = {key: value for key, value in kept["params"].items() if key in case["params"]}
     return kept
 

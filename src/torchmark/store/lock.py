@@ -28,8 +28,8 @@ else:
     import fcntl
 
 _FAR = 1 << 30  # Windows locks are mandatory: a byte far behind the text keeps the text readable
-_NOTE_BYTES = 4096
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # file systems that cannot lock
+_held: set[int] = set()  # descriptors with a lock
 
 
 class Holder(Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,8 +45,7 @@ class Holder(Struct, frozen=True, forbid_unknown_fields=True):
 
 def lock_path() -> Path:
     """The lock file: $TORCHMARK_LOCK, else one fixed place per machine; TMPDIR differs between users and jobs."""
-    chosen = os.environ.get("TORCHMARK_LOCK")
-    if chosen:
+    if chosen := os.environ.get("TORCHMARK_LOCK"):
         return Path(chosen)
     fixed = Path("/tmp")
     folder = fixed if os.name == "posix" and os.access(fixed, os.W_OK) else Path(tempfile.gettempdir())
@@ -65,47 +64,46 @@ def machine_lock(
     `on_wait` is called once with the holder, just before the waiting begins.
     """
     path = path or lock_path()
-    try:
-        descriptor = _open(path)
-    except OSError as error:
-        raise _unusable(path, error) from error
-    _held.add(descriptor)
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            _acquire(descriptor, wait, share, on_wait)
+            descriptor = _open(path)
+            stack.callback(let_go, descriptor)
+            _held.add(descriptor)
+            if not _take(descriptor, share, wait=False):
+                holder = _read_holder(descriptor)
+                if not wait:
+                    raise LockedError(
+                        f"another run is measuring on this machine ({holder.text})",
+                        "Wait for it with --wait, or start both with --share and read the figures with care",
+                    )
+                if on_wait:
+                    on_wait(holder)
+                _take(descriptor, share, wait=True)
         except OSError as error:
-            raise _unusable(path, error) from error
+            raise StoreError(
+                f"cannot use the lock file {path}: {error.strerror or error}",
+                "Delete it, or name another with TORCHMARK_LOCK",
+            ) from error
         _write_holder(descriptor)
         yield
-    finally:
-        let_go(descriptor)
-
-
-def _acquire(descriptor: int, wait: bool, share: bool, on_wait: Callable[[Holder], object] | None) -> None:
-    if _take(descriptor, share, wait=False):
-        return
-    holder = _read_holder(descriptor)
-    if not wait:
-        raise LockedError(
-            f"another run is measuring on this machine ({holder.text})",
-            "Wait for it with --wait, or start both with --share and read the figures with care",
-        )
-    if on_wait:
-        on_wait(holder)
-    _take(descriptor, share, wait=True)
 
 
 def claim(descriptor: int, path: Path) -> None:
     """Keep other writers off an open file until `let_go`; StoreError if another process writes to it."""
     _held.add(descriptor)
     try:
-        taken = _take(descriptor, share=False, wait=False)
+        if _take(descriptor, share=False, wait=False):
+            return
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         return
-    if not taken:
-        raise StoreError(f"{path} is being written by {_writer(descriptor)}", "Wait until that run has ended")
+    file, writer = os.fstat(descriptor), "another process, perhaps on another machine"
+    place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    with contextlib.suppress(OSError):  # only Linux lists locks
+        found = re.search(rf"FLOCK .* WRITE ([1-9]\d*) {place} ", Path("/proc/locks").read_text())
+        writer = f"process {found[1]}" if found else writer
+    raise StoreError(f"{path} is being written by {writer}", "Wait until that run has ended")
 
 
 def let_go(descriptor: int) -> None:
@@ -117,20 +115,6 @@ def let_go(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     with contextlib.suppress(OSError):
         os.close(descriptor)
-
-
-def _writer(descriptor: int) -> str:
-    """The process that has locked a file, according to Linux; it may be on another machine."""
-    file = os.fstat(descriptor)
-    place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
-    with contextlib.suppress(OSError):
-        found = re.search(rf"FLOCK .* WRITE ([1-9]\d*) {place} ", Path("/proc/locks").read_text())
-        if found:
-            return f"process {found[1]}"
-    return "another process, perhaps on another machine"
-
-
-_held: set[int] = set()
 
 
 def _forget_in_child() -> None:
@@ -153,24 +137,16 @@ def _open(path: Path) -> int:
             return os.open(path, flags)
         with contextlib.suppress(FileExistsError):
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            if sys.platform != "win32":
-                with contextlib.suppress(OSError):
-                    os.fchmod(descriptor, 0o666)  # every user of the machine must be able to lock it
+            with contextlib.suppress(OSError, AttributeError):  # Windows has no fchmod
+                os.fchmod(descriptor, 0o666)  # every user of the machine must be able to lock it
             return descriptor
     raise FileNotFoundError("it appears and disappears")
-
-
-def _unusable(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"cannot use the lock file {path}: {error.strerror or error}",
-        "Delete it, or name another with TORCHMARK_LOCK",
-    )
 
 
 def _read_holder(descriptor: int) -> Holder:
     try:
         os.lseek(descriptor, 0, os.SEEK_SET)
-        return msgspec.json.decode(os.read(descriptor, _NOTE_BYTES), type=Holder)
+        return msgspec.json.decode(os.read(descriptor, 4096), type=Holder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return Holder(0, "")
 

@@ -15,34 +15,14 @@ from msgspec.structs import asdict, replace
 
 from torchmark.errors import StoreError, UsageError
 from torchmark.local_log import with_details
-from torchmark.records import MOST_CASES, SCHEMA_VERSION, Estimate, Result, Run, RunHeader, parse_case
+from torchmark.records import MOST_CASES, SCHEMA_VERSION, Result, Run, RunHeader, parse_case
+from torchmark.store import lines
 from torchmark.store.files import explained, write_whole
-from torchmark.store.lines import (
-    FILE_BYTES,
-    HEADER_BYTES,
-    MOST_SAMPLES_AT_ONCE,
-    RESULTS_BYTES,
-    SAMPLES_BYTES,
-    Checksum,
-    Concluded,
-    Ended,
-    Finished,
-    Header,
-    Line,
-    RunName,
-    Samples,
-    Spread,
-    Started,
-    check_schema,
-    check_size,
-    damaged,
-    decode_line,
-    decode_name,
-    decode_schema,
-    encode_line,
-    is_samples,
-    too_large,
-)
+
+# What a whole file may hold; reading one never takes more memory or time than these allow.
+FILE_BYTES = 1 << 30
+RESULTS_BYTES = 250 << 20  # in memory
+MOST_SAMPLES_AT_ONCE = 5_000_000
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _BUFFER = 16 << 10  # a header and a bit more: lists of runs read no further
@@ -57,10 +37,9 @@ def load(path: str | Path, samples: bool = False, content: bytes | None = None, 
     failures, unless `local`: they are not shared.
     """
     path = Path(path)
-    seen = _read(path, samples, content)
-    assert seen.header is not None
+    seen = _Contents(path, samples, content)
     texts = dict.fromkeys((*seen.header.cases, *seen.began, *seen.finished))
-    results = [seen.result(text, path) for text in texts if text in seen.finished or text in seen.began]
+    results = [seen.result(text) for text in texts if text in seen.finished or text in seen.began]
     if samples:
         results = [_with_samples(result, seen.settled.get(result.case.text, {})) for result in results]
     if not local:
@@ -78,12 +57,12 @@ def load(path: str | Path, samples: bool = False, content: bytes | None = None, 
 
 def load_samples(path: str | Path) -> dict[str, ProcessSamples]:
     """Seconds per step, by the text of the case and the number of the process."""
-    return _read(Path(path), samples=True).samples
+    return _Contents(Path(path), samples=True).samples
 
 
 def completed(path: str | Path) -> dict[str, int]:
     """How many processes of each case ended, so that a resumed run knows where to continue."""
-    return {text: len(processes) for text, processes in _read(Path(path), samples=False).done.items()}
+    return {text: len(processes) for text, processes in _Contents(Path(path), samples=False).done.items()}
 
 
 def read_header(path: str | Path) -> RunHeader:
@@ -92,36 +71,10 @@ def read_header(path: str | Path) -> RunHeader:
     for number, _, line in read_lines(path):
         if isinstance(line, StoreError):
             raise line
-        if not isinstance(line, Header):
-            raise damaged(path, number, "not a header")
+        if not isinstance(line, lines.Header):
+            raise lines.damaged(path, number, "not a header")
         return line.header
     raise _empty(path)
-
-
-def read_name(path: Path) -> RunName:
-    """As little of the first line as it takes to find a run among ten thousand."""
-    raw = next((raw for _, raw in raw_lines(path)), b"")
-    name = decode_name(raw)
-    if name:
-        return name
-    header = read_header(path)
-    return RunName(header.id, header.created, header.label)
-
-
-def sound_bytes(path: Path) -> tuple[int, bool, int]:
-    """How many bytes of a file are whole lines, whether the last of them lacks its newline, and the schema."""
-    length = schema = 0
-    for number, raw in raw_lines(path):
-        if number == 1:
-            schema = decode_schema(raw, path)
-        if not raw.endswith(b"\n"):
-            try:
-                decode_line(raw, schema, path, number)
-            except StoreError:
-                return length, False, schema
-            return length + len(raw), True, schema
-        length += len(raw)
-    return length, False, schema
 
 
 def shareable_lines(path: str | Path) -> Iterator[bytes]:
@@ -134,12 +87,14 @@ def shareable_lines(path: str | Path) -> Iterator[bytes]:
             if raw.endswith(b"\n"):
                 raise line
             break  # cut off when its run was killed
-        if isinstance(line, Checksum):
+        if line is None or isinstance(line, lines.Checksum):
             continue
-        written = encode_line(Header(SCHEMA_VERSION, line.header) if isinstance(line, Header) else line)
+        if isinstance(line, lines.Header):
+            line = replace(line, schema=SCHEMA_VERSION)
+        written = lines.encode_line(line)
         digest.update(written)
         yield written
-    yield encode_line(Checksum(digest.hexdigest()))
+    yield lines.encode_line(lines.Checksum(digest.hexdigest()))
 
 
 def write_export(path: str | Path, target: str | Path) -> int:
@@ -155,34 +110,32 @@ def write_export(path: str | Path, target: str | Path) -> int:
 
 def read_lines(
     path: Path, content: bytes | None = None, samples: bool = True
-) -> Iterator[tuple[int, bytes, Line | StoreError]]:
-    """Numbered lines with their record, or the error of one that is damaged; whole lines of samples only if wanted."""
-    schema = 0
-    for number, raw in raw_lines(path, content):
-        if number == 1:
-            schema = decode_schema(raw, path)
-            check_schema(schema, path)
-        if not samples and is_samples(raw) and raw.endswith(b"\n"):
-            continue
-        try:
-            yield number, raw, decode_line(raw, schema, path, number)
-        except StoreError as error:
-            yield number, raw, error
+) -> Iterator[tuple[int, bytes, lines.Line | StoreError | None]]:
+    """Numbered lines, each with its record, the error if it is damaged, or None for samples that are not wanted.
 
-
-def raw_lines(path: Path, content: bytes | None = None) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines; none is read further than a sane length, whatever the file claims to be."""
+    No line is read further than a sane length, whatever the file claims to be.
+    """
+    schema = number = 0
     try:
         with _opened(path) if content is None else io.BytesIO(content) as file:
-            number = 0
-            while raw := file.readline(HEADER_BYTES + 1):
-                if is_samples(raw) and not raw.endswith(b"\n"):
-                    raw += file.readline(SAMPLES_BYTES)
+            while raw := file.readline(lines.HEADER_BYTES + 1):
                 number += 1
-                check_size(raw, path, number)
-                yield number, raw
-                if not raw.endswith(b"\n"):
-                    return
+                most = lines.HEADER_BYTES if number == 1 else lines.LINE_BYTES
+                if is_samples := lines.is_samples(raw):
+                    most = lines.SAMPLES_BYTES
+                    raw += b"" if raw.endswith(b"\n") else file.readline(most)
+                if len(raw) > most:
+                    raise lines.damaged(path, number, "the line is longer than any that torchmark writes")
+                if number == 1:
+                    schema = lines.decode_schema(raw, path)
+                if is_samples and not samples and raw.endswith(b"\n"):
+                    yield number, raw, None
+                    continue
+                try:
+                    line: lines.Line | StoreError = lines.decode_line(raw, schema, path, number)
+                except StoreError as error:
+                    line = error
+                yield number, raw, line
     except OSError as error:
         raise StoreError(
             f"cannot read {path}: {error.strerror or error}", "Check the name and the permissions"
@@ -198,7 +151,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         if not stat.S_ISREG(found.st_mode):
             raise StoreError(f"cannot read {path}: it is not a file", "Name a run file")
         if found.st_size > FILE_BYTES:
-            raise too_large(path, f"it has {found.st_size >> 20} MiB")
+            raise _too_large(path, f"it has {found.st_size >> 20} MiB")
         yield file
     finally:
         with contextlib.suppress(OSError):  # everything needed has been read
@@ -206,10 +159,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 class _Contents:
-    """What the lines so far say about every case."""
+    """What the lines of a file say about every case."""
 
-    def __init__(self) -> None:
-        self.header: RunHeader | None = None
+    header: RunHeader
+
+    def __init__(self, path: Path, samples: bool, content: bytes | None = None) -> None:
+        self._path = path
         self.running: dict[str, int] = {}  # the process whose `started` has no `finished` yet
         self.began: dict[str, int] = {}  # the line of the first `started`
         self.finished: dict[str, Result] = {}
@@ -221,35 +176,45 @@ class _Contents:
         self.ended = False
         self.problems: list[str] = []
         self._weights: dict[str, int] = {}  # of the results that count so far
-        self._weight = self._sample_count = 0
+        self._weight = self._sample_count = number = 0
+        for number, raw, line in read_lines(path, content, samples):
+            if not isinstance(line, StoreError):
+                self._take(number, line, len(raw))
+            elif raw.endswith(b"\n") or number == 1:
+                raise line
+            else:
+                cut = f"line {number} is incomplete: the run was cut off while writing it; it is ignored"
+                self.problems.append(cut)
+        if not number:
+            raise _empty(path)
 
-    def take(self, line: Line, size: int, path: Path, number: int) -> None:
+    def _take(self, number: int, line: lines.Line | None, size: int) -> None:
         match line:
-            case Header():
-                if self.header is not None:
-                    raise damaged(path, number, "a second header")
+            case lines.Header():
+                if number > 1:
+                    raise lines.damaged(self._path, number, "a second header")
                 self.header = line.header
-            case Started():
+            case lines.Started():
                 self.running[line.case], self.ended = line.process, False
                 self.began.setdefault(line.case, number)
-            case Samples():
+            case lines.Samples():
                 self.samples.setdefault(line.case, {})[line.process] = line.samples_s
                 self._sample_count += len(line.samples_s)
-            case Finished():
+            case lines.Finished():
                 self._finish(line.result, size)
-            case Spread():
+            case lines.Spread():
                 self.spread = line.process_spread
-            case Concluded():
+            case lines.Concluded():
                 self.concluded |= {name: found for name, found in asdict(line).items() if found is not None}
-            case Ended():
+            case lines.Ended():
                 self.ended = True
         # A file may be long, but what is kept of it may not.
         if self._weight > RESULTS_BYTES:
-            raise too_large(path, f"its results take {self._weight >> 20} MiB of memory")
+            raise _too_large(self._path, f"its results take {self._weight >> 20} MiB of memory")
         if max(len(self.began), len(self.finished)) > MOST_CASES:
-            raise too_large(path, f"it has more than {MOST_CASES} cases")
+            raise _too_large(self._path, f"it has more than {MOST_CASES} cases")
         if self._sample_count > MOST_SAMPLES_AT_ONCE:
-            raise too_large(path, f"it has more than {MOST_SAMPLES_AT_ONCE} samples")
+            raise _too_large(self._path, f"it has more than {MOST_SAMPLES_AT_ONCE} samples")
 
     def _finish(self, result: Result, size: int) -> None:
         text = result.case.text
@@ -264,37 +229,26 @@ class _Contents:
         self._weight += weight - self._weights.get(text, 0)
         self._weights[text] = weight
 
-    def result(self, text: str, path: Path) -> Result:
+    def result(self, text: str) -> Result:
         if text in self.finished:
             return self.finished[text]
         try:
             case = parse_case(text)
         except UsageError as error:
-            raise damaged(path, self.began[text], f"{error.cause} - at `$.case`") from error
+            raise lines.damaged(self._path, self.began[text], f"{error.cause} - at `$.case`") from error
         return Result(case=case, status="interrupted", reason="the run died while this case was measured")
 
     def unfinished(self) -> Iterator[str]:
         for text, process in self.running.items():
             if text in self.finished:
                 yield f"{text}: process {process} never finished; the figures are those of the others"
-        cases = self.header.cases if self.header else ()
-        never = [text for text in cases if text not in self.began and text not in self.finished]
+        never = [text for text in self.header.cases if text not in self.began and text not in self.finished]
         if never:
-            yield f"{len(never)} of {len(cases)} cases were never started"
+            yield f"{len(never)} of {len(self.header.cases)} cases were never started"
 
 
-def _read(path: Path, samples: bool, content: bytes | None = None) -> _Contents:
-    seen = _Contents()
-    for number, raw, line in read_lines(path, content, samples):
-        if isinstance(line, StoreError):
-            if raw.endswith(b"\n") or number == 1:
-                raise line
-            seen.problems.append(f"line {number} is incomplete: the run was cut off while writing it; it is ignored")
-            break
-        seen.take(line, len(raw), path, number)
-    if seen.header is None:
-        raise _empty(path)
-    return seen
+def _too_large(path: Path, what: str) -> StoreError:
+    return StoreError(f"{path}: {what}, more than any run file", "Use another copy of the file")
 
 
 def _empty(path: Path) -> StoreError:
@@ -303,11 +257,10 @@ def _empty(path: Path) -> StoreError:
 
 def _with_samples(result: Result, samples: ProcessSamples) -> Result:
     """Put samples back into the estimates that they were taken from."""
-    ordered = [samples[process] for process in sorted(samples)]
-    together = tuple(value for values in ordered for value in values)
-    processes: tuple[Estimate, ...] = result.processes
+    ordered, processes = [samples[process] for process in sorted(samples)], result.processes
     if len(processes) == len(ordered):
         pairs = zip(processes, ordered, strict=True)
         processes = tuple(replace(estimate, samples_s=values) for estimate, values in pairs)
+    together = tuple(value for values in ordered for value in values)
     estimate = result.estimate and replace(result.estimate, samples_s=together)
     return replace(result, estimate=estimate, processes=processes)

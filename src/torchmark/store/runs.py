@@ -1,31 +1,36 @@
-"""The runs that a person can name: where run files are, how a new one starts, and how one is found by name."""
+"""The user's folder of runs: how a new one starts, how one is found by name, and local notes that are never exported.
+
+Notes are small files: answers of the user, origins of runs, and which runs hold the limits of a device.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from torchmark import __version__, publications
 from torchmark.errors import StoreError, UnknownName, UsageError
-from torchmark.records import Machine, Run, RunHeader
-from torchmark.store.files import explained, is_own
-from torchmark.store.lines import RunName
-from torchmark.store.reader import load, read_header, read_name
+from torchmark.records import DeviceInfo, Machine, Run, RunHeader
+from torchmark.store.files import distrust, explained, make_folder, write_whole
+from torchmark.store.reader import load, read_header
 
 _LAST = r"last(?:~([0-9]{1,6}))?"
 _SHOWN = 10  # candidates that an error lists
 _LIST_RUNS = "`torchmark runs` lists the runs that are here"
+_MOST_LIMITS = 8  # runs that hold limits of one device
 
 
 class StoredRun(Struct, frozen=True):
@@ -38,36 +43,31 @@ class StoredRun(Struct, frozen=True):
 
 def home() -> Path:
     """The folder of run files: $TORCHMARK_HOME, else the user data folder of the platform."""
-    chosen = os.environ.get("TORCHMARK_HOME")
-    if chosen:
+    if chosen := os.environ.get("TORCHMARK_HOME"):
         return Path(chosen)
     try:
-        return _data_folder() / "torchmark"
+        if sys.platform == "win32":
+            data = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        elif sys.platform == "darwin":
+            data = Path.home() / "Library" / "Application Support"
+        else:
+            data = Path(os.environ.get("XDG_DATA_HOME", ""))
+            data = data if data.is_absolute() else Path.home() / ".local" / "share"
+        return data / "torchmark"
     except RuntimeError:  # neither a home folder nor an entry in the user database, as in some containers
-        return _fallback_home()
+        return _temporary_home()
 
 
-def _data_folder() -> Path:
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
-        return Path(local) if local else Path.home() / "AppData" / "Local"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support"
-    data = Path(os.environ.get("XDG_DATA_HOME", ""))
-    return data if data.is_absolute() else Path.home() / ".local" / "share"
-
-
-def _fallback_home() -> Path:
-    """A temporary folder. Anybody could have created one of that name, so it must be this user's."""
+def _temporary_home() -> Path:
+    """A temporary folder. Any user could have created one of that name, so it must be this user's."""
     folder = Path(tempfile.gettempdir()) / f"torchmark-{os.geteuid()}"
     fix = "Set TORCHMARK_HOME to a folder of your own"
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        private = is_own(folder, private=True)
     except OSError as error:
         raise explained(folder, error, fix) from error
-    if not private:
+    if distrust(folder, private=True):
         raise StoreError(f"{folder} is open to other users", fix)
     return folder
 
@@ -87,8 +87,7 @@ def new_header(command: str, machine: Machine, cases: Iterable[str], **rest: Any
 
 def new_path(header: RunHeader) -> Path:
     """The default file of a new run; names sort by time."""
-    created, number = (re.sub(r"[^A-Za-z0-9-]", "-", text) for text in (header.created, header.id))
-    return home() / f"{created}_{number}.jsonl"
+    return home() / f"{_plain(header.created)}_{_plain(header.id)}.jsonl"
 
 
 def load_runs(text: str, samples: bool = False, repeats: bool = False, local: bool = False) -> tuple[Run, ...]:
@@ -115,11 +114,24 @@ def find_run(text: str) -> Path:
 
 def scan_runs() -> Iterator[StoredRun]:
     """All runs in the folder, the last written first; only headers are read, one at a time."""
-    for path in _run_files():
+    folder, found = home(), []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".jsonl"):
+                    modified = 0.0
+                    with contextlib.suppress(OSError):
+                        modified = entry.stat().st_mtime
+                    found.append((modified, entry.name))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot read {folder}: {error.strerror}", "Check its permissions") from error
+    for _, name in sorted(found, reverse=True):
         try:
-            yield StoredRun(path, read_header(path))
+            yield StoredRun(folder / name, read_header(folder / name))
         except StoreError as error:
-            yield StoredRun(path, problem=str(error))
+            yield StoredRun(folder / name, problem=str(error))
 
 
 def is_folder(text: str) -> bool:
@@ -133,7 +145,7 @@ def check_label(label: str) -> None:
         raise UsageError(f"'{label}' is not a label", "Use a short name, such as after-upgrade")
     if re.fullmatch(_LAST, label) or publications.is_published_name(label):
         raise UsageError(f"'{label}' already means another run, so it cannot be a label", "Choose another name")
-    if "/" in label or os.sep in label or label.endswith(".jsonl") or _is(Path.is_file, label):
+    if "/" in label or _looks_like_a_file(label) or _is(Path.is_file, label):
         raise UsageError(f"'{label}' means a file, so it cannot be a label", "Choose a name without slash or .jsonl")
 
 
@@ -143,16 +155,20 @@ def _find_stored(text: str) -> Path | None:
         return Path(text)
     if text.partition("/")[0] in publications.names():
         return None
-    runs = _named_runs()
-    back = re.fullmatch(_LAST, text)
-    if back:
-        return _from_last([path for path, _ in runs], int(back[1] or 0))
-    labelled = [(path, name) for path, name in runs if name.label == text]
-    named = labelled or [(path, name) for path, name in runs if text and name.id.startswith(text)]
+    runs = [(run.path, run.header) for run in scan_runs() if run.header]
+    runs.sort(key=lambda run: run[1].created, reverse=True)
+    if back := re.fullmatch(_LAST, text):
+        if not runs:
+            raise UsageError(f"there are no runs in {home()}", "Measure one with `torchmark run`")
+        if int(back[1] or 0) >= len(runs):
+            raise UsageError(f"'{text}' is further back than the first run", f"The oldest is last~{len(runs) - 1}")
+        return runs[int(back[1] or 0)][0]
+    labelled = [(path, header) for path, header in runs if header.label == text]
+    named = labelled or [(path, header) for path, header in runs if text and header.id.startswith(text)]
     if len(named) == 1:
         return named[0][0]
     if named:
-        shown = ", ".join(f"{name.id} ({name.created})" for _, name in named[:_SHOWN])
+        shown = ", ".join(f"{header.id} ({header.created})" for _, header in named[:_SHOWN])
         more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
         raise UsageError(f"'{text}' names {len(named)} runs: {shown}{more}", "Give the id of one")
     if _looks_like_a_file(text):
@@ -161,46 +177,9 @@ def _find_stored(text: str) -> Path | None:
         return None
     import difflib  # costs start-up time that only a mistake should pay
 
-    names = [each for _, name in runs for each in (name.label, name.id) if each]
+    names = [each for _, header in runs for each in (header.label, header.id) if each]
     near = difflib.get_close_matches(text, publications.hardware_titles(), n=1)  # there are too many to list
     raise UnknownName("run", text, ["last", *names[: 2 * _SHOWN], *publications.names(), *near])
-
-
-def _run_files() -> list[Path]:
-    """All files in the folder of runs, the last written first."""
-    folder = home()
-    try:
-        with os.scandir(folder) as entries:
-            found = [(_modified(entry), entry.name) for entry in entries if entry.name.endswith(".jsonl")]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StoreError(f"cannot read {folder}: {error.strerror}", "Check its permissions") from error
-    return [folder / name for _, name in sorted(found, reverse=True)]
-
-
-def _modified(entry: os.DirEntry[str]) -> float:
-    try:
-        return entry.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _named_runs() -> list[tuple[Path, RunName]]:
-    """All readable runs by their names alone, newest first."""
-    found = []
-    for path in _run_files():
-        with contextlib.suppress(StoreError):
-            found.append((path, read_name(path)))
-    return sorted(found, key=lambda run: run[1].created, reverse=True)
-
-
-def _from_last(paths: list[Path], back: int) -> Path:
-    if not paths:
-        raise UsageError(f"there are no runs in {home()}", "Measure one with `torchmark run`")
-    if back >= len(paths):
-        raise UsageError(f"'last~{back}' is further back than the first run", f"The oldest is last~{len(paths) - 1}")
-    return paths[back]
 
 
 def _is(kind: Callable[[Path], bool], text: str) -> bool:
@@ -216,3 +195,83 @@ def _is(kind: Callable[[Path], bool], text: str) -> bool:
 
 def _looks_like_a_file(text: str) -> bool:
     return os.sep in text or text.endswith(".jsonl")
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "-", text)
+
+
+# Notes.
+
+
+def keep_note(kind: str, name: str, content: bytes, mode: int = 0o600) -> None:
+    """Write a note, or raise OSError."""
+    path = _note(kind, name)
+    make_folder(path.parent)
+    write_whole(path, [content], mode=mode)
+
+
+def read_note(kind: str, name: str, most: int = 1 << 20) -> bytes | None:
+    """The content of a note; None unless there is one that no other user can have written."""
+    with contextlib.suppress(OSError, ValueError, StoreError):
+        path = _note(kind, name)
+        if not distrust(path):
+            with path.open("rb") as file:
+                return file.read(most)
+    return None
+
+
+def _note(kind: str, name: str) -> Path:
+    return home() / kind / _plain(name)[:80]
+
+
+def keep_origin(run: str, files: Mapping[str, Path]) -> None:
+    """Remember which model files this user started a run with; without the note, resuming it has to ask.
+
+    A run file may come from any user, so it alone never decides what is executed.
+    """
+    if files:
+        with contextlib.suppress(OSError):
+            content = {name: os.fspath(path) for name, path in files.items()}
+            keep_note("origins", run, msgspec.json.encode(content))
+
+
+def find_origin(run: str) -> dict[str, Path]:
+    """The model files that this user started a run with, by name; empty if that is not certain."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        found = msgspec.json.decode(read_note("origins", run) or b"{}", type=dict[str, str])
+        return {name: Path(path) for name, path in found.items()}
+    return {}
+
+
+def keep_limits(machine: Machine, device: DeviceInfo, run: Path, alongside: bool = False) -> None:
+    """Remember that this run file holds the limits of the device, alone or in addition to those known before."""
+    digest = _limits_digest(machine, device)
+    names = [run.name if run.parent == home() else os.path.realpath(run)]
+    names += [name for name in _limits_names(digest) if name not in names][: _MOST_LIMITS - 1] if alongside else []
+    try:
+        keep_note("limits", digest, "\n".join(names).encode(), mode=0o666)
+    except OSError as error:
+        raise explained(_note("limits", digest), error) from error
+
+
+def find_limits(machine: Machine, device: DeviceInfo) -> list[Path]:
+    """The run files with the limits of a device, newest first; none if they were never measured or are gone."""
+    found = []
+    for name in _limits_names(_limits_digest(machine, device)):
+        with contextlib.suppress(OSError, ValueError):
+            found += [home() / name] if (home() / name).is_file() else []
+    return found
+
+
+def _limits_names(digest: str) -> list[str]:
+    with contextlib.suppress(OSError, ValueError):
+        return _note("limits", digest).read_text(encoding="utf-8")[: _MOST_LIMITS * 4096].splitlines()[:_MOST_LIMITS]
+    return []
+
+
+def _limits_digest(machine: Machine, device: DeviceInfo) -> str:
+    """A hash of everything that decides how fast a device can be: hardware, driver and torch, but no names."""
+    machine_facts = (machine.cpu, machine.physical_cores, machine.logical_cores, machine.memory_gib, machine.torch)
+    device_facts = (device.name, device.model, device.memory_bytes, device.driver, device.capability, device.cores)
+    return hashlib.sha256(msgspec.json.encode((*machine_facts, machine.torch_build, *device_facts))).hexdigest()[:24]

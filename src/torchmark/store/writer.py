@@ -10,7 +10,7 @@ import shutil
 import stat
 import tempfile
 import time
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -19,23 +19,13 @@ from msgspec.structs import replace
 from torchmark.errors import StoreError
 from torchmark.local_log import keep_detail
 from torchmark.records import SCHEMA_VERSION, Conclusion, Result, Run, RunHeader
-from torchmark.store.files import explained, make_folder, sync_folder, write_all
-from torchmark.store.lines import (
-    Checksum,
-    Concluded,
-    Ended,
-    Finished,
-    Header,
-    Line,
-    Samples,
-    Spread,
-    Started,
-    encode_line,
-)
+from torchmark.store import lines
+from torchmark.store.files import explained, make_folder, set_aside, sync_folder, write_all, write_whole
 from torchmark.store.lock import claim, let_go
-from torchmark.store.reader import load, read_header, sound_bytes
+from torchmark.store.reader import FILE_BYTES, load, read_header
 
 FREE_BYTES = 16 << 20  # a long run with all its samples
+_FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class RunWriter:
@@ -46,73 +36,75 @@ class RunWriter:
     written raises StoreError and stays in memory, so that it can be shown.
     """
 
-    def __init__(self, path: Path, descriptor: int, content: bytes = b"") -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.notes: list[str] = []  # what happened to the file, for the user
         self.seconds = 0.0  # spent on writing, so far
-        self._descriptor = descriptor
-        self._content = bytearray(content)  # that the file has or should have
-        self._stamp = os.fstat(descriptor).st_mtime_ns  # of this writer's last change
+        self._descriptor = -1
+        self._content = bytearray()  # that the file has or should have
+        self._stamp = -1  # the file's time after this writer's last change
         self._details: set[str] = set()  # that are in the log
-        self._sealed = True  # nothing was written since the last checksum, if there is one
+        self._sealed = False  # nothing was written since the last checksum
 
     @classmethod
     def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
         """Start a new file with its header; an existing file is never touched."""
-        path = Path(path)
-        first = encode_line(Header(SCHEMA_VERSION, header))
-        try:
-            make_folder(path.parent)
-            writer = cls(path, os.open(path, _flags() | os.O_CREAT | os.O_EXCL, 0o644))
-        except OSError as error:
-            raise explained(path, error) from error
-        try:
-            claim(writer._descriptor, path)
-            writer._append(first)
-            sync_folder(path.parent)
-        except BaseException as error:
-            writer.close()
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise explained(path, error) from error
-            raise
+        writer, first = cls(Path(path)), lines.encode_line(lines.Header(SCHEMA_VERSION, header))
+        with writer._explained():
+            make_folder(writer.path.parent)
+            writer._adopt(os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o644))
+            try:
+                claim(writer._descriptor, writer.path)
+                writer._append(first)
+                sync_folder(writer.path.parent)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    writer.path.unlink()
+                raise
         return writer
 
     @classmethod
     def resume(cls, path: str | Path) -> RunWriter:
         """Open an existing file to append to; an incomplete last line is cut off first."""
-        path = Path(path)
+        writer = cls(Path(path))
         read_header(path)
-        try:
-            _check_space(path)
-            writer = cls(path, os.open(path, _flags()))
-        except OSError as error:
-            raise explained(path, error, "Make it writable, or start a new run without --resume") from error
-        try:
-            claim(writer._descriptor, path)
-            sound = sound_bytes(path)
-            if not os.path.samestat(path.stat(), os.fstat(writer._descriptor)):
+        with writer._explained("Make it writable, or start a new run without --resume"):
+            _check_space(writer.path)
+            writer._adopt(os.open(path, _FLAGS))
+        with writer._explained():
+            claim(writer._descriptor, writer.path)
+            if not os.path.samestat(writer.path.stat(), os.fstat(writer._descriptor)):
                 raise StoreError(f"{path} was replaced by another program just now", "Try again")
-            writer._take_over(*sound)
-        except OSError as error:
-            writer.close()
-            raise explained(path, error) from error
-        except BaseException:
-            writer.close()
-            raise
+            writer._take_over(_read(writer._descriptor, FILE_BYTES))
         return writer
 
-    def _take_over(self, length: int, lacks_newline: bool, schema: int) -> None:
+    @contextlib.contextmanager
+    def _explained(self, fix: str | None = None) -> Iterator[None]:
+        """Close the file on any error."""
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise explained(self.path, error, fix) from error
+            raise
+
+    def _take_over(self, content: bytes) -> None:
+        schema = lines.decode_schema(content.partition(b"\n")[0], self.path)
         if schema != SCHEMA_VERSION:
             raise StoreError(
                 f"{self.path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})",
                 "Start a new run without --resume",
             )
+        length, ending = content.rfind(b"\n") + 1, b""
+        if length < len(content):
+            with contextlib.suppress(StoreError):
+                lines.decode_line(content[length:], schema, self.path, 0)
+                length, ending = len(content), b"\n"  # all but the newline was written
         os.ftruncate(self._descriptor, length)
         self._stamp = os.fstat(self._descriptor).st_mtime_ns
-        self._content += _read(self._descriptor, length)
-        self._append(b"\n" if lacks_newline else b"")
+        self._content += content[:length]
+        self._append(ending)
 
     @property
     def run(self) -> Run:
@@ -126,46 +118,45 @@ class RunWriter:
 
     def started(self, case: str, process: int = 0) -> None:
         """A fresh process is about to measure the case."""
-        self._write(Started(case, process))
+        self._write(lines.Started(case, process))
 
     def samples(self, case: str, process: int, samples_s: tuple[float, ...]) -> None:
         """The raw samples of one process."""
-        self._write(Samples(case, process, samples_s))
+        self._write(lines.Samples(case, process, samples_s))
 
     def measured(self, process: int, newest: Result, result: Result) -> None:
         """A process that has just ended, with its samples, and the result of its case including it."""
         text = result.case.text
-        samples = (Samples(text, process, estimate.samples_s) for estimate in newest.processes)
-        self.finished(result, Started(text, process), *samples)
+        samples = (lines.Samples(text, process, estimate.samples_s) for estimate in newest.processes)
+        self.finished(result, lines.Started(text, process), *samples)
 
-    def finished(self, result: Result, *before: Line) -> None:
+    def finished(self, result: Result, *before: lines.Line) -> None:
         """The result of a case with all its processes so far; raw samples have a line of their own."""
         estimate = result.estimate and replace(result.estimate, samples_s=())
         processes = tuple(replace(process, samples_s=()) for process in result.processes)
-        self._write(*before, Finished(replace(result, estimate=estimate, processes=processes)))
+        self._write(*before, lines.Finished(replace(result, estimate=estimate, processes=processes)))
         if result.detail and result.detail not in self._details:
             self._details.add(result.detail)
             keep_detail(self.path, result.case.text, result.detail)
 
     def spread(self, process_spread: float) -> None:
         """How much fresh processes of this machine differ."""
-        self._write(Spread(process_spread))
+        self._write(lines.Spread(process_spread))
 
     def concluded(self, conclusion: Conclusion) -> None:
         """The conclusion of a study."""
-        self._write(Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
+        self._write(lines.Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
 
     def ended(self) -> None:
         """Everything that the run was to measure is there."""
-        self._write(Ended())
+        self._write(lines.Ended())
 
     def seal(self) -> None:
-        """Add a checksum of everything so far, so that damage on the file's way to somebody can be detected."""
-        if self._sealed or self._descriptor < 0:
-            return
-        self._stamp = -1  # compare the whole file once: a change within one tick of the clock does not show in its time
-        self._write(Checksum(hashlib.sha256(self._content).hexdigest()))
-        self._sealed = True
+        """Add a checksum of everything so far, so that damage to the file can be detected."""
+        if not self._sealed and self._descriptor >= 0:
+            self._stamp = -1  # compare the whole file once: a change within one tick of the clock leaves its time
+            self._write(lines.Checksum(hashlib.sha256(self._content).hexdigest()))
+            self._sealed = True
 
     def close(self) -> None:
         """Close the file; everything is on the disk already, so nothing is lost if this fails."""
@@ -184,8 +175,8 @@ class RunWriter:
                 self.seal()
         self.close()
 
-    def _write(self, *lines: Line) -> None:
-        self._append(b"".join(map(encode_line, lines)))
+    def _write(self, *more: lines.Line) -> None:
+        self._append(b"".join(map(lines.encode_line, more)))
 
     def _append(self, data: bytes) -> None:
         """Append to the file, or restore it with the new lines.
@@ -199,24 +190,24 @@ class RunWriter:
         self._sealed = False
         try:
             if self._is_in_place(before):
-                self._extend(self._descriptor, data)
+                self._extend(data)
             else:
                 self._restore()
         except OSError as error:
             raise explained(self.path, error) from error
         self.seconds += time.monotonic() - began
 
-    def _extend(self, descriptor: int, data: bytes) -> None:
+    def _extend(self, data: bytes) -> None:
         """Append all of it or nothing: half a line in the middle of a file would ruin every line after it."""
-        length = os.fstat(descriptor).st_size
+        length = os.fstat(self._descriptor).st_size
         try:
-            write_all(descriptor, data)
-            self._stamp = os.fstat(descriptor).st_mtime_ns  # now: fsync takes long enough for another change
-            os.fsync(descriptor)
+            write_all(self._descriptor, data)
+            self._stamp = os.fstat(self._descriptor).st_mtime_ns  # now: fsync takes long enough for another change
+            os.fsync(self._descriptor)
         except OSError:
             with contextlib.suppress(OSError):  # an incomplete last line is the one fault that readers accept
-                if os.fstat(descriptor).st_size > length:
-                    os.ftruncate(descriptor, length)
+                if os.fstat(self._descriptor).st_size > length:
+                    os.ftruncate(self._descriptor, length)
             raise
 
     def _is_in_place(self, length: int) -> bool:
@@ -228,46 +219,28 @@ class RunWriter:
             return False
 
     def _restore(self) -> None:
-        """Make the file at the path hold all content. A file with other content is kept under another name.
+        """Write all content to the path again. A file with other content is kept under another name.
 
         If that fails, the path holds what it held before.
         """
         make_folder(self.path.parent)
-        descriptor = self._reopen()
-        if descriptor is None:
-            descriptor = self._create()
-            self.notes.append(f"{self.path} was moved or deleted, and has been written again")
-        else:
-            try:
-                held = _read(descriptor, len(self._content) + 1)
-                if self._content.startswith(held):
-                    self._extend(descriptor, bytes(self._content[len(held) :]))
-                else:
-                    found, descriptor = descriptor, self._replace()
-                    self._drop(found)
-            except BaseException:
-                self._drop(descriptor)
-                raise
-        former, self._descriptor = self._descriptor, descriptor
-        self._drop(former)
-        sync_folder(self.path.parent)
-
-    def _replace(self) -> int:
-        """Rename the file at the path, and write another one."""
-        aside = _free_name(self.path)
-        self.path.rename(aside)
+        former, found, aside = self._descriptor, self._reopen(), None
+        note = "" if found else f"{self.path} was moved or deleted, and has been written again"
         try:
-            descriptor = self._create()
+            if found and not self._content.startswith(_read(found, len(self._content) + 1)):
+                aside = set_aside(self.path)
+                note = f"{self.path} was changed by another program; that version is now {aside}"
+            write_whole(self.path, [bytes(self._content)], mode=0o644)
+            self._adopt(self._open())
+            sync_folder(self.path.parent)
         except BaseException:
-            if not os.path.lexists(self.path):
+            if aside and not os.path.lexists(self.path):
                 aside.rename(self.path)
             raise
-        self.notes.append(f"{self.path} was changed by another program; that version is now {aside}")
-        return descriptor
-
-    def _drop(self, descriptor: int) -> None:
-        if descriptor != self._descriptor:
-            let_go(descriptor)
+        finally:
+            if found and found != former:
+                let_go(found)
+        self.notes += [note] if note else []
 
     def _reopen(self) -> int | None:
         """The file that is at the path now; None if there is nothing."""
@@ -276,44 +249,24 @@ class RunWriter:
             if os.path.samestat(about, os.fstat(self._descriptor)):
                 return self._descriptor
             if stat.S_ISREG(about.st_mode):
-                return self._open(_flags())
+                return self._open()
         except FileNotFoundError:
             if not os.path.lexists(self.path):
                 return None
         raise OSError(errno.EEXIST, "it is no longer a file")
 
-    def _create(self) -> int:
-        """A new file with all content; none where that fails."""
-        descriptor = self._open(_flags() | os.O_CREAT | os.O_EXCL)
-        try:
-            self._extend(descriptor, bytes(self._content))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
-            let_go(descriptor)
-            raise
-        return descriptor
+    def _adopt(self, descriptor: int) -> None:
+        self.close()
+        self._descriptor, self._stamp = descriptor, os.fstat(descriptor).st_mtime_ns
 
-    def _open(self, flags: int) -> int:
-        descriptor = os.open(self.path, flags, 0o644)
+    def _open(self) -> int:
+        descriptor = os.open(self.path, _FLAGS)
         try:
             claim(descriptor, self.path)
         except BaseException:
             let_go(descriptor)
             raise
         return descriptor
-
-
-def _read(descriptor: int, most: int) -> bytes:
-    with open(os.dup(descriptor), "rb") as file:  # noqa: PTH123 -- this very file, whatever its name is now
-        file.seek(0)
-        return file.read(most)
-
-
-def _free_name(path: Path) -> Path:
-    """Not `.jsonl`: what is set aside is not one of the runs."""
-    names = (path.with_name(f"{path.name}.aside{number or ''}") for number in count())
-    return next(name for name in names if not os.path.lexists(name))
 
 
 def check_writable(path: str | Path) -> None:
@@ -340,5 +293,7 @@ def _check_space(path: Path) -> None:
         )
 
 
-def _flags() -> int:
-    return os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+def _read(descriptor: int, most: int) -> bytes:
+    with open(os.dup(descriptor), "rb") as file:  # noqa: PTH123 -- this very file, whatever its name is now
+        file.seek(0)
+        return file.read(most)
