@@ -168,12 +168,11 @@ class FleetFolder:
         write(self._plan, msgspec.json.format(msgspec.json.encode(fleet), indent=1))
 
     def load(self) -> Fleet:
-        content = read(self._plan, PLAN_BYTES)
-        if content is None:
+        fleet = read_record(self._plan, Fleet)
+        if fleet is None:
             raise UsageError(
                 f"there is no fleet in {self.path}", "Name the folder that was given to `torchmark fleet run`"
             )
-        fleet = decode(content, Fleet, self._plan)
         if fleet.version > PLAN_VERSION:
             raise StoreError(f"{self.path} was made by a newer torchmark", "Use that one")
         if len({task.name for task in fleet.tasks}) < len(fleet.tasks):
@@ -189,10 +188,10 @@ class FleetFolder:
     def outcome(self, task: Task) -> JobOutcome | None:
         """How the latest job of a task ended, if that was recorded."""
         with contextlib.suppress(StoreError):
-            outcome = decode(self.content(task, "fate"), JobOutcome, self.file(task, "fate"))
-            reason, colon, detail = outcome.reason.partition(": ")  # earlier versions had both in one field
-            outcome = replace(outcome, reason=reason, detail=detail) if colon else outcome
-            return None if outcome.state in UNDER_WAY else outcome
+            outcome = read_record(self.file(task, "fate"), JobOutcome)
+            if outcome and outcome.state not in UNDER_WAY:
+                reason, colon, detail = outcome.reason.partition(": ")  # earlier versions had both in one field
+                return replace(outcome, reason=reason, detail=detail) if colon else outcome
         return None
 
     def keep_outcome(self, task: Task, outcome: JobOutcome) -> None:
@@ -240,10 +239,11 @@ def read(path: Path, most: int = FILE_BYTES, tail: bool = False) -> bytes | None
         raise StoreError(f"cannot read {path}: {error.strerror}", "Check its permissions and the disk") from error
 
 
-def decode(content: bytes, kind: type[Record], path: Path) -> Record:
-    """JSON as a record; every fault of it is a StoreError."""
+def read_record(path: Path, kind: type[Record]) -> Record | None:
+    """A file of JSON as a record, or None; every fault of it is a StoreError."""
+    content = read(path, PLAN_BYTES)
     try:
-        return msgspec.json.decode(content, type=kind)
+        return None if content is None else msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise StoreError(f"cannot read {path}: {error}", "Start the fleet again in another folder") from error
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from torchmark.errors import FleetError, StoreError, TorchmarkError
-from torchmark.fleet.folder import PLAN_BYTES, Order, decode, read, write
+from torchmark.fleet.folder import Order, read, read_record, write
 from torchmark.store import completed
 from torchmark.store.files import distrust, set_aside
 from torchmark.store.lines import NewerFileError
@@ -42,10 +42,9 @@ def _execute(path: Path, index: int) -> int:
     again = "Submit the job again with `torchmark fleet run --resume`"
     if why := distrust(path):
         raise FleetError(f"{why}, and jobs do what it says", again)
-    content = read(path, PLAN_BYTES)
-    if content is None:
+    order = read_record(path, Order)
+    if order is None:
         raise StoreError(f"{path} is missing", again)
-    order = decode(content, Order, path)
     command = [sys.executable, "-P", "-m", "torchmark", "run", *arguments(order, path, index)]
     # Schedulers signal every process of a job. The run ends by itself; this process only has to outlive it.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -155,11 +155,10 @@ def _queued(jobs: Iterable[str]) -> dict[str, tuple[str, str, JobOutcome]]:
     numbers = sorted(filter(_NUMBER.fullmatch, set(jobs)))
     if not numbers:
         return {}
-    done = _run("squeue", "--noheader", f"--jobs={','.join(numbers)}", "--format=%i|%T|%U|%r|%j")
-    if done.returncode and "Invalid job id" not in done.stderr:
-        raise _unanswered("squeue", done.stderr)
+    fields = "--format=%i|%T|%U|%r|%j"
+    listed = _ask("squeue", "--noheader", f"--jobs={','.join(numbers)}", fields, accept="Invalid job id")
     found = {}
-    for line in done.stdout.splitlines():
+    for line in listed.splitlines():
         number, state, user, reason, name = line.split("|", 4)
         waits = state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
         why, _, nodes = reason.partition(", ") if waits and reason != "None" else ("", "", "")
@@ -202,10 +201,11 @@ def _batch(options: Sequence[str], script: str) -> str:
     return done.stdout.strip().partition(";")[0]
 
 
-def _ask(*command: str) -> str:
+def _ask(*command: str, accept: str = "") -> str:
+    """What a command prints. Its failure is an error, except for one with a certain message."""
     done = _run(*command)
-    if done.returncode:
-        raise _unanswered(command[0], done.stderr)
+    if done.returncode and not (accept and accept in done.stderr):
+        raise FleetError(f"{command[0]} failed: {_last(done.stderr)}", "See what `scontrol ping` says")
     return done.stdout
 
 
@@ -221,10 +221,6 @@ def _run(*command: str, script: str | None = None) -> subprocess.CompletedProces
         raise FleetError(
             f"{command[0]} gave no answer for {PATIENCE_S:.0f} s", "See what `scontrol ping` says"
         ) from error
-
-
-def _unanswered(program: str, said: str) -> FleetError:
-    return FleetError(f"{program} failed: {_last(said)}", "See what `scontrol ping` says")
 
 
 def _last(text: str) -> str:

@@ -243,25 +243,13 @@ def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> 
     first = {result.case.text: result for result in reversed(found)}
     own_memory = machine.device == "cuda"  # the others share that of the machine
     memory = machine.memory_gib * 2**30 if own_memory and machine.memory_gib else None
-    cores = machine.cores if machine.device == "cpu" else 0
-    label = f"{publication.name}/{machine.name}"
-    header = RunHeader(
-        id=label,
-        created=str(publication.year or ""),
-        machine=Machine(
-            cpu=machine.hardware if machine.device == "cpu" else "",
-            physical_cores=cores,
-            logical_cores=cores,
-            memory_gib=0 if own_memory else machine.memory_gib,
-            os="",
-            python="",
-            devices=(DeviceInfo(machine.device, machine.hardware, memory, cores=machine.cores or None),),
-        ),
-        cases=tuple(dict.fromkeys(result.case.text for result in found)),
-        command=f"torchmark replicate {publication.name}",
-        version="",
-        label=label,
-    )
+    device = DeviceInfo(machine.device, machine.hardware, memory, cores=machine.cores or None)
+    cpu, cores = (machine.hardware, machine.cores) if machine.device == "cpu" else ("", 0)
+    shared_gib = 0 if own_memory else machine.memory_gib
+    described = Machine(cpu, cores, cores, shared_gib, os="", python="", devices=(device,))
+    label, command = f"{publication.name}/{machine.name}", f"torchmark replicate {publication.name}"
+    cases = tuple(dict.fromkeys(result.case.text for result in found))
+    header = RunHeader(label, str(publication.year or ""), described, cases, command, version="", label=label)
     return Run(header, tuple(result for result in found if repeats or result is first[result.case.text]))
 
 
@@ -297,23 +285,12 @@ def _estimate(figure: Figure, value: float) -> Estimate:
     """One block of all its steps is all that was timed: there is no interval, no first step and no spread."""
     by_unit = {"s": value / figure.steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}
     step_s = by_unit[figure.unit]
-    return Estimate(
-        center_s=step_s,
-        low_s=step_s,
-        high_s=step_s,
-        estimand="mean",
-        verdict="as-published",
-        first_step_s=0.0,
-        effective_samples=1.0,
-        warmup_cut=0,
-        trend=Trend(0.0, 0.0),
+    known = Estimate(step_s, step_s, step_s, "mean", "as-published", 0.0, 1.0, 0, Trend(0.0, 0.0))
+    return replace(
+        known,
         evidence=("a published figure: how sure it is was not said",),
         sample_count=1,
         block_size=figure.steps,
-        median_s=step_s,
-        mean_s=step_s,
-        mean_low_s=step_s,
-        mean_high_s=step_s,
-        min_s=step_s,
         duration_s=value if figure.unit == "s" else 0.0,
+        **dict.fromkeys(("median_s", "mean_s", "mean_low_s", "mean_high_s", "min_s"), step_s),
     )

@@ -1,10 +1,20 @@
 """Run files: write, load, find, examine and export them; and the lock that keeps two runs apart."""
 
 from torchmark.local_log import log_path
-from torchmark.store.examination import Account, HeaderLine, Sealed, examine
 from torchmark.store.lines import as_shared
 from torchmark.store.lock import Holder, machine_lock
-from torchmark.store.reader import completed, load, load_samples, read_header, shareable_lines, write_export
+from torchmark.store.reader import (
+    Account,
+    HeaderLine,
+    Sealed,
+    completed,
+    examine,
+    load,
+    load_samples,
+    read_header,
+    shareable_lines,
+    write_export,
+)
 from torchmark.store.runs import (
     StoredRun,
     check_label,

@@ -102,7 +102,13 @@ def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode:
         size = sum(write_all(descriptor, chunk) for chunk in chunks)
         os.fsync(descriptor)
         if is_nameless:
-            _name(descriptor, part if replace and os.path.lexists(path) else path)
+            target = part if replace and os.path.lexists(path) else path
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:  # with folders: else Python would not follow the link in /proc
+                own = f"/proc/self/fd/{descriptor}"
+                os.link(own, target.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
+            finally:
+                os.close(folder)
         elif not replace:
             path.hardlink_to(part)
         if replace and part.exists():
@@ -156,12 +162,3 @@ def set_aside(path: Path, to: Path | None = None) -> Path:
 
 def _machine() -> str:
     return f"{zlib.crc32(socket.gethostname().encode()):08x}"
-
-
-def _name(descriptor: int, path: Path) -> None:
-    """Give a name to a file that has none."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:  # with folders: else Python would not follow the link in /proc
-        os.link(f"/proc/self/fd/{descriptor}", path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
-    finally:
-        os.close(folder)

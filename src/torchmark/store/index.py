@@ -29,18 +29,16 @@ SETTLED_NS = 2_000_000_000  # the coarsest clock that a file system has
 
 
 class Extract(Protocol):
-    """A record extracted from runs."""
+    """A record extracted from runs. Those with equal groups are returned one after the other."""
 
     edition: ClassVar[int]  # rises when it is extracted in another way
     __struct_fields__: ClassVar[tuple[str, ...]]
 
     @property
-    def group(self) -> object:
-        """Extracts that are equal in this are returned one after the other."""
+    def group(self) -> object: ...
 
     @classmethod
-    def of_run(cls, run: Run, file: str) -> Iterable[Self]:
-        """All extracts of a run from the file of this name."""
+    def of_run(cls, run: Run, file: str) -> Iterable[Self]: ...
 
 
 Kind = TypeVar("Kind", bound=Extract)

@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from msgspec.structs import replace
 
@@ -38,7 +37,7 @@ class RunWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.notes: list[str] = []  # what happened to the file, for the user
+        self.notes: list[str] = []  # what happened to the file
         self.seconds = 0.0  # spent on writing, so far
         self._descriptor = -1
         self._content = bytearray()  # that the file has or should have
@@ -167,9 +166,7 @@ class RunWriter:
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             with contextlib.suppress(StoreError, OSError):  # every result is on the disk without it
                 self.seal()
