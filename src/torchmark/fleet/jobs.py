@@ -9,8 +9,8 @@ import secrets
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise, takewhile
 from pathlib import Path
 from string import ascii_uppercase
 
@@ -41,7 +41,6 @@ from torchmark.store.files import temporary
 
 LOOK_S = 0.3
 ARRIVAL_S = 15.0  # until a file that a node has written is seen here
-_RESUMABLE = ("--timeout", "--data")  # options that `torchmark run` takes again when it resumes a run
 Engine = Slurm | Local
 
 
@@ -177,22 +176,17 @@ def cancel(engine: Engine, folder: FleetFolder, tasks: Iterable[Task], outcome: 
 def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) -> None:
     """Write the order of a task and the script of its job."""
     always = ("--wait", *(engine.team_options if len(task.nodes) > 1 else ()))
-    pairs = zip(task.arguments, (*task.arguments[1:], ""), strict=True)
-    again = [part for name, value in pairs if name in _RESUMABLE for part in (name, value)]
+    # To resume, the user's model files are named again; they come before any option, alone or in a case.
+    named = takewhile(lambda each: not each.startswith("-"), task.arguments)
+    models = (name.partition("/")[0] if "@" in name else name for name in named)
+    again = [name for name in models if re.search(r"\.(py|json)(:[\w.-]+)?$", name)]
+    for name, value in pairwise(task.arguments):
+        again += [name, value] if name in ("--timeout", "--data") else []
     order, path = folder.file(task, "order"), str(folder.run_file(task))
-    arguments, resuming = (*task.arguments, "--label", task.label), (*_model_files(task.arguments), *again)
-    content = Order((*arguments, *always), (*resuming, *always), path, len(task.nodes))
+    content = Order((*task.arguments, "--label", task.label, *always), (*again, *always), path, len(task.nodes))
     write(order, msgspec.json.encode(content))
     command = shlex.join([terms.python, "-P", "-m", "torchmark.fleet.node", str(order)])
     write(folder.file(task, "sh"), "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
-
-
-def _model_files(arguments: Iterable[str]) -> Iterator[str]:
-    """The user's model files, which are named again to resume a run; they come before any option."""
-    for name in takewhile(lambda each: not each.startswith("-"), arguments):
-        workload = name.partition("/")[0] if "@" in name else name  # a case, or a file
-        if re.search(r"\.(py|json)(:[\w.-]+)?$", workload):
-            yield workload
 
 
 class Observer:
@@ -213,7 +207,12 @@ class Observer:
         )
 
     def _status(self, task: Task, kept: JobOutcome | None, reported: JobOutcome | None, renamed: bool) -> TaskStatus:
-        outcome = kept or self._folder.outcome(task) or reported or self._without_engine(task)
+        outcome = kept or self._folder.outcome(task) or reported
+        if outcome is None:  # the scheduler does not know it, or was not asked: its node may have recorded its end
+            forgotten = "the scheduler has forgotten the job, and its node recorded nothing"
+            code = self._folder.end_code(task)
+            lost = JobOutcome("lost", forgotten if self._folder.job(task) else "it was never submitted")
+            outcome = lost if code is None else outcome_of(code)
         if outcome.state in ("failed", "lost"):
             log = self._folder.content(task, "log", tail=True).decode(errors="replace")
             if errors := re.findall(r"^torchmark: error: (.+)$", log, re.MULTILINE):
@@ -224,15 +223,6 @@ class Observer:
         file = self._folder.run_file(task)
         reasons = (f"earlier results are in {file.name}.aside-*" if renamed else "", outcome.reason)
         return TaskStatus(task, outcome.state, ", ".join(filter(None, reasons)), outcome.detail, self._run(file))
-
-    def _without_engine(self, task: Task) -> JobOutcome:
-        """The scheduler does not know it, or was not asked: its node may have recorded how it ended."""
-        code = self._folder.end_code(task)
-        if code is not None:
-            return outcome_of(code)
-        if self._folder.job(task) is None:
-            return JobOutcome("lost", "it was never submitted")
-        return JobOutcome("lost", "the scheduler has forgotten the job, and its node recorded nothing")
 
     def _run(self, path: Path) -> Run | None:
         try:

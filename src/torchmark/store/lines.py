@@ -203,7 +203,11 @@ def shareable(value: Any, name: str = "") -> Any:
     """The plain data of a line, or of a field of this name, as it may be written and sent around."""
     match value:
         case dict() if name == "settings":
-            return {key: _setting(key, inner) for key, inner in value.items() if key in SETTINGS}
+            kept = {key: inner for key, inner in value.items() if key in SETTINGS}
+            if isinstance(plugin := kept.get(PLUGIN), str):
+                package, _, version = plugin.partition(" ")
+                kept[PLUGIN] = f"{package} {shareable_version(version)}"
+            return {key: inner if is_shareable(key, inner) else GONE for key, inner in kept.items()}
         case dict() if name in _TABLES:  # the keys are names, and none of them that of a field
             return {_name(key): shareable(inner, _TABLES[name]) for key, inner in value.items()}
         case dict():
@@ -218,13 +222,6 @@ def shareable(value: Any, name: str = "") -> Any:
         case str() if name not in _WHOLE:
             return value[:LONGEST_TEXT] if name in _TEXTS else _name(value)
     return value
-
-
-def _setting(key: str, value: Any) -> Any:
-    if key == PLUGIN and isinstance(value, str):
-        package, _, version = value.partition(" ")
-        value = f"{package} {shareable_version(version)}"
-    return value if is_shareable(key, value) else GONE
 
 
 def _result(result: dict[str, Any]) -> dict[str, Any]:

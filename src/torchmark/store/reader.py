@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 
 from torchmark.errors import StoreError, UsageError
 from torchmark.local_log import with_details
-from torchmark.records import MOST_CASES, SCHEMA_VERSION, Fitting, Remark, Result, Run, RunHeader, Tuning, parse_case
+from torchmark.records import MOST_CASES, SCHEMA_VERSION, Remark, Result, Run, RunHeader, Tuning, parse_case
 from torchmark.store import lines
 from torchmark.store.files import explained, write_whole
 
@@ -390,7 +390,10 @@ class _Reader:
                 if sum(each is not None for each in asdict(line).values()) != 1:
                     yield _damage("a study concludes one thing", number, "$")
                 yield from self._check_tuning(number, line.tuning) if line.tuning else ()
-                yield from _check_fitting(number, line.fitting) if line.fitting else ()
+                largest, efficient = (line.fitting.largest, line.fitting.efficient) if line.fitting else (None, None)
+                if efficient is not None and (largest is None or efficient > largest):
+                    place = "$.fitting.efficient"
+                    yield Remark("consistent", "larger than the largest that fits", line=number, place=place)
             case lines.Checksum() if line.sha256 != digest:
                 yield _damage("wrong checksum: the lines before it have changed", number, "$.sha256")
 
@@ -407,12 +410,6 @@ class _Reader:
     def _known(self, number: int, place: str, text: str) -> Iterator[Remark]:
         if text not in self._cases and not (self._header and self._header.open_ended):
             yield _damage(f"{text} is none of the cases in the header", number, place)
-
-
-def _check_fitting(number: int, fitting: Fitting) -> Iterator[Remark]:
-    largest, efficient = fitting.largest, fitting.efficient
-    if efficient is not None and (largest is None or efficient > largest):
-        yield Remark("consistent", "larger than the largest that fits", line=number, place="$.fitting.efficient")
 
 
 def _fault(path: Path, error: StoreError) -> Remark:

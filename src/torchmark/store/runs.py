@@ -55,14 +55,9 @@ def home() -> Path:
             data = data if data.is_absolute() else Path.home() / ".local" / "share"
         return data / "torchmark"
     except RuntimeError:  # neither a home folder nor an entry in the user database, as in some containers
-        return _temporary_home()
-
-
-def _temporary_home() -> Path:
-    """A temporary folder. Any user could have created one of that name, so it must be this user's."""
-    folder = Path(tempfile.gettempdir()) / f"torchmark-{os.geteuid()}"
+        folder = Path(tempfile.gettempdir()) / f"torchmark-{os.geteuid()}"
     fix = "Set TORCHMARK_HOME to a folder of your own"
-    try:
+    try:  # any user could have created a folder of that name, so it must be this user's
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
     except OSError as error:

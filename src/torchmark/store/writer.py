@@ -186,9 +186,13 @@ class RunWriter:
         self._content += data
         self._sealed = False
         try:
-            if self._is_in_place(before):
+            own, found = os.fstat(self._descriptor), None
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                found = self.path.stat()
+            is_in_place = found and os.path.samestat(found, own)
+            if is_in_place and (own.st_size, own.st_mtime_ns) == (before, self._stamp):
                 self._extend(data)
-            else:
+            else:  # another program has replaced, moved or changed it
                 self._restore()
         except OSError as error:
             raise explained(self.path, error) from error
@@ -206,14 +210,6 @@ class RunWriter:
                 if os.fstat(self._descriptor).st_size > length:
                     os.ftruncate(self._descriptor, length)
             raise
-
-    def _is_in_place(self, length: int) -> bool:
-        """Whether the file at the path is still ours, and no other program has written to it."""
-        try:
-            own = os.fstat(self._descriptor)
-            return os.path.samestat(self.path.stat(), own) and (own.st_size, own.st_mtime_ns) == (length, self._stamp)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
 
     def _restore(self) -> None:
         """Write all content to the path again. A file with other content is kept under another name.
