@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -20,12 +19,11 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError, UsageError
-from torchmark.store.files import distrust, explained, sweep, write_whole
+from torchmark.store.files import distrust, explained, open_regular, sweep, write_whole
 
 PLAN_VERSION = 1
 PLAN_BYTES = 32 << 20  # 4,096 tasks with all their cases by name
 FILE_BYTES = 64 << 10  # of any other file
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 Record = TypeVar("Record")
 
 # What a plan says becomes names of files and arguments of commands.
@@ -225,13 +223,11 @@ class FleetFolder:
 def read(path: Path, most: int = FILE_BYTES, tail: bool = False) -> bytes | None:
     """A regular file of limited size; None if there is none. `tail` reads the end of a longer one."""
     try:
-        with open(os.open(path, _READ), "rb") as file:  # noqa: PTH123 -- opening a pipe by its name would block
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise StoreError(f"cannot read {path}: it is not a file", "Remove it")
-            if found.st_size > most and not tail:
+        with open_regular(path, "Remove it") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most and not tail:
                 raise StoreError(f"cannot read {path}: it has more than {most >> 10} KiB", "Remove it")
-            file.seek(max(found.st_size - most, 0) if tail else 0)
+            file.seek(max(size - most, 0) if tail else 0)
             return file.read(most)
     except FileNotFoundError:
         return None

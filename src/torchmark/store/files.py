@@ -9,9 +9,10 @@ import secrets
 import socket
 import stat
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 from torchmark.errors import StoreError
 
@@ -26,6 +27,7 @@ _FIXES = {
     errno.EISDIR: "Name a file, not a folder",
     errno.ENOTDIR: f"A part of the path is a file. {_ELSEWHERE}",
 } | dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT), _ELSEWHERE)
+_BUFFER = 16 << 10  # a header of a run file and a bit more: lists of runs read no further
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
@@ -79,6 +81,22 @@ def distrust(path: Path, private: bool = False) -> str | None:
     sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
     others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return f"{path} can be changed by other users" if others_write and not sticky else None
+
+
+@contextlib.contextmanager
+def open_regular(path: Path, fix: str) -> Iterator[BinaryIO]:
+    """Open a file to read; anything else is an error, because a pipe would wait for a writer."""
+    flags = os.O_RDONLY
+    for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    file = open(os.open(path, flags), "rb", _BUFFER)  # noqa: PTH123, SIM115 -- a failing close must not matter
+    try:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise StoreError(f"cannot read {path}: it is not a file", fix)
+        yield file
+    finally:
+        with contextlib.suppress(OSError):  # everything needed has been read
+            file.close()
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode: int = 0o666) -> int:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
 import os
 import re
-import stat
 from array import array
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -23,16 +21,14 @@ from torchmark.errors import StoreError, UsageError
 from torchmark.local_log import with_details
 from torchmark.records import MOST_CASES, SCHEMA_VERSION, Remark, Result, Run, RunHeader, Tuning, parse_case
 from torchmark.store import lines
-from torchmark.store.files import explained, write_whole
+from torchmark.store.files import explained, open_regular, write_whole
 
 # What a whole file may hold; reading one never takes more memory or time than these allow.
 FILE_BYTES = 1 << 30
 RESULTS_BYTES = 250 << 20  # in memory
 MOST_SAMPLES_AT_ONCE = 5_000_000
 
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _UNSEALED = "no checksum at its end: the file was cut off, or its run was killed or is still under way"
-_BUFFER = 16 << 10  # a header and a bit more: lists of runs read no further
 
 ProcessSamples = dict[int, tuple[float, ...]]
 
@@ -124,7 +120,9 @@ def read_lines(
     """
     schema = number = 0
     try:
-        with _opened(path) if content is None else io.BytesIO(content) as file:
+        with open_regular(path, "Name a run file") if content is None else io.BytesIO(content) as file:
+            if content is None and (size := os.fstat(file.fileno()).st_size) > FILE_BYTES:
+                raise _too_large(path, f"it has {size >> 20} MiB")
             while raw := file.readline(lines.HEADER_BYTES + 1):
                 number += 1
                 most = lines.HEADER_BYTES if number == 1 else lines.LINE_BYTES
@@ -147,22 +145,6 @@ def read_lines(
         raise StoreError(
             f"cannot read {path}: {error.strerror or error}", "Check the name and the permissions"
         ) from error
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Only regular files are read: a pipe would wait for a writer, so the file is opened without waiting."""
-    file = open(os.open(path, _FLAGS), "rb", _BUFFER)  # noqa: PTH123, SIM115 -- a failing close must not matter
-    try:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise StoreError(f"cannot read {path}: it is not a file", "Name a run file")
-        if found.st_size > FILE_BYTES:
-            raise _too_large(path, f"it has {found.st_size >> 20} MiB")
-        yield file
-    finally:
-        with contextlib.suppress(OSError):  # everything needed has been read
-            file.close()
 
 
 class _Contents:
