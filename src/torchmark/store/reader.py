@@ -380,13 +380,13 @@ class _Reader:
                 yield _damage("wrong checksum: the lines before it have changed", number, "$.sha256")
 
     def _check_tuning(self, number: int, tuning: Tuning) -> Iterator[Remark]:
-        for name, case in (("case", tuning.case), ("winner", tuning.winner)):
+        for name, case in (("case", tuning.default), ("winner", tuning.winner)):
             if case.text not in self._begun:
                 yield _damage(f"{case.text} was never started", number, f"$.tuning.{name}")
         known = [value for value in (tuning.low, tuning.gain, tuning.high) if value is not None]
         if known and (len(known) < 3 or known != sorted(known)):
             yield Remark("consistent", "it is outside of its own interval", line=number, place="$.tuning.gain")
-        if known and tuning.winner == tuning.case and tuning.unconfirmed is None:
+        if known and tuning.winner == tuning.default and tuning.unconfirmed is None:
             yield Remark("consistent", "the default has a gain over itself", line=number, place="$.tuning.winner")
 
     def _known(self, number: int, place: str, text: str) -> Iterator[Remark]:
