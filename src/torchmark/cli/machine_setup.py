@@ -10,7 +10,8 @@ from textwrap import fill
 
 from torchmark.cli.output import hint, say, terminal_width
 from torchmark.cli.progress import ProgressLine
-from torchmark.measure.machine import SAFE, VARIABLE, announced_amx, lacks_amx, look_around
+from torchmark.measure.machine import announced_amx, lacks_amx, look_around
+from torchmark.measure.outcomes import SAFE, VARIABLE
 from torchmark.records import Case, Machine, Run
 from torchmark.store import Holder, keep_note, machine_lock, read_note
 

@@ -54,23 +54,18 @@ def expand(sweep: Sweep) -> tuple[Case, ...]:
         _check_name("option", name, [*_AXES])
     cases: dict[str, Case] = {}
     for name in sweep.workloads:
-        for case in [_parse_steady(name)] if "@" in name else _combine(find_workload(name), sweep):
+        is_written = "@" in name
+        for case in [parse_case(name)] if is_written else _combine(find_workload(name), sweep):
+            if case.protocol == "as-published":
+                steady = replace(case, protocol="steady").text
+                fix = f"Replay the publication with `torchmark replicate`, or measure {steady}"
+                raise UsageError(f"{name} is timed the way its publication did, which is no way to measure", fix)
             # The accelerator of a sweep gets its name only when the machine is looked at.
-            later = "@" not in name and case.device == ACCELERATOR
-            checked = check_case(replace(case, device="cpu") if later else case)
-            checked = replace(checked, device=case.device)
+            later = not is_written and case.device == ACCELERATOR
+            checked = replace(check_case(replace(case, device="cpu") if later else case), device=case.device)
             cases[checked.text] = checked
         _check_count(len(cases))
     return tuple(cases.values())
-
-
-def _parse_steady(text: str) -> Case:
-    """A case that is written out. One that is timed as published can only be replayed."""
-    case = parse_case(text)
-    if case.protocol == "as-published":
-        fix = f"Replay the publication with `torchmark replicate`, or measure {replace(case, protocol='steady').text}"
-        raise UsageError(f"{text} is timed the way its publication did, which is no way to measure", fix)
-    return case
 
 
 def _check_count(count: int) -> None:

@@ -27,6 +27,7 @@ from torchmark.devices.cpu import cpu_model
 from torchmark.errors import DeviceError
 from torchmark.measure.cases import full_params
 from torchmark.measure.messages import Phase, Say, Surveyed, SurveyJob
+from torchmark.measure.outcomes import AMX_FIX
 from torchmark.measure.process import Death, Process, ProcessFailed, try_each
 from torchmark.meters import ROOT, open_conditions, open_vitals, read_text
 from torchmark.meters.contention import allowed_cores, capacity
@@ -42,7 +43,6 @@ _STEAL_SHARE = 0.02
 _LISTEN_S = 0.3  # to what other programs do
 _SURVEY_TIMEOUT_S = 120.0
 SHARED_BYTES = 32 << 20  # a few batches of every loading process
-VARIABLE, SAFE = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 SLOW = 20.0  # times slower than float32: computed, but without hardware or code made for it
 _SIZES = (128, 256, 512, 1024, 2048, 4096)
 _ENOUGH_S = 1e-3  # a float32 product this long is beyond the cost of handing it over
@@ -187,8 +187,7 @@ def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> Iterator[Remark]:
         if support.crashed:
             fix = "Leave this dtype out, or try another version of torch and of the driver"
             if support.device == "cpu" and "SIGILL" in (support.reason or ""):
-                fix = "The CPU offers instructions that it cannot run (AMX, in a virtual machine): "
-                fix += f"set {VARIABLE}={SAFE}"
+                fix = AMX_FIX
             cause = f"a {support.dtype} matmul on {support.device} fails: {support.reason}"
             yield Remark("dtype-crashes", cause, fix)
 

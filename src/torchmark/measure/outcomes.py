@@ -27,10 +27,8 @@ UNSUPPORTED = re.compile(
     re.IGNORECASE,
 )
 LONGEST_DETAIL = 600
-_FIXES = {
-    int(signal.SIGILL): "The CPU offers an instruction that it cannot run, as virtual machines do with AMX: "
-    "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
-}
+VARIABLE, SAFE = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+AMX_FIX = f"The CPU offers an instruction that it cannot run, as virtual machines do with AMX: set {VARIABLE}={SAFE}"
 
 _WORKER = "the worker"
 _OURS = Path(__file__).parents[1]
@@ -129,7 +127,7 @@ def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: st
     except ValueError:
         name = f"signal {-exit_code}"
     reason = f"{who} was ended by {name} during {phase}"
-    return "crashed", f"{reason}. {_FIXES[-exit_code]}" if -exit_code in _FIXES else reason
+    return "crashed", f"{reason}. {AMX_FIX}" if name == "SIGILL" else reason
 
 
 def may_be_memory(result: Result) -> bool:
