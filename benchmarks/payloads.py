@@ -34,17 +34,15 @@ from injection.sequences import payloads
 from injection.terminal import AFTER, BEFORE, Terminal, obeyed
 from specimen import HostileFiles, written
 from torchmark import cli
-from torchmark.cli.fleet_run import follow
-from torchmark.cli.machine_setup import hold_machine
+from torchmark.cli.fleet import follow
 from torchmark.cli.progress import ProgressLine
-from torchmark.cli.run import RateLine
 from torchmark.errors import EXIT_BUG
 from torchmark.fleet.folder import FleetFolder
 from torchmark.fleet.jobs import Observer
 from torchmark.measure.messages import Phase
 from torchmark.records import parse_case
 from torchmark.report import FORMATS
-from torchmark.store import load
+from torchmark.store import load, machine_lock
 
 CASE, QUICK = "null/infer@fake/float32", ("--budget", "1s", "--rigor", "quick")
 FAKE = {"TORCHMARK_FAKE": "stream=iid2,step=0.001"}
@@ -223,7 +221,6 @@ class Places:
                 line.finished(result)
             line.scroll(self._text)
             line.clear()
-            RateLine(case, sys.stdout).heard(Phase(self._text))
 
         yield Call("progress", act)
 
@@ -264,7 +261,7 @@ def _held(lock: Path, act: Callable[[], object], seconds: float = 60.0) -> objec
 
 
 def _wait() -> None:
-    with hold_machine(wait=True, share=False):
+    with machine_lock(wait=True):
         pass
 
 

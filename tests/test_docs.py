@@ -24,10 +24,9 @@ import click
 import pytest
 
 import torchmark
-import torchmark.cli.fleet
 from torchmark import cli, workloads
 from torchmark.cli import LazyGroup
-from torchmark.cli.fleet_run import FORWARDED
+from torchmark.cli.fleet import FORWARDED
 from torchmark.cli.output import headline_of
 from torchmark.fleet.folder import Fleet, FleetFolder, JobOutcome, Task, Terms
 from torchmark.report import render
@@ -198,12 +197,12 @@ def test_the_readme_names_every_command_and_public_name() -> None:
     assert {name for name in names if f"{name}(" in text(README)} == names
 
 
-@pytest.mark.parametrize("name", [*cli.COMMANDS, *(f"fleet {name}" for name in cli.fleet.COMMANDS)])
+@pytest.mark.parametrize("name", [*cli.COMMANDS, *(f"fleet {name}" for name in cli.FLEET_COMMANDS)])
 def test_option_tables_match_the_commands(name: str) -> None:
     """What `fleet run` takes from `run` is told there."""
     section = text(ROOT / "docs" / "commands.md").split(f"## torchmark {name}\n")[1].split("\n## ")[0]
     rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
-    group = cli.fleet.group if " " in name else cli.torchmark
+    group = cli.fleet_group if " " in name else cli.torchmark
     params = _params(group, name.split()[-1])
     forwarded = {option.name for option in FORWARDED} if name == "fleet run" else set()
     own = [option for option in params if option.name not in forwarded]

@@ -13,32 +13,25 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import cast
 
+from msgspec.structs import replace
+
+from torchmark import store
 from torchmark.analyze.efficiency import NONE, Ceilings, ceilings_of, merge, split_disturbed
 from torchmark.errors import StoreError, UsageError
 from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.machine import keep_awake, look_around
 from torchmark.measure.session import Finished, Plan, Revised, Session, SpreadFound, Started
 from torchmark.measure.suites import suite
-from torchmark.records import Case, Machine, Rigor, Run, RunHeader, Value
-from torchmark.store import (
-    RunWriter,
-    check_label,
-    check_writable,
-    find_limits,
-    load,
-    log_path,
-    machine_lock,
-    new_header,
-    new_path,
-    scan_runs,
-)
+from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, Value
 from torchmark.studies.fit import Fit, FitOptions, free_bytes, size_range
 from torchmark.studies.study import Completed, Event, Study
 from torchmark.studies.tune import Tune, TuneOptions, axes_of, check_tunable
 
 Params = Mapping[str, Value | Sequence[Value]]
+Axes = Mapping[str, Sequence[str]]  # values as typed, by the name of an axis or a parameter
+Look = Callable[[Sequence[str] | None, Iterable[Case]], Machine]
 
 # Quick means five minutes by the clock: looking at the machine and the last case's teardown come on top.
 SUITE_BUDGETS = {"quick": 275.0, "standard": 1800.0, "full": 6 * 3600.0}
@@ -73,7 +66,8 @@ def run(
 
     def cases_on(devices: Sequence[str]) -> tuple[Case, ...]:
         if workloads:
-            return _expand(workloads, devices, mode, dtype, params, tiny)
+            axes = _typed(device=devices, mode=mode, dtype=dtype)
+            return expand(Sweep(workloads, axes, _typed(**(params or {})), tiny=tiny))
         if mode or dtype or params:
             raise UsageError("mode, dtype and params need a workload", "Name one: `torchmark list` shows them")
         return suite("quick", devices, tiny=tiny)
@@ -84,19 +78,10 @@ def run(
     with _measuring(wait):
         machine = _look(named, checked)
         cases = cases_on([info.name for info in machine.devices])
-        usual_s = CASE_BUDGETS[rigor] * len(cases) if workloads else SUITE_BUDGETS["quick"]
-        plan = Plan(
-            cases,
-            rigor,
-            budget_s=budget_s or (timeout_s * len(cases) if steps else usual_s),
-            timeout_s=timeout_s,
-            target=target,
-            steps=steps,
-            seed=seed,
-            data=data,
-            guarded=not workloads and not tiny,
-        )
-        return _measure(plan, machine, label, out)
+        guarded = not workloads and not tiny
+        plan = Plan(cases, rigor, budget_s or 0.0, timeout_s, target, steps, None, seed, data, guarded)
+        plan = with_budget(plan, None if workloads else "quick")
+        return _execute(Measurement(plan, machine), label, out)
 
 
 def tune(
@@ -122,11 +107,10 @@ def tune(
     """
     added = {name: tuple(map(str, values)) for name, values in (also or {}).items()}
     with _measuring(wait):
-        machine, case = _one_case(workload, device, mode, dtype, params)
-        options = TuneOptions(
-            check_tunable(case), axes_of(case, machine, keep, added), budget_s, timeout_s, seed, data, (*keep,), added
-        )
-        return _study(Tune(options, machine, stored_ceilings(machine)), label, out)
+        machine, case = locate(_look, workload, _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {})))
+        axes = axes_of(case, machine, keep, added)
+        options = TuneOptions(case, axes, budget_s, timeout_s, seed, data, (*keep,), added)
+        return _execute(Tune(options, machine, stored_ceilings(machine)), label, out)
 
 
 def fit(
@@ -153,14 +137,11 @@ def fit(
     `limit_bytes` is the memory it may use, by default all that is free. The rest is as for `run`.
     """
     with _measuring(wait):
-        machine, case = _one_case(workload, device, mode, dtype, params)
+        machine, case = locate(_look, workload, _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {})))
         size_range(case, vary)
-        there = free_bytes() if case.device == "cpu" else machine.devices[0].memory_bytes
-        if limit_bytes and there and limit_bytes > there:
-            raise UsageError(f"{limit_bytes} bytes are more than the {there:.0f} that are here", "Choose fewer")
-        limit = limit_bytes or (None if case.device == "cpu" else machine.devices[0].memory_bytes)
+        limit = usable_bytes(case, machine, limit_bytes)
         options = FitOptions(case, vary, limit, step, most, budget_s, timeout_s, seed, data)
-        return _study(Fit(options, machine, stored_ceilings(machine)), label, out)
+        return _execute(Fit(options, machine, stored_ceilings(machine)), label, out)
 
 
 @contextlib.contextmanager
@@ -168,7 +149,7 @@ def _measuring(wait: bool) -> Iterator[None]:
     """Hold the machine. Meanwhile hide the main module: `multiprocessing` would import it in every process it starts,
     and so run the user's script again."""
     main = sys.modules["__main__"]
-    with machine_lock(wait), keep_awake():
+    with store.machine_lock(wait), keep_awake():
         sys.modules["__main__"] = ModuleType("__main__")
         try:
             yield
@@ -176,56 +157,28 @@ def _measuring(wait: bool) -> Iterator[None]:
             sys.modules["__main__"] = main
 
 
-def _measure(plan: Plan, machine: Machine, label: str | None, out: str | Path | None) -> Run:
-    with _new_run(make_header(plan, machine, label), out) as writer:
-        log, ceilings, history = log_path(writer.path), stored_ceilings(machine), known_spread(machine, writer.path)
-        session = Session(plan, machine, lambda _: None, log, ceilings, history)
-        _store_all(session.events(), lambda: map(Revised, session.interrupted()), writer)
-        writer.ended()
-    return load(writer.path)
+def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
+    header = make_header(study, label)
+    if label is not None:
+        store.check_label(label)
+    path = Path(out) if out else store.new_path(header)
+    store.check_writable(path)
+    with store.RunWriter.create(path, header) as writer:
+        study.log = store.log_path(path)
+        store_events(study, lambda _: writer)
+        conclude(study, writer)
+        writer.seal()
+    return store.load(path)
 
 
-def _study(study: Study, label: str | None, out: str | Path | None) -> Run:
-    with _new_run(study_header(study, label), out) as writer:
-        study.log = log_path(writer.path)
-        _store_all(study.events(), study.unfinished, writer)
-        if conclusion := study.conclusion():
-            writer.concluded(conclusion)
-    return load(writer.path)
-
-
-def _one_case(
-    workload: str, device: str | None, mode: str | None, dtype: str | None, params: Params | None
-) -> tuple[Machine, Case]:
-    """The machine, and the only case, on the machine's first device unless one is named."""
-    cases = _expand([workload], [device or "cpu"], mode, dtype, params)
-    machine = _look([device] if device else [cases[0].device] if "@" in workload else None, cases)
-    cases = _expand([workload], [machine.devices[0].name], mode, dtype, params)
-    if len(cases) != 1:
-        raise UsageError(f"that is {len(cases)} cases", "Name one value of each parameter")
-    return machine, cases[0]
-
-
-def _expand(
-    workloads: Sequence[str],
-    devices: Sequence[str],
-    mode: str | None,
-    dtype: str | None,
-    params: Params | None,
-    tiny: bool = False,
-) -> tuple[Case, ...]:
-    texts = {name: _texts(value) for name, value in (params or {}).items()}
-    axes = {"device": devices, "mode": [mode] if mode else [], "dtype": [dtype] if dtype else []}
-    given = {name: values for name, values in axes.items() if values}
-    return expand(Sweep(workloads, given, texts, tiny=tiny))
-
-
-def _texts(value: Value | Sequence[Value]) -> list[str]:
-    return (
-        [value]
-        if isinstance(value, str)
-        else [str(each) for each in (value if isinstance(value, Sequence) else [value])]
-    )
+def _typed(**values: Value | Sequence[Value] | None) -> dict[str, list[str]]:
+    """Arguments as they are typed on the command line, without those that are not given."""
+    several = {
+        name: value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        for name, value in values.items()
+        if value is not None
+    }
+    return {name: [*map(str, each)] for name, each in several.items()}
 
 
 def _look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
@@ -238,45 +191,79 @@ def _look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
 # What commands and functions share.
 
 
-def make_header(plan: Plan, machine: Machine, label: str | None) -> RunHeader:
-    """The header of a run that follows a plan."""
-    texts = tuple(case.text for case in plan.cases)
-    exact = f"--steps {plan.steps}" if plan.steps else f"--budget {plan.budget_s:g}s --target {plan.target:g}"
-    exact = f"--sustain {plan.sustain_s:g}s" if plan.sustain_s else exact
-    nodes = f" --nodes {plan.rendezvous.nodes} --rendezvous HOST:PORT" if plan.rendezvous else ""  # never a real name
-    return new_header(
-        f"torchmark run {' '.join(texts)} --rigor {plan.rigor} {exact} --seed {plan.seed}{nodes}",
-        machine,
-        texts,
-        label=label,
-        rigor=plan.rigor,
-        processes=plan.processes,
-        budget_s=plan.budget_s,
-        target=plan.target,
-        steps=plan.steps,
-        sustain_s=plan.sustain_s,
-        guarded=plan.guarded,
-        seed=plan.seed,
-    )
+def with_budget(plan: Plan, suite: str | None) -> Plan:
+    """The plan with the usual budget of its suite, or of named cases, unless it has one."""
+    if plan.sustain_s:
+        usual_s = (plan.sustain_s + CASE_BUDGETS["default"]) * len(plan.cases)  # preparing comes on top
+    elif plan.steps:
+        usual_s = plan.timeout_s * len(plan.cases)  # all steps are done, however long they take
+    else:
+        usual_s = SUITE_BUDGETS[suite] if suite else CASE_BUDGETS[plan.rigor] * len(plan.cases)
+    return replace(plan, budget_s=plan.budget_s or usual_s)
 
 
-def study_header(study: Study, label: str | None, side: str = "") -> RunHeader:
+class Measurement(Study):
+    """A plan under way, as `torchmark run` executes it; `done` are the results of the run that it continues."""
+
+    options: Plan
+
+    def __init__(self, plan: Plan, machine: Machine, done: Mapping[str, Sequence[Result]] | None = None) -> None:
+        super().__init__(plan, machine, plan.cases)
+        self.rigor = plan.rigor
+        self._done = done
+        self._session: Session | None = None
+
+    def events(self) -> Iterator[Event]:
+        ceilings, history = stored_ceilings(self.machine), known_spread(self.machine, self.log)
+        self._session = Session(self.options, self.machine, self.listen, self.log, ceilings, history)
+        return self._session.events(self._done)
+
+    def unfinished(self) -> Iterable[Event]:
+        return map(Revised, self._session.interrupted()) if self._session else ()
+
+
+def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
     """The header of the run of one side of a study."""
     machine, cases = study.place(side)
-    return new_header(
-        study.options.command,
+    options = study.options
+    names = ("processes", "target", "steps", "sustain_s", "guarded") if isinstance(options, Plan) else ()
+    return store.new_header(
+        options.command,
         machine,
         cases,
         label=label,
         rigor=study.rigor,
-        budget_s=study.options.budget_s,
-        seed=study.options.seed,
+        budget_s=options.budget_s,
+        seed=options.seed,
         open_ended=study.open_ended,
+        **{name: getattr(options, name) for name in names},
     )
 
 
-def store_event(event: Event, writer_of: Callable[[str], RunWriter]) -> None:
-    """Write an event of a session or a study to the run of its side."""
+def store_events(
+    study: Study, writer_of: Callable[[str], store.RunWriter], seen: Callable[[Event], object] = lambda _: None
+) -> None:
+    """Store every event in the run of its side before the next one is asked for; after an interrupt, also what is left.
+
+    `seen` is called with every event that is stored.
+    """
+    events = cast("Generator[Event]", study.events())
+    try:
+        for event in events:
+            _store(event, writer_of)
+            seen(event)
+    except StoreError:
+        raise
+    except BaseException:
+        events.close()  # ends its processes
+        for event in study.unfinished():
+            _store(event, writer_of)
+        raise
+    finally:
+        events.close()
+
+
+def _store(event: Event, writer_of: Callable[[str], store.RunWriter]) -> None:
     match event:
         case Started(case, process):
             writer_of("").started(case.text, process)
@@ -292,49 +279,58 @@ def store_event(event: Event, writer_of: Callable[[str], RunWriter]) -> None:
             writer_of("").spread(value)
 
 
+def conclude(study: Study, writer: store.RunWriter, side: str = "") -> None:
+    """Store the conclusion of a study, or that a plan was executed to its end."""
+    if conclusion := study.conclusion(side):
+        writer.concluded(conclusion)
+    elif isinstance(study, Measurement):
+        writer.ended()
+
+
+def find_case(workload: str, axes: Axes, params: Axes) -> Case:
+    """The only case that this is, with one worker; on the CPU unless a device is named."""
+    cases = expand(Sweep([workload], {"device": ["cpu"], **axes, "workers": ["1"]}, params))
+    if len(cases) != 1:
+        raise UsageError(f"that is {len(cases)} cases", "Name one value of each parameter, and one device")
+    return check_tunable(cases[0])
+
+
+def locate(look: Look, workload: str, axes: Axes, params: Axes) -> tuple[Machine, Case]:
+    """The machine with the device that is named, or with all, and the only case on the first of them."""
+    case = find_case(workload, axes, params)
+    machine = look([case.device] if "device" in axes or "@" in workload else None, [case])
+    return machine, find_case(workload, {**axes, "device": [machine.devices[0].name]}, params)
+
+
+def usable_bytes(case: Case, machine: Machine, limit_bytes: int | None) -> int | None:
+    """The memory that a case may use; None: all that is free on the host."""
+    on_host = case.device == "cpu"
+    there = free_bytes() if on_host else machine.devices[0].memory_bytes
+    if limit_bytes and there and limit_bytes > there:
+        cause = f"a limit of {limit_bytes / 2**30:,.1f} GiB is more than the {there / 2**30:,.1f} GiB of memory here"
+        raise UsageError(cause, "Choose a smaller limit: what fits into more can only be found where there is more")
+    return limit_bytes or (None if on_host else machine.devices[0].memory_bytes)
+
+
 def stored_ceilings(machine: Machine) -> Ceilings:
     """The ceilings of the machine's devices, as far as they were measured with the same hardware and torch."""
     found = NONE
     for device in machine.devices:
-        for path in find_limits(machine, device):
+        for path in store.find_limits(machine, device):
             with contextlib.suppress(StoreError):  # the file is gone or damaged
-                known = load(path)
+                known = store.load(path)
                 own = [result for result in known.results if result.case.device == device.name]
                 results, _ = split_disturbed(own)  # a run of an older version may hold some
                 found = merge(found, ceilings_of(results, known.header.id))
     return found
 
 
-def known_spread(machine: Machine, path: Path) -> float | None:
-    """How much fresh processes differed in the last run on this machine, apart from the run at `path`."""
-    for stored in islice(scan_runs(), _RECENT):
-        if stored.path != path and stored.header and stored.header.machine == machine:
+def known_spread(machine: Machine, log: Path | None = None) -> float | None:
+    """How much fresh processes differed in the last run on this machine, apart from the run with this log."""
+    for stored in islice(store.scan_runs(), _RECENT):
+        if store.log_path(stored.path) != log and stored.header and stored.header.machine == machine:
             with contextlib.suppress(StoreError):  # a damaged file is ignored
-                spread = load(stored.path).process_spread
+                spread = store.load(stored.path).process_spread
                 if spread is not None:
                     return spread
     return None
-
-
-@contextlib.contextmanager
-def _new_run(header: RunHeader, out: str | Path | None) -> Iterator[RunWriter]:
-    if header.label is not None:
-        check_label(header.label)
-    path = Path(out) if out else new_path(header)
-    check_writable(path)
-    with RunWriter.create(path, header) as writer:
-        yield writer
-        writer.seal()
-
-
-def _store_all(events: Iterable[Any], unfinished: Callable[[], Iterable[Any]], writer: RunWriter) -> None:
-    """Store every event before the next one is asked for; after an interrupt, also what is left."""
-    try:
-        for event in events:
-            store_event(event, lambda _: writer)
-    except BaseException:
-        if isinstance(events, Generator):
-            events.close()  # ends its processes
-        for event in unfinished():
-            store_event(event, lambda _: writer)
-        raise

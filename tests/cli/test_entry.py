@@ -112,8 +112,11 @@ def test_the_name_of_a_new_file_forges_no_line(capsys, tmp_path: Path, command: 
 
 
 def test_a_warning_of_a_library_is_printed_like_everything_else(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(cli, "_invoke", lambda _: warnings.warn("\x1b]0;title\x07", UserWarning, stacklevel=1))
-    assert answer(capsys)[2] == "UserWarning: ]0;title\n"
+    def warn() -> None:
+        warnings.warn("\x1b]0;title\x07", UserWarning, stacklevel=1)
+
+    monkeypatch.setattr("torchmark.cli.show.runs", click.Command("runs", callback=warn))
+    assert answer(capsys, "runs")[2] == "UserWarning: ]0;title\n"
 
 
 def test_a_file_that_is_left_out_is_named_on_one_harmless_line(capsys, stored: Path, tmp_path: Path) -> None:

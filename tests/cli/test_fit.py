@@ -37,9 +37,9 @@ def test_mistakes_are_told_before_anything_is_started(
     ("text", "size"), [("8GiB", 8 << 30), ("8 GB", 8 * 10**9), ("1.5g", 15 * 10**8), ("512MiB", 512 << 20), ("7B", 7)]
 )
 def test_memory_is_written_as_people_write_it(text: str, size: int) -> None:
-    from torchmark.cli.options import Bytes
+    from torchmark.cli import options
 
-    assert Bytes().convert(text, None, None) == size
+    assert options.SIZE.convert(text, None, None) == size
 
 
 def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory(monk
 
 def test_more_memory_than_there_is_cannot_be_tried(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["fit", "mlp", "--limit", "64TiB"]) == 2
-    assert "64 TiB is more than the" in capsys.readouterr().err
+    assert "65,536.0 GiB is more than the" in capsys.readouterr().err
 
 
 def test_the_starter_file_can_be_fitted(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

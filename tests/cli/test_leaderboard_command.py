@@ -106,9 +106,7 @@ def test_a_folder_becomes_a_page_that_does_not_name_it(folder: Path) -> None:
 
 @pytest.mark.parametrize("form", ["md", "csv", "json"])
 def test_text_goes_to_stdout_with_the_places_that_were_asked_for(
-    folder: Path,
-    form: str,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", "--leaderboard", str(folder), "--format", form, "--top", "2"]) == EXIT_FINE
     text = capsys.readouterr().out

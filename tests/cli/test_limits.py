@@ -10,7 +10,7 @@ import pytest
 from command_line import run_torchmark
 
 from torchmark import cli
-from torchmark.cli.machine_setup import hint_at_limits
+from torchmark.cli.execution import hint_at_limits
 from torchmark.report import render
 from torchmark.report.limits import limits_document
 from torchmark.store import find_run, keep_limits, load
@@ -120,7 +120,7 @@ def measure_limits(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate):
 
     devices = (DeviceInfo("cpu", "Xeon", memory_bytes=1 << 30, cache_bytes=1 << 20),)
     machine = Machine("Xeon", 1, 1, 16, "Linux 6", "3.11", torch="2.13.0", devices=devices)
-    monkeypatch.setattr("torchmark.cli.limits.look", lambda *_: machine)
+    monkeypatch.setattr("torchmark.cli.studies.look", lambda *_: machine)
 
     def limits(taken, *arguments: str) -> int:
         def run(_: Limits, case: Case) -> Result:

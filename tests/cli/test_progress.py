@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 
 from torchmark.cli.progress import ProgressLine
-from torchmark.cli.run import RateLine
 from torchmark.measure.messages import Phase
 from torchmark.records import parse_case
 
@@ -51,7 +50,6 @@ def test_what_processes_say_is_shown_and_not_obeyed() -> None:
         progress.started(CASE)
         progress.heard(Phase(reason))
         progress.scroll(reason)
-        RateLine(CASE, stream).heard(Phase(reason))
         shown = stream.getvalue().replace("\r\033[K", "")
         assert "failed" in shown
         assert not {"\x1b", "\x07", "\r", "\x9b", "\u202e"} & set(shown)

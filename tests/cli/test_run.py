@@ -18,7 +18,7 @@ from command_line import run_torchmark
 
 from torchmark import cli
 from torchmark.cli.run import RunOptions, make_plan, plan_rest
-from torchmark.library import make_header
+from torchmark.library import Measurement, make_header
 from torchmark.measure.messages import Surveyed
 from torchmark.records import DeviceInfo, Machine, Run, parse_case
 from torchmark.store import load
@@ -251,8 +251,8 @@ def test_a_suite_that_goes_on_leaves_out_what_does_not_fit_and_named_cases_are_t
     for workloads, is_guarded in (((), True), (("null",), False)):
         options = RunOptions(workloads=workloads, dry_run=True)
         plan = make_plan(cases, options)
-        header = make_header(plan, full_run.header.machine, None)
-        rest, _ = plan_rest(Run(header), Path("run.jsonl"), options)
+        header = make_header(Measurement(plan, full_run.header.machine), None)
+        rest, _ = plan_rest(Run(header), options)
         assert plan.guarded == header.guarded == rest.guarded == is_guarded
 
 

@@ -131,7 +131,7 @@ CONTENTS = {
 def test_no_file_about_a_job_is_a_bug_or_waits_for_ever(
     place: FleetFolder, content: str, command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchmark.cli.fleet_run.SHORTEST_S", 0.05)
+    monkeypatch.setattr("torchmark.cli.fleet.SHORTEST_S", 0.05)
     endings = ("job", "fate", "end", "log", "meeting", "begun", "order", "sh")
     for ending in endings if content in CONTENTS else (*endings, "jsonl"):
         path = place.file(TASK, ending) if ending != "jsonl" else place.run_file(TASK)
@@ -146,7 +146,7 @@ def test_what_cannot_be_replaced_is_an_error_that_names_it(
     place: FleetFolder, ending: str, kind: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Links and pipes are put away; a folder is not, nor is a log that is no file."""
-    monkeypatch.setattr("torchmark.cli.fleet_run.SHORTEST_S", 0.05)
+    monkeypatch.setattr("torchmark.cli.fleet.SHORTEST_S", 0.05)
     path = place.file(TASK, ending)
     NO_FILES[kind](path)
     code = fleet("resume", place)
@@ -278,7 +278,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], li
         )
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setattr("torchmark.cli.fleet.PATIENCE_S", 0.0)
+    monkeypatch.setattr("torchmark.cli.fleet.CANCEL_S", 0.0)
 
     def read(answer: str) -> list[str]:
         (tmp_path / "answer").write_text(answer)

@@ -5,6 +5,7 @@ Only click is imported here. A command's module is imported when the command is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -23,12 +24,12 @@ Table = Mapping[str, tuple[str, str]]  # command -> where it is defined (module:
 
 COMMANDS: Table = {
     "run": ("torchmark.cli.run:run", "Measure how fast this machine is at PyTorch."),
-    "compare": ("torchmark.cli.compare:compare", "Compare runs and published figures, case by case."),
+    "compare": ("torchmark.cli.show:compare", "Compare runs and published figures, case by case."),
     "ab": ("torchmark.cli.ab:ab", "Compare one case live in two environments."),
-    "tune": ("torchmark.cli.tune:tune", "Find the fastest settings for a workload on this machine."),
-    "fit": ("torchmark.cli.fit:fit", "Find the largest batch that fits, and the most efficient one."),
-    "replicate": ("torchmark.cli.replicate:replicate", "Replay published benchmarks here, as their authors did."),
-    "limits": ("torchmark.cli.limits:limits", "Measure the peak performance of this machine."),
+    "tune": ("torchmark.cli.studies:tune", "Find the fastest settings for a workload on this machine."),
+    "fit": ("torchmark.cli.studies:fit", "Find the largest batch that fits, and the most efficient one."),
+    "replicate": ("torchmark.cli.studies:replicate", "Replay published benchmarks here, as their authors did."),
+    "limits": ("torchmark.cli.studies:limits", "Measure the peak performance of this machine."),
     "devices": ("torchmark.cli.devices:devices", "Show the devices here, and whether they are set up well."),
     "new": ("torchmark.cli.new:new", "Write a starter file for a model of your own."),
     "list": ("torchmark.cli.list:list_command", "List the workloads and their parameters, or the publications."),
@@ -37,10 +38,10 @@ COMMANDS: Table = {
     "check": ("torchmark.cli.check:check", "Check run files for damage and inconsistencies."),
     "export": ("torchmark.cli.show:export", "Write a run to a file that can be shared."),
     "report": ("torchmark.cli.report:report", "Make a page of runs, a score card, or a leaderboard."),
-    "fleet": ("torchmark.cli.fleet:group", "Measure all nodes of a cluster at once."),
+    "fleet": ("torchmark.cli:fleet_group", "Measure all nodes of a cluster at once."),
 }
 
-_EXAMPLES = """\
+_EXAMPLES = """\b
 Examples:
   torchmark run                        the quick suite on every device
   torchmark run mlp --budget 30s       one workload, half a minute
@@ -57,42 +58,50 @@ Examples:
 """
 
 
+FLEET_COMMANDS: Table = {
+    "run": ("torchmark.cli.fleet:fleet_run", "Measure every node, or let several train together."),
+    "status": ("torchmark.cli.fleet:status", "Show the state of every job."),
+    "gather": ("torchmark.cli.fleet:gather", "Show all results in one table, and which nodes stand out."),
+    "cancel": ("torchmark.cli.fleet:cancel", "End the jobs that wait or run."),
+}
+
+_FLEET_EXAMPLES = """\b
+Examples:
+  torchmark fleet run --folder /shared/fleet              the quick suite on every node
+  torchmark fleet run mlp --each-kind --partition gpu     one node of each kind
+  torchmark fleet run mnist-ddp-mlp --together 1,2,4      how training scales over nodes
+  torchmark fleet status /shared/fleet
+  torchmark fleet run --resume /shared/fleet              what is missing, again
+  torchmark fleet gather /shared/fleet
+"""
+
+
 class LazyGroup(click.Group):
     """A group that imports a command only when it is called; its help comes from the table alone."""
 
-    def __init__(self, *arguments: Any, table: Table, examples: str, **options: Any) -> None:
+    def __init__(self, *arguments: Any, table: Table, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.table, self._examples = table, examples
+        self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return [*self.table]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
         if cmd_name not in self.table:
-            return None
+            raise UnknownName("command", cmd_name, self.table)
         module, _, name = self.table[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in self.table:
-            raise UnknownName("command", args[0], self.table)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in self.table.items()])
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        formatter.write("\n" + self._examples)
-
 
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
-    examples=_EXAMPLES,
+    epilog=_EXAMPLES,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -104,55 +113,50 @@ def torchmark() -> None:
     """
 
 
+@click.group("fleet", cls=LazyGroup, table=FLEET_COMMANDS, epilog=_FLEET_EXAMPLES, no_args_is_help=True)
+def fleet_group() -> None:
+    """Measure many machines: one `torchmark run` on each node of a Slurm cluster, gathered in one folder."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; whatever goes wrong becomes one line on stderr."""
-    _forgive_encodings()
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± gets a question mark instead of a crash
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="replace")
     warnings.showwarning = _show_warning
-    # Not list(): the submodule of that name takes the place of the built-in once it is imported.
-    code = _guarded([*(sys.argv[1:] if arguments is None else arguments)])
     try:
+        # Click's own `main` would handle errors, but knows neither our exit codes nor our one line.
+        # Not list(): the submodule of that name takes the place of the built-in once it is imported.
+        with torchmark.make_context("torchmark", [*(sys.argv[1:] if arguments is None else arguments)]) as context:
+            answer = torchmark.invoke(context)
         sys.stdout.flush()
-    except OSError:
-        _silence_output()
-    return code
-
-
-def _guarded(arguments: list[str]) -> int:
-    try:
-        return _invoke(arguments)
+        code = answer if isinstance(answer, int) else EXIT_FINE
+    except click.exceptions.Exit as finished:
+        code = finished.exit_code
     except TorchmarkError as error:
-        return _fail(str(error), error.exit_code, error)
+        code = _fail(str(error), error.exit_code, error)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
-        return EXIT_USAGE
+        code = EXIT_USAGE
     except click.ClickException as error:
-        return _fail(_usage(error), EXIT_USAGE, error)
+        message = error.format_message().rstrip(".")
+        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "torchmark"
+        code = _fail(f"{message}{'' if message.endswith('?') else '.'} See `{path} --help`", EXIT_USAGE, error)
     except (KeyboardInterrupt, click.Abort) as error:
-        return _fail("interrupted", EXIT_INTERRUPTED, error)
+        code = _fail("interrupted", EXIT_INTERRUPTED, error)
     except BrokenPipeError:
-        return EXIT_FINE  # the reader had enough, as `| head` does
+        code = EXIT_FINE  # the reader had enough, as `| head` does
     except UnicodeEncodeError as error:  # bytes of an argument or a file that are no text
-        return _fail(f"'{error.object[:80]}' is not valid UTF-8. Write it in UTF-8", EXIT_USAGE, error)
+        code = _fail(f"'{error.object[:80]}' is not valid UTF-8. Write it in UTF-8", EXIT_USAGE, error)
     except Exception as error:
         hint = "This is a bug in torchmark: set TORCHMARK_DEBUG=1 to see where, and please report it"
-        return _fail(f"{type(error).__name__}: {error}. {hint}", EXIT_BUG, error)
-
-
-def _invoke(arguments: list[str]) -> int:
-    """Click's own `main` without its error handling, which knows neither our exit codes nor our one line."""
+        code = _fail(f"{type(error).__name__}: {error}. {hint}", EXIT_BUG, error)
     try:
-        with torchmark.make_context("torchmark", arguments) as context:
-            answer = torchmark.invoke(context)
-    except click.exceptions.Exit as finished:
-        answer = finished.exit_code
-    sys.stdout.flush()
-    return answer if isinstance(answer, int) else EXIT_FINE
-
-
-def _usage(error: click.ClickException) -> str:
-    message = error.format_message().rstrip(".")
-    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "torchmark"
-    return f"{message}{'' if message.endswith('?') else '.'} See `{path} --help`"
+        sys.stdout.flush()
+    except OSError:  # Python flushes stdout once more at its end; a broken one would complain then
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def _fail(message: str, code: int, error: BaseException) -> int:
@@ -171,19 +175,3 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object, *
     from torchmark.cli.output import say
 
     say(f"{category.__name__}: {message}")
-
-
-def _forgive_encodings() -> None:
-    """A terminal that cannot show ± gets a question mark instead of a crash."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure:
-            reconfigure(errors="replace")
-
-
-def _silence_output() -> None:
-    """Python flushes stdout once more at its end; a broken one would complain then."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        return

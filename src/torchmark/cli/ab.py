@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,28 +13,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from torchmark.analyze.comparison import LiveComparison, LiveSide, gate_live
-from torchmark.cli.machine_setup import avoid_missing_instructions
-from torchmark.cli.options import (
-    FILE,
-    DataOptions,
-    Duration,
-    FormatOptions,
-    GateOptions,
-    Share,
-    argument,
-    command,
-    flag,
-    label_field,
-    option,
-)
-from torchmark.cli.output import emit, print_report, say
-from torchmark.cli.study import Done, record_of, run_study
+from torchmark.cli import options as opt
+from torchmark.cli.execution import Ending, avoid_missing_instructions, execute, hold_machine, record_of
+from torchmark.cli.options import argument, command, option, several
+from torchmark.cli.output import emit, print_report
 from torchmark.devices import ACCELERATOR, first_accelerator
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 from torchmark.measure.cases import Sweep, check_case, expand
 from torchmark.measure.process import find_interpreter
 from torchmark.records import Case
-from torchmark.report.comparison import gate_lines
 from torchmark.report.live import live_document, side_line, so_far
 from torchmark.report.units import percent
 from torchmark.settings import redacted
@@ -43,7 +29,6 @@ from torchmark.store import as_shared
 from torchmark.studies.ab import Comparison, ComparisonOptions, PairMeasured, Side, first_device
 
 NAMES = ("A", "B")
-_SAME_WORK = ("workload", "mode", "params")
 
 Given = TypeVar("Given")
 EXAMPLES = """\b
@@ -56,33 +41,17 @@ Examples:
 """
 
 
-class AbArguments(GateOptions, DataOptions, FormatOptions):
+class AbArguments(opt.HoldOptions, opt.GateOptions, opt.DataOptions, opt.FormatOptions):
     cases: tuple[str, ...] = argument(nargs=-1, metavar="CASE [CASE]")
-    pythons: tuple[str, ...] = option(
-        "--python", multiple=True, metavar="PATH", help="Interpreter or environment of A, then of B."
-    )
-    settings: tuple[Path, ...] = option(
-        "--settings", multiple=True, type=FILE, help="TOML file with the settings of A, then of B."
-    )
-    env_a: tuple[str, ...] = option(
-        "--env-a", multiple=True, metavar="NAME=VALUE", help="Set this for A; can be given again."
-    )
-    env_b: tuple[str, ...] = option(
-        "--env-b", multiple=True, metavar="NAME=VALUE", help="Set this for B; can be given again."
-    )
-    device: str | None = option(
-        "--device", metavar="NAME", help="Where to run a CASE that does not say; default: A's first device."
-    )
-    budget_s: float = option("--budget", type=Duration(), default="5m", help="Time for all, at most.")
-    target: float | None = option(
-        "--target", type=Share(), help="Go on until the ratio is this precise; default: until it is clear."
-    )
-    timeout_s: float = option("--timeout", type=Duration(), default="10m", help="For one answer.")
-    label: str = label_field("Both sides are kept as runs: LABEL-a and LABEL-b.", default="ab")
-    dry_run: bool = flag("Show the two sides; measure nothing.")
-    wait: bool = flag("Wait until no other run is active on this machine.")
-    share: bool = flag("Run even if another run is active.")
-    out = None  # the two runs go to the other ones
+    pythons: tuple[str, ...] = several("Interpreter or environment of A, then of B.", "PATH", "--python")
+    settings: tuple[Path, ...] = several("TOML file with the settings of A, then of B.", None, type=opt.FILE)
+    env_a: tuple[str, ...] = several("Set this for A; can be given again.", "NAME=VALUE")
+    env_b: tuple[str, ...] = several("Set this for B; can be given again.", "NAME=VALUE")
+    device: str | None = option("Where to run a CASE that does not say; default: A's first device.", metavar="NAME")
+    budget_s: float = option("Time for all, at most.", "--budget", type=opt.DURATION, default="5m")
+    target: float | None = option("Go on until the ratio is this precise; default: until it is clear.", type=opt.SHARE)
+    timeout_s: float = option("For one answer.", "--timeout", type=opt.DURATION, default="10m")
+    label: str = opt.label_field("Both sides are kept as runs: LABEL-a and LABEL-b.", default="ab")
 
 
 @command(AbArguments, epilog=EXAMPLES)
@@ -93,47 +62,37 @@ def ab(options: AbArguments) -> int:
     processes take turns in random order until it is clear whether B is faster or slower than A, or the same. The
     other environment needs torch, numpy, msgspec and psutil, but not torchmark itself.
     """
-
-    def prepare() -> Comparison:
+    with hold_machine(options):
         sides = find_sides(options)
+        if options.dry_run:
+            emit("\n".join(side_line(side.name, side.case, side.python, side.environment) for side in sides))
+            return EXIT_FINE
         avoid_missing_instructions([side.case.device for side in sides])
-        return Comparison(record_of(ComparisonOptions, options, a=sides[0], b=sides[1]))
-
-    if options.dry_run:
-        sides = find_sides(options)
-        emit("\n".join(side_line(side.name, side.case, side.python, side.environment) for side in sides))
-        return EXIT_FINE
-    return run_study(options, prepare, partial(_show, gate=options), _announce)
+        study = Comparison(record_of(ComparisonOptions, options, a=sides[0], b=sides[1]))
+        return execute(study, options, lambda ending: _show(ending, study.outcome(), options), _announce)
 
 
 def _announce(news: PairMeasured) -> str:
     return f"pair {news.count}: {so_far(news.interval)}"
 
 
-def _show(done: Done[Comparison], gate: GateOptions) -> int:
-    found = done.study.outcome()
-    shown = found if done.format == "table" else replace(found, a=_shared(found.a), b=_shared(found.b))
-    print_report(live_document(shown), done.format)
-    return done.ending.code or _exit_code(found, gate)
+def _show(ending: Ending, found: LiveComparison, options: opt.GateOptions) -> int:
+    """Without ratios there is nothing to judge, unless it is B that failed."""
+    shown = found if ending.format == "table" else replace(found, a=_shared(found.a), b=_shared(found.b))
+    print_report(live_document(shown), ending.format)
+    failed = found.b.result.status not in ("ok", "interrupted")
+    limit = options.limit
+    if not ending.code and limit is not None and (failed or (found.ratios and not found.failed)):
+        gate = gate_live(found, limit)
+        complaint = "B failed" if failed else f"B is slower than A by more than {percent(limit)}"
+        return options.judge(gate, [complaint])
+    return EXIT_NOTHING_MEASURED if found.failed or not found.ratios else EXIT_FINE
 
 
 def _shared(side: LiveSide) -> LiveSide:
     """The side without paths and messages of other programs; of its environment only values of a known form."""
     environment = {name: str(redacted(name, value)) for name, value in side.environment.items()}
     return replace(side, result=as_shared(side.result), python="", environment=environment, last_words=())
-
-
-def _exit_code(found: LiveComparison, options: GateOptions) -> int:
-    """Without ratios there is nothing to judge, unless it is B that failed."""
-    failed = found.b.result.status not in ("ok", "interrupted")
-    limit = options.limit
-    if limit is not None and (failed or (found.ratios and not found.failed)):
-        gate = gate_live(found, limit)
-        complaint = "B failed" if failed else f"B is slower than A by more than {percent(limit)}"
-        for line in gate_lines(gate, [complaint]):
-            say(f"torchmark: {line}")
-        return options.gate_code(gate.word)
-    return EXIT_NOTHING_MEASURED if found.failed or not found.ratios else EXIT_FINE
 
 
 class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,18 +116,25 @@ class SettingsFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 def find_sides(given: AbArguments) -> tuple[Side, Side]:
     """Both sides. An option given once applies to both, one given twice to A and to B."""
-    _check_counts(given)
+    if not given.cases:
+        raise UsageError("no case is named", "Name one, such as mlp or mlp/infer@cpu/float32")
+    if max(map(len, (given.cases, given.pythons, given.settings))) < len(NAMES) and not (given.env_a or given.env_b):
+        for values, text in ((given.pythons, "--python"), (given.settings, "--settings")):
+            if values:  # nothing makes the sides differ
+                raise UsageError(f"{text} is given once, for both sides", f"Give it twice: {text} for A, then for B")
     texts = _for_both("CASE", given.cases)
     pythons = _for_both("--python", [find_interpreter(text) for text in given.pythons] or [sys.executable])
     files = _for_both("--settings", [read_settings(path) for path in given.settings] or [SettingsFile()])
-    own = [dict(map(_assignment, texts)) for texts in (given.env_a, given.env_b)]
     named = given.device if given.device != ACCELERATOR else None
     sides = []
-    for index, name in enumerate(NAMES):
-        environment = {key: str(value) for key, value in files[index].environment.items()} | own[index]
+    for name, text, python, file, typed in zip(NAMES, texts, pythons, files, (given.env_a, given.env_b), strict=True):
+        environment = {key: str(value) for key, value in file.environment.items()} | dict(map(_assignment, typed))
         # Without a named device, A's interpreter is asked for its first one below.
-        case = _case(texts[index], named or files[index].case.device or "cpu")
-        sides.append(Side(name, _changed(case, files[index].case), pythons[index], environment))
+        device = named or file.case.device or "cpu"
+        cases = expand(Sweep([text], {"device": [device]}))
+        if len(cases) != 1:
+            raise UsageError(f"'{text}' on {device} is {len(cases)} cases", "One is compared: name one device")
+        sides.append(Side(name, _changed(cases[0], file.case), python, environment))
     unnamed = not named and all("@" not in text for text in texts)
     if unnamed and all(file.case.device is None for file in files):
         device = first_device(sides[0], given.timeout_s)
@@ -192,18 +158,6 @@ def read_settings(path: Path) -> SettingsFile:
         raise UsageError(f"{path} holds what is no setting: {error}", f"Valid: {valid}") from error
 
 
-def _check_counts(given: AbArguments) -> None:
-    """Refuse an option that is given once for both sides where nothing makes them differ."""
-    if not given.cases:
-        raise UsageError("no case is named", "Name one, such as mlp or mlp/infer@cpu/float32")
-    differs = any(len(getattr(given, name)) > 1 for name in ("cases", "pythons", "settings"))
-    if differs or given.env_a or given.env_b:
-        return
-    for values, text in ((given.pythons, "--python"), (given.settings, "--settings")):
-        if values:
-            raise UsageError(f"{text} is given once, for both sides", f"Give it twice: {text} for A, then for B")
-
-
 def _for_both(name: str, values: Sequence[Given]) -> Sequence[Given]:
     if len(values) > len(NAMES):
         raise UsageError(f"{name} is given {len(values)} times", "Two are compared: once for A, once for B")
@@ -217,13 +171,6 @@ def _assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _case(text: str, device: str) -> Case:
-    cases = expand(Sweep([text], {"device": [device]}))
-    if len(cases) != 1:
-        raise UsageError(f"'{text}' on {device} is {len(cases)} cases", "One is compared: name one device")
-    return cases[0]
-
-
 def _changed(case: Case, settings: CaseSettings) -> Case:
     changes = {name: value for name, value in msgspec.structs.asdict(settings).items() if value is not None}
     options = {**changes.pop("ways", {}), **changes.pop("options", {})}
@@ -235,16 +182,12 @@ def _changed(case: Case, settings: CaseSettings) -> Case:
 
 def _check_work(a: Case, b: Case) -> None:
     """The same work on both sides, or a ratio of their times means nothing."""
-    for name in _SAME_WORK:
-        if getattr(a, name) != getattr(b, name):
-            raise UsageError(
-                f"A and B do different work: {a.text} and {b.text}",
-                "They may differ in device, dtype, compile, transfer and threads; `torchmark run` measures the rest",
-            )
+    if any(getattr(a, name) != getattr(b, name) for name in ("workload", "mode", "params")):
+        fix = "They may differ in device, dtype, compile, transfer and threads; `torchmark run` measures the rest"
+        raise UsageError(f"A and B do different work: {a.text} and {b.text}", fix)
     for case in (a, b):
         if case.workers > 1:
-            raise UsageError(
-                f"{case.text} takes {case.workers} workers", "ab compares cases of one: leave +workers out"
-            )
+            fix = "ab compares cases of one: leave +workers out"
+            raise UsageError(f"{case.text} takes {case.workers} workers", fix)
         if case.protocol != "steady":
             raise UsageError(f"{case.text} is timed as published", "Replay it with `torchmark replicate`")

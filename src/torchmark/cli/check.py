@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -12,26 +13,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchmark import __version__
-from torchmark.analyze.check import (
-    Corroboration,
-    SampleKey,
-    Witness,
-    check_header,
-    check_result,
-    check_samples,
-    corroborate,
-    keep,
-    witness,
-)
+from torchmark.analyze import check as analysis
 from torchmark.cli.options import FormatOptions, argument, command
 from torchmark.cli.output import print_report
-from torchmark.cli.progress import ProgressLine
+from torchmark.cli.progress import noted
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, StoreError, UsageError
 from torchmark.measure.known_work import compare_with_known
-from torchmark.records import Level, Remark, Result, RunHeader
+from torchmark.records import Level, Remark, RunHeader
 from torchmark.report.soundness import FileReport, soundness_document
-from torchmark.store import Account, HeaderLine, Sealed, examine
-from torchmark.store.runs import find_run, is_folder
+from torchmark.store import Account, HeaderLine, Sealed, examine, find_run, is_folder
 
 MOST_FLAWS = 100  # of one file
 EXAMPLES = """\b
@@ -55,170 +45,146 @@ def check(options: CheckOptions) -> int:
     from its raw samples and everything in it fits; corroborated where at least three files of the same device and
     software agree. No level proves that a figure is true. FILE may be anything that names a run, or a folder of runs.
     """
-    progress, checks = ProgressLine(), []
-    found = dict(each for file in options.files for each in _files(file))
-    for number, (name, path) in enumerate(found.items(), 1):
-        progress.note(f"checking {name} ({number} of {len(found)})")
-        checks.append(file_check := FileCheck(name, path))
-        try:
-            file_check.run()
-        except StoreError as error:
-            if len(found) == 1:
-                raise
-            file_check.add(error.cause)  # the others are checked all the same
-    progress.clear()
-    reports = check_files(checks)
-    document = soundness_document(reports, brief=any(map(is_folder, options.files)))
-    print_report(document, options.format)
+    found: dict[str, Path] = {}
+    for text in options.files:
+        if is_folder(text):
+            inside = {str(path): path for path in sorted(Path(text).glob("*.jsonl"))}
+            if not inside:
+                raise UsageError(f"there are no run files in {text}", "Run files end with .jsonl")
+            found |= inside
+        else:
+            found[text] = find_run(text)
+    checks = []
+    with noted("") as progress:
+        for number, (name, path) in enumerate(found.items(), 1):
+            progress.note(f"checking {name} ({number} of {len(found)})")
+            checks.append(file_check := FileCheck(name, path))
+            try:
+                file_check.run()
+            except StoreError as error:
+                if len(found) == 1:
+                    raise
+                file_check.flaws[Remark("well-formed", error.cause)] = None  # the others are checked all the same
+    others = analysis.corroborate(each for check in checks for each in check.testimony())
+    reports = [check.report(others) for check in checks]
+    print_report(soundness_document(reports, brief=any(map(is_folder, options.files))), options.format)
     return EXIT_CHECK_FAILED if any(report.flaws for report in reports) else EXIT_FINE
 
 
-def _files(text: str) -> list[tuple[str, Path]]:
-    """The run file with this name, or all run files of a folder, each with its name."""
-    if not is_folder(text):
-        return [(text, find_run(text))]
-    found = sorted(Path(text).glob("*.jsonl"))
-    if not found:
-        raise UsageError(f"there are no run files in {text}", "Run files end with .jsonl")
-    return [(str(path), path) for path in found]
+@dataclass
+class _CaseRecord:
+    """What a file has recorded of one case so far."""
+
+    status: str = ""  # the last one
+    said: list[bytes] = field(default_factory=list)  # a digest of each process
+    series: list[analysis.SampleKey] = field(default_factory=list)  # of all processes
+    recounted: int = 0
+    processes: int = 0  # of a case that has a figure
+    witness: analysis.Witness | None = None
+
+    @property
+    def is_recounted(self) -> bool:
+        """Whether its figure follows from the samples in the file."""
+        return self.recounted >= max(1, self.processes)
 
 
 class FileCheck:
     """One file: what is wrong with it so far, and its figures to compare with those of other files."""
 
     def __init__(self, name: str, path: Path, samples: bool = True) -> None:
+        self.flaws: dict[Remark, None] = {}  # each once, in the order of the file
         self._name, self._path, self._samples = name, path, samples
         self._header: RunHeader | None = None
-        self._seen: dict[Remark, None] = {}
-        self._said: dict[str, list[bytes]] = {}  # by case: what was said of each of its processes
-        self._series: dict[str, list[SampleKey]] = {}  # of all processes of a case
-        self._recounted: dict[str, int] = {}
-        self._ok: dict[str, int] = {}  # processes of each case that has a figure
-        self._statuses: dict[str, str] = {}  # of each case, as last recorded
+        self._cases: dict[str, _CaseRecord] = {}
         self._sealed = False
-        self.witnesses: dict[str, Witness] = {}
 
     def run(self) -> FileCheck:
         """Read the file to its end, or until there are too many findings."""
         with np.errstate(all="ignore"):  # a foreign file may hold any figures
             for part in examine(self._path, self._samples):
-                for flaw in self._take(part):
-                    self._seen[flaw] = None
-                if len(self._seen) >= MOST_FLAWS:
+                found: Iterable[Remark] = ()
+                match part:
+                    case Remark():
+                        self.flaws[part] = None
+                    case HeaderLine(header=header):
+                        self._header = header
+                        found = analysis.check_header(header, datetime.now(UTC))
+                    case Account():
+                        found = self._check(part)
+                    case Sealed():
+                        self._sealed = True
+                self.flaws |= {replace(each, line=part.line): None for each in found}
+                if len(self.flaws) >= MOST_FLAWS:
                     return self
-        self._seen.update(dict.fromkeys(self._missing()))
+        # A run that was stopped and says so ends where it was stopped.
+        missing, stopped = sorted(self._planned - self._cases.keys()), {each.status for each in self._cases.values()}
+        if missing and not (self._sealed and "interrupted" in stopped):
+            which = f"{len(missing)} of {len(self._planned)} cases have no result, such as {missing[0]}"
+            self.flaws[Remark("consistent", which, line=1, place="$.header.cases")] = None
         return self
 
-    def add(self, cause: str) -> None:
-        """Why the file could not be read."""
-        self._seen[Remark("well-formed", cause)] = None
-
-    def report(self, others: Corroboration) -> FileReport:
+    def report(self, others: analysis.Corroboration) -> FileReport:
         """What was found, with what the other files say of it."""
-        flaws = (*self._seen, *_from_others(self._name, others))
+        flaws = (*self.flaws, *_from_others(self._name, others))
         supported = sum(file == self._name for file, _ in others.supported)
+        measured = [case for case in self._cases.values() if case.processes]
+        broken = {flaw.kind for flaw in flaws}
+        level: Level | None = "consistent"
+        if "well-formed" in broken or self._header is None:
+            level = None
+        elif "consistent" in broken or not all(case.is_recounted for case in measured):
+            level = "well-formed"
+        elif "corroborated" not in broken and supported == len(measured) > 0:
+            level = "corroborated"
         return FileReport(
             file=self._name,
             run=self._header.id if self._header else "",
-            level=self._level(flaws, supported),
+            level=level,
             sealed=self._sealed,
-            cases=len(self._statuses),
-            planned=len(self._statuses.keys() | self._planned),
-            figures=len(self._ok),
-            processes=sum(self._ok.values()),
-            recounted=sum(min(self._recounted.get(case, 0), count) for case, count in self._ok.items()),
+            cases=len(self._cases),
+            planned=len(self._cases.keys() | self._planned),
+            figures=len(measured),
+            processes=sum(case.processes for case in measured),
+            recounted=sum(min(case.recounted, case.processes) for case in measured),
             supported=supported,
             flaws=flaws,
         )
 
-    @property
-    def flaws(self) -> tuple[Remark, ...]:
-        """What the file itself shows."""
-        return tuple(self._seen)
-
-    def testimony(self) -> Iterator[Witness]:
+    def testimony(self) -> Iterator[analysis.Witness]:
         """The figures to compare with other files. Those of a file with findings, and those that could not be
         recomputed from samples, support no other."""
-        for case, each in self.witnesses.items():
-            recounted = self._recounted.get(case, 0) >= self._ok.get(case, 1)
-            yield replace(each, counts=recounted and not self._seen)
+        for case in self._cases.values():
+            if case.witness:
+                yield replace(case.witness, counts=case.is_recounted and not self.flaws)
 
     @property
     def _planned(self) -> set[str]:
         return set(self._header.cases) if self._header and not self._header.open_ended else set()
 
-    def _missing(self) -> Iterator[Remark]:
-        """Cases that the header promises. A run that was stopped and says so ends where it was stopped."""
-        missing = sorted(self._planned - self._statuses.keys())
-        if missing and not (self._sealed and "interrupted" in self._statuses.values()):
-            which = f"{len(missing)} of {len(self._planned)} cases have no result, such as {missing[0]}"
-            yield Remark("consistent", which, line=1, place="$.header.cases")
-
-    def _level(self, flaws: tuple[Remark, ...], supported: int) -> Level | None:
-        broken = {flaw.kind for flaw in flaws}
-        if "well-formed" in broken or self._header is None:
-            return None
-        if "consistent" in broken or any(self._recounted.get(case, 0) < count for case, count in self._ok.items()):
-            return "well-formed"
-        return "corroborated" if supported == len(self._ok) > 0 and "corroborated" not in broken else "consistent"
-
-    def _take(self, part: HeaderLine | Account | Sealed | Remark) -> Iterator[Remark]:
-        match part:
-            case Remark():
-                yield part
-            case HeaderLine():
-                self._header = part.header
-                found = check_header(part.header, datetime.now(UTC))
-                yield from (replace(each, line=part.line) for each in found)
-            case Account():
-                self._statuses[part.result.case.text] = part.result.status
-                yield from (replace(each, line=part.line) for each in self._check(part))
-            case Sealed():
-                self._sealed = True
-
     def _check(self, account: Account) -> Iterator[Remark]:
-        result, text = account.result, account.result.case.text
-        same_method = self._header is not None and self._header.version == __version__
-        yield from check_result(result, same_method)
+        result, header = account.result, self._header
+        case = self._cases.setdefault(result.case.text, _CaseRecord())
+        case.status = result.status
+        same_method = header is not None and header.version == __version__
+        yield from analysis.check_result(result, same_method)
         yield from (Remark("consistent", cause, place=place) for place, cause in compare_with_known(result))
-        yield from self._remember(result)
-        if self._samples:
-            yield from check_samples(result, account.samples, same_method)
-        self._recounted[text] = self._recounted.get(text, 0) + len(account.samples)
-        self._ok.pop(text, None)
-        if result.status == "ok":
-            self._ok[text] = max(1, len(result.processes))
-        if self._samples:
-            self._testify(account)
-
-    def _remember(self, result: Result) -> Iterator[Remark]:
-        """Yield a finding where a later line contradicts what an earlier one said of a process."""
         said = [blake2b(msgspec.json.encode(process)).digest() for process in result.processes]
-        before = self._said.get(result.case.text, [])
-        for index, (now, then) in enumerate(zip(said, before, strict=False)):
+        for index, (now, then) in enumerate(zip(said, case.said, strict=False)):
             if now != then:
                 yield Remark("consistent", "an earlier line says otherwise", place=f"$.result.processes[{index}]")
-        self._said[result.case.text] = max(said, before, key=len)
-
-    def _testify(self, account: Account) -> None:
-        if self._header is None:
-            return
-        text = account.result.case.text
-        kept = self._series.setdefault(text, [])
-        kept += map(keep, account.samples.values())
-        found = witness(self._name, self._header.id, account.line, self._header.machine, account.result, kept)
-        self.witnesses.pop(text, None)
-        if found:
-            self.witnesses[text] = found
+        case.said = max(said, case.said, key=len)
+        case.recounted += len(account.samples)
+        case.processes = max(1, len(result.processes)) if result.status == "ok" else 0
+        if self._samples:
+            yield from analysis.check_samples(result, account.samples, same_method)
+            case.series += map(analysis.keep, account.samples.values())
+            if header:
+                case.witness = analysis.witness(
+                    self._name, header.id, account.line, header.machine, result, case.series
+                )
 
 
-def check_files(checks: list[FileCheck]) -> list[FileReport]:
-    """All files, each by itself and then against the others."""
-    found = corroborate(each for check in checks for each in check.testimony())
-    return [check.report(found) for check in checks]
-
-
-def _from_others(file: str, found: Corroboration) -> Iterator[Remark]:
+def _from_others(file: str, found: analysis.Corroboration) -> Iterator[Remark]:
     for each, ratio, count in found.apart:
         if each.file == file:
             text = f"{each.case} is {1 / ratio:.3g}× as fast as in {count} other files of this device and software"

@@ -20,15 +20,15 @@ _MARKS = {True: "pass", False: "FAIL", None: "  --"}
 
 
 class DevicesOptions(Options):
-    device: str | None = option("--device", metavar="NAME,…", help="Only these devices, such as cpu or cuda:0.")
+    device: str | None = option("Only these devices, such as cpu or cuda:0.", metavar="NAME,…")
     audit: bool = flag("Test whether times and numbers can be trusted; takes up to a minute.")
-    format: str = option("--format", type=click.Choice(["table", "json"]), default="table", help="How to print.")
+    format: str = option("How to print.", type=click.Choice(["table", "json"]), default="table")
 
 
 @command(DevicesOptions)
 def devices(options: DevicesOptions) -> int:
     """Show the devices of this machine, what torch supports on them, and problems with their fixes."""
-    from torchmark.cli.machine_setup import avoid_missing_instructions
+    from torchmark.cli.execution import avoid_missing_instructions
     from torchmark.devices import check_device, find_devices
 
     names = tuple(check_device(name.strip()) for name in options.device.split(",")) if options.device else None
@@ -65,11 +65,7 @@ def _inventory(inventory: Inventory) -> Iterator[Block]:
             f"torch {machine.torch}, built for {machine.torch_build}; Python {machine.python}",
             f"Threads: {threads.within_operators} within operators, {threads.between_operators} between them;"
             f" {threads.cores_allowed} cores allowed; OMP_NUM_THREADS {threads.omp_num_threads or 'not set'}",
-            *(
-                [f"Power: {machine.power_mode}{', on battery' * bool(machine.on_battery)}"]
-                if machine.power_mode
-                else []
-            ),
+            *[f"Power: {mode}{', on battery' * bool(machine.on_battery)}" for mode in [machine.power_mode] if mode],
         ]
     )
     titles = ("device", "model", "memory", "driver", "capability", "cores")

@@ -1,4 +1,5 @@
-"""Executes what measures: stores every event at once, shows progress, and ends in order on signals and full disks."""
+"""Executes a study: prepares the machine, stores every event, shows progress and the result, and ends in order on
+signals and full disks."""
 
 from __future__ import annotations
 
@@ -7,26 +8,31 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from textwrap import fill
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
-from torchmark.cli.output import hint, say
-from torchmark.cli.progress import ProgressLine
+from msgspec import Struct
+
+from torchmark import store
+from torchmark.cli.options import HoldOptions
+from torchmark.cli.output import hint, say, terminal_width
+from torchmark.cli.progress import ProgressLine, noted
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
-from torchmark.library import store_event
+from torchmark.library import Measurement, conclude, make_header, store_events
 from torchmark.measure.lifecycle import ending_handlers, set_handlers
-from torchmark.measure.machine import keep_awake
+from torchmark.measure.machine import announced_amx, keep_awake, lacks_amx, look_around
+from torchmark.measure.outcomes import SAFE, VARIABLE
 from torchmark.measure.process import kill_all
 from torchmark.measure.session import Covered, Finished, Started
-from torchmark.records import Run, RunHeader
-from torchmark.store import RunWriter, check_writable, home, load, log_path, new_path
-from torchmark.studies.study import Activity, Announcement, Event
+from torchmark.records import Case, Machine, Run, RunHeader
+from torchmark.studies.study import Activity, Announcement, Event, Study
 
 AGAIN_S = 0.1  # until a finalizer has ended
 
-Announce = Callable[[Any], str]  # the words for a study's own announcements
+Record = TypeVar("Record", bound=Struct)
 
 
 class Interrupted(BaseException):
@@ -81,9 +87,10 @@ class Ending:
     Used as a context, it catches and records StoreError, so that what was measured is still shown.
     """
 
-    def __init__(self) -> None:
-        self.code = EXIT_FINE
+    def __init__(self, format: str) -> None:  # noqa: A002
+        self.format, self.code = format, EXIT_FINE
         self.error: StoreError | None = None
+        self.writers: dict[str, store.RunWriter] = {}  # by side, as far as there is a result
 
     def __enter__(self) -> Ending:
         return self
@@ -93,80 +100,117 @@ class Ending:
             self.code, self.error = error.exit_code, self.error or error
         return isinstance(error, StoreError)
 
-    def report(self, show: Callable[[], int], fix: Callable[[], str] = lambda: "Fix that, then start again") -> int:
-        """Show what was measured. Then raise the error that ended it, or return the exit code."""
-        code = self.code
-        # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
-        with contextlib.suppress(StoreError, OSError) if code else contextlib.nullcontext():
-            code = show()
-        if self.error:
-            raise StoreError(self.error.cause, fix()) from self.error
-        return self.code or code
+    def run(self, side: str = "") -> Run:
+        """The run to show. Formats other than the table are to be passed on, so they get only what may be shared."""
+        return self.writers[side].local_run if self.format == "table" else self.writers[side].run
 
 
 def execute(
-    events: Iterable[Event],
-    unfinished: Callable[[], Iterable[Event]],
-    writer_of: Callable[[str], RunWriter],
-    progress: ProgressLine,
-    budget_s: float,
-    announce: Announce = str,
-    covered: Callable[[], None] = lambda: None,
-) -> Ending:
-    """Store every event before the next one is asked for; `covered` is called when each case has had a process.
+    study: Study,
+    options: Any,
+    show: Callable[[Ending], int],
+    announce: Callable[[Any], str] = lambda _: "",
+    then: str = "torchmark show {}",
+    fix: Callable[[], str] = lambda: "Fix that, then start again",
+    writer: store.RunWriter | None = None,
+) -> int:
+    """Execute a study, store it in `writer` or new runs, show it, and return the exit code.
 
-    A signal, or a run file that cannot be written, ends it early. `unfinished` is stored after a signal.
+    `show` prints the document and returns the exit code of the answer; `announce` has the words for what is done;
+    `then` is what the user may do with the run, `fix` what to do if its file could not be written.
     """
-    ending = Ending()
-    progress.expect(budget_s)
+    ending = Ending(options.format)
+    with ExitStack() as files:
+
+        def writer_of(side: str) -> store.RunWriter:
+            if side not in ending.writers:
+                label = f"{options.label}-{side.lower()}" if side else options.label
+                header = make_header(study, label, side)
+                ending.writers[side] = writer or files.enter_context(new_run(header, options))
+            return ending.writers[side]
+
+        if study.sides == ("",):
+            study.log = store.log_path(writer_of("").path)
+        else:  # the run of each side begins with its first result
+            with _own_options(options):
+                store.check_writable(store.home() / "study.jsonl")
+        _measure(study, ending, writer_of, announce)
+        for side, each in ending.writers.items():
+            with ending:
+                if not (isinstance(study, Measurement) and ending.code):
+                    conclude(study, each, side)
+            if not ending.error:
+                with contextlib.suppress(StoreError):  # a checksum is only a help
+                    each.seal()
+        answer = ending.code
+        # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
+        with contextlib.suppress(StoreError, OSError) if ending.code else contextlib.nullcontext():
+            answer = show(ending)
+            if ending.format == "table":
+                _say_saved([*ending.writers.values()], then)
+            for side, each in ending.writers.items():
+                failed = any(result.status == "crashed" or result.detail for result in ending.run(side).results)
+                if failed and store.log_path(each.path).exists():
+                    say(f"Full errors and output of the workers: {store.log_path(each.path)}")
+        if ending.error:
+            raise StoreError(ending.error.cause, fix()) from ending.error
+        return ending.code or answer
+
+
+def _measure(
+    study: Study, ending: Ending, writer_of: Callable[[str], store.RunWriter], announce: Callable[[Any], str]
+) -> None:
+    progress = ProgressLine(() if study.open_ended else study.planned)
+
+    def seen(event: Event) -> None:
+        match event:
+            case Finished(result, process):
+                progress.finished(result, process)
+            case Activity(text):
+                progress.note(text)
+            case Announcement():
+                progress.mark(announce(event))
+            case Covered() if progress.live and (text := announce(event)):
+                progress.scroll(text)
+            case Started(case, process):
+                progress.started(case, process)
+
+    study.listen = progress.heard
+    progress.expect(study.options.budget_s)
     try:
         with ending, orderly_end(), keep_awake():
-            for event in events:
-                if isinstance(event, Started):
-                    progress.started(event.case, event.process)
-                store_event(event, writer_of)
-                _show(event, progress, announce, covered)
+            store_events(study, writer_of, seen)
     except Interrupted as interrupt:
         ending.code = interrupt.exit_code
     finally:
-        if isinstance(events, Generator):
-            events.close()  # ends its processes
         progress.clear()
-    if ending.code and not ending.error:
-        with ending:
-            for event in unfinished():
-                store_event(event, writer_of)
-    return ending
-
-
-def _show(event: Event, progress: ProgressLine, announce: Announce, covered: Callable[[], None]) -> None:
-    match event:
-        case Finished(result, process):
-            progress.finished(result, process)
-        case Activity(text):
-            progress.note(text)
-        case Announcement():
-            progress.mark(announce(event))
-        case Covered():
-            covered()
 
 
 @contextlib.contextmanager
-def new_run(header: RunHeader, out: Path | None = None) -> Iterator[RunWriter]:
-    """The file of a new run, at `out` or among the others."""
-    path = out or new_path(header)
-    try:
-        check_writable(path)
-    except StoreError as error:
-        if isinstance(error.__cause__, FileExistsError) and not header.command.startswith("torchmark run "):
-            raise StoreError(error.cause, "Choose another name with --out") from error  # only `run` has --resume
-        raise
-    with announced(RunWriter.create(path, header)) as writer:
+def new_run(header: RunHeader, options: object) -> Iterator[store.RunWriter]:
+    """The file of a new run, at --out or among the others."""
+    path = getattr(options, "out", None) or store.new_path(header)
+    with _own_options(options):
+        store.check_writable(path)
+        writer = store.RunWriter.create(path, header)
+    with announced(writer):
         yield writer
 
 
 @contextlib.contextmanager
-def announced(writer: RunWriter) -> Iterator[RunWriter]:
+def _own_options(options: object) -> Iterator[None]:
+    """Fixes of errors name only options that the command has."""
+    try:
+        yield
+    except StoreError as error:
+        fix = error.fix
+        for name, text in (("out", " with --out"), ("resume", ", or continue that run with --resume")):
+            fix = fix if hasattr(options, name) else fix.replace(text, "")
+        raise StoreError(error.cause, fix) from error
+
+
+@contextlib.contextmanager
+def announced(writer: store.RunWriter) -> Iterator[store.RunWriter]:
     """Say at the end what happened to the file meanwhile."""
     try:
         with writer:
@@ -176,40 +220,82 @@ def announced(writer: RunWriter) -> Iterator[RunWriter]:
             hint(f"! {note}.")
 
 
-def shown_run(writer: RunWriter, format: str) -> Run:  # noqa: A002
-    """The run to show. Formats other than the table are meant to be passed on, so they get only what may be shared."""
-    return writer.local_run if format == "table" else writer.run
-
-
 def exit_code_of(run: Run) -> int:
     """Whether anything was measured."""
     return EXIT_FINE if any(result.status == "ok" for result in run.results) else EXIT_NOTHING_MEASURED
 
 
-def say_saved(*writers: RunWriter, then: str = "torchmark show {}") -> None:
+def _say_saved(writers: Sequence[store.RunWriter], then: str) -> None:
     """Say how to see runs again, as far as their files hold them."""
-    found = [(writer, run) for writer in writers if (run := stored_run(writer))]
-    if found:
-        part = "" if all(run == writer.run for writer, run in found) else "in part "
-        ids = [f"{run.header.id} ({run.header.label})" if len(writers) > 1 else run.header.id for _, run in found]
-        hint(f"Saved {part}as {' and '.join(ids)}: {then.format(name_of(found[-1][0]))}")
+    stored, is_whole = [], True
+    for writer in writers:
+        with contextlib.suppress(StoreError):
+            run = store.load(writer.path)
+            if run.header == writer.run.header:
+                stored.append(writer)
+                is_whole = is_whole and run == writer.run
+    if stored:
+        headers = [writer.run.header for writer in stored]
+        ids = [f"{header.id} ({header.label})" if len(writers) > 1 else header.id for header in headers]
+        path = stored[-1].path
+        name = headers[-1].id if path.parent == store.home() else path  # as other commands call it
+        hint(f"Saved {'' if is_whole else 'in part '}as {' and '.join(ids)}: {then.format(name)}")
 
 
-def name_of(writer: RunWriter) -> str:
-    """What other commands call the run: its file, unless that is in the folder where ids are looked for."""
-    return writer.run.header.id if writer.path.parent == home() else str(writer.path)
+# The machine: its lock, its description, its known limits, and warnings.
 
 
-def stored_run(writer: RunWriter) -> Run | None:
-    """What the file of a run holds of it."""
-    with contextlib.suppress(StoreError):
-        run = load(writer.path)
-        return run if run.header == writer.run.header else None
-    return None
+def record_of(kind: type[Record], options: object, **more: Any) -> Record:
+    """The fields of a record, taken from the options of the same names and from `more`."""
+    return kind(**{name: getattr(options, name) for name in kind.__struct_fields__ if hasattr(options, name)} | more)
 
 
-def say_log(run: Run, path: Path) -> None:
-    """Say where the reason for a crash may be found."""
-    failed = any(result.status == "crashed" or result.detail for result in run.results)
-    if failed and log_path(path).exists():
-        say(f"Full errors and output of the workers: {log_path(path)}")
+def hold_machine(options: HoldOptions) -> AbstractContextManager[None]:
+    """The machine's lock, as --wait and --share say; none for a dry run."""
+
+    def waiting(holder: store.Holder) -> None:
+        say(f"Waiting for another run on this machine: {holder.text}")
+
+    if options.dry_run:
+        return contextlib.nullcontext()
+    return store.machine_lock(options.wait, options.share, on_wait=waiting)
+
+
+def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
+    """The machine with these devices, or all. Prints what would spoil the figures of these cases."""
+    avoid_missing_instructions(devices)
+    with noted("looking at the machine …"):
+        machine, cautions = look_around(devices, cases)
+    for caution in cautions:
+        _warn(f"{caution.cause}. {caution.fix}.")
+    return machine
+
+
+def avoid_missing_instructions(devices: Sequence[str] | None) -> None:
+    """Keep oneDNN from AMX where the CPU announces it without having it. The user's own choice stays."""
+    amx = announced_amx() if devices is None or "cpu" in devices else None
+    if amx is None or os.environ.get(VARIABLE):
+        return
+    known = store.read_note("instructions", amx)
+    if known is None:
+        with noted("trying the AMX instructions of this CPU …"):
+            lacks = lacks_amx()
+        if lacks is not None:
+            known = b"missing" if lacks else b"present"
+            with contextlib.suppress(OSError):  # then it is tried again the next time
+                store.keep_note("instructions", amx, known)
+    if known == b"missing":
+        os.environ[VARIABLE] = SAFE
+        _warn(f"This CPU announces AMX but does not have it: oneDNN uses {SAFE} instead ({VARIABLE}).")
+
+
+def _warn(text: str) -> None:
+    say(fill(f"! {text}", terminal_width(), subsequent_indent="  "))
+
+
+def hint_at_limits(run: Run) -> None:
+    """Advise to measure the machine's limits where results could be compared with them and none are known."""
+    counted = [result for result in run.results if result.status == "ok" and result.work and result.work.flops]
+    real = [result for result in counted if not result.case.device.startswith("fake")]
+    if real and not any(result.peak for result in run.results):
+        hint("To see what share of this machine's peak this is, measure the peak once: torchmark limits")

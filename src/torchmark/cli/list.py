@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from torchmark import publications, workloads
 from torchmark.cli.options import Options, argument, command, flag, option
 from torchmark.cli.output import print_report
 from torchmark.measure.cases import Parameter, list_parameters
-from torchmark.publications import Publication, PublishedTable
+from torchmark.publications import Publication
 from torchmark.records import Work
 from torchmark.report import units
 from torchmark.report.document import Block, Cell, Code, Column, Document, Facts, Lines, Records, Section, Table, Title
@@ -32,7 +33,7 @@ Examples:
 class ListOptions(Options):
     name: str | None = argument(metavar="[NAME]", required=False)
     publications: bool = flag("List the publications with published figures instead.")
-    format: str = option("--format", type=click.Choice(["table", "json"]), default="table", help="How to print.")
+    format: str = option("How to print.", type=click.Choice(["table", "json"]), default="table")
 
 
 @command(ListOptions, name="list", epilog=EXAMPLES)
@@ -48,23 +49,30 @@ def list_command(options: ListOptions) -> None:
 def _workloads(name: str | None) -> Document:
     chosen = [workloads.find_workload(each) for each in ([name] if name else workloads.names())]
     broken = {} if name else workloads.broken()
+
+    def facts(workload: Workload) -> dict[str, Any]:
+        known = {name: getattr(workload, name) for name in ("name", "version", "modes", "dtypes", "options")}
+        about = {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
+        return known | about
+
+    def everything() -> Iterator[Block]:
+        columns = (Column("workload", "name"), Column("modes", "name"), Column("version", "name"), Column("work"))
+        rows = [
+            (each.name, ", ".join(each.modes), f"v{each.version}", each.summary().partition(":")[0].rstrip("."))
+            for each in chosen
+        ]
+        yield Table(columns, [*rows, *((name, "broken", "", reason) for name, reason in broken.items())], rule=False)
+        example = next(each.name for each in chosen if each.name != "null")
+        yield Code(f"torchmark list {example}    parameters, work of a step, commands to try")
+
     return Document(
-        lambda: _workload(chosen[0]) if name else _all_workloads(chosen, broken),
-        Records(json=lambda: {"workloads": [_facts(each) for each in chosen], "broken": broken}),
+        lambda: _workload(chosen[0]) if name else everything(),
+        Records(json=lambda: {"workloads": [*map(facts, chosen)], "broken": broken}),
     )
 
 
-def _all_workloads(known: Sequence[Workload], broken: dict[str, str]) -> Iterator[Block]:
-    columns = (Column("workload", "name"), Column("modes", "name"), Column("version", "name"), Column("work"))
-    rows = [(each.name, ", ".join(each.modes), f"v{each.version}", _brief(each)) for each in known]
-    yield Table(columns, [*rows, *((name, "broken", "", reason) for name, reason in broken.items())], rule=False)
-    example = next(each.name for each in known if each.name != "null")
-    yield Code(f"torchmark list {example}    parameters, work of a step, commands to try")
-
-
-def _brief(workload: Workload) -> str:
-    """What it is, without what it is good for."""
-    return workload.summary().partition(":")[0].rstrip(".")
+def _work(workload: Workload) -> dict[str, Work | None]:
+    return {mode: workload.work(workload.params(), Setting(mode=mode)) for mode in workload.modes}
 
 
 def _workload(workload: Workload) -> Iterator[Block]:
@@ -74,22 +82,19 @@ def _workload(workload: Workload) -> Iterator[Block]:
     yield Facts([("modes", ", ".join(workload.modes)), ("dtypes", ", ".join(workload.dtypes)), *options])
     parameters = list_parameters(workload)
     columns = (Column("parameter", "name"), Column("default", "name"), Column("takes"))
-    rows = [(each.name, _typed(each.default), each.takes) for each in parameters]
+    typed = {True: "on", False: "off"}
+    rows = [
+        (each.name, typed[each.default] if isinstance(each.default, bool) else str(each.default), each.takes)
+        for each in parameters
+    ]
     yield Table(columns, rows, rule=False) if rows else Lines(["It has no parameters."])
-    work = [(mode, _work_text(each)) for mode, each in _work(workload).items()]
+    work = [(mode, _amount(each)) for mode, each in _work(workload).items()]
     yield Section("One step, at the defaults in float32", [Facts(work)])
-    yield Section("Try", [Code("\n".join(f"torchmark run {each}" for each in _examples(workload, parameters)))])
+    commands = [f"torchmark run {each}" for each in _examples(workload, parameters)]
+    yield Section("Try", [Code("\n".join(commands))])
 
 
-def _typed(value: object) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
-
-
-def _work(workload: Workload) -> dict[str, Work | None]:
-    return {mode: workload.work(workload.params(), Setting(mode=mode)) for mode in workload.modes}
-
-
-def _work_text(work: Work | None) -> str:
+def _amount(work: Work | None) -> str:
     if work is None:
         return "known once it is prepared"
     if work.items == 0:
@@ -110,45 +115,30 @@ def _examples(workload: Workload, parameters: Sequence[Parameter]) -> Iterator[s
         yield f"{workload.name}/{workload.modes[0]}:{name}={max(1, default // 2)}@cpu/float32"
 
 
-def _facts(workload: Workload) -> dict[str, Any]:
-    """What is known about a workload without preparing it."""
-    return {
-        "name": workload.name,
-        "version": workload.version,
-        "summary": workload.summary(),
-        "modes": workload.modes,
-        "dtypes": workload.dtypes,
-        "options": workload.options,
-        "parameters": list_parameters(workload),
-        "work": _work(workload),
-    }
-
-
 def _publications(name: str | None) -> Document:
     found = [publications.find_publication(each) for each in ([name] if name else publications.names())]
     left_out = () if name else ("tables", "notes")
+    total = _count(*found)
 
     def facts(publication: Publication) -> dict[str, Any]:
         known = msgspec.to_builtins(publication) | {"counts": _count(publication)}
         return {key: value for key, value in known.items() if key not in left_out}
 
+    def everything() -> Iterator[Block]:
+        counts = {each.name: _count(each) for each in found} | {"all": total}
+        columns = (Column("publication", "name"), *(Column(title, "figure") for title in total))
+        rows = [(name, *(str(count or "-") for count in each.values())) for name, each in counts.items()]
+        yield Table(columns, rows, rule=False)
+        for each in found:
+            yield Section(f"{each.name}: {_title(each)}", [Lines([", ".join(map(attrgetter("name"), each.machines))])])
+        example = found[0].name
+        commands = {f"list --publications {example}": "every figure as printed", f"show {example}": "the same per step"}
+        yield Code("\n".join(f"torchmark {name:40}{about}" for name, about in commands.items()))
+
     return Document(
-        lambda: _publication(found[0]) if name else _all_publications(found),
-        Records(json=lambda: {"publications": [*map(facts, found)], "counts": _count(*found)}),
+        lambda: _publication(found[0]) if name else everything(),
+        Records(json=lambda: {"publications": [*map(facts, found)], "counts": total}),
     )
-
-
-def _all_publications(found: Sequence[Publication]) -> Iterator[Block]:
-    counts = {each.name: _count(each) for each in found} | {"all": _count(*found)}
-    columns = (Column("publication", "name"), *(Column(title, "figure") for title in counts["all"]))
-    rows = [(name, *(str(count or "-") for count in each.values())) for name, each in counts.items()]
-    yield Table(columns, rows, rule=False)
-    for each in found:
-        machines = ", ".join(machine.name for machine in each.machines)
-        yield Section(f"{each.name}: {_title(each)}", [Lines([machines])])
-    example = found[0].name
-    commands = {f"list --publications {example}": "every figure as printed", f"show {example}": "the same per step"}
-    yield Code("\n".join(f"torchmark {name:40}{about}" for name, about in commands.items()))
 
 
 def _count(*found: Publication) -> dict[str, int]:
@@ -170,18 +160,13 @@ def _publication(publication: Publication) -> Iterator[Block]:
         cores, memory = f", {each.cores} cores" * bool(each.cores), f", {each.memory_gib} GB" * bool(each.memory_gib)
         machines.append([each.name, each.device, each.hardware + cores + memory])
     yield Table([Column("machine", "name"), Column("device", "name"), Column("hardware")], machines, headings=False)
-    for table in publication.tables:
-        yield Section(table.title, [Lines([Cell(table.protocol, "quiet")]), _table(table)])
+    for table in publication.tables:  # each in its own shape: a line for each row, a column for each heading
+        columns = list(dict.fromkeys(figure.column for figure in table.figures))
+        cells: dict[tuple[str, ...], dict[str, str]] = {}
+        for figure in table.figures:
+            cells.setdefault(figure.labels, {})[figure.column] = figure.printed
+        rows = [[*labels, *(row.get(column, "") for column in columns)] for labels, row in cells.items()]
+        titles = [*(Column(header) for header in table.headers), *(Column(title, "value") for title in columns)]
+        yield Section(table.title, [Lines([Cell(table.protocol, "quiet")]), Table(titles, rows)])
     commands = f"torchmark show {publication.name}\ntorchmark replicate {publication.name} --scale 0.01"
     yield Section("Try", [Code(commands)])
-
-
-def _table(table: PublishedTable) -> Table:
-    """The table in its own shape: a line for each row, a column for each heading."""
-    columns = list(dict.fromkeys(figure.column for figure in table.figures))
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for figure in table.figures:
-        cells.setdefault(figure.labels, {})[figure.column] = figure.printed
-    rows = [[*labels, *(row.get(column, "") for column in columns)] for labels, row in cells.items()]
-    titles = [*(Column(header) for header in table.headers), *(Column(title, "value") for title in columns)]
-    return Table(titles, rows)

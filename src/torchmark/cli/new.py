@@ -26,7 +26,7 @@ _STEM = "my_model"  # in the starters
 class NewOptions(Options):
     name: str = argument()
     workload: bool = flag("A Workload, which also says what its work is worth.")
-    out: str | None = option("-o", "--out", metavar="FILE", help="Where to write it; - for stdout; default: NAME.py.")
+    out: str | None = option("Where to write it; - for stdout; default: NAME.py.", "-o", "--out", metavar="FILE")
 
 
 @command(NewOptions, epilog=EXAMPLES)
@@ -37,37 +37,26 @@ def new(options: NewOptions) -> None:
     """
     stem = options.name.removesuffix(".py").replace("-", "_")
     if not re.fullmatch(r"[A-Za-z_]\w*", stem, re.ASCII):
-        raise UsageError(
-            f"'{options.name}' is not a name for a Python file", "Use letters, digits and dashes, as in my-model"
-        )
-    text = (
-        files("torchmark.cli")
-        .joinpath("starters", "workload.txt" if options.workload else "model.txt")
-        .read_text("utf-8")
-    )
+        fix = "Use letters, digits and dashes, as in my-model"
+        raise UsageError(f"'{options.name}' is not a name for a Python file", fix)
+    starter = files("torchmark.cli") / "starters" / ("workload.txt" if options.workload else "model.txt")
+    text = starter.read_text("utf-8")
     if options.out == "-":
         emit(text.replace(_STEM, stem))
         return
     path = Path(options.out or f"{stem}.py")
-    if _is_taken(path.stem) and not path.exists():
+    try:
+        is_module = find_spec(path.stem) is not None
+    except ValueError:  # of a module that was not found by its name, such as __main__
+        is_module = True
+    if (keyword.iskeyword(path.stem) or is_module) and not path.exists():
         kind = "keyword" if keyword.iskeyword(path.stem) else "module"
         raise UsageError(f"'{path.stem}' is already a Python {kind}", "Choose another name")
-    _write(path, text.replace(_STEM, path.stem))
-    path_text = clean(str(path))
-    emit(f"Wrote {path_text}. Try it:\n  torchmark run {path_text}\n  torchmark list {path_text}\n  pytest {path_text}")
-
-
-def _is_taken(stem: str) -> bool:
     try:
-        return keyword.iskeyword(stem) or find_spec(stem) is not None
-    except ValueError:  # of a module that was not found by its name, such as __main__
-        return True
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_whole(path, [text.encode()], replace=False)
+        write_whole(path, [text.replace(_STEM, path.stem).encode()], replace=False)
     except FileExistsError as error:
         raise UsageError(f"{path} already exists", "Choose another name") from error
     except OSError as error:
         raise explained(path, error, "Choose another place with -o") from error
+    name = clean(str(path))
+    emit(f"Wrote {name}. Try it:\n  torchmark run {name}\n  torchmark list {name}\n  pytest {name}")

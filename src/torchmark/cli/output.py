@@ -9,18 +9,17 @@ import os
 import shutil
 import sys
 from textwrap import fill
-from typing import TYPE_CHECKING
 
 import click
 
+from torchmark.analyze.efficiency import Prices
+from torchmark.analyze.headline import Headline, build_headline
 from torchmark.errors import StoreError
+from torchmark.publications import all_runs
+from torchmark.records import Run
+from torchmark.report import render
+from torchmark.report.document import Document
 from torchmark.report.text import printable
-
-if TYPE_CHECKING:
-    from torchmark.analyze.efficiency import Prices
-    from torchmark.analyze.headline import Headline
-    from torchmark.records import Run
-    from torchmark.report.document import Document
 
 
 def terminal_width() -> int:
@@ -38,18 +37,12 @@ def hint(text: str) -> None:
     say(fill(text, terminal_width(), break_long_words=False, break_on_hyphens=False))
 
 
-def confirm(question: str) -> bool:
-    """Ask the person at the terminal to agree; False without a terminal."""
+def confirm(question: str, ask: str = "Go on?") -> bool | None:
+    """Ask the person at the terminal to agree; None without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
+        return None
     say(question)
-    return click.confirm("Go on?", err=True)
-
-
-def use_color() -> bool:
-    """Colour is for people at a terminal who did not say no."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not plain
+    return click.confirm(ask, err=True)
 
 
 def emit(text: str) -> None:
@@ -66,9 +59,6 @@ def emit(text: str) -> None:
 
 def headline_of(run: Run, name: str | None = None) -> Headline | None:
     """The summary of a run, next to all published machines; `name` is what suggested commands call the run."""
-    from torchmark.analyze.headline import build_headline
-    from torchmark.publications import all_runs
-
     return build_headline(run, all_runs(), name)
 
 
@@ -79,6 +69,10 @@ def print_report(
     headline: Headline | None = None,
 ) -> None:
     """Print a document, or a run, for this terminal or in another format."""
-    from torchmark.report import render
+    emit(render(subject, format, *screen(), prices, headline))
 
-    emit(render(subject, format, terminal_width(), use_color(), prices, headline))
+
+def screen() -> tuple[int, bool]:
+    """Columns to draw into, and whether in colour: for people who did not refuse it."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+    return terminal_width(), not plain

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from torchmark.measure.messages import Message, Phase, Sampled
@@ -38,16 +38,11 @@ class ProgressLine:
 
     def __init__(self, cases: Sequence[str] = (), stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._live = self._stream.isatty()
+        self.live = self._stream.isatty()  # whether a person watches
         self._positions = {text: number for number, text in enumerate(cases, 1)}
         self._name_width = min(max(map(len, cases), default=0), NAME_WIDTH)
         self._count = 0
         self._case, self._label, self._began, self._deadline = "", "", 0.0, 0.0
-
-    @property
-    def live(self) -> bool:
-        """Whether a person watches."""
-        return self._live
 
     def note(self, text: str) -> None:
         """Show what is being done now, on a terminal only."""
@@ -56,10 +51,10 @@ class ProgressLine:
 
     def mark(self, text: str) -> None:
         """Show that a part is done: on the line that changes, or as a line of its own without a terminal."""
-        if self._live:
+        if self.live:
             self.note(text)
         else:
-            self._print(text)
+            self._write(clean(text) + "\n")
 
     def expect(self, seconds: float) -> None:
         """From now on, this much time is left at most."""
@@ -83,50 +78,43 @@ class ProgressLine:
 
     def finished(self, result: Result, process: int = 0) -> None:
         """On a terminal, a row for each case as soon as it has a figure; elsewhere a line for each process."""
-        if not self._live:
+        if not self.live:
             estimate = result.estimate
             known = estimate and (estimate.spread is not None or estimate.center_s <= 0)
             figure = f"{step_time(estimate)} {margin(estimate) if known else ''}".rstrip() if estimate else ""
             label = self._label if result.case.text == self._case else result.case.text  # one that never started
-            self._print(f"{label}: {figure if result.status == 'ok' else result.status}")
+            self._write(clean(f"{label}: {figure if result.status == 'ok' else result.status}") + "\n")
         elif process == 0:
-            self.scroll(self._row(result))
+            name = _cut(result.case.text, self._name_width or NAME_WIDTH).ljust(self._name_width)
+            figures = f"  {result.status}"
+            if result.status == "ok" and result.estimate:
+                rate = units_rate(step_rate(result), result.work.unit if result.work else "")
+                figures = f"  {step_time(result.estimate):>8}  {rate:>18}"
+            self.scroll(name + figures)
 
     def scroll(self, text: str) -> None:
         """Print text above the line that changes, on a terminal only."""
-        if self._live:
+        if self.live:
             self._write(f"\r\033[K{printable(text)}\n")
 
     def clear(self) -> None:
-        if self._live:
+        if self.live:
             self._write("\r\033[K")
 
-    def _row(self, result: Result) -> str:
-        name = _cut(result.case.text, self._name_width or NAME_WIDTH).ljust(self._name_width)
-        if result.status != "ok" or result.estimate is None:
-            return f"{name}  {result.status}"
-        rate = units_rate(step_rate(result), result.work.unit if result.work else "")
-        return f"{name}  {step_time(result.estimate):>8}  {rate:>18}"
-
-    def _bar(self) -> str:
-        """How much of the time is spent, and how much is left."""
-        if not self._deadline:
-            return ""
-        now = time.monotonic()
-        seconds = max(round(self._deadline - now), 0)
-        share = min((now - self._began) / max(self._deadline - self._began, 1e-9), 1.0)
-        filled = round(share * BAR_WIDTH)
-        return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {seconds // 60}:{seconds % 60:02} left  "
-
     def _show(self, text: str, news: str = "") -> None:
-        """The line, cut to the terminal's width; what is new is shown whole as long as it fits."""
-        if self._live:
-            width, bar = shutil.get_terminal_size((80, 24)).columns - 1, self._bar()
-            line = bar + _cut(clean(text), max(width - len(bar) - len(news), 0)) + clean(news)
-            self._write(f"\r\033[K{line[:width]}")
-
-    def _print(self, text: str) -> None:
-        self._write(clean(text) + "\n")
+        """The time that is spent and left, and the text, cut to the terminal's width; what is new is shown whole as
+        long as it fits."""
+        if not self.live:
+            return
+        bar, width = "", shutil.get_terminal_size((80, 24)).columns - 1
+        if self._deadline:
+            now = time.monotonic()
+            seconds = max(round(self._deadline - now), 0)
+            share = min((now - self._began) / max(self._deadline - self._began, 1e-9), 1.0)
+            filled = round(share * BAR_WIDTH)
+            bar = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {seconds // 60}:{seconds % 60:02} left  "
+        line = bar + _cut(clean(text), max(width - len(bar) - len(news), 0)) + clean(news)
+        self._write(f"\r\033[K{line[:width]}")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # a terminal that was closed is no reason to stop measuring
@@ -136,3 +124,14 @@ class ProgressLine:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+@contextlib.contextmanager
+def noted(text: str) -> Iterator[ProgressLine]:
+    """A line on a terminal while something is done."""
+    progress = ProgressLine()
+    progress.note(text)
+    try:
+        yield progress
+    finally:
+        progress.clear()

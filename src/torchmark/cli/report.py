@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from torchmark import __version__
 from torchmark.cli.options import EXISTING_FOLDER, PriceOptions, argument, command, flag, option
 from torchmark.cli.output import emit, headline_of, say
-from torchmark.cli.progress import ProgressLine
+from torchmark.cli.progress import noted
 from torchmark.errors import StoreError, UsageError
+from torchmark.records import Run
+from torchmark.report import render
 from torchmark.report.text import clean
 from torchmark.report.units import size
+from torchmark.store import load_runs
 from torchmark.store.files import write_whole
-
-if TYPE_CHECKING:
-    from torchmark.analyze.efficiency import Prices
-    from torchmark.records import Run
 
 PAGE, CARDS, TEXTS = "html", ("svg", "png"), ("md", "csv", "json")
 FORMATS = (PAGE, *TEXTS, *CARDS)
-STANDARD_OUTPUT = Path("-")
 MANY = 500  # files that take more than a moment to read
 _HEAD_BYTES = 4096  # the start of a file, in which a report says that it is one
 
@@ -44,18 +41,12 @@ Examples:
 class ReportOptions(PriceOptions):
     names: tuple[str, ...] = argument(nargs=-1, metavar="[RUN]...")
     out: Path | None = option(
-        "-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Output file; - is stdout."
+        "Output file; - is stdout.", "-o", "--out", type=click.Path(path_type=Path), metavar="FILE"
     )
-    baseline: str | None = option(
-        "--baseline", metavar="RUN", help="Run to compare the others with; default: the first."
-    )
-    format: str | None = option(
-        "--format", type=click.Choice(FORMATS), help="Default: by the ending of FILE, else html."
-    )
-    leaderboard: str | None = option(
-        "--leaderboard", type=EXISTING_FOLDER, help="Rank all run files of this folder instead."
-    )
-    top: int = option("--top", type=click.IntRange(1, 1000), default=10, help="Places of a leaderboard.")
+    baseline: str | None = option("Run to compare the others with; default: the first.", metavar="RUN")
+    format: str | None = option("Default: by the ending of FILE, else html.", type=click.Choice(FORMATS))
+    leaderboard: str | None = option("Rank all run files of this folder instead.", type=EXISTING_FOLDER)
+    top: int = option("Places of a leaderboard.", type=click.IntRange(1, 1000), default=10)
     force: bool = flag("Overwrite FILE even if it is not a report.")
 
 
@@ -66,77 +57,57 @@ def report(options: ReportOptions) -> None:
     Without a RUN: the latest. A RUN is a file, `last`, `last~1`, a publication such as `m1-chips`, one machine of it, a
     label, or the beginning of an id.
     """
-    format_ = options.format or _format_of(options.out)
-    if options.leaderboard:
-        content: str | bytes = _leaderboard(options, format_)
-    else:
-        content = _content(options, format_)
-    _deliver(content, options.out or _usual_place(format_, bool(options.leaderboard)), options.force)
-
-
-def _format_of(out: Path | None) -> str:
-    suffix = out.suffix.lower().lstrip(".") if out else ""
-    if suffix and suffix not in FORMATS:
+    suffix = options.out.suffix.lower().lstrip(".") if options.out else ""
+    format_ = options.format or suffix or PAGE
+    if format_ not in FORMATS:
         endings = ", ".join(f".{each}" for each in FORMATS)
-        raise UsageError(f"{out}: .{suffix} is not a report format", f"Use one of {endings}, or name one with --format")
-    return suffix or PAGE
-
-
-def _usual_place(format_: str, is_leaderboard: bool) -> Path:
-    """Text is mostly wanted by another program; a page or a picture is viewed from a file."""
-    if format_ in TEXTS:
-        return STANDARD_OUTPUT
-    name = "torchmark-leaderboard" if is_leaderboard else "torchmark-report" if format_ == PAGE else "torchmark-card"
-    return Path(f"{name}.{format_}")
+        fix = f"Use one of {endings}, or name one with --format"
+        raise UsageError(f"{options.out}: .{suffix} is not a report format", fix)
+    content = _leaderboard(options, format_) if options.leaderboard else _content(options, format_)
+    _deliver(content, format_, options)
 
 
 def _content(options: ReportOptions, format_: str) -> str | bytes:
-    runs = _load(options.names or ("last",), samples=format_ == PAGE)
-    baseline = _load_baseline(options.baseline) if options.baseline else None
+    runs = _load(options, samples=format_ == PAGE)
+    baseline = None
+    if options.baseline:
+        baseline, *others = load_runs(options.baseline)
+        if others:
+            labels = ", ".join(f"'{run.header.label or run.header.id}'" for run in (baseline, *others))
+            cause = f"'{options.baseline}' names {len(others) + 1} machines, and a baseline is one"
+            raise UsageError(cause, f"Name one of {labels}")
     if format_ in CARDS:
-        return _card(runs, baseline, format_)
+        if len(runs) != 1:
+            fix = "Name one, and another with --baseline if wanted"
+            raise UsageError(f"a card shows one run, not {len(runs)}", fix)
+        from torchmark.report.card import draw_png, render_card
+
+        card = render_card(runs[0], __version__, baseline, headline_of(runs[0]))
+        return draw_png(card) if format_ == "png" else card
     ids = [run.header.id for run in runs]
     if baseline and baseline.header.id not in ids:
         runs, ids = [*runs, baseline], [*ids, baseline.header.id]
-    if format_ == PAGE:
-        return _page(runs, ids.index(baseline.header.id) if baseline else 0, options.prices)
-    from torchmark.report import render
-    from torchmark.report.run import runs_document
+    headlines = [headline_of(run) for run in runs]
+    if format_ != PAGE:
+        from torchmark.report.run import runs_document
 
-    return render(runs_document(runs, options.prices, [headline_of(run) for run in runs]), format_)
-
-
-def _page(runs: Sequence[Run], baseline: int, prices: Prices | None) -> str:
-    from torchmark.report import render
+        return render(runs_document(runs, options.prices, headlines), format_)
     from torchmark.report.page import page_document
 
-    progress, number, headlines = ProgressLine(), count(1), [headline_of(run) for run in runs]
+    first, number = ids.index(baseline.header.id) if baseline else 0, count(1)
+    with noted("") as progress:
 
-    def drawn() -> None:
-        progress.note(f"drawing charts: {next(number)}")
+        def drawn() -> None:
+            progress.note(f"drawing charts: {next(number)}")
 
-    try:
-        return render(page_document(runs, __version__, baseline, drawn, prices, headlines), PAGE)
-    finally:
-        progress.clear()
+        return render(page_document(runs, __version__, first, drawn, options.prices, headlines), PAGE)
 
 
-def _card(runs: Sequence[Run], baseline: Run | None, format_: str) -> str | bytes:
-    if len(runs) != 1:
-        raise UsageError(f"a card shows one run, not {len(runs)}", "Name one, and another with --baseline if wanted")
-    from torchmark.report.card import draw_png, render_card
-
-    card = render_card(runs[0], __version__, baseline, headline_of(runs[0]))
-    return draw_png(card) if format_ == "png" else card
-
-
-def _load(names: Sequence[str], samples: bool) -> list[Run]:
+def _load(options: ReportOptions, samples: bool) -> list[Run]:
     """All runs that can be read. A damaged file is named and left out, unless nothing else is left."""
-    from torchmark.store import load_runs
-
     runs: list[Run] = []
     faults: list[StoreError] = []
-    for name in names:
+    for name in options.names or ("last",):
         try:
             runs += load_runs(name, samples=samples)
         except StoreError as error:
@@ -148,41 +119,30 @@ def _load(names: Sequence[str], samples: bool) -> list[Run]:
     return runs
 
 
-def _load_baseline(name: str) -> Run:
-    from torchmark.store import load_runs
-
-    runs = load_runs(name)
-    if len(runs) != 1:
-        labels = ", ".join(f"'{run.header.label or run.header.id}'" for run in runs)
-        raise UsageError(f"'{name}' names {len(runs)} machines, and a baseline is one", f"Name one of {labels}")
-    return runs[0]
-
-
 def _leaderboard(options: ReportOptions, format_: str) -> str:
     if options.names or options.baseline:
         raise UsageError("a leaderboard is made of all run files of its folder", "Leave out RUN and --baseline")
     if format_ in CARDS:
         raise UsageError(f"a leaderboard is not drawn as {format_}", f"Take one of {PAGE}, {', '.join(TEXTS)}")
     from torchmark.analyze.machines import Board, Entry, Tally, order_boards, rank_boards
-    from torchmark.report import render
     from torchmark.report.leaderboard import Source, leaderboard_document
     from torchmark.store.index import ask_folder
 
-    folder, tally, progress = Path(options.leaderboard or ""), Tally(), ProgressLine()
-
-    def show(done: int, total: int) -> None:
-        if done < total and total >= MANY:
-            progress.note(f"reading run files: {done:,} of {total:,}")
+    folder, tally = Path(options.leaderboard or ""), Tally()
 
     def rank(entries: Iterator[Entry]) -> tuple[Board, ...]:
         return order_boards(rank_boards(entries, options.top, tally))
 
-    boards, found = ask_folder(folder, Entry, rank, show, _why_unsound)
-    progress.clear()
+    with noted("") as progress:
+
+        def show(done: int, total: int) -> None:
+            if done < total and total >= MANY:
+                progress.note(f"reading run files: {done:,} of {total:,}")
+
+        boards, found = ask_folder(folder, Entry, rank, show, _why_unsound)
     if not found.files:
-        raise UsageError(
-            f"there are no run files in {folder}", "Name a folder with the .jsonl files of `torchmark run`"
-        )
+        fix = "Name a folder with the .jsonl files of `torchmark run`"
+        raise UsageError(f"there are no run files in {folder}", fix)
     if not boards:
         why = found.problems[0] if found.problems else "No case in them was measured"
         raise StoreError(f"there is nothing to rank in the {found.files:,} run files of {folder}", why)
@@ -194,7 +154,7 @@ def _why_unsound(path: Path) -> str:
     """Why `torchmark check` rejects a file; empty if it does not. Raw samples, most of its bytes, are left out."""
     from torchmark.cli.check import FileCheck
 
-    flaws = FileCheck(path.name, path, samples=False).run().flaws
+    flaws = [*FileCheck(path.name, path, samples=False).run().flaws]
     if not flaws:
         return ""
     line = f"line {flaws[0].line}, " if flaws[0].line else ""
@@ -202,9 +162,12 @@ def _why_unsound(path: Path) -> str:
     return f"it fails the check: {line}{': '.join(filter(None, (flaws[0].place, flaws[0].cause)))}{more}"
 
 
-def _deliver(content: str | bytes, out: Path, force: bool) -> None:
-    """Write the report, and report on stderr where it is and how large."""
-    if out == STANDARD_OUTPUT:
+def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None:
+    """Write the report, and report on stderr where it is and how large. Text goes to stdout unless a file is named: it
+    is mostly wanted by another program."""
+    subject = "leaderboard" if options.leaderboard else "report" if format_ == PAGE else "card"
+    out = options.out or Path("-" if format_ in TEXTS else f"torchmark-{subject}.{format_}")
+    if out == Path("-"):
         if isinstance(content, str):
             emit(content)
         elif sys.stdout.isatty():
@@ -212,8 +175,16 @@ def _deliver(content: str | bytes, out: Path, force: bool) -> None:
         else:
             sys.stdout.buffer.write(content)
         return
-    if not force:
-        _check_replaceable(out)
+    if out.is_file() and not options.force:  # a report or card may be replaced; any other file is kept
+        from torchmark.report.html import is_own_page
+
+        try:
+            with out.open("rb") as file:
+                beginning = file.read(_HEAD_BYTES)
+        except OSError as error:
+            raise StoreError(f"cannot read {out}: {error.strerror}", "Name another place with --out") from error
+        if beginning and not is_own_page(beginning):
+            raise UsageError(f"{out} exists and is not a report", "Name another file, or add --force")
     whole = content.encode() if isinstance(content, str) else content
     try:
         if out.exists() and not out.is_file():  # a pipe or a device cannot be replaced
@@ -223,18 +194,3 @@ def _deliver(content: str | bytes, out: Path, force: bool) -> None:
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror}", "Name another place with --out") from error
     say(f"wrote {clean(str(out))} ({size(len(whole))})")
-
-
-def _check_replaceable(out: Path) -> None:
-    """A report or card may be replaced; any other file is kept."""
-    if not out.is_file():
-        return
-    from torchmark.report.html import is_own_page
-
-    try:
-        with out.open("rb") as file:
-            beginning = file.read(_HEAD_BYTES)
-    except OSError as error:
-        raise StoreError(f"cannot read {out}: {error.strerror}", "Name another place with --out") from error
-    if beginning and not is_own_page(beginning):
-        raise UsageError(f"{out} exists and is not a report", "Name another file, or add --force")

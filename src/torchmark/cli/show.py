@@ -1,19 +1,33 @@
-"""`torchmark show`, `runs` and `export`: a stored run as it was printed, the list of runs, a run as a file to share."""
+"""`torchmark runs`, `show`, `compare` and `export`: stored runs listed, printed, compared, and as files to share."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from torchmark.cli.options import FILE, FormatOptions, Options, PriceOptions, argument, command, flag, option
-from torchmark.cli.output import emit, headline_of, say, terminal_width, use_color
-from torchmark.errors import UsageError
-from torchmark.report.text import clean
+from msgspec.structs import replace
 
-if TYPE_CHECKING:
-    from torchmark.records import Run, RunHeader
+from torchmark.analyze.pairing import join_machines
+from torchmark.cli.options import (
+    FILE,
+    FormatOptions,
+    GateOptions,
+    Options,
+    PriceOptions,
+    argument,
+    command,
+    flag,
+    option,
+)
+from torchmark.cli.output import emit, headline_of, print_report, say, screen
+from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName, UsageError
+from torchmark.publications import find_publication
+from torchmark.records import Run, RunHeader
+from torchmark.report import render
+from torchmark.report.listing import listing_document
+from torchmark.report.text import clean, escape_json
+from torchmark.store import find_run, home, load_runs, read_header, scan_runs, shareable_lines, write_export
 
 _RUNS_HELP = "A RUN of any command is an id or its beginning, a label, `last`, `last~1`, a publication, or a file."
 
@@ -21,10 +35,6 @@ _RUNS_HELP = "A RUN of any command is an id or its beginning, a label, `last`, `
 @command(FormatOptions, epilog=_RUNS_HELP)
 def runs(options: FormatOptions) -> None:
     """List the stored runs, newest first."""
-    from torchmark.report import render
-    from torchmark.report.listing import listing_document
-    from torchmark.store import home, scan_runs
-
     problems: list[str] = []
 
     def headers() -> Iterator[RunHeader]:
@@ -33,7 +43,7 @@ def runs(options: FormatOptions) -> None:
                 yield run.header
             problems.extend([run.problem] if run.problem else [])
 
-    text = render(listing_document(headers(), problems), options.format, terminal_width(), use_color())
+    text = render(listing_document(headers(), problems), options.format, *screen())
     emit(text or f"No runs in {home()}. Measure one with `torchmark run`.")
 
 
@@ -51,7 +61,7 @@ Examples:
 
 class ShowOptions(PriceOptions, FormatOptions):
     run: str = argument()
-    case: str | None = option("--case", metavar="TEXT", help="Only cases whose text contains TEXT, in full.")
+    case: str | None = option("Only cases whose text contains TEXT, in full.", metavar="TEXT")
     details: bool = flag("Every case in full.")
     samples: bool = flag("With the raw samples: drawn in a table, as numbers in json and jsonl.")
 
@@ -62,49 +72,84 @@ def show(options: ShowOptions) -> None:
 
     RUN is a file, `last`, `last~1`, a publication or one of its machines, a label, or the beginning of an id.
     """
-    from torchmark.report import render
     from torchmark.report.details import details_document
-    from torchmark.store import load_runs
 
-    is_table, width, color = options.format == "table", terminal_width(), use_color()
+    is_table = options.format == "table"
     found = load_runs(options.run, samples=options.samples, repeats=options.format == "csv", local=is_table)
     if options.case is not None:
         found = _only(found, options.case)
     if is_table and (options.details or options.samples or options.case is not None):
-        emit(render(details_document(found, options.prices), options.format, width, color))
-    else:
-        emit(_render(found, options))
-
-
-def _render(found: Sequence[Run], options: ShowOptions) -> str:
-    from torchmark.publications import find_publication
-    from torchmark.report import render
-    from torchmark.report.publication import publication_document
-
-    width, color = terminal_width(), use_color()
-    if len(found) == 1:
-        return render(found[0], options.format, width, color, options.prices, headline_of(found[0], options.run))
-    if options.prices:
+        print_report(details_document(found, options.prices))
+    elif len(found) == 1:
+        print_report(found[0], options.format, options.prices, headline_of(found[0], options.run))
+    elif options.prices:
         raise UsageError(f"{options.run} has several machines, and a price is that of one", "Name one of them")
-    publication = find_publication(options.run)
-    title = " · ".join(part for part in (options.run, publication.title, str(publication.year or "")) if part)
-    power = ", ".join(f"{figure.machine} {figure.printed}" for figure in publication.of_kind("power"))
-    about = [publication.about, *([f"Peak power: {power}."] if power else [])]
-    return render(publication_document(found, title, about), options.format, width, color)
+    else:
+        from torchmark.report.publication import publication_document
+
+        publication = find_publication(options.run)
+        title = " · ".join(filter(None, (options.run, publication.title, str(publication.year or ""))))
+        power = ", ".join(f"{figure.machine} {figure.printed}" for figure in publication.of_kind("power"))
+        about = [publication.about, *([f"Peak power: {power}."] if power else [])]
+        print_report(publication_document(found, title, about), options.format)
 
 
 def _only(found: Sequence[Run], case: str) -> tuple[Run, ...]:
     """The runs with this very case, or else with all cases that contain the text."""
-    from msgspec.structs import replace
-
-    from torchmark.errors import UnknownName
-
     known = [result.case.text for run in found for result in run.results]
     wanted = {case} & set(known) or {text for text in known if case in text}
     if not wanted:
         raise UnknownName("case", case, known)
     left = [replace(run, results=tuple(each for each in run.results if each.case.text in wanted)) for run in found]
     return tuple(run for run in left if run.results)
+
+
+_COMPARE_EXAMPLES = """\b
+Examples:
+  torchmark compare last~1 last                     before against after
+  torchmark compare last 3090 'M1 CPU'              with published machines
+  torchmark compare last m1-chips                   with all of a publication
+  torchmark compare last --by device                the GPU against the CPU
+  torchmark compare last --by transfer              what per-step copies cost
+  torchmark compare last~1 last --fail-if-slower 5%   exit 1 where it is
+"""
+
+
+class CompareOptions(GateOptions, FormatOptions):
+    names: tuple[str, ...] = argument(nargs=-1, required=True, metavar="RUN...")
+    by: str | None = option("Compare what differs in this: device, dtype, compile, transfer, batch, …", metavar="WHAT")
+
+
+@command(CompareOptions, epilog=_COMPARE_EXAMPLES)
+def compare(options: CompareOptions) -> int:
+    """Compare RUNs case by case: each later one with the first.
+
+    Only equal work is compared, and what else differs is named. With one RUN, --by compares inside it: each device with
+    the CPU, each dtype with float32, each count of workers with one. A RUN is a file, `last`, `last~1`, a publication
+    such as `m1-chips`, a label, the beginning of an id, or a published machine such as `3090` or `M1 CPU`.
+    """
+    from torchmark.analyze.comparison import compare_all, compare_within, gate_runs
+    from torchmark.report.comparison import comparison_document, complaints_of, place
+
+    runs = [run for name in options.names for run in load_runs(name)]
+    if options.by and len(options.names) == 1:
+        runs = join_machines(runs)
+        comparisons = compare_within(runs, options.by)
+    elif len(runs) == 1:
+        fix = "Name another one, or what to compare inside it with --by device, dtype, transfer, batch, …"
+        raise UsageError(f"'{options.names[0]}' is one run, and there is nothing to compare it with", fix)
+    else:
+        comparisons = compare_all(runs, options.by, [place(index) for index in range(len(runs))])
+    print_report(comparison_document(comparisons, runs), options.format)
+    is_paired = any(comparison.pairs for comparison in comparisons)
+    has_failed = any(each.kind == "failed" for comparison in comparisons for each in comparison.unpaired)
+    code = EXIT_FINE
+    if options.limit is not None and (is_paired or has_failed):
+        gate = gate_runs(comparisons, options.limit, len(comparisons) == len(runs))
+        code = options.judge(gate, complaints_of(gate))
+    if not is_paired and not has_failed:
+        say("torchmark: nothing could be compared: no case has a partner")
+    return code if code or is_paired else EXIT_NOTHING_MEASURED
 
 
 _EXPORT_EXAMPLES = """\b
@@ -117,7 +162,7 @@ Examples:
 
 class ExportOptions(Options):
     run: str = argument()
-    out: Path | None = option("-o", "--out", type=FILE, help="The new file; default: named after the run.")
+    out: Path | None = option("The new file; default: named after the run.", "-o", "--out", type=FILE)
     show: bool = flag("Print every byte that leaves; without -o, write nothing.")
 
 
@@ -128,9 +173,6 @@ def export(options: ExportOptions) -> None:
     It holds models, versions, settings, times and the label that was given to the run; no names of hosts or people, no
     paths, addresses or environment. Its reader can verify with `torchmark check` that it arrived whole.
     """
-    from torchmark.report.text import escape_json
-    from torchmark.store import find_run, read_header, shareable_lines, write_export
-
     path = find_run(options.run)
     if options.show:
         for line in shareable_lines(path):

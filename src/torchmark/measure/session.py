@@ -74,6 +74,15 @@ class Plan(Struct, frozen=True):
         """The fewest fresh processes of a case; a fixed number of steps or a fixed time is one procedure in one."""
         return 1 if self.steps is not None or self.sustain_s is not None else PROCESSES[self.rigor]
 
+    @property
+    def command(self) -> str:
+        """The command line that repeats the run; it never holds the name of a host."""
+        exact = f"--steps {self.steps}" if self.steps else f"--budget {self.budget_s:g}s --target {self.target:g}"
+        exact = f"--sustain {self.sustain_s:g}s" if self.sustain_s else exact
+        nodes = f" --nodes {self.rendezvous.nodes} --rendezvous HOST:PORT" if self.rendezvous else ""
+        cases = " ".join(case.text for case in self.cases)
+        return f"torchmark run {cases} --rigor {self.rigor} {exact} --seed {self.seed}{nodes}"
+
 
 class Started(Struct, frozen=True):
     """A process is about to measure this case."""

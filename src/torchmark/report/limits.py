@@ -174,4 +174,4 @@ def _note(run: Run) -> str:
     said = [f"{len(run.results)} cases, the best of their fresh processes"]
     said += [f"{failed} failed"] if failed else []
     said += [f"{skipped} skipped"] if skipped else []
-    return f"{', '.join(said)}. Every case in full: torchmark show {run.header.id} --details"
+    return f"{', '.join(said)}. `torchmark show --details` shows every case in full"

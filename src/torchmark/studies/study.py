@@ -58,7 +58,7 @@ class Study(ABC):
     """One study under way. Use it once."""
 
     sides: ClassVar[tuple[str, ...]] = ("",)  # the runs it keeps
-    rigor: ClassVar[Rigor] = "quick"
+    rigor: Rigor = "quick"
     open_ended: ClassVar[bool] = False  # more cases may follow than are known beforehand
 
     def __init__(self, options: Options, machine: Machine | None = None, cases: Iterable[Case] = ()) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,9 +15,10 @@ if TYPE_CHECKING:
     from torchmark.records import Run
     from torchmark.testing.session import Bench, Recorder
 
-_RECORDER = pytest.StashKey["Recorder"]()
-_BASELINE = pytest.StashKey["Run | None"]()
-_LABEL = "pytest"
+_RECORDER: pytest.StashKey[Recorder] = pytest.StashKey()
+_BASELINE: pytest.StashKey[Run | None] = pytest.StashKey()
+LABEL = "pytest"  # of the run
+_CHECKED = ("--torchmark-label", "--torchmark-out", "--torchmark-against")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,16 +37,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Pass where so small a difference would not be visible.",
     )
     group.addoption("--torchmark-budget", metavar="SECONDS", type=float, default=5.0, help="For one step; default: 5.")
-    group.addoption("--torchmark-label", metavar="NAME", help=f"Name of the run; default: {_LABEL}.")
+    group.addoption("--torchmark-label", metavar="NAME", help=f"Name of the run; default: {LABEL}.")
     group.addoption("--torchmark-out", metavar="FILE", help="Where to keep the run; default: with the others.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options before any test runs. Workers of pytest-xdist get options that its controller has checked."""
-    if not hasattr(config, "workerinput"):
-        _check(config, "--torchmark-label", _check_label)
-        _check(config, "--torchmark-out", _check_out)
-        _check(config, "--torchmark-against", _baseline)
+    label, out, against = map(config.getoption, _CHECKED)
+    if not hasattr(config, "workerinput") and (label, out, against) != (None, None, None):
+        from torchmark.testing.session import check_options
+
+        config.stash[_BASELINE] = check_options(label, out, against, LABEL)
 
 
 @pytest.fixture
@@ -83,66 +84,26 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     recorder = config.stash.get(_RECORDER, None)
     if recorder is not None and recorder.run is not None:
-        from torchmark.testing.session import show
-
-        show(terminalreporter, recorder.summary())
+        terminalreporter.section("torchmark")
+        terminalreporter.write_line(recorder.summary())
 
 
 def _recorder(config: pytest.Config) -> Recorder:
-    from torchmark.testing.session import Recorder
+    from torchmark.testing.session import Recorder, load_baseline
 
     if _RECORDER not in config.stash:
-        option = config.getoption
+        label, out, against = map(config.getoption, _CHECKED)
+        label = label or LABEL
         config.stash[_RECORDER] = Recorder(
-            against=option("--torchmark-against"),
-            stored=_baseline(config),
-            limit=option("--torchmark-fail-if-slower"),
-            allow=option("--torchmark-allow-inconclusive"),
-            budget_s=option("--torchmark-budget"),
-            label=option("--torchmark-label") or _LABEL,
-            out=option("--torchmark-out") or "",
+            against=against,
+            stored=config.stash[_BASELINE] if _BASELINE in config.stash else load_baseline(against, label),
+            limit=config.getoption("--torchmark-fail-if-slower"),
+            allow=config.getoption("--torchmark-allow-inconclusive"),
+            budget_s=config.getoption("--torchmark-budget"),
+            label=label,
+            out=out or "",
         )
     return config.stash[_RECORDER]
-
-
-def _check(config: pytest.Config, option: str, check: Callable[[pytest.Config], object]) -> None:
-    """Report what is wrong with an option, if it is given at all, as a mistake in the command."""
-    if config.getoption(option) is None:
-        return
-    from torchmark.errors import TorchmarkError
-
-    try:
-        check(config)
-    except TorchmarkError as error:
-        from torchmark.testing.session import usage_error
-
-        raise usage_error(option, error) from None
-
-
-def _check_label(config: pytest.Config) -> None:
-    from torchmark.store import check_label
-
-    check_label(config.getoption("--torchmark-label"))
-
-
-def _check_out(config: pytest.Config) -> None:
-    from torchmark.errors import StoreError
-    from torchmark.store import check_writable
-
-    try:
-        check_writable(config.getoption("--torchmark-out"))
-    except StoreError as error:  # its fix names options of `torchmark run`
-        raise StoreError(error.cause, "Choose another file") from error
-
-
-def _baseline(config: pytest.Config) -> Run | None:
-    """The run to compare with, loaded before this session's own run becomes the last one."""
-    if _BASELINE not in config.stash:
-        from torchmark.testing.session import load_baseline
-
-        option = config.getoption
-        config.stash[_BASELINE] = load_baseline(option("--torchmark-against"), option("--torchmark-label") or _LABEL)
-    return config.stash[_BASELINE]
 
 
 def _share(text: str) -> float:

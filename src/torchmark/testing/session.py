@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from torchmark import store
 from torchmark.analyze.comparison import compare_runs, gate_runs
 from torchmark.devices import open_device
 from torchmark.errors import StoreError, TorchmarkError, UnknownName, UnsupportedError, UsageError
@@ -26,7 +28,6 @@ from torchmark.records import NumericCheck, Result, Run, RunHeader
 from torchmark.report import render
 from torchmark.report.comparison import complaints_of, gate_lines, interval, speed
 from torchmark.report.text import clean, printable
-from torchmark.store import RunWriter, find_run, load, machine_lock, new_header, new_path, scan_runs
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
 
@@ -40,7 +41,12 @@ class Bench:
 
     def __init__(self, recorder: Recorder, node: str) -> None:
         self._recorder, self._node = recorder, node
-        self._file, self._name = _named(node)
+        # Results are shared: folders are left out, and a hash replaces parameters that may hold a path.
+        file, _, inside = node.partition("::")
+        path, bracket, values = inside.partition("[")
+        if "/" in values or "\\" in values:
+            values = hashlib.sha256(values.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        self._case = f"{_word(file.rpartition('/')[2])}:{_word(path.replace('::', '.') + bracket + values)}"
         self._timed: set[tuple[str, str]] = set()
 
     def __call__(
@@ -60,14 +66,14 @@ class Bench:
         gives each a `name`.
         """
         count = f"-{len(self._timed) + 1}" if self._timed else ""
-        case = f"{_word(self._file)}:{_word(self._name)}{f'.{_word(name)}' if name else count}"
-        if (case, device) in self._timed or not self._recorder.is_free(case, device, self._node):
+        case = self._case + (f".{_word(name)}" if name else count)
+        owner = self._recorder.owners.setdefault((case, device), self._node)  # the test that has this name
+        if (case, device) in self._timed or owner != self._node:
             raise failure(f"{case} was timed already: give this step a name of its own")
         self._timed.add((case, device))
-        with machine_lock(wait=True):  # parallel tests would disturb each other
-            result = time_step(
-                step, device, name=case, items=items, unit=unit, budget_s=budget_s or self._recorder.budget_s, **more
-            )
+        budget_s = budget_s or self._recorder.budget_s
+        with store.machine_lock(wait=True):  # parallel tests would disturb each other
+            result = time_step(step, device, name=case, items=items, unit=unit, budget_s=budget_s, **more)
         if slower := self._recorder.add(result):
             raise failure(slower)
         return result
@@ -100,51 +106,49 @@ def check_file(path: Path, params: dict[str, Any]) -> dict[str, NumericCheck | N
     return found
 
 
+@dataclass
 class Recorder:
     """All results so far; `run` is what was kept of them at the end."""
 
-    def __init__(
-        self, against: str | None, stored: Run | None, limit: float, allow: bool, budget_s: float, label: str, out: str
-    ) -> None:
-        self.results: list[Result] = []
-        self.run: Run | None = None
-        self.budget_s = budget_s
-        self._against, self._limit, self._allow, self._label, self._out = against, limit, allow, label, out
-        self._stored = stored
-        self._compared: list[str] = []
-        self._owners: dict[tuple[str, str], str] = {}
-        self._problem = ""
-
-    def is_free(self, case: str, device: str, node: str) -> bool:
-        """Whether no other test has timed something under this name on this device."""
-        return self._owners.setdefault((case, device), node) == node
+    against: str | None
+    stored: Run | None
+    limit: float
+    allow: bool
+    budget_s: float
+    label: str
+    out: str
+    results: list[Result] = field(default_factory=list)
+    run: Run | None = None
+    _compared: list[str] = field(default_factory=list)
+    owners: dict[tuple[str, str], str] = field(default_factory=dict)
+    _problem: str = ""
 
     def add(self, result: Result) -> str:
         """Take a result; returns why its test fails: too slow, or inconclusive."""
         self.results.append(result)
-        if self._stored is None:
+        if self.stored is None:
             return ""
         case = result.case.text
-        comparison = compare_runs(self._stored, Run(self._header([result]), (result,), self._spread))
+        comparison = compare_runs(self.stored, Run(self._header([result]), (result,), self._spread))
         if not comparison.pairs:  # a new test has no baseline to be slower than
             reasons = [each.reason for each in comparison.unpaired if each.case == case and each.kind != "missing"]
             self._compared.append(f"{case}: {f'not compared, {reasons[0]}' if reasons else _NO_BASELINE}")
             return ""
-        gate, pair = gate_runs([replace(comparison, unpaired=())], self._limit), comparison.pairs[0]
+        gate, pair = gate_runs([replace(comparison, unpaired=())], self.limit), comparison.pairs[0]
         words = f"{case}: {speed(pair)} as fast ({interval(pair)}), {pair.verdict}"
         self._compared.append(f"{words}, {gate.word}")
-        if gate.word == "PASS" or (gate.word == "INCONCLUSIVE" and self._allow):
+        if gate.word == "PASS" or (gate.word == "INCONCLUSIVE" and self.allow):
             return ""
         why = gate_lines(gate, complaints_of(gate), "--torchmark-fail-if-slower")
-        return "\n".join([f"{words} against {self._against}", *why])
+        return "\n".join([f"{words} against {self.against}", *why])
 
     def keep(self) -> bool:
         """Write the run file; returns whether that worked. The summary shows the results in any case."""
         header = self._header(self.results)
-        spread = self._spread if self._stored is not None else None
+        spread = self._spread if self.stored is not None else None
         try:
-            path = Path(self._out) if self._out else new_path(header)
-            with RunWriter.create(path, header) as writer:
+            path = Path(self.out) if self.out else store.new_path(header)
+            with store.RunWriter.create(path, header) as writer:
                 for result in self.results:
                     writer.started(result.case.text)
                     for number, process in enumerate(result.processes):
@@ -152,7 +156,7 @@ class Recorder:
                     writer.finished(result)
                 if spread is not None:
                     writer.spread(spread)
-            self.run = load(path)
+            self.run = store.load(path)
         except StoreError as error:
             self.run, self._problem = Run(header, tuple(self.results), spread), error.cause
         return not self._problem
@@ -160,20 +164,19 @@ class Recorder:
     def summary(self) -> str:
         """The table of the run, the comparison, and how to see the run again."""
         assert self.run is not None
-        against = [f"Against {self._against}:", *(f"  {line}" for line in self._compared), ""] if self._compared else []
-        return "\n".join([render(self.run, "table", _WIDTH), *against, *self._kept(self.run.header)])
-
-    def _kept(self, header: RunHeader) -> list[str]:
+        lines = [render(self.run, "table", _WIDTH)]
+        if self._compared:
+            lines += [f"Against {self.against}:", *(f"  {line}" for line in self._compared), ""]
+        name = self.out or self.run.header.id
         if self._problem:
-            return [f"The run was not saved: {self._problem}. Choose another file with --torchmark-out"]
-        name = self._out or header.id
-        saved = f"Saved as {header.id}: torchmark show {name}"
-        if self._stored is not None:
-            return [saved]
-        return [f"{_NO_BASELINE[0].upper()}{_NO_BASELINE[1:]}: pytest --torchmark-against {name}", saved]
+            lines.append(f"The run was not saved: {self._problem}. Choose another file with --torchmark-out")
+        elif self.stored is None:
+            lines.append(f"{_NO_BASELINE[0].upper()}{_NO_BASELINE[1:]}: pytest --torchmark-against {name}")
+        if not self._problem:
+            lines.append(f"Saved as {self.run.header.id}: torchmark show {name}")
+        return printable("\n".join(lines))
 
     def encode(self) -> str:
-        """All of it for another process."""
         return msgspec.json.encode((self.results, self._compared)).decode()
 
     def decode(self, text: str) -> None:
@@ -185,20 +188,19 @@ class Recorder:
     @cached_property
     def _spread(self) -> float | None:
         """How far fresh processes differ here, which one process cannot know; a stored run of this machine may."""
-        stored = self._stored
+        stored = self.stored
         assert stored is not None
         if stored.process_spread is not None and replace(stored.header.machine, devices=()) == describe_machine():
             return stored.process_spread
         return measure_spread()
 
     def _header(self, results: list[Result]) -> RunHeader:
-        return new_header(
-            "pytest",
-            describe_machine(open_device(name).info() for name in dict.fromkeys(each.case.device for each in results)),
-            dict.fromkeys(result.case.text for result in results),
-            label=self._label,
-            rigor="quick",
+        names = dict.fromkeys(each.case.device for each in results)
+        machine, cases = (
+            describe_machine(open_device(name).info() for name in names),
+            (each.case.text for each in results),
         )
+        return store.new_header("pytest", machine, dict.fromkeys(cases), label=self.label, rigor="quick")
 
 
 def load_baseline(against: str | None, label: str) -> Run | None:
@@ -206,42 +208,36 @@ def load_baseline(against: str | None, label: str) -> Run | None:
     if against is None:
         return None
     try:
-        return load(find_run(against))
+        return store.load(store.find_run(against))
     except UnknownName:
         if against != label:
             raise
     except UsageError:
-        if against != "last" or any(scan_runs()):
+        if against != "last" or any(store.scan_runs()):
             raise
     return None
 
 
-def usage_error(option: str, error: Exception) -> pytest.UsageError:
-    """A mistake in the command, on one line; the text may come from a stranger's file."""
-    return pytest.UsageError(clean(f"{option}: {error}"))
+def check_options(label: str | None, out: str | None, against: str | None, usual_label: str) -> Run | None:
+    """The run to compare with, loaded before this session's own run becomes the last one. Raises UsageError, on one
+    line, for an option that cannot be used."""
+    name = "--torchmark-label"
+    try:
+        if label is not None:
+            store.check_label(label)
+        if out is not None:
+            name = "--torchmark-out"
+            store.check_writable(out)
+        name = "--torchmark-against"
+        return load_baseline(against, label or usual_label)
+    except TorchmarkError as error:  # the fix for a file names options of `torchmark run`
+        text = f"{error.cause}. Choose another file" if name == "--torchmark-out" else str(error)
+        raise pytest.UsageError(clean(f"{name}: {text}")) from None
 
 
 def failure(text: str) -> BaseException:
     """A failed test, without showing where in torchmark it was raised."""
     return pytest.fail.Exception(printable(text), pytrace=False)
-
-
-def show(reporter: pytest.TerminalReporter, text: str) -> None:
-    """Write a section of the terminal summary."""
-    reporter.section("torchmark")
-    reporter.write_line(printable(text))
-
-
-def _named(node: str) -> tuple[str, str]:
-    """The file and the test inside it, by which a result is found again.
-
-    Results are shared: folders are left out, and parameters that may hold a path are replaced by a hash.
-    """
-    file, _, inside = node.partition("::")
-    path, bracket, values = inside.partition("[")
-    if "/" in values or "\\" in values:
-        values = hashlib.sha256(values.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return file.rpartition("/")[2], path.replace("::", ".") + bracket + values
 
 
 def _word(text: str) -> str:

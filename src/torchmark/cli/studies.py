@@ -1,0 +1,270 @@
+"""`torchmark tune`, `fit`, `limits` and `replicate`: studies that keep one run with its conclusion."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import click
+import psutil
+from msgspec.structs import replace
+
+from torchmark.analyze.pairing import name_of
+from torchmark.cli import options as opt
+from torchmark.cli.execution import Ending, execute, exit_code_of, hint_at_limits, hold_machine, look, record_of
+from torchmark.cli.options import argument, axes_field, command, flag, option, several
+from torchmark.cli.output import emit, print_report
+from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
+from torchmark.library import find_case, locate, stored_ceilings, usable_bytes
+from torchmark.measure.cases import check_device, split_settings
+from torchmark.publications import find_publication, names
+from torchmark.records import DTYPES, Case, DeviceInfo, Limiting, Machine, parse_case
+from torchmark.report import fitting, tuning
+from torchmark.report.replication import replication_document
+from torchmark.report.units import factor, rate, size
+from torchmark.store import keep_limits
+from torchmark.studies.fit import Fit, FitOptions, Probed, size_range
+from torchmark.studies.limits import Limits, LimitsOptions
+from torchmark.studies.limits import plan_cases as plan_limits
+from torchmark.studies.published_tables import published_tables
+from torchmark.studies.replicate import ReplicateOptions, Replication, plan_tasks
+from torchmark.studies.tune import NUMBERS, News, Tune, TuneOptions, axes_of, combinations, variations
+
+DEVICE_BUDGET_S = 50.0  # for the limits of a device; loading torch comes on top
+_COUNT = click.IntRange(1, 1 << 40)
+_TUNE_EXAMPLES = """\b
+Examples:
+  torchmark tune resnet50                          what makes it fastest here?
+  torchmark tune bert-encode -p batch=4 --keep dtype    ... in float32?
+  torchmark tune mlp --also batch=256,512          a larger batch is allowed, too
+  torchmark tune mlp --also threads=1..4 --keep compile
+  torchmark tune mlp/train:batch=64@cpu/float32    one case, as results print it
+  torchmark tune my_model.py:build --input 'float32[8,3,224,224]'
+"""
+_FIT_EXAMPLES = """\b
+Examples:
+  torchmark fit resnet50 --mode train              the largest batch that fits here
+  torchmark fit resnet50 --mode train --limit 8GiB     ... on a smaller machine
+  torchmark fit bert-encode --vary sequence -p batch=8
+  torchmark fit mlp --most 4096                    only up to there, for the rate
+  torchmark fit my_model.py:build --input 'float32[8,3,224,224]'
+"""
+_LIMITS_EXAMPLES = """\b
+Examples:
+  torchmark limits                          every device, within a minute each
+  torchmark limits --dtype float32          arithmetic in one dtype only
+  torchmark limits --device cuda:0 --budget 3m
+  torchmark limits --format json            for other programs
+  torchmark run                             afterwards: results say how close they come
+"""
+_REPLICATE_EXAMPLES = """\b
+Examples:
+  torchmark replicate                              all publications, within ten minutes
+  torchmark replicate m1-chips                     one of them, every step of it
+  torchmark replicate m1-chips --scale 0.01        a hundredth of the steps, the rest extrapolated
+  torchmark replicate simple-add --steady          also the right way, and where the difference comes from
+  torchmark replicate apple-silicon-bert --budget 8h --device cpu
+  torchmark compare last 'm1-chips/M1 CPU'         afterwards: this machine against one of theirs
+"""
+
+
+class CaseOptions(opt.ParamOptions, opt.DataOptions, opt.MeasureOptions, opt.FormatOptions):
+    workload: str = argument(metavar="WORKLOAD|FILE|CASE")
+    axes: Mapping[str, tuple[str, ...]] = axes_field("device", "mode", "dtype")
+
+    @property
+    def case(self) -> Case:
+        """The case on the named device, or on the CPU; raises for mistakes before anything slow is done."""
+        return find_case(self.workload, self.axes, self.read_params())
+
+    def locate(self) -> tuple[Machine, Case]:
+        return locate(look, self.workload, self.axes, self.read_params())
+
+
+class TuneArguments(CaseOptions):
+    keep: tuple[str, ...] = several("Settings that must not change: dtype, compile, threads, …", "NAME,…")
+    also: tuple[str, ...] = several("More values to try, of any setting or parameter.", "NAME=V,…")
+    budget_s: float = option("Time for all, at most.", "--budget", type=opt.DURATION, default="10m")
+    timeout_s: float = option("For one answer.", "--timeout", type=opt.DURATION, default="10m")
+
+
+@command(TuneArguments, epilog=_TUNE_EXAMPLES)
+def tune(options: TuneArguments) -> int:
+    """Find the fastest settings for a workload on this machine.
+
+    Number formats, layout, torch.compile, threads and more are tried against each other in rounds that all share; only
+    what computes the right numbers takes part. The winner is confirmed against the default in fresh processes.
+    """
+    began, case = time.monotonic(), options.case
+    keep, also = opt.split_names(options.keep), split_settings(options.also)
+    if options.dry_run:
+        cores = psutil.cpu_count(logical=False) or 1
+        machine = Machine("", cores, psutil.cpu_count() or cores, 0, "", "")  # all that is known without looking at it
+        axes = axes_of(case, machine, keep, also)
+        rest = [name for name in axes if name not in NUMBERS]
+        tried = [case, *combinations(case, axes, NUMBERS), *variations(case, axes, rest)]
+        lines = [each.text for each in tried]
+        return _emit_plan(lines, "configurations to begin with; what helps is then combined")
+    with hold_machine(options):
+        machine, case = options.locate()
+        axes = axes_of(case, machine, keep, also)
+        chosen = record_of(TuneOptions, options, case=case, axes=axes, hold=keep, added=also)
+        return execute(Tune(chosen, machine, stored_ceilings(machine), began), options, _show_tuning, _tuning_news)
+
+
+def _emit_plan(lines: Sequence[str], rest: str) -> int:
+    emit("\n".join([*lines, "", f"{len(lines)} {rest}"]))
+    return EXIT_FINE
+
+
+def _tuning_news(news: News) -> str:
+    name = name_of(news.case, news.default)
+    if news.event == "failed":
+        return f"{name}: {news.reason}"
+    best = f"{name}, {factor(news.gain)}"
+    return f"best so far: {best}" if news.event == "leads" else f"measuring it again against the default: {best}"
+
+
+def _show_tuning(ending: Ending) -> int:
+    run = ending.run()
+    if run.tuning is None:  # it was stopped before the default was measured
+        return EXIT_FINE
+    print_report(tuning.stored_document(run), ending.format)
+    if ending.format == "table":
+        hint_at_limits(run)
+    return exit_code_of(run)
+
+
+class FitArguments(CaseOptions):
+    parameter: str = option("The parameter to fit.", "--vary", default="batch", metavar="NAME")
+    limit_bytes: int | None = option("Memory it may take: 8GiB; default: what is free.", "--limit", type=opt.SIZE)
+    step: int | None = option("How fine the answer is; default: about 3%.", type=_COUNT)
+    most: int | None = option("The largest size to try.", type=_COUNT)
+    budget_s: float = option("Time for all, at most.", "--budget", type=opt.DURATION, default="10m")
+    timeout_s: float = option("For one process.", "--timeout", type=opt.DURATION, default="5m")
+
+
+@command(FitArguments, epilog=_FIT_EXAMPLES)
+def fit(options: FitArguments) -> int:
+    """Find the largest batch that fits into memory, and the most efficient one.
+
+    Every size runs in a process of its own that is refused more memory than it may have: running out of it is an
+    answer, not an accident. Also printed: memory as fixed plus per item, and the rate at every size.
+    """
+    case = options.case
+    lowest, highest = size_range(case, options.parameter)
+    if options.dry_run:
+        sizes = f"{options.parameter} from {lowest} to at most {min(highest, options.most or highest)}"
+        emit(f"{case.text}: {sizes}, doubling, then halving what is open")
+        return EXIT_FINE
+    with hold_machine(options):
+        machine, case = options.locate()
+        limit = usable_bytes(case, machine, options.limit_bytes)
+        study = Fit(record_of(FitOptions, options, case=case, limit_bytes=limit), machine, stored_ceilings(machine))
+        return execute(study, options, _show_fitting, _fitting_news, "torchmark report {} draws the curve")
+
+
+def _fitting_news(news: Probed) -> str:
+    probe = news.probe
+    peak = size(next(reversed(probe.peaks), None))
+    figure = f"{peak}, {rate(probe.rate, 'item')}" if probe.fits else probe.result.status
+    return f"{news.parameter} {probe.size}{' again' if probe.tries > 1 else ''}: {figure}"
+
+
+def _show_fitting(ending: Ending) -> int:
+    run = ending.run()
+    assert run.fitting is not None
+    print_report(fitting.stored_document(run), ending.format)
+    return EXIT_FINE if run.fitting.largest is not None else EXIT_NOTHING_MEASURED
+
+
+class LimitsArguments(opt.SeedOptions, opt.MeasureOptions, opt.FormatOptions):
+    device: tuple[str, ...] = several("Which devices; default: every device here.", "NAME,…")
+    dtype: tuple[str, ...] = several("Arithmetic in these; default: all four.", "TYPE,…")
+    budget_s: float | None = option("Time for all; default: 50s for each device.", "--budget", type=opt.DURATION)
+    tiny: bool = flag("The smallest sizes: tries that everything works, and finds no limits.")
+
+
+@command(LimitsArguments, epilog=_LIMITS_EXAMPLES)
+def limits(options: LimitsArguments) -> int:
+    """Find the limits of this machine, and keep them.
+
+    The fastest matrix products in every dtype, bandwidth of memory and caches, what it costs to hand work over, links
+    and exchanges between workers. From then on every result says what share of that it reaches, and what bounds it.
+    """
+    wanted, dtypes = opt.split_names(options.device), opt.split_names(options.dtype) or DTYPES
+    for name in wanted:
+        check_device(name)
+    for name in dtypes:
+        if name not in DTYPES:
+            raise UnknownName("dtype", name, DTYPES)
+    with hold_machine(options):
+        devices = tuple(DeviceInfo(name, "") for name in wanted or ("cpu",))
+        machine = Machine("", 1, 2, 1, "", "", devices=devices) if options.dry_run else look(wanted or None, ())
+        budget_s = options.budget_s or DEVICE_BUDGET_S * len(machine.devices)
+        chosen = record_of(LimitsOptions, options, machine=machine, dtypes=dtypes, budget_s=budget_s)
+        if options.dry_run:
+            lines = [case.text for case in plan_limits(chosen)]
+            return _emit_plan(lines, f"cases, then larger products as long as they pay, within {budget_s:g} s")
+        study = Limits(chosen)
+        show = partial(_show_limits, study)
+        return execute(study, options, show, then="torchmark show {} --details has every case in full")
+
+
+def _show_limits(study: Limits, ending: Ending) -> int:
+    """Limits that are kept are this machine's from now on; those that could not be stored are not kept."""
+    options, found = study.options, study.conclusion()
+    if found.kept and not ending.error:
+        with ending:
+            for device in options.machine.devices:
+                alongside = bool(found.missing) or len(options.dtypes) < len(DTYPES)
+                keep_limits(options.machine, device, ending.writers[""].path, alongside)
+    run = ending.run()
+    if ending.error:
+        run = replace(run, limiting=Limiting(False, "incomplete"))
+    assert run.limiting is not None
+    print_report(run, ending.format)
+    return exit_code_of(run) or (EXIT_CHECK_FAILED if run.limiting.why == "doubted" else EXIT_FINE)
+
+
+class ReplicateArguments(opt.DataOptions, opt.MeasureOptions, opt.FormatOptions):
+    publications: tuple[str, ...] = argument(nargs=-1, metavar="[PUBLICATION]...")
+    device: tuple[str, ...] = several("Where; default: CPU and accelerator.", "NAME,…")
+    scale: float = option("Share of the steps, at least 5.", type=opt.WHOLE_SHARE, default="1")
+    steady: bool = flag("Also measure the right way, and show where the difference comes from.")
+    budget_s: float = option("For all, at most.", "--budget", type=opt.DURATION, default="10m")
+
+
+@command(ReplicateArguments, epilog=_REPLICATE_EXAMPLES)
+def replicate(options: ReplicateArguments) -> int:
+    """Replay published benchmarks here, exactly as their authors did.
+
+    Same steps, same timed region, same missing warm-up, same unit: each table is printed as it was published, with
+    this machine as a new column. A row that cannot be run here says why.
+    """
+    chosen = tuple(find_publication(name) for name in options.publications or names())
+    wanted = opt.split_names(options.device)
+    for name in wanted:
+        check_device(name)
+
+    def replication(devices: Iterable[str]) -> ReplicateOptions:
+        return record_of(ReplicateOptions, options, publications=chosen, devices=tuple(devices))
+
+    def show(ending: Ending) -> int:
+        run, done = ending.run(), study.options
+        tables = [published_tables(each, run.results, done.devices, not wanted) for each in chosen]
+        print_report(replication_document(run, tables), ending.format)
+        return exit_code_of(run)
+
+    if options.dry_run:
+        lines = [f"{each.publication}: {each.case.text}" for each in plan_tasks(replication(wanted or ["cpu"]))]
+        return _emit_plan(lines, f"cases, {options.scale:g} of the steps of each")
+    with hold_machine(options):
+        cases = [parse_case(figure.case) for each in chosen for figure in each.figures if figure.case]
+        machine = look(wanted or None, cases)
+        if not wanted:  # the first accelerator stands for all
+            others = [device for device in machine.devices if device.name != "cpu"][1:]
+            machine = replace(machine, devices=tuple(each for each in machine.devices if each not in others))
+        study = Replication(replication(device.name for device in machine.devices), machine)
+        return execute(study, options, show)
