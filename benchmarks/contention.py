@@ -1,4 +1,4 @@
-"""Is a busy neighbour seen? The mlp case alone, beside a busy process, and beside one that starts halfway.
+"""Is a busy neighbour seen? The mlp case alone, next to a busy process, and next to one that starts halfway.
 
     python benchmarks/contention.py
 
@@ -35,7 +35,7 @@ def measure(threads: int | None) -> dict[str, object]:
     return result
 
 
-def beside_busy(after_s: float, threads: int | None) -> dict[str, object]:
+def with_neighbour(after_s: float, threads: int | None) -> dict[str, object]:
     """The same with a process that does nothing but use a core, from this moment on."""
     process: list[subprocess.Popen[bytes]] = []
     timer = threading.Timer(after_s, lambda: process.append(subprocess.Popen([sys.executable, "-c", BUSY])))
@@ -58,8 +58,8 @@ def main() -> int:
         # Looking at the machine and importing torch take about 5 s before the steps begin.
         rows = {
             "alone": quiet,
-            "busy from the start": beside_busy(0.0, threads),
-            "from halfway": beside_busy(9.0, threads),
+            "busy from the start": with_neighbour(0.0, threads),
+            "from halfway": with_neighbour(9.0, threads),
         }
         for name, result in rows.items():
             estimate = result["estimate"]

@@ -2,8 +2,8 @@
 
     python benchmarks/extrapolation.py [RUNS]
 
-Runs the 10,000 steps of `mlp` as m1-chips timed them, RUNS times (7), each beside a run of 1% of the steps in a process
-of its own. Prints how far the total that is extrapolated from 1% lies from the whole one: from the first 1% of the very
+Runs the 10,000 steps of `mlp` as m1-chips timed them, RUNS times (7), each next to a run of 1% of the steps in another
+process. Prints how far the total that is extrapolated from 1% lies from the whole one: from the first 1% of the very
 same run, which must be within 10% in the median of all runs, and from the other process, which shows what else differs
 between two runs on this machine.
 """

@@ -144,9 +144,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=10_000, help="mutated run files")
     parser.add_argument("--only", metavar="PART", help="leave the other parts out")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--parallel", "--beside", type=int, default=3 * (os.cpu_count() or 1), help="commands at the same time"
-    )
+    parser.add_argument("--parallel", type=int, default=3 * (os.cpu_count() or 1), help="commands at the same time")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would trials
     seed, parallel, cores = options.seed, options.parallel, os.cpu_count() or 1

@@ -19,11 +19,12 @@ from msgspec.structs import replace
 
 from torchmark import store
 from torchmark.analyze.efficiency import NONE, Ceilings, ceilings_of, merge, split_disturbed
+from torchmark.devices import ACCELERATOR
 from torchmark.errors import StoreError, UsageError
-from torchmark.measure.cases import Sweep, expand
+from torchmark.measure.cases import Sweep, check_device, expand
 from torchmark.measure.machine import keep_awake, look_around
 from torchmark.measure.session import Finished, Plan, Revised, Session, SpreadFound, Started
-from torchmark.measure.suites import suite
+from torchmark.measure.suites import Part, expand_suite, place
 from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, Value
 from torchmark.studies.fit import Fit, FitOptions, free_bytes, size_range
 from torchmark.studies.study import Completed, Event, Study
@@ -63,21 +64,13 @@ def run(
     The run is stored among the other runs, or in the new file `out`. Raises LockedError if another run is active,
     unless it is to `wait`. A case that fails is a result with a status and a reason, not an exception.
     """
-
-    def cases_on(devices: Sequence[str]) -> tuple[Case, ...]:
-        if workloads:
-            axes = _typed(device=devices, mode=mode, dtype=dtype)
-            return expand(Sweep(workloads, axes, _typed(**(params or {})), tiny=tiny))
-        if mode or dtype or params:
-            raise UsageError("mode, dtype and params need a workload", "Name one: `torchmark list` shows them")
-        return suite("quick", devices, tiny=tiny)
-
-    checked = cases_on([device or "cpu"])
-    written_out = workloads and all("@" in name for name in workloads)
-    named = sorted({each.device for each in checked}) if device or written_out else None
+    if not workloads and (mode or dtype or params):
+        raise UsageError("mode, dtype and params need a workload", "Name one: `torchmark list` shows them")
+    axes, typed = _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {}))
+    parts, named = choose(workloads, "quick", axes, typed, tiny=tiny)
     with _measuring(wait):
-        machine = _look(named, checked)
-        cases = cases_on([info.name for info in machine.devices])
+        machine = _look(named or None, place(parts, named or ["cpu"]))
+        cases = place(parts, [info.name for info in machine.devices])
         guarded = not workloads and not tiny
         plan = Plan(cases, rigor, budget_s or 0.0, timeout_s, target, steps, None, seed, data, guarded)
         plan = with_budget(plan, None if workloads else "quick")
@@ -191,6 +184,21 @@ def _look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
 # What commands and functions share.
 
 
+def choose(
+    workloads: Sequence[str], suite: str, axes: Axes, params: Axes, nodes: int = 1, tiny: bool = False
+) -> tuple[tuple[Part, ...], Sequence[str]]:
+    """The cases of workloads, or else of a suite, and the named devices; no devices means all that are here."""
+    devices = [name for text in axes.get("device", ()) for name in text.split(",") if name]
+    for name in devices:
+        check_device(name)
+    if not workloads:
+        return expand_suite(suite, tiny), devices
+    cases = expand(Sweep(workloads, {**axes, "device": [ACCELERATOR]}, params, nodes, tiny))
+    if not devices and all("@" in name for name in workloads):
+        devices = sorted({case.device for case in cases})
+    return (Part(cases),), devices
+
+
 def with_budget(plan: Plan, suite: str | None) -> Plan:
     """The plan with the usual budget of its suite, or of named cases, unless it has one."""
     if plan.sustain_s:
@@ -223,7 +231,6 @@ class Measurement(Study):
 
 
 def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
-    """The header of the run of one side of a study."""
     machine, cases = study.place(side)
     options = study.options
     names = ("processes", "target", "steps", "sustain_s", "guarded") if isinstance(options, Plan) else ()

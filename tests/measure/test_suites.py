@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from torchmark.errors import UnknownName
-from torchmark.measure.suites import SUITES, suite
+from torchmark.measure.suites import SUITES, expand_suite, place
+from torchmark.records import Case
 from torchmark.workloads import find_workload, names
+
+
+def suite(name: str, devices: Sequence[str] = ("cpu",), tiny: bool = False) -> tuple[Case, ...]:
+    return place(expand_suite(name, tiny), devices)
 
 
 def test_each_suite_contains_the_one_before_it_on_every_device() -> None:

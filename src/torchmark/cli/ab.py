@@ -108,8 +108,6 @@ class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SettingsFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A settings file as it is written."""
-
     environment: dict[str, str | int | float] = field(default_factory=dict)
     case: CaseSettings = CaseSettings()
 
@@ -146,7 +144,6 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
 
 
 def read_settings(path: Path) -> SettingsFile:
-    """A TOML file with a table `environment`, a table `case`, or both."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), SettingsFile)
     except OSError as error:

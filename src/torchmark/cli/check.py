@@ -73,8 +73,6 @@ def check(options: CheckOptions) -> int:
 
 @dataclass
 class _CaseRecord:
-    """What a file has recorded of one case so far."""
-
     status: str = ""  # the last one
     said: list[bytes] = field(default_factory=list)  # a digest of each process
     series: list[analysis.SampleKey] = field(default_factory=list)  # of all processes
@@ -99,7 +97,6 @@ class FileCheck:
         self._sealed = False
 
     def run(self) -> FileCheck:
-        """Read the file to its end, or until there are too many findings."""
         with np.errstate(all="ignore"):  # a foreign file may hold any figures
             for part in examine(self._path, self._samples):
                 found: Iterable[Remark] = ()
@@ -124,7 +121,6 @@ class FileCheck:
         return self
 
     def report(self, others: analysis.Corroboration) -> FileReport:
-        """What was found, with what the other files say of it."""
         flaws = (*self.flaws, *_from_others(self._name, others))
         supported = sum(file == self._name for file, _ in others.supported)
         measured = [case for case in self._cases.values() if case.processes]

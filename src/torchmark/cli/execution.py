@@ -188,7 +188,6 @@ def _measure(
 
 @contextlib.contextmanager
 def new_run(header: RunHeader, options: object) -> Iterator[store.RunWriter]:
-    """The file of a new run, at --out or among the others."""
     path = getattr(options, "out", None) or store.new_path(header)
     with _own_options(options):
         store.check_writable(path)
@@ -221,7 +220,6 @@ def announced(writer: store.RunWriter) -> Iterator[store.RunWriter]:
 
 
 def exit_code_of(run: Run) -> int:
-    """Whether anything was measured."""
     return EXIT_FINE if any(result.status == "ok" for result in run.results) else EXIT_NOTHING_MEASURED
 
 

@@ -78,7 +78,6 @@ class FolderOptions(Options):
         return place, fleet, ENGINES[fleet.terms.engine]()
 
     def look(self) -> tuple[TaskStatus, ...]:
-        """The present status of all tasks."""
         place, fleet, engine = self.open()
         return Observer(place, engine).look(fleet.tasks)
 
@@ -251,7 +250,6 @@ def _start(
     nodes: Sequence[Node],
     options: FleetRunOptions,
 ) -> int:
-    """Submit tasks once the folder is trusted and its nodes were tried; then follow the fleet to its end."""
     runs = [(each, " ".join(("torchmark run", *each.arguments))) for each in tasks]
     described = [f"{task.label}: {run}, on {' and '.join(task.nodes)}" for task, run in runs]
     if options.dry_run:

@@ -142,7 +142,6 @@ def _publications(name: str | None) -> Document:
 
 
 def _count(*found: Publication) -> dict[str, int]:
-    """The number of figures and machines, by kind."""
     kinds = Counter(figure.kind for each in found for figure in each.figures)
     counts = {"measured": kinds["measured"], "powers": kinds["power"], "speedups": kinds["derived"]}
     return counts | {"machines": sum(len(each.machines) for each in found)}

@@ -45,14 +45,12 @@ class Options:
 
     @classmethod
     def parameters(cls) -> list[click.Parameter]:
-        """The click options and arguments of all fields."""
         names = [name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())]
         fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # it is a dataclass
         return [each for name in dict.fromkeys(names) for each in fields[name].metadata["make"](name)]
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
-        """The record of what click has parsed."""
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is a dataclass
         return cls(**{field.name: field.metadata["read"](field.name, given) for field in fields})
 
@@ -72,17 +70,14 @@ def option(help: str, *flags: str, default: Any = None, **settings: Any) -> Any:
 
 
 def several(help: str, metavar: str | None, *flags: str, **settings: Any) -> Any:  # noqa: A002
-    """A field that is an option which can be given again."""
     return option(help, *flags, default=(), multiple=True, metavar=metavar, **settings)
 
 
 def flag(help: str, *flags: str) -> Any:  # noqa: A002
-    """A field that is false unless its option is given."""
     return option(help, *flags, default=False, is_flag=True)
 
 
 def argument(**settings: Any) -> Any:
-    """A field that is a positional argument."""
     default = () if settings.get("nargs") == -1 else None
     return _field(default, lambda name: [click.Argument([name], **settings)])
 
@@ -230,7 +225,6 @@ class PriceOptions(Options):
 
     @property
     def prices(self) -> Prices | None:
-        """None if no price is given."""
         if self.price_per_hour is None and self.watt_price is None:
             return None
         return Prices(self.price_per_hour, self.watt_price)

@@ -28,7 +28,6 @@ def terminal_width() -> int:
 
 
 def say(text: str) -> None:
-    """A line on stderr."""
     click.echo(printable(text), err=True)
 
 
@@ -68,7 +67,6 @@ def print_report(
     prices: Prices | None = None,
     headline: Headline | None = None,
 ) -> None:
-    """Print a document, or a run, for this terminal or in another format."""
     emit(render(subject, format, *screen(), prices, headline))
 
 

@@ -70,7 +70,6 @@ class ProgressLine:
         self._show(self._label, " · starting")
 
     def heard(self, message: Message, who: str = "") -> None:
-        """A worker said something."""
         if isinstance(message, Phase):
             self._show(self._label, f" · {who and who + ': '}{PHASES.get(message.name, message.name)}")
         elif isinstance(message, Sampled):
@@ -128,7 +127,6 @@ def _cut(text: str, width: int) -> str:
 
 @contextlib.contextmanager
 def noted(text: str) -> Iterator[ProgressLine]:
-    """A line on a terminal while something is done."""
     progress = ProgressLine()
     progress.note(text)
     try:

@@ -16,14 +16,13 @@ from torchmark.cli import execution, output
 from torchmark.cli import options as opt
 from torchmark.cli.options import argument, axes_field, command, flag, option
 from torchmark.cli.output import emit, headline_of, print_report, say
-from torchmark.devices import ACCELERATOR
 from torchmark.errors import EXIT_FINE, StoreError, UsageError
-from torchmark.library import TARGET, Measurement, make_header, with_budget
-from torchmark.measure.cases import Sweep, check_device, expand
+from torchmark.library import TARGET, Measurement, choose, make_header, with_budget
+from torchmark.measure.cases import Sweep, expand
 from torchmark.measure.machine import keep_awake
 from torchmark.measure.messages import Message, Phase, Rendezvous, Sampled
 from torchmark.measure.session import Plan, Session, results_so_far
-from torchmark.measure.suites import SUITES, Part, expand_suite, place
+from torchmark.measure.suites import SUITES, Part, place
 from torchmark.records import CASE_OPTIONS, RIGORS, Case, Machine, Result, Rigor, Run, RunHeader, parse_case
 from torchmark.report import render
 from torchmark.report.document import Document, Lines
@@ -128,22 +127,15 @@ def select(
 
     Raises for mistakes before anything slow is done.
     """
-    devices: Sequence[str] = opt.split_names(options.axes.get("device", ()))
-    for name in devices:
-        check_device(name)
     params = options.read_params(bool(options.workloads), options.tiny)
-    if options.workloads:
-        if options.suite:
-            raise UsageError("a suite and workloads were both named", "Name one or the other")
-        axes = {**options.axes, "device": [ACCELERATOR]}
-        parts: tuple[Part, ...] = (Part(expand(Sweep(options.workloads, axes, params, nodes, options.tiny))),)
-        if not devices and all("@" in name for name in options.workloads):
-            devices = sorted({case.device for part in parts for case in part.cases})
-    else:
-        if given := [name for name in (*options.axes, *(["param"] if params else [])) if name != "device"]:
-            name = "--option" if given[0] in CASE_OPTIONS else f"--{given[0]}"
-            raise UsageError(f"{name} needs a workload", "Name one: `torchmark list` shows them")
-        parts = expand_suite(options.suite or "quick", options.tiny)
+    if options.workloads and options.suite:
+        raise UsageError("a suite and workloads were both named", "Name one or the other")
+    given = [name for name in (*options.axes, *(["param"] if params else [])) if name != "device"]
+    if given and not options.workloads:
+        name = "--option" if given[0] in CASE_OPTIONS else f"--{given[0]}"
+        raise UsageError(f"{name} needs a workload", "Name one: `torchmark list` shows them")
+    suite = options.suite or "quick"
+    parts, devices = choose(options.workloads, suite, options.axes, params, nodes, options.tiny)
     find_rendezvous(place(parts, devices or ["cpu"]), nodes, rendezvous)
     if options.sustain_s and (options.steps or options.budget_s):
         raise UsageError("--sustain sets how long each case runs", "Leave --steps and --budget out")
@@ -225,7 +217,6 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
         return execution.exit_code_of(run)
 
     def fix() -> str:
-        """What to do after the file could not be written."""
         with contextlib.suppress(StoreError):
             if store.read_header(writer.path) == writer.run.header:
                 with contextlib.suppress(StoreError):
@@ -280,7 +271,6 @@ def _resume(options: RunOptions, name: str) -> int:
 
 
 def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Result]]]:
-    """What a stopped run still lacks, and what it has."""
     header, done = run.header, results_so_far(run)
     cases = expand(Sweep(header.cases))
     for text, results in done.items():  # a workload, or a file of the user's, may have changed

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from torchmark.devices import ACCELERATOR
 from torchmark.errors import UnknownName
-from torchmark.measure.cases import Sweep, expand, list_parameters, split_values
+from torchmark.measure.cases import Sweep, expand, list_parameters
 from torchmark.records import AXES, Case
 from torchmark.workloads import find_workload
 
@@ -118,11 +118,6 @@ def place(parts: Sequence[Part], devices: Iterable[str]) -> tuple[Case, ...]:
             placed = (replace(case, device=device) if case.device == ACCELERATOR else case for case in part.cases)
             cases.update((case.text, case) for case in placed)
     return tuple(cases.values())
-
-
-def suite(name: str, devices: Sequence[str] = ("cpu",), *, tiny: bool = False) -> tuple[Case, ...]:
-    """The cases of a suite on these devices."""
-    return place(expand_suite(name, tiny), split_values(devices))
 
 
 def _made_tiny(sweep: Sweep) -> Sweep:

@@ -37,8 +37,6 @@ _NO_BASELINE = "no baseline yet; this run becomes it"
 
 
 class Bench:
-    """The fixture of one test."""
-
     def __init__(self, recorder: Recorder, node: str) -> None:
         self._recorder, self._node = recorder, node
         # Results are shared: folders are left out, and a hash replaces parameters that may hold a path.
@@ -162,7 +160,6 @@ class Recorder:
         return not self._problem
 
     def summary(self) -> str:
-        """The table of the run, the comparison, and how to see the run again."""
         assert self.run is not None
         lines = [render(self.run, "table", _WIDTH)]
         if self._compared:
@@ -180,7 +177,6 @@ class Recorder:
         return msgspec.json.encode((self.results, self._compared)).decode()
 
     def decode(self, text: str) -> None:
-        """Take the results of another process."""
         results, compared = msgspec.json.decode(text, type=tuple[list[Result], list[str]])
         self.results += results
         self._compared += compared
