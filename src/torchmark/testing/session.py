@@ -37,6 +37,8 @@ _NO_BASELINE = "no baseline yet; this run becomes it"
 
 
 class Bench:
+    """The fixture `torchmark` of one test."""
+
     def __init__(self, recorder: Recorder, node: str) -> None:
         self._recorder, self._node = recorder, node
         # Results are shared: folders are left out, and a hash replaces parameters that may hold a path.
