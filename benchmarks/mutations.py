@@ -29,8 +29,8 @@ from torchmark.analyze.efficiency import Prices
 from torchmark.errors import TorchmarkError
 from torchmark.report import FORMATS, render
 from torchmark.report.comparison import comparison_document
-from torchmark.report.details import details_document
-from torchmark.report.listing import listing_document
+from torchmark.report.files import listing_document
+from torchmark.report.run import details_document
 from torchmark.store import RunWriter, completed, load, read_header, shareable_lines
 
 RECORDED = Path(__file__).parents[1] / "tests" / "store" / "recorded" / "v2.jsonl"
@@ -239,7 +239,7 @@ def _outcome(act: Callable[[], object]) -> str:
 
 
 def _draw(path: Path) -> None:
-    from torchmark.report.card import render_card
+    from torchmark.report.headline import render_card
     from torchmark.report.page import page_document
 
     run = load(path, samples=True)
@@ -263,10 +263,10 @@ def _rank(path: Path) -> None:
 
 def _gather(path: Path) -> None:
     """As one of two nodes."""
-    from torchmark.report.fleet import Member, gather, gathered_document
+    from torchmark.report.fleet import Member, gathered_document
 
     runs = [load(path), load(RECORDED)]
-    found = gather([Member(f"A{number}", "A", "a node", "done", run=run) for number, run in enumerate(runs)])
+    found = [Member(f"A{number}", "A", "a node", "done", run=run) for number, run in enumerate(runs)]
     for each in FORMATS:
         render(gathered_document(found), each)
 

@@ -13,11 +13,10 @@ from torchmark.analyze.comparison import LiveComparison, LiveSide
 from torchmark.analyze.search import Fitted, MemoryModel, Probe, Tuned
 from torchmark.records import Limiting, Result, Run, parse_case
 from torchmark.report import render
-from torchmark.report.fitting import fitting_document
 from torchmark.report.live import answer, basis
 from torchmark.report.page import page_document
 from torchmark.report.run import conclusion
-from torchmark.report.tuning import tuning_document
+from torchmark.report.searches import fitting_document, tuning_document
 
 DEFAULT, WINNER = (parse_case(f"mlp/infer@cpu/{dtype}") for dtype in ("float32", "bfloat16"))
 SIZES = (1, 2, 4, 8)
@@ -67,12 +66,9 @@ def test_show_and_the_page_repeat_the_conclusion(stored: dict[str, Run], study: 
         assert line in page
 
 
-def test_show_prints_what_tune_and_fit_printed(stored: dict[str, Run], fitted: Fitted) -> None:
-    run = stored["tune"]
-    kept = {"same_precision": DEFAULT, "results": run.results, "relative": run.tuning.relative}
-    tuned = Tuned(DEFAULT, WINNER, 2.0, 1.9, 2.1, 5, **kept)
-    assert render(run) == render(tuning_document(run, tuned))
-    assert render(stored["fit"]) == render(fitting_document(stored["fit"], DEFAULT, fitted))
+def test_show_prints_what_tune_and_fit_printed(stored: dict[str, Run]) -> None:
+    assert render(stored["tune"]) == render(tuning_document(stored["tune"]))
+    assert render(stored["fit"]) == render(fitting_document(stored["fit"]))
     assert "2 GiB" in render(stored["fit"])
 
 
@@ -107,8 +103,7 @@ def test_a_most_efficient_size_is_named_only_where_nothing_is_in_doubt(
     """Noise at a size that is far from the best changes nothing; one that was slowed might have been the best."""
     probes = tuple(replace(each, doubt=doubt) if each.size == 4 else each for each in fitted.probes)
     efficient = None if doubt == "contended" else 8
-    text = render(
-        fitting_document(stored["fit"], DEFAULT, replace(fitted, probes=probes, efficient=efficient)), width=200
-    )
+    fitting = replace(fitted, probes=probes, efficient=efficient).conclusion(DEFAULT)
+    text = render(replace(stored["fit"], fitting=fitting), width=200)
     assert words in text
     assert ("close other programs and run: torchmark" in text) == (doubt == "contended")

@@ -9,7 +9,7 @@ import pytest
 
 from torchmark.records import Estimate, Result, Run, RunHeader, Work
 from torchmark.report import render
-from torchmark.report.fleet import Gathered, Member, gather, gathered_document, status_document
+from torchmark.report.fleet import Member, gathered_document, status_document
 
 CASES = ("mlp/infer@cpu/float32", "bert-classify/train:batch=16,sequence=128@cpu/float32+compile")
 
@@ -31,14 +31,9 @@ def members(make_result: Callable[..., Result], make_header: Callable[..., RunHe
     return [*done, lost]
 
 
-@pytest.fixture
-def found(members: list[Member]) -> Gathered:
-    return gather(members)
-
-
 @pytest.mark.parametrize("width", [80, 120])
-def test_one_table_says_it_all_and_fits(found: Gathered, width: int) -> None:
-    text = render(gathered_document(found), "table", width)
+def test_one_table_says_it_all_and_fits(members: list[Member], width: int) -> None:
+    text = render(gathered_document(members), "table", width)
     assert max(map(len, text.splitlines())) <= width
     assert "13 nodes of 2 kinds: 12 done, 1 unavailable" in text
     assert "A7 is 10% slower than its 11 peers" in text
@@ -48,14 +43,14 @@ def test_one_table_says_it_all_and_fits(found: Gathered, width: int) -> None:
     assert "stable" in text
 
 
-def test_markdown_and_json_tell_the_same(found: Gathered) -> None:
-    assert "A7 is 10% slower than its 11 peers" in render(gathered_document(found), "md")
-    told = json.loads(render(gathered_document(found), "json"))
+def test_markdown_and_json_tell_the_same(members: list[Member]) -> None:
+    assert "A7 is 10% slower than its 11 peers" in render(gathered_document(members), "md")
+    told = json.loads(render(gathered_document(members), "json"))
     assert [node["state"] for node in told["nodes"]] == ["done"] * 12 + ["unavailable"]
     assert told["outliers"][0]["label"] == "A7"
     assert len(told["runs"]) == 12
-    assert render(gathered_document(found), "csv").count("\n") == 1 + 12 * 2
-    assert render(gathered_document(found), "jsonl").count("\n") == 12 * 2
+    assert render(gathered_document(members), "csv").count("\n") == 1 + 12 * 2
+    assert render(gathered_document(members), "jsonl").count("\n") == 12 * 2
 
 
 def test_the_state_of_every_job_fits_into_a_terminal(members: list[Member]) -> None:
@@ -82,12 +77,12 @@ def test_teams_of_nodes_give_a_scaling_table(
         run = Run(make_header(label=f"{nodes}-nodes", id=str(nodes)), results)
         return Member(f"{nodes}-nodes", "A", "2 cores", "done", "", 1, 1, nodes, run=run)
 
-    found = gather([team(1, 1, 2), team(2, 2, 4)])
-    (scaling,) = found.scalings
-    assert [(row.nodes, row.workers) for row in scaling.rows] == [(1, 1), (1, 2), (2, 2), (2, 4)]
-    assert [row.efficiency for row in scaling.rows] == [1.0, 1.0, 0.5, 0.5]
+    members = [team(1, 1, 2), team(2, 2, 4)]
+    (scaling,) = json.loads(render(gathered_document(members), "json"))["scaling"]
+    assert [(row["nodes"], row["workers"]) for row in scaling["rows"]] == [(1, 1), (1, 2), (2, 2), (2, 4)]
+    assert [row["efficiency"] for row in scaling["rows"]] == [1.0, 1.0, 0.5, 0.5]
     for form in ("table", "md"):
-        text = render(gathered_document(found), form)
+        text = render(gathered_document(members), form)
         assert "Every rank has 1 thread, in all rows" in text
         assert "nodes" in text
         assert "50%" in text
@@ -100,6 +95,6 @@ def test_teams_without_a_figure_say_why(
     skipped = make_result("mlp/train@cpu/float32", status="skipped", estimate=None, reason="4 s are left")
     run = Run(make_header(label="1-node", id="1"), (skipped,))
     teams = [Member("1-node", "A", "2 cores", "done", run=run), Member("2-nodes", "A", "2 cores", "done", nodes=2)]
-    text = render(gathered_document(gather(teams)), "table")
+    text = render(gathered_document(teams), "table")
     assert "1-node: mlp/train" in text.partition("skipped")[2]
     assert "4 s are left" in text

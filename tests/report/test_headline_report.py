@@ -14,7 +14,7 @@ from torchmark.analyze.headline import Headline, build_headline
 from torchmark.publications import all_runs
 from torchmark.records import JobEstimate, Result, Run, RunHeader, StageEstimate, Work
 from torchmark.report import render
-from torchmark.report.card import render_card
+from torchmark.report.headline import render_card
 from torchmark.report.page import page_document
 from torchmark.report.run import runs_document
 

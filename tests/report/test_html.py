@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from torchmark.records import Remark, Result, Run, Work
 from torchmark.report import render
-from torchmark.report.card import draw_png, headline_results, render_card
-from torchmark.report.charts import bars, curves, strips
-from torchmark.report.charts.drawing import Chart, factor_ticks, find_series
+from torchmark.report.charts import factor_ticks, find_series, speeds, strips
 from torchmark.report.document import Cell, Column, Document, Lines, Remarks, Section, Table, Title
+from torchmark.report.headline import draw_png, headline_results, render_card
 from torchmark.report.html import is_own_page
 from torchmark.report.names import run_names
 from torchmark.report.page import MOST_CARDS, caveats, page_document
@@ -230,77 +229,73 @@ def test_absurd_numbers_make_a_page_without_absurd_figures(wide_run: Run) -> Non
     )
 
 
-def charts(*runs: Run) -> list[Chart]:
-    series = find_series(runs)
-    drawn: list[Chart] = [bars.draw_speeds(panel) for panel in bars.find_speeds(series)]
-    drawn += [curves.draw_curves(panel) for panel in curves.find_curves(series)]
-    found = [strips.find_strip(result) for run in runs for result in run.results]
-    return drawn + [strips.draw_strip(strip) for strip in found if strip]
-
-
 def test_every_chart_is_valid_vega_lite(wide_run: Run, slower_run: Run) -> None:
-    from torchmark.analyze.efficiency import find_scaling
-
-    drawn = charts(wide_run, slower_run)
-    drawn += [curves.draw_scaling(each) for each in find_scaling(wide_run.results)]
-    panels = bars.find_ratios([wide_run, slower_run], baseline=0)
-    drawn += [bars.draw_ratios(panel.bars, bars.shared_domain(panel.bars)) for panel in panels]
+    runs = [wide_run, slower_run]
+    series = find_series(runs)
+    panels = [*speeds.find_speeds(series), *speeds.find_curves(series), *speeds.find_ratios(runs, baseline=0)]
+    panels += speeds.find_scalings(series)
+    panels += [found for each in series for result in each.results if (found := strips.find_panel(each, result, True))]
+    drawn = [panel.chart() for panel in panels if panel.chart]
     assert len(drawn) > 15
     for chart in drawn:
         altair.Chart.from_dict(chart.spec)  # altair refuses what its schema does not know
 
 
 def test_the_same_work_stands_together_with_the_fastest_first(wide_run: Run, slower_run: Run) -> None:
-    panels = {panel.title: panel for panel in bars.find_speeds(find_series([wide_run, slower_run]))}
-    mlp = panels["mlp · infer"].bars
-    assert [bar.label for bar in mlp] == [
+    panels = {panel.title: panel for panel in speeds.find_speeds(find_series([wide_run, slower_run]))}
+    mlp = panels["mlp · infer"].rows
+    assert [bar["label"] for bar in mlp] == [
         "workstation · cuda:0",
         "after-upgrade · cuda:0",
         "workstation · cpu",
         "after-upgrade · cpu",
     ]
-    assert mlp[0].value == pytest.approx(128 / 1.1e-4)
-    assert mlp[0].low < mlp[0].value < mlp[0].high
-    assert "±0.4%" in mlp[0].about
+    assert mlp[0]["value"] == pytest.approx(128 / 1.1e-4)
+    assert mlp[0]["low"] < mlp[0]["value"] < mlp[0]["high"]
+    assert "±0.4%" in mlp[0]["about"]
 
 
 def test_other_units_and_other_versions_never_share_a_panel(full_run: Run, make_result: Callable[..., Result]) -> None:
     results = (make_result(), make_result("mlp/train@cpu/float32", work=Work(1, "epoch")), make_result(version=2))
-    panels = bars.find_speeds(find_series([replace(full_run, results=results)]))
-    assert [len(panel.bars) for panel in panels] == [1, 1]
+    panels = speeds.find_speeds(find_series([replace(full_run, results=results)]))
+    assert [len(panel.rows) for panel in panels] == [1, 1]
 
 
 def test_what_is_no_speed_is_not_drawn(full_run: Run, make_result: Callable[..., Result]) -> None:
     results = (make_result("null/infer@cpu/float32", work=Work(0, "step")), make_result(center_s=0.0))
-    assert bars.find_speeds(find_series([replace(full_run, results=results)])) == ()
+    assert speeds.find_speeds(find_series([replace(full_run, results=results)])) == []
 
 
 def test_factors_are_of_speed_and_stand_by_workload_or_by_run(wide_run: Run, slower_run: Run) -> None:
-    panels = {panel.title: panel for panel in bars.find_ratios([wide_run, slower_run], baseline=0)}
-    (resnet,) = panels["resnet50"].bars
-    assert resnet.value == pytest.approx(1 / 0.7)
-    assert resnet.low < resnet.value < resnet.high
-    assert "faster" in resnet.figure
+    panels = {panel.title: panel for panel in speeds.find_ratios([wide_run, slower_run], baseline=0)}
+    (resnet,) = panels["resnet50"].rows
+    assert resnet["value"] == pytest.approx(1 / 0.7)
+    assert resnet["low"] < resnet["value"] < resnet["high"]
+    assert "faster" in resnet["figure"]
     assert "On average 0.926× as fast" in panels["bert-encode"].note
     third = replace(slower_run, header=replace(slower_run.header, id="ff", label="third"))
-    by_run = bars.find_ratios([wide_run, slower_run, third], baseline=2)
+    by_run = speeds.find_ratios([wide_run, slower_run, third], baseline=2)
     assert [panel.title for panel in by_run] == ["workstation", "after-upgrade"]
 
 
 def test_curves_follow_a_sweep_and_mark_where_it_broke_off(wide_run: Run) -> None:
-    (panel,) = curves.find_curves(find_series([wide_run]))
-    assert (panel.title, panel.parameter, panel.unit) == ("bert-encode/infer", "batch", "sample")
-    assert [curve.name for curve in panel.curves] == ["cpu", "cuda:0"]
-    assert [point.x for point in panel.curves[0].points] == [1, 2, 4, 8, 16, 32]
-    assert panel.curves[0].lost == ((64.0, "oom"),)
+    (panel,) = speeds.find_curves(find_series([wide_run]))
+    assert (panel.title, panel.note) == ("bert-encode/infer", "sample/s by batch")
+    points = [(row["curve"], row["x"]) for row in panel.rows]
+    assert points == [(name, x) for name in ("cpu", "cuda:0") for x in (1, 2, 4, 8, 16, 32)]
+    assert panel.chart
+    assert {"x": 64.0, "status": "oom", "curve": "cpu"} in panel.chart().data["lost"]
 
 
 def test_published_batches_make_curves_although_the_usual_one_is_unsaid() -> None:
     from torchmark.store import load_runs
 
-    panels = curves.find_curves(find_series(load_runs("apple-silicon-bert")))
-    assert {panel.parameter for panel in panels} == {"batch"}
-    assert {tuple(point.x for point in curve.points) for panel in panels for curve in panel.curves} == {(16, 64, 256)}
+    panels = speeds.find_curves(find_series(load_runs("apple-silicon-bert")))
+    assert all(panel.note.endswith(" by batch") for panel in panels)
+    curves = {(panel.title, row["curve"]) for panel in panels for row in panel.rows}
+    for title, curve in curves:
+        rows = next(panel.rows for panel in panels if panel.title == title)
+        assert [row["x"] for row in rows if row["curve"] == curve] == [16, 64, 256]
 
 
 def test_strips_keep_the_extremes_of_every_column(make_result: Callable[..., Result]) -> None:
@@ -312,8 +307,8 @@ def test_strips_keep_the_extremes_of_every_column(make_result: Callable[..., Res
     assert strip
     assert len(strip.columns) == strips.COLUMNS
     assert strip.unit == "ms"
-    assert min(column.low for column in strip.columns) == pytest.approx(9, abs=0.5)
-    assert max(column.high for column in strip.columns) == pytest.approx(strip.high)
+    assert min(column["low"] for column in strip.columns) == pytest.approx(9, abs=0.5)
+    assert max(column["high"] for column in strip.columns) == pytest.approx(strip.high)
     assert strip.warmups == ((0, 12),)
     assert "50000 samples, 12 cut as warm-up; from 9.00 ms to 12.0 ms" in strip.about
 
@@ -324,7 +319,7 @@ def test_a_slow_first_step_does_not_flatten_the_strip(wide_run: Run) -> None:
     assert strip
     assert max(drifting.estimate.samples_s) * 1e3 > strip.high
     first, last = strip.columns[len(strip.columns) // 4], strip.columns[-1]
-    assert (last.middle - first.middle) / (strip.high - strip.low) > 0.3  # the drift is what one sees
+    assert (last["middle"] - first["middle"]) / (strip.high - strip.low) > 0.3  # the drift is what one sees
 
 
 def test_processes_stand_side_by_side(wide_run: Run) -> None:

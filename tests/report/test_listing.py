@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from torchmark.records import RunHeader
 from torchmark.report import render
-from torchmark.report.listing import listing_document
+from torchmark.report.files import listing_document
 
 Make = Callable[..., RunHeader]
 MLP, MATMUL, LSTM = "mlp/infer@cpu/float32", "matmul/infer@cpu/float32", "lstm/train@cpu/float32"

@@ -13,10 +13,9 @@ from torchmark.analyze.efficiency import Prices
 from torchmark.records import JobEstimate, Metered, Result, Run, StageEstimate, Sustained, Work
 from torchmark.report import render
 from torchmark.report.charts import strips
-from torchmark.report.details import details_document
 from torchmark.report.figures import sustained
 from torchmark.report.page import page_document
-from torchmark.report.run import runs_document
+from torchmark.report.run import details_document, runs_document
 
 DARK = "unavailable because the system shows no energy counter of the processor"
 HOT = Metered(65.0, 80.0, (3e9, 2.4e9), (50.0, 97.0), ("heat",), 3)

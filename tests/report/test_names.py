@@ -17,7 +17,7 @@ def results(*texts: str) -> list[Result]:
 @pytest.mark.parametrize(
     ("texts", "heading", "names"),
     [
-        (["mlp/infer:batch=8@cpu/float32"], ("on cpu/float32", None), ["mlp/infer:batch=8"]),
+        (["mlp/infer:batch=8@cpu/float32"], ("on cpu/float32", ""), ["mlp/infer:batch=8"]),
         (
             ["mlp/infer:batch=8,width=64@cpu/float32", "mlp/train:batch=16,width=64@cpu/float32+compile"],
             ("on cpu/float32", "All with width=64"),
@@ -25,7 +25,7 @@ def results(*texts: str) -> list[Result]:
         ),
         (
             ["mlp/infer:batch=8@cpu/float32", "lstm/infer:batch=8@cpu/float32"],
-            ("on cpu/float32", None),
+            ("on cpu/float32", ""),
             ["mlp/infer:batch=8", "lstm/infer:batch=8"],
         ),
         (
@@ -35,18 +35,18 @@ def results(*texts: str) -> list[Result]:
         ),
         (
             ["mlp/infer@cpu/float32", "mlp/infer:batch=8@cpu/float32", "mlp/infer@cpu/bfloat16"],
-            ("on cpu/float32 unless said otherwise", None),
+            ("on cpu/float32 unless said otherwise", ""),
             ["mlp/infer", "mlp/infer:batch=8", "mlp/infer@cpu/bfloat16"],
         ),
         (
             ["mlp/infer@cpu/float32+threads=1+as-published"],
-            ("on cpu/float32 as published", None),
+            ("on cpu/float32 as published", ""),
             ["mlp/infer+threads=1"],
         ),
     ],
 )
 def test_what_all_have_in_common_stands_in_the_heading(
-    texts: list[str], heading: tuple[str | None, str | None], names: list[str]
+    texts: list[str], heading: tuple[str | None, str], names: list[str]
 ) -> None:
     given_results = results(*texts)
     shown = names_of(given_results)

@@ -16,10 +16,9 @@ from msgspec.structs import replace
 from torchmark.errors import UnknownName
 from torchmark.records import Case, Remark, Result, Run, Work
 from torchmark.report import FORMATS, render
-from torchmark.report.csv import table
-from torchmark.report.details import details_document, strip
+from torchmark.report.data import write_csv, write_json, write_lines
 from torchmark.report.document import Cell, Code, Column, Document, Facts, Lines, Remarks, Section, Table, Title
-from torchmark.report.json import lines, pretty
+from torchmark.report.run import details_document, strip
 from torchmark.report.terminal import draw, fold_case
 from torchmark.report.text import clean, printable
 
@@ -169,14 +168,15 @@ def test_csv_has_one_line_per_result_and_no_formula(full_run: Run) -> None:
 @pytest.mark.parametrize("separator", ["", ";", "|", "\t", "\n", "; ", ';"', ";\0"])
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@", "＝"])
 def test_no_cell_holds_a_formula_for_any_separator(separator: str, sign: str) -> None:
-    text = table(["cell"], [[f"{'a' * bool(separator)}{separator}{sign}1"]])
+    text = write_csv({"cell": "0"}, [(f"{'a' * bool(separator)}{separator}{sign}1",)])
     for piece in re.split(r"[;|\t\n]", text.partition("\n")[2]):
         assert not piece.strip(' "').startswith(sign)
 
 
 def test_csv_leaves_all_other_cells_alone() -> None:
-    cells = ["mlp/train:batch=512@cpu/float32+compile", "a; b | c-d", -1.5, None, "a=b;c"]
-    assert next(csv.reader(table(["a"], [cells]).splitlines()[1:])) == [*cells[:2], "-1.5", "", cells[4]]
+    cells = ("mlp/train:batch=512@cpu/float32+compile", "a; b | c-d", -1.5, None, "a=b;c")
+    columns = {name: str(index) for index, name in enumerate("abcde")}
+    assert next(csv.reader(write_csv(columns, [cells]).splitlines()[1:])) == [*cells[:2], "-1.5", "", cells[4]]
 
 
 def test_json_is_the_records(full_run: Run) -> None:
@@ -258,8 +258,8 @@ def test_colours_are_ours_alone() -> None:
 
 @given(st.text())
 def test_json_for_a_terminal_has_the_same_value_and_nothing_to_obey(text: str) -> None:
-    for written in (pretty({"a": text}), lines([{"a": text}])):
-        assert json.loads(written) == {"a": text}
+    for written in (write_json({"a": text}), write_lines([{"a": text}])):
+        assert json.loads(written) == {"a": printable(text)}
         assert printable(written) == written
 
 
@@ -271,7 +271,7 @@ def test_half_a_character_is_shown_as_one_that_is_missing(full_run: Run, format_
 
 
 def test_json_of_half_a_character_is_written_all_the_same() -> None:
-    assert json.loads(pretty({"a": "\udcff"})) == {"a": "\ufffd"}
+    assert json.loads(write_json({"a": "\udcff"})) == {"a": "\ufffd"}
 
 
 def test_an_unknown_format_is_named(full_run: Run) -> None:

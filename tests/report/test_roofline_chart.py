@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from torchmark.records import Peak, Run, Work
 from torchmark.report import render
-from torchmark.report.charts import roofline
-from torchmark.report.charts.drawing import draw, find_series
-from torchmark.report.details import details_document
+from torchmark.report.charts import draw, find_series, roofline
 from torchmark.report.page import page_document
+from torchmark.report.run import details_document
 
 
 @pytest.fixture
@@ -34,16 +33,17 @@ def run(make_result, make_header) -> Run:
 
 def test_every_result_with_ceilings_is_a_point_below_a_roof(run: Run) -> None:
     (panel,) = roofline.find_rooflines(find_series([run]))
-    assert [point.bound for point in panel.points] == ["compute", "bandwidth", "loader"]
-    assert [roof.name for roof in panel.roofs] == [
+    assert [point["bound"] for point in panel.points] == ["compute", "bandwidth", "loader"]
+    assert [roof["name"] for roof in panel.roofs] == [
         "float32 300 GFLOP/s",
         "bfloat16 150 GFLOP/s",
         "memory 25.0 GB/s",
         "cache 60.0 GB/s",
     ]
     for roof in panel.roofs:
-        assert panel.low[0] <= roof.start < roof.end <= panel.high[0]
-        assert panel.low[1] <= roof.start_rate <= roof.end_rate <= panel.high[1]
+        (left, start), (right, end) = roof["start"], roof["end"]
+        assert panel.low[0] <= left < right <= panel.high[0]
+        assert panel.low[1] <= start <= end <= panel.high[1]
     assert panel.about == (
         "2 of 3 results reach at least half of their limit. "
         "Limits: float32 300 GFLOP/s, bfloat16 150 GFLOP/s, memory 25.0 GB/s, cache 60.0 GB/s."
@@ -63,7 +63,7 @@ def test_the_chart_is_drawn_with_its_figures_for_those_who_do_not_see_it(run: Ru
 def test_roofs_and_points_with_room_are_named(run: Run) -> None:
     (panel,) = roofline.find_rooflines(find_series([run]))
     texts = [label["text"] for label in roofline.draw_roofline(panel).data["labels"]]
-    assert texts[:4] == [roof.name for roof in panel.roofs]
+    assert texts[:4] == [roof["name"] for roof in panel.roofs]
     assert {"mlp", "cifar-cnn"} <= {*texts[4:]} <= {"mlp", "cifar-cnn", "llm-decode"}
 
 

@@ -12,7 +12,7 @@ import pytest
 from torchmark.analyze.jobs import Bias, Cause, Own, Printed, Replicated, Row, Sheet
 from torchmark.records import Run
 from torchmark.report import FORMATS, render
-from torchmark.report.replication import like_printed, replication_document
+from torchmark.report.publications import like_printed, replication_document
 
 
 @pytest.mark.parametrize(

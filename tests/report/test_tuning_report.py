@@ -11,10 +11,8 @@ from msgspec.structs import replace
 from torchmark.analyze.search import BreakEven, Contribution, Fitted, MemoryModel, Probe, Tuned
 from torchmark.records import Result, Run, Tuning, parse_case
 from torchmark.report import render
-from torchmark.report.charts import bars
-from torchmark.report.charts.drawing import find_series
-from torchmark.report.fitting import fitting_document
-from torchmark.report.tuning import snippet, tuning_document
+from torchmark.report.charts import find_series, speeds
+from torchmark.report.searches import fitting_document, snippet, tuning_document
 
 DEFAULT = parse_case("resnet50/infer@cpu/float32")
 WINNER = parse_case(
@@ -47,9 +45,26 @@ def run(make_header: Callable[..., object], tuned: Tuned) -> Run:
     return Run(make_header(tuple(each.case.text for each in tuned.results)), tuned.results)  # type: ignore[arg-type]
 
 
+def shown_tuning(run: Run, tuned: Tuned, *how: object) -> str:
+    stored = replace(run, tuning=tuned.conclusion, results=tuned.results)
+    return render(tuning_document(stored), *how)  # type: ignore[arg-type]
+
+
+def shown_fitting(run: Run, fitted: Fitted, *how: object) -> str:
+    """As it is stored: every size is a case of its own."""
+    cases = [parse_case(f"resnet50/infer:batch={probe.size}@cpu/float32") for probe in fitted.probes]
+    probes = [
+        replace(probe, result=replace(probe.result, case=case))
+        for probe, case in zip(fitted.probes, cases, strict=True)
+    ]
+    fitting = replace(fitted, probes=tuple(probes)).conclusion(DEFAULT)
+    stored = replace(run, fitting=fitting, results=tuple(probe.result for probe in probes))
+    return render(fitting_document(stored), *how)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_answer_comes_first_and_everything_fits(run: Run, tuned: Tuned, width: int) -> None:
-    text = render(tuning_document(run, tuned), "table", width)
+    text = shown_tuning(run, tuned, "table", width)
     assert max(map(len, text.partition("To paste")[0].splitlines())) <= width  # the rest is never broken
     words = " ".join(text.split())
     for told in (
@@ -64,22 +79,22 @@ def test_the_answer_comes_first_and_everything_fits(run: Run, tuned: Tuned, widt
 
 
 def test_every_format_has_the_winner(run: Run, tuned: Tuned) -> None:
-    assert f"{WINNER.text},ok" in render(tuning_document(run, tuned), "csv")
-    found = json.loads(render(tuning_document(run, tuned), "json"))
+    assert f"{WINNER.text},ok" in shown_tuning(run, tuned, "csv")
+    found = json.loads(shown_tuning(run, tuned, "json"))
     assert (found["tuned"]["winner"], found["tuned"]["low"]) == (WINNER.text, 3.8)
     assert len(found["results"]) == 4
-    assert "```python" in render(tuning_document(run, tuned), "md")
-    assert json.loads(render(tuning_document(run, tuned), "jsonl"))["snippet"] == snippet(DEFAULT, WINNER)
+    assert "```python" in shown_tuning(run, tuned, "md")
+    assert json.loads(shown_tuning(run, tuned, "jsonl"))["snippet"] == snippet(DEFAULT, WINNER)
 
 
 def test_what_may_be_chance_is_not_recommended(run: Run, tuned: Tuned) -> None:
     refuted = replace(tuned, winner=DEFAULT, unconfirmed=WINNER, gain=1.02, low=0.99, high=1.05)
-    text = render(tuning_document(run, refuted), "table", 200)
+    text = shown_tuning(run, refuted, "table", 200)
     assert "Stay with the default: bfloat16" in text
     assert "1.020× as fast as the default (0.990 to 1.050)" in text
     assert "import torch" not in text
     disturbed = replace(refuted, gain=15.7, low=0.404, high=614.0)
-    text = " ".join(render(tuning_document(run, disturbed), "table", 200).split())
+    text = " ".join(shown_tuning(run, disturbed, "table", 200).split())
     assert "Inconclusive: bfloat16" in text
     assert "614" not in text
     assert "close other programs and run: torchmark " in text
@@ -87,7 +102,7 @@ def test_what_may_be_chance_is_not_recommended(run: Run, tuned: Tuned) -> None:
 
 
 def test_the_command_that_does_it_again_is_not_broken_by_a_narrow_terminal(run: Run, tuned: Tuned) -> None:
-    assert f"\ntorchmark run {tuned.winner.text}\n" in render(tuning_document(run, tuned), "table", 40)
+    assert f"\ntorchmark run {tuned.winner.text}\n" in shown_tuning(run, tuned, "table", 40)
 
 
 def test_a_stored_search_shows_what_it_came_to(run: Run, tuned: Tuned) -> None:
@@ -99,15 +114,15 @@ def test_a_stored_search_shows_what_it_came_to(run: Run, tuned: Tuned) -> None:
 
 
 def test_a_chart_says_once_what_all_candidates_share(run: Run) -> None:
-    (panel,) = bars.find_speeds(find_series([run]))
+    (panel,) = speeds.find_speeds(find_series([run]))
     assert panel.title == "resnet50 · infer"
     short = "bfloat16 · compile · threads=2 · channels-last · wait=passive · isa=avx512-core-bf16"
-    assert [bar.label for bar in panel.bars] == ["float32", "channels-last", short]
+    assert [bar["label"] for bar in panel.rows] == ["float32", "channels-last", short]
 
 
 def test_times_are_those_of_common_rounds_and_chance_is_named(run: Run, tuned: Tuned) -> None:
     seen = {DEFAULT.text: 1.0, LAST.text: 1.2, WINNER.text: 1.25}
-    table = render(tuning_document(run, replace(tuned, winner=LAST, same_precision=LAST, relative=seen)), "table", 200)
+    table = shown_tuning(run, replace(tuned, winner=LAST, same_precision=LAST, relative=seen), "table", 200)
     rows = {line.split()[0]: " ".join(line.split()) for line in table.splitlines() if "/s " in line}
     assert rows["channels-last"].endswith("1.20× fastest")
     assert "1.00 s" in rows["channels-last"]  # 1.2 s of the default by 1.2, though it took 0.9 s in rounds of its own
@@ -132,7 +147,7 @@ def test_the_snippet_can_be_copied_from_a_narrow_terminal(run: Run, tuned: Tuned
     default = parse_case(f"resnet50/{mode}@cpu/float32+per-step")
     code = snippet(default, winner)
     assert "pin_memory" in code
-    shown = render(tuning_document(run, replace(tuned, default=default, winner=winner)), "table", 80)
+    shown = shown_tuning(run, replace(tuned, default=default, winner=winner), "table", 80)
     assert "\n".join(f"  {line}".rstrip() for line in code.splitlines()) in shown
 
 
@@ -167,7 +182,7 @@ def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_resul
     fitted = Fitted(
         "batch", "image", (*probes, Probe(17, False, lost)), 8e8, "memory", 1, 16, 8, MemoryModel(4e8, 1e7, 0.004), 12.0
     )
-    text = render(fitting_document(run, DEFAULT, fitted), "table", 80)
+    text = shown_fitting(run, fitted, "table", 80)
     assert max(map(len, text.splitlines())) <= 80
     words = " ".join(text.split())
     assert "Batch 16 is the largest that fits into 800 MB; 17 does not." in words
@@ -176,8 +191,8 @@ def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_resul
     bars = [line.count("█") for line in text.splitlines() if "image/s" in line and "█" in line]
     assert bars == [3, 6, 12, 24, 24]
     assert "in a process of its own." in words
-    assert json.loads(render(fitting_document(run, DEFAULT, fitted), "json"))["fitted"]["largest"] == 16
-    assert "17,false,oom" in render(fitting_document(run, DEFAULT, fitted), "csv")
+    assert json.loads(shown_fitting(run, fitted, "json"))["fitted"]["largest"] == 16
+    assert "17,false,oom" in shown_fitting(run, fitted, "csv")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +207,7 @@ def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_resul
 def test_what_was_not_ended_by_memory_is_not_called_the_largest(run: Run, make_result, bound: str, words: str) -> None:
     probes = tuple(Probe(size, True, make_result(), (4e8 + 1e7 * size,), 100.0 * size) for size in (8, 16))
     fitted = Fitted("batch", "image", probes, 8e9, bound, 1, 16, 16, MemoryModel(4e8, 1e7, 0.004), 12.0)
-    told = " ".join(render(fitting_document(run, DEFAULT, fitted), "table", 80).split())
+    told = " ".join(shown_fitting(run, fitted, "table", 80).split())
     assert words in told
     assert "is the largest" not in told
     assert "largest that fitted, most efficient" in told
@@ -202,14 +217,12 @@ def test_what_is_known_to_be_too_large_is_told_and_never_promised(run: Run, make
     probes = [Probe(size, True, make_result(), (4e8 + 1e7 * size,), 100.0 * size) for size in (4, 8)]
     lost = Probe(16, False, make_result(status="oom", estimate=None))
     fitted = Fitted("batch", "image", (*probes, lost), 6e8, "time", 1, 8, 8, MemoryModel(4e8, 1e7, 0.004), 12.0)
-    assert "Batch 8 fits into 600 MB, and larger ones may; 16 does not." in render(
-        fitting_document(run, DEFAULT, fitted), "table", 80
-    )
+    assert "Batch 8 fits into 600 MB, and larger ones may; 16 does not." in shown_fitting(run, fitted, "table", 80)
     died = replace(lost, result=make_result(status="crashed", estimate=None))
-    text = render(fitting_document(run, DEFAULT, replace(fitted, bound="memory", probes=(*probes, died))), "table", 80)
+    text = shown_fitting(run, replace(fitted, bound="memory", probes=(*probes, died)), "table", 80)
     assert "Batch 8 is the largest that fits into 600 MB; 16 does not." in text
     nothing = Fitted("batch", "image", (), 6e8, "interrupted", 1)
-    assert "Nothing is known" in render(fitting_document(run, DEFAULT, nothing), "table", 80)
+    assert "Nothing is known" in shown_fitting(run, nothing, "table", 80)
 
 
 def test_memory_that_differs_from_process_to_process_is_told(run: Run, make_result: Callable[..., Result]) -> None:
@@ -217,7 +230,7 @@ def test_memory_that_differs_from_process_to_process_is_told(run: Run, make_resu
 
     def words(*peaks: float) -> str:
         answer = Probe(16, True, make_result(), peaks, 100.0, len(peaks))
-        return " ".join(render(fitting_document(run, DEFAULT, replace(fitted, probes=(answer,))), "table", 80).split())
+        return " ".join(shown_fitting(run, replace(fitted, probes=(answer,)), "table", 80).split())
 
     told = words(5.0e8, 5.6e8, 5.2e8)
     assert "1 size in 12.0 s, each in a process of its own; batch 16 fitted in 3 of 3." in told
@@ -247,7 +260,7 @@ def test_where_the_usual_way_wins_the_snippet_goes_back_to_it(default: str, line
 def test_a_size_that_crashed_for_another_reason_is_not_said_to_be_too_large(run: Run, make_result) -> None:
     lost = make_result(status="crashed", reason="my_model.py, line 7: KeyError", estimate=None)
     fitted = Fitted("batch", "item", (Probe(1, False, lost),), 8e8, "crashed", 1)
-    words = " ".join(render(fitting_document(run, DEFAULT, fitted), "table", 80).split())
+    words = " ".join(shown_fitting(run, fitted, "table", 80).split())
     assert "Batch 1 crashed, so nothing is known." in words
     assert "It was not memory that ended it" in words
     assert "line 7: KeyError" in words
@@ -262,12 +275,12 @@ def test_how_much_of_the_machine_is_used_is_told_where_that_is_known(run: Run, t
         replace(each, peak=Peak(shares[each.case.text], "compute")) if each.case.text in shares else each
         for each in tuned.results
     ]
-    text = render(tuning_document(run, replace(tuned, results=tuple(results))), "table", 200)
+    text = shown_tuning(run, replace(tuned, results=tuple(results)), "table", 200)
     words = "Of this machine's peak it uses 80%, where the default uses 20%, each of the peak of its own number format."
     assert words in text
 
 
 def test_a_search_that_compared_nothing_does_not_say_that_nothing_is_faster(run: Run, tuned: Tuned) -> None:
     short = replace(tuned, winner=DEFAULT, same_precision=DEFAULT, gain=None, low=None, high=None, stopped="budget")
-    text = render(tuning_document(run, replace(short, relative={}, contributions=())), "table", 200)
+    text = shown_tuning(run, replace(short, relative={}, contributions=()), "table", 200)
     assert "Inconclusive: the budget was spent before any settings were compared." in text

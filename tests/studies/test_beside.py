@@ -12,7 +12,7 @@ from torchmark.analyze.jobs import Own, Replicated
 from torchmark.publications import find_publication, names
 from torchmark.records import JobEstimate, Result, Run
 from torchmark.report import render
-from torchmark.report.replication import replication_document
+from torchmark.report.publications import replication_document
 from torchmark.studies.published_tables import published_tables
 from torchmark.studies.replicate import ReplicateOptions, plan_tasks, steady_case
 

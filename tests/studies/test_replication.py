@@ -18,7 +18,7 @@ from torchmark.measure.session import Finished, Started
 from torchmark.publications import Figure, Publication, PublishedMachine, PublishedTable, find_publication
 from torchmark.records import DeviceInfo, Machine, Result
 from torchmark.report import render
-from torchmark.report.replication import replication_document
+from torchmark.report.publications import replication_document
 from torchmark.studies.published_tables import published_tables
 from torchmark.studies.replicate import ReplicateOptions, Replication, plan_cases, plan_tasks
 from torchmark.studies.study import Listen

@@ -20,7 +20,7 @@ from torchmark.cli.progress import noted
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, StoreError, UsageError
 from torchmark.measure.known_work import compare_with_known
 from torchmark.records import Level, Remark, RunHeader
-from torchmark.report.soundness import FileReport, soundness_document
+from torchmark.report.files import FileReport, check_document
 from torchmark.store import Account, HeaderLine, Sealed, examine, find_run, is_folder
 
 MOST_FLAWS = 100  # of one file
@@ -67,7 +67,7 @@ def check(options: CheckOptions) -> int:
                 file_check.flaws[Remark("well-formed", error.cause)] = None  # the others are checked all the same
     others = analysis.corroborate(each for check in checks for each in check.testimony())
     reports = [check.report(others) for check in checks]
-    print_report(soundness_document(reports, brief=any(map(is_folder, options.files))), options.format)
+    print_report(check_document(reports, brief=any(map(is_folder, options.files))), options.format)
     return EXIT_CHECK_FAILED if any(report.flaws for report in reports) else EXIT_FINE
 
 

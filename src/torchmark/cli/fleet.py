@@ -124,7 +124,7 @@ def cancel(options: FolderOptions) -> None:
 
 def _print_gathered(statuses: Sequence[TaskStatus], format: str, names: bool = False) -> int:  # noqa: A002
     """Everything that was measured, without what only this user may see."""
-    print_report(documents.gathered_document(documents.gather(_members(statuses, names))), format)
+    print_report(documents.gathered_document(_members(statuses, names)), format)
     measured = any(result.status == "ok" for each in statuses if each.run for result in each.run.results)
     return EXIT_FINE if measured else EXIT_NOTHING_MEASURED
 

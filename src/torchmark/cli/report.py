@@ -80,7 +80,7 @@ def _content(options: ReportOptions, format_: str) -> str | bytes:
         if len(runs) != 1:
             fix = "Name one, and another with --baseline if wanted"
             raise UsageError(f"a card shows one run, not {len(runs)}", fix)
-        from torchmark.report.card import draw_png, render_card
+        from torchmark.report.headline import draw_png, render_card
 
         card = render_card(runs[0], __version__, baseline, headline_of(runs[0]))
         return draw_png(card) if format_ == "png" else card

@@ -25,7 +25,7 @@ from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName, Usag
 from torchmark.publications import find_publication
 from torchmark.records import Run, RunHeader
 from torchmark.report import render
-from torchmark.report.listing import listing_document
+from torchmark.report.files import listing_document
 from torchmark.report.text import clean, escape_json
 from torchmark.store import find_run, home, load_runs, read_header, scan_runs, shareable_lines, write_export
 
@@ -72,7 +72,7 @@ def show(options: ShowOptions) -> None:
 
     RUN is a file, `last`, `last~1`, a publication or one of its machines, a label, or the beginning of an id.
     """
-    from torchmark.report.details import details_document
+    from torchmark.report.run import details_document
 
     is_table = options.format == "table"
     found = load_runs(options.run, samples=options.samples, repeats=options.format == "csv", local=is_table)
@@ -85,7 +85,7 @@ def show(options: ShowOptions) -> None:
     elif options.prices:
         raise UsageError(f"{options.run} has several machines, and a price is that of one", "Name one of them")
     else:
-        from torchmark.report.publication import publication_document
+        from torchmark.report.publications import publication_document
 
         publication = find_publication(options.run)
         title = " · ".join(filter(None, (options.run, publication.title, str(publication.year or ""))))

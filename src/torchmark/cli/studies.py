@@ -20,8 +20,8 @@ from torchmark.library import find_case, locate, stored_ceilings, usable_bytes
 from torchmark.measure.cases import check_device, split_settings
 from torchmark.publications import find_publication, names
 from torchmark.records import DTYPES, Case, DeviceInfo, Limiting, Machine, parse_case
-from torchmark.report import fitting, tuning
-from torchmark.report.replication import replication_document
+from torchmark.report.publications import replication_document
+from torchmark.report.searches import fitting_document, tuning_document
 from torchmark.report.units import factor, rate, size
 from torchmark.store import keep_limits
 from torchmark.studies.fit import Fit, FitOptions, Probed, size_range
@@ -130,7 +130,7 @@ def _show_tuning(ending: Ending) -> int:
     run = ending.run()
     if run.tuning is None:  # it was stopped before the default was measured
         return EXIT_FINE
-    print_report(tuning.stored_document(run), ending.format)
+    print_report(tuning_document(run), ending.format)
     if ending.format == "table":
         hint_at_limits(run)
     return exit_code_of(run)
@@ -175,7 +175,7 @@ def _fitting_news(news: Probed) -> str:
 def _show_fitting(ending: Ending) -> int:
     run = ending.run()
     assert run.fitting is not None
-    print_report(fitting.stored_document(run), ending.format)
+    print_report(fitting_document(run), ending.format)
     return EXIT_FINE if run.fitting.largest is not None else EXIT_NOTHING_MEASURED
 
 

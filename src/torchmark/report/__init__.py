@@ -25,24 +25,25 @@ def render(
 ) -> str:
     """A document, or a run with its costs and headline, in one of FORMATS or as `html`; texts of files are cleaned."""
     from torchmark.records import Run
-    from torchmark.report import csv, html, json, markdown, terminal
+    from torchmark.report import data, html, markdown, terminal
+    from torchmark.report.document import without_empty
 
     if isinstance(subject, Run):
         from torchmark.report.run import run_document
 
         subject = run_document(subject, prices, headline)
-    document, records = subject, subject.records
+    records = subject.records
     match format:
         case "table":
-            return terminal.draw(document.blocks(), width, color)
+            return terminal.draw(without_empty(subject.blocks()), width, color)
         case "md":
-            return markdown.write(document.blocks())
+            return markdown.write(without_empty(subject.blocks()))
         case "csv" if records.columns:
-            return csv.table(records.columns, records.rows())
+            return data.write_csv(records.columns, records.rows())
         case "json" if records.json:
-            return json.pretty(json.cleaned(records.json()))
+            return data.write_json(records.json())
         case "jsonl" if records.lines:
-            return json.lines(map(json.cleaned, records.lines()))
+            return data.write_lines(records.lines())
         case "html":
-            return html.write(document)
+            return html.write(without_empty(subject.blocks()), subject.version)
     raise UnknownName("format", format, FORMATS)

@@ -5,67 +5,106 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_letters
-
-from msgspec import Struct
+from typing import Any
 
 from torchmark.analyze.comparison import Comparison, Family, Gate, Pair, overall, per_item
 from torchmark.analyze.grades import ASSUMED
-from torchmark.analyze.pairing import Unpaired, axis_value, written
-from torchmark.records import DISTURBED, Remark, Result, Run, RunHeader
+from torchmark.analyze.pairing import axis_value, written
+from torchmark.records import DISTURBED, Remark, Run
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.names import Names, machine_of, shared_place, title
 
-_CSV_COLUMNS = (
-    "a", "a_label", "b", "b_label", "case", "partner", "verdict", "speed", "speed_low", "speed_high", "ratio", "low",
-    "high", "p_value", "a_step_s", "b_step_s", "basis", "differences", "not_compared", "reason", "visible", "assumed",
-    "flaws",
-)  # fmt: skip
+# By a pair or what could not be compared, and the headers of both runs.
+_CSV: dict[str, doc.Field] = {
+    "a": "a.id",
+    "a_label": "a.label",
+    "b": "b.id",
+    "b_label": "b.label",
+    "case": "row.case",
+    "partner": lambda each: each["row"].b.case.text if each["row"].a and each["row"].b else None,
+    "verdict": "row.verdict",
+    "speed": lambda each: _inverse(each, "row.ratio"),
+    "speed_low": lambda each: _inverse(each, "row.high"),
+    "speed_high": lambda each: _inverse(each, "row.low"),
+    **{name: f"row.{name}" for name in ("ratio", "low", "high", "p_value")},
+    "a_step_s": "row.a.estimate.center_s",
+    "b_step_s": "row.b.estimate.center_s",
+    "basis": "row.basis",
+    "differences": lambda each: "; ".join(known.text for known in getattr(each["row"], "differences", ())),
+    "not_compared": "row.kind",
+    "reason": "row.reason",
+    "visible": "row.visible",
+    "assumed": "row.assumed",
+    "flaws": lambda each: "; ".join(flaw.cause for flaw in getattr(each["row"], "flaws", ())),
+}
 _BASELINE = "baseline"
 _WIDEST_CELL = 22
 _ANSWERS = ("faster", "slower", "same", "similar", "unsure")
+_NOTHING = doc.Lines(["Nothing could be compared."])
 
 
-class Side(Struct, frozen=True):
-    """How one side of a comparison is called, in a heading and inside a sentence."""
+class Pairs:
+    """One comparison with what its rows need: how both sides are called, and what all pairs have in common.
+    `letters` are of known flaws, by their causes: of all comparisons that are shown together."""
 
-    title: str
-    place: str
-
-
-class Pairs(Struct, frozen=True):
-    """One comparison with what its rows need: who is compared, and what they all have in common."""
-
-    comparison: Comparison
-    a: Side
-    b: Side
-    shared: tuple[str, ...]  # remarks that hold for every pair
-    names: Names  # as the rows call the cases
-    letters: Mapping[str, str]  # of known flaws, by their causes; of all comparisons that are shown together
-    axis: str | None = None  # what is compared inside a run
+    def __init__(self, comparison: Comparison, letters: Mapping[str, str], b: str = "") -> None:
+        self.comparison, self.letters, self.axis = comparison, letters, comparison.axis
+        self.a, self.b = "A", b
+        if axis := self.axis:  # called by the two values where all rows compare the same two
+            values = {(axis_value(pair.a, axis), axis_value(pair.b, axis)) for pair in comparison.pairs}
+            names = [each if isinstance(each, str) else f"{axis} {written(each)}" for both in values for each in both]
+            self.a, self.b = names if len(names) == 2 else (_BASELINE, "other")
+        firsts = [pair.a for pair in comparison.pairs] or [each.a for each in comparison.unpaired if each.a]
+        self.names = Names(shared_place(firsts))
+        alike = [self._remarks(pair) for pair in comparison.pairs]
+        self.shared = [text for text in alike[0] if all(text in texts for texts in alike)] if alike else []
 
     @property
     def shown_axis(self) -> str | None:
         """The axis, where the rows must say themselves which two values of it they compare."""
-        return self.axis if self.a.title == _BASELINE else None
+        return self.axis if self.a == _BASELINE else None
+
+    def _remarks(self, pair: Pair) -> list[str]:
+        """What should be known before the ratio is believed: what differs, what disturbed, why there is no interval."""
+        found = [each.text for each in pair.differences if each.name != self.axis]
+        for result, side in ((pair.a, self.a), (pair.b, self.b)):
+            if result.estimate and result.estimate.verdict in DISTURBED:
+                found.append(f"{result.estimate.verdict} {'with' if self.axis else 'in'} {side}")
+        return found + ([f"no interval: {pair.no_interval}"] if pair.no_interval else [])
 
     def remarks(self, pair: Pair) -> list[str]:
         """What a pair has in particular: the values it compares, what differs, what disturbed."""
         axis = self.shown_axis
-        values = f"{axis} {written(axis_value(pair.a, axis))} → {written(axis_value(pair.b, axis))}" if axis else ""
-        own = [text for text in _remarks(pair, self.a, self.b, self.axis) if text not in self.shared]
-        return [values, *own] if values else own
+        values = [f"{axis} {written(axis_value(pair.a, axis))} → {written(axis_value(pair.b, axis))}"] if axis else []
+        return values + [text for text in self._remarks(pair) if text not in self.shared]
+
+    def speed(self, row: Pair | Family) -> str:
+        """2.0× [ab]"""
+        marks = "".join(sorted(self.letters.get(flaw.cause, "") for flaw in getattr(row, "flaws", ())))
+        return f"{speed(row)} [{marks}]" if marks else speed(row)
+
+    @property
+    def means(self) -> list[tuple[str, Family]]:
+        """The workloads with several cases, and all together where there are several and all were measured."""
+        families = self.comparison.families
+        found = [(f"{each.name}, {each.count} cases", each) for each in families if each.count > 1]
+        total = overall(families)
+        measured = all(pair.assumed is None for pair in self.comparison.pairs)
+        if total is not None and len(families) > 1 and measured:
+            found.append((f"all {len(families)} workloads, each counted once", total))
+        return found
 
 
 def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> doc.Document:
     """There is one comparison inside each run, or one of each later run with the first."""
-    rows = [row for comparison in comparisons for row in (*comparison.pairs, *comparison.unpaired)]
-    records = doc.Records(
-        _CSV_COLUMNS,
-        lambda: _csv_rows(comparisons, runs),
-        lambda: {"runs": [run.header for run in runs], "comparisons": comparisons},
-        lambda: rows,
-    )
+    headers = [run.header for run in runs]
+    inside = len(comparisons) == len(headers)
+    sides = [(header, header) for header in headers] if inside else [(headers[0], other) for other in headers[1:]]
+    pairs = zip(comparisons, sides, strict=True)
+    rows = [{"row": row, "a": a, "b": b} for each, (a, b) in pairs for row in (*each.pairs, *each.unpaired)]
+    about = {"runs": headers, "comparisons": comparisons}
+    records = doc.Records(_CSV, lambda: rows, lambda: about, lambda: [each["row"] for each in rows])
     return doc.Document(lambda: _blocks(comparisons, runs), records)
 
 
@@ -90,11 +129,13 @@ def interval(row: Pair | Family) -> str:
         return units.relative(row.assumed)
     if row.low is None or row.high is None:
         return units.NOTHING
-    return f"{_bound(1 / row.high)} – {_bound(1 / row.low)}"
+    ends = (1 / row.high, 1 / row.low)
+    return " – ".join(f"{x:.2f}" if 0.095 <= x < 9.995 else f"{x:.2g}" if x < 1 else units.digits(x) for x in ends)
 
 
-def _bound(value: float) -> str:
-    return f"{value:.2f}" if 0.095 <= value < 9.995 else f"{value:.2g}" if value < 1 else units.digits(value)
+def _inverse(record: dict[str, Any], field: str) -> float | None:
+    value = doc.value_of(record, field)
+    return 1 / value if value else None
 
 
 def _blocks(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> Iterator[doc.Block]:
@@ -102,118 +143,61 @@ def _blocks(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> Iterator[
     letters = dict(zip(dict.fromkeys(flaws), ascii_letters, strict=False))
     if len(comparisons) == len(runs):
         for comparison, run in zip(comparisons, runs, strict=True):
-            pairs = _inside(comparison, letters)
-            what = f"that of the second {pairs.axis} against that of the first"
-            if not pairs.shown_axis:
-                what = f"how many times as fast {pairs.b.title} is as {pairs.a.title}"
+            pairs = Pairs(comparison, letters)
+            what = f"how many times as fast {pairs.b} is as {pairs.a}"
+            if pairs.shown_axis:
+                what = f"that of the second {pairs.axis} against that of the first"
             yield doc.Title(title(run), [machine_of(run)])
             yield from _pairs(pairs, what)
-            yield from _not_compared([pairs])
+            yield _not_compared([pairs])
     else:
-        yield doc.Facts(
-            [(letter(number), " · ".join((title(run), machine_of(run)))) for number, run in enumerate(runs)]
-        )
-        a = Side("A", "in A")
-        every = [
-            _with_names(comparison, letters, a, Side(letter(number), place(number)))
-            for number, comparison in enumerate(comparisons, 1)
-        ]
-        if len(every) > 1:
-            yield from _overview(every, runs)
-        else:
-            yield from _pairs(every[0], "how many times as fast B is as A")
-        yield from _not_compared(every)
-        for pairs in every if len(every) > 1 else ():
-            blocks = [*_pairs(pairs, f"how many times as fast {pairs.b.title} is as A")]
-            yield doc.Section(f"{pairs.b.title} against A", blocks, only="text")
+        about = [" · ".join((title(run), machine_of(run))) for run in runs]
+        yield doc.Facts([(letter(number), each) for number, each in enumerate(about)])
+        every = [Pairs(comparison, letters, letter(number)) for number, comparison in enumerate(comparisons, 1)]
+        one = len(every) == 1
+        yield from _pairs(every[0], "how many times as fast B is as A") if one else _overview(every, runs)
+        yield _not_compared(every)
+        for pairs in () if one else every:
+            blocks = [*_pairs(pairs, f"how many times as fast {pairs.b} is as A")]
+            yield doc.Section(f"{pairs.b} against A", blocks, only="text")
     known = [(f"[{mark}]", cause) for cause, mark in letters.items()]
-    yield from [doc.Section("Known flaws of the published figures", [doc.Facts(known)])] if known else []
-    yield from [doc.Lines([said])] if (said := _resolution(comparisons)) else []
-
-
-def _inside(comparison: Comparison, letters: Mapping[str, str]) -> Pairs:
-    """The columns are called by the two values where all rows compare the same two."""
-    assert comparison.axis is not None
-    axis = comparison.axis
-    values = {(axis_value(pair.a, axis), axis_value(pair.b, axis)) for pair in comparison.pairs}
-    names = [value if isinstance(value, str) else f"{axis} {written(value)}" for both in values for value in both]
-    first, second = names if len(names) == 2 else (_BASELINE, "other")
-    return _with_names(comparison, letters, Side(first, f"with {first}"), Side(second, f"with {second}"), axis)
-
-
-def _with_names(comparison: Comparison, letters: Mapping[str, str], a: Side, b: Side, axis: str | None = None) -> Pairs:
-    firsts = [pair.a for pair in comparison.pairs] or [each.a for each in comparison.unpaired if each.a]
-    alike = [_remarks(pair, a, b, axis) for pair in comparison.pairs]
-    shared = [text for text in alike[0] if all(text in texts for texts in alike)] if alike else []
-    return Pairs(comparison, a, b, tuple(shared), Names(shared_place(firsts)), letters, axis)
-
-
-def _remarks(pair: Pair, a: Side, b: Side, axis: str | None) -> list[str]:
-    """What should be known before the ratio is believed: what differs, what disturbed, why there is no interval."""
-    found = [each.text for each in pair.differences if each.name != axis]
-    for result, side in ((pair.a, a), (pair.b, b)):
-        if result.estimate and result.estimate.verdict in DISTURBED:
-            found.append(f"{result.estimate.verdict} {side.place}")
-    return found + ([f"no interval: {pair.no_interval}"] if pair.no_interval else [])
+    yield doc.Section("Known flaws of the published figures", [doc.Facts(known)])
+    yield doc.Lines([_resolution(comparisons)])
 
 
 def _pairs(pairs: Pairs, what: str) -> Iterator[doc.Block]:
     """One row for each pair, then the means."""
     found = pairs.comparison.pairs
-    yield from [doc.Lines([" · ".join(("Every pair", *pairs.shared))])] if pairs.shared else []
+    yield doc.Lines([" · ".join(("Every pair", *pairs.shared)) if pairs.shared else ""])
     if not found:
-        yield doc.Lines(["Nothing could be compared."])
+        yield _NOTHING
         return
     assumed = all(pair.assumed is not None for pair in found)
-    titles = (pairs.a.title, pairs.b.title, "speed")
-    columns = [doc.Column("case", "case"), *(doc.Column(title, "figure") for title in titles)]
-    columns += [doc.Column("assumed ±" if assumed else "95% interval", "figure", drop=1), doc.Column("verdict", "name")]
-    rows: list[doc.Row] = [
-        [pairs.names.of(pair.a), *_figures(pair), _speed(pair, pairs.letters), interval(pair), doc.judged(pair.verdict)]
-        for pair in found
+    columns = [
+        doc.Column("case", "case", of=lambda pair: pairs.names.of(pair.a)),
+        doc.Column(pairs.a, "figure", of=lambda pair: _compared(pair)[0]),
+        doc.Column(pairs.b, "figure", of=lambda pair: _compared(pair)[1]),
+        doc.Column("speed", "figure", of=pairs.speed),
+        doc.Column("assumed ±" if assumed else "95% interval", "figure", drop=1, of=interval),
+        doc.Column("verdict", "name", of=lambda pair: doc.judged(pair.verdict)),
     ]
     notes = [" · ".join(pairs.remarks(pair)) for pair in found]
-    yield doc.Table(columns, rows, notes, "differs in")
-    yield doc.Lines([doc.Cell(_footnote([pairs.comparison], what), "quiet")])
-    means: list[doc.Row] = [
-        [name, speed(mean), *([interval(mean), doc.judged(mean.verdict)] if mean.low is not None else ["", ""])]
-        for name, mean in _means(pairs.comparison)
-    ]
+    yield doc.table(columns, found, notes=notes, note_title="differs in")
+    yield doc.quiet(_footnote([pairs.comparison], what))
     columns = [
-        doc.Column("cases"),
-        doc.Column("speed", "figure"),
-        doc.Column("95% interval", "figure"),
-        doc.Column("verdict", "name"),
+        doc.Column("cases", of=lambda mean: mean[0]),
+        doc.Column("speed", "figure", of=lambda mean: speed(mean[1])),
+        doc.Column("95% interval", "figure", of=lambda mean: "" if mean[1].low is None else interval(mean[1])),
+        doc.Column("verdict", "name", of=lambda mean: "" if mean[1].low is None else doc.judged(mean[1].verdict)),
     ]
-    yield from [doc.Section("Geometric means", [doc.Table(columns, means, headings=False)])] if means else []
+    yield doc.Section("Geometric means", [doc.table(columns, pairs.means, headings=False)])
 
 
-def _figures(pair: Pair) -> tuple[str, str]:
-    """What was compared: two step times, or two rates where a step is not the same amount of work."""
+def _compared(pair: Pair) -> list[str]:
+    """Two step times, or two rates where a step is not the same amount of work."""
     if per_item(pair.a, pair.b):
-        first, second = (units.rate(figures.step_rate(each), "").replace(" ", "") for each in (pair.a, pair.b))
-        return first, second
-    return _step_time(pair.a), _step_time(pair.b)
-
-
-def _step_time(result: Result) -> str:
-    return figures.step_time(result.estimate) if result.estimate else units.NOTHING
-
-
-def _speed(pair: Pair, letters: Mapping[str, str]) -> str:
-    """2.0× [ab]"""
-    marks = "".join(sorted(letters.get(flaw.cause, "") for flaw in pair.flaws))
-    return f"{speed(pair)} [{marks}]" if marks else speed(pair)
-
-
-def _means(comparison: Comparison) -> list[tuple[str, Family]]:
-    """The workloads with several cases, and all of them together where there are several and all were measured."""
-    found = [(f"{each.name}, {each.count} cases", each) for each in comparison.families if each.count > 1]
-    total = overall(comparison.families)
-    measured = all(pair.assumed is None for pair in comparison.pairs)
-    if total is not None and len(comparison.families) > 1 and measured:
-        found.append((f"all {len(comparison.families)} workloads, each counted once", total))
-    return found
+        return [units.rate(figures.step_rate(each), "").replace(" ", "") for each in (pair.a, pair.b)]
+    return [figures.result_time(pair.a), figures.result_time(pair.b)]
 
 
 def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block]:
@@ -221,77 +205,70 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
     by_case = [{pair.case: pair for pair in pairs.comparison.pairs} for pairs in every]
     known = [result for result in runs[0].results if any(result.case.text in found for found in by_case)]
     if not known:
-        yield doc.Lines(["Nothing could be compared."])
+        yield _NOTHING
         return
+
+    def answer(pairs: Pairs, row: Pair | Family | None) -> doc.Cell:
+        """2.00× ▲"""
+        if row is None:
+            return doc.Cell(units.NOTHING)
+        answered = isinstance(row, Pair) or row.low is not None
+        said, _, marks = pairs.speed(row).partition(" ")
+        look = doc.WORDS[row.verdict]
+        return doc.Cell(" ".join(filter(None, (said, look.mark if answered else " ", marks))), look.look)
+
     names = Names(shared_place(known))
-    cells: list[list[doc.Cell]] = [[doc.Cell("case"), *(doc.Cell(letter(index)) for index in range(len(runs)))]]
+    cells = [[doc.Cell("case"), *(doc.Cell(letter(index)) for index in range(len(runs)))]]
     for result in known:
-        speeds = [_answer(found.get(result.case.text), every[0].letters) for found in by_case]
-        cells.append([doc.Cell(names.of(result)), doc.Cell(_step_time(result)), *speeds])
-    means = [{mean.name: mean for _, mean in _means(pairs.comparison)} for pairs in every]
-    order = sorted(dict.fromkeys(name for each in means for name in each), key=lambda name: name == "all workloads")
-    cells += [
-        [doc.Cell(f"mean of {name}"), doc.Cell(""), *(_answer(each.get(name), {}) for each in means)] for name in order
-    ]
+        speeds = [answer(pairs, found.get(result.case.text)) for pairs, found in zip(every, by_case, strict=True)]
+        cells.append([doc.Cell(names.of(result)), doc.Cell(figures.result_time(result)), *speeds])
+    means = [{mean.name: mean for _, mean in pairs.means} for pairs in every]
+    for name in sorted(
+        dict.fromkeys(name for each in means for name in each), key=lambda name: name == "all workloads"
+    ):
+        speeds = [answer(pairs, each.get(name)) for pairs, each in zip(every, means, strict=True)]
+        cells.append([doc.Cell(f"mean of {name}"), doc.Cell(""), *speeds])
     if len(cells) < len(cells[0]):  # more runs than cases: runs go down, with their names
         cells = [list(column) for column in zip(*cells, strict=True)]
         for row, (number, run) in zip(cells[1:], enumerate(runs), strict=True):
             row[0] = doc.Cell(f"{letter(number)} {run.header.label or run.header.id}")
-    heads, *rows = cells
-    first, *titles = heads
-    columns = [
-        doc.Column(first.text, "case"),
-        *(doc.Column(title.text, "value", most=_WIDEST_CELL) for title in titles),
-    ]
-    yield doc.Table(columns, rows, split=True)
+    (first, *titles), *rows = cells
+    columns = [doc.Column(title.text, "value", most=_WIDEST_CELL) for title in titles]
+    yield doc.Table([doc.Column(first.text, "case"), *columns], rows, split=True)
     comparisons = [pairs.comparison for pairs in every]
     published = any(pair.assumed is not None for each in comparisons for pair in each.pairs)
     marks = [f"{doc.WORDS[answer].mark} {answer}" for answer in _ANSWERS if published or answer != "similar"]
-    note = _footnote(comparisons, "how many times as fast as A", shown=False)
-    yield doc.Lines([doc.Cell(note, "quiet"), doc.Cell("  ".join(marks), "quiet")])
-    yield from _differences(every)
+    yield doc.quiet(_footnote(comparisons, "how many times as fast as A", shown=False), "  ".join(marks))
+    yield _differences(every)
 
 
-def _answer(row: Pair | Family | None, letters: Mapping[str, str]) -> doc.Cell:
-    """2.00× ▲"""
-    if row is None:
-        return doc.Cell(units.NOTHING)
-    known = isinstance(row, Pair) or row.low is not None
-    said, _, marks = (_speed(row, letters) if isinstance(row, Pair) else speed(row)).partition(" ")
-    look = doc.WORDS[row.verdict]
-    return doc.Cell(" ".join(filter(None, (said, look.mark if known else " ", marks))), look.look)
-
-
-def _differences(every: Sequence[Pairs]) -> list[doc.Block]:
+def _differences(every: Sequence[Pairs]) -> doc.Section:
     everywhere = [text for text in every[0].shared if all(text in pairs.shared for pairs in every)]
-    rows = [Remark("all", ", ".join(everywhere))] if everywhere else []
+    rows = [Remark("all", ", ".join(everywhere))]
     for pairs in every:
+        own = {pair.case: (pairs.names.of(pair.a), pairs.remarks(pair)) for pair in pairs.comparison.pairs}
         special = [text for text in pairs.shared if text not in everywhere]
-        special += [
-            f"{pairs.names.of(pair.a)}: {', '.join(own)}"
-            for pair in pairs.comparison.pairs
-            if (own := pairs.remarks(pair))
-        ]
-        rows += [Remark(pairs.b.title, "; ".join(special))] if special else []
-    return [doc.Section("What differs from A", [doc.Remarks(rows)])] if rows else []
+        special += [f"{name}: {', '.join(texts)}" for name, texts in own.values() if texts]
+        rows.append(Remark(pairs.b, "; ".join(special)))
+    return doc.Section("What differs from A", [doc.Remarks([row for row in rows if row.cause])])
 
 
-def _not_compared(every: Sequence[Pairs]) -> list[doc.Block]:
+def _not_compared(every: Sequence[Pairs]) -> doc.Section:
     """What is missing is named once for all runs that lack it; why two results may not be compared, each by itself."""
-    missing: dict[str, list[str]] = {}
+    missing: dict[str, dict[str, None]] = {}
     groups: dict[tuple[str, str], dict[str, None]] = {}
     for pairs in every:
         for each in pairs.comparison.unpaired:
             known = each.a or each.b
             name = pairs.names.of(known) if known else each.case
             if each.kind == "missing" and len(every) > 1:
-                missing.setdefault(name, []).append(pairs.b.title if each.a else "A")
+                missing.setdefault(name, {})[pairs.b if each.a else "A"] = None
             else:
                 groups.setdefault((each.kind, each.reason), {})[name] = None
     for name, letters in missing.items():
-        groups.setdefault(("missing", f"not in {', '.join(dict.fromkeys(letters))}"), {})[name] = None
+        groups.setdefault(("missing", f"not in {', '.join(letters)}"), {})[name] = None
     rows = [Remark(kind, reason, cases=tuple(names)) for (kind, reason), names in groups.items()]
-    return [doc.Section("Not compared", [doc.Remarks(rows)])] if rows else []
+    return doc.Section("Not compared", [doc.Remarks(rows)])
 
 
 def _footnote(comparisons: Sequence[Comparison], what: str, shown: bool = True) -> str:
@@ -339,35 +316,3 @@ def complaints_of(gate: Gate) -> list[str]:
     lost = [f"{each.case} ({each.reason})" for each in gate.lost]
     found = {f"slower by more than {units.percent(gate.limit)}": slower, "failed or missing now": lost}
     return [f"{title}: {doc.some(names, 5)}" for title, names in found.items() if names]
-
-
-def _csv_rows(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> Iterator[list[doc.CsvValue]]:
-    headers = [run.header for run in runs]
-    inside = len(comparisons) == len(headers)
-    sides = [(header, header) for header in headers] if inside else [(headers[0], other) for other in headers[1:]]
-    for comparison, (a, b) in zip(comparisons, sides, strict=True):
-        yield from (_csv_row(pair, a, b) for pair in comparison.pairs)
-        yield from (_csv_row(each, a, b) for each in comparison.unpaired)
-
-
-def _csv_row(row: Pair | Unpaired, a: RunHeader, b: RunHeader) -> list[doc.CsvValue]:
-    cells: dict[str, doc.CsvValue] = {"a": a.id, "a_label": a.label, "b": b.id, "b_label": b.label, "case": row.case}
-    cells |= {"partner": row.b.case.text if row.a and row.b else None}
-    cells |= {"a_step_s": _step_s(row.a), "b_step_s": _step_s(row.b)}
-    if isinstance(row, Pair):
-        names = ("verdict", "ratio", "low", "high", "p_value", "basis", "visible", "assumed")
-        cells |= {name: getattr(row, name) for name in names}
-        cells |= {
-            "speed": 1 / row.ratio,
-            "speed_low": 1 / row.high if row.high else None,
-            "speed_high": 1 / row.low if row.low else None,
-            "differences": "; ".join(each.text for each in row.differences),
-            "flaws": "; ".join(each.cause for each in row.flaws),
-        }
-    else:
-        cells |= {"not_compared": row.kind, "reason": row.reason}
-    return [cells.get(column) for column in _CSV_COLUMNS]
-
-
-def _step_s(result: Result | None) -> float | None:
-    return result.estimate.center_s if result and result.estimate else None

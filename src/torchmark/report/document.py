@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from torchmark.records import Remark
 
-CsvValue = str | float | None
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+Field = str | Callable[[Any], Any]  # what a column shows of a record: the path of an attribute, or a function
 
 
 class Word(Struct, frozen=True):
@@ -84,6 +87,7 @@ class Column(Struct, frozen=True):
     minor: bool = False  # left out of a page on a narrow screen
     wraps: bool = False  # on a page, a long unit may go to a second line
     about: str = ""  # what the figure is
+    of: Field = ""  # what it shows of a record
 
     @property
     def is_number(self) -> bool:
@@ -179,10 +183,10 @@ Block = Title | Lines | Table | Facts | Remarks | Code | Cards | Section
 
 
 class Records(Struct, frozen=True):
-    """What programs read: columns and rows for CSV, one object for JSON, a value per line for JSONL."""
+    """What programs read: columns of records for CSV, one object for JSON, a value per line for JSONL."""
 
-    columns: Sequence[str] | None = None
-    rows: Callable[[], Iterable[Sequence[CsvValue]]] = tuple
+    columns: Mapping[str, Field] | None = None
+    rows: Callable[[], Iterable[Any]] = tuple
     json: Callable[[], Any] | None = None
     lines: Callable[[], Iterable[Any]] | None = None
 
@@ -195,9 +199,49 @@ class Document(Struct, frozen=True):
     version: str = ""  # of torchmark, on a page
 
 
+def value_of(record: Any, field: Field) -> Any:
+    """What a column shows of a record; None where an attribute on the way to it is None or missing."""
+    if not isinstance(field, str):
+        return field(record)
+    for name in field.split("."):
+        if isinstance(record, tuple):
+            record = record[int(name)]
+        else:
+            record = record.get(name) if isinstance(record, Mapping) else getattr(record, name, None)
+    return record
+
+
+def table(columns: Sequence[Column], records: Iterable[Any], **more: Any) -> Table:
+    """A row for each record, by what each column shows of it."""
+    return Table(columns, [[value_of(record, column.of) for column in columns] for record in records], **more)
+
+
+def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """What belongs to each key, in the order in which it came up."""
+    found: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        found.setdefault(key, []).append(item)
+    return found
+
+
 def text_of(cell: str | Cell) -> str:
     """The text of a cell or line."""
     return cell if isinstance(cell, str) else cell.text
+
+
+def quiet(*texts: str) -> Lines:
+    """Lines that explain what is above them."""
+    return Lines([Cell(text, "quiet") for text in texts])
+
+
+def answer(texts: Sequence[str], look: str) -> Lines:
+    """The answer of a study in its colour, and what it rests on."""
+    return Lines([Cell(texts[0], look), *quiet(*texts[1:]).lines])
+
+
+def remarks(title: str, texts: Iterable[str]) -> Section:
+    """Sentences as a list below a heading."""
+    return Section(title, [Remarks([Remark("", text) for text in texts])])
 
 
 def judged(text: str, note: str = "") -> Cell:
@@ -209,3 +253,19 @@ def judged(text: str, note: str = "") -> Cell:
 def some(names: Sequence[str], most: int = 6) -> str:
     """The first names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def without_empty(blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks that show something, so that builders need not ask whether there is anything below a heading."""
+    for block in blocks:
+        match block:
+            case Section():
+                kept = replace(block, blocks=[*without_empty(block.blocks)])
+                yield from [kept] if kept.blocks or kept.lead else []
+            case Lines():
+                lines = [line for line in block.lines if text_of(line)]
+                yield from [Lines(lines)] if lines else []
+            case Title():
+                yield replace(block, about=[text for text in block.about if text])
+            case Table(rows=shown) | Facts(rows=shown) | Remarks(remarks=shown) | Cards(cards=shown) | Code(text=shown):
+                yield from [block] if shown else []

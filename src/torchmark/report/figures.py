@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import get_args
+from typing import Literal
 
 from torchmark.analyze.efficiency import Cost, Prices, cost_of, item_energy, step_energy
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.wording import counted, plural
-from torchmark.records import Bound, Estimate, JobEstimate, Metered, Result, Run
+from torchmark.records import Estimate, Metered, Result, Run
 from torchmark.report import units
 from torchmark.report.units import NOTHING, duration, percent, relative
 
@@ -23,6 +23,11 @@ def step_time(estimate: Estimate) -> str:
     return duration(max(estimate.center_s, 0.0))
 
 
+def result_time(result: Result) -> str:
+    """The time of a step, where there is one."""
+    return step_time(result.estimate) if result.estimate else NOTHING
+
+
 def margin(estimate: Estimate) -> str:
     """Where a repeat would land, relative to the step; in seconds where the step is no longer than the call of one."""
     if estimate.verdict == "as-published":
@@ -32,29 +37,15 @@ def margin(estimate: Estimate) -> str:
     return UNKNOWN if estimate.spread is None else relative(estimate.precision)
 
 
-def step_rate(result: Result) -> float | None:
-    """Items per second; None where a step has no items, as for the empty workload."""
-    return _per_second(result, result.work.items if result.work else None)
+def step_rate(result: Result, amount: Literal["items", "flops", "bytes"] = "items") -> float | None:
+    """Items, operations, or bytes that the work needs at least, per second; None where a step has none of them."""
+    center, each = result.estimate.center_s if result.estimate else 0.0, getattr(result.work, amount, None)
+    return each / center if each and center > 0 else None
 
 
 def rate(result: Result) -> str:
     """50.6k sample/s"""
     return units.rate(step_rate(result), result.work.unit if result.work else "")
-
-
-def step_flops(result: Result) -> float | None:
-    """Floating-point operations per second."""
-    return _per_second(result, result.work.flops if result.work else None)
-
-
-def step_bandwidth(result: Result) -> float | None:
-    """Bytes per second that the work needs at least."""
-    return _per_second(result, result.work.bytes if result.work else None)
-
-
-def _per_second(result: Result, amount: float | None) -> float | None:
-    center = result.estimate.center_s if result.estimate else 0.0
-    return amount / center if amount and center > 0 else None
 
 
 def first_step(result: Result) -> float | None:
@@ -73,11 +64,6 @@ def peak_memory(result: Result) -> int | None:
     return (result.memory.device_peak_bytes or result.memory.host_peak_bytes) if result.memory else None
 
 
-def is_printed(result: Result) -> bool:
-    """Whether it stands in a publication."""
-    return "printed" in result.settings
-
-
 def printed(result: Result) -> str:
     """A published figure as it was printed; with its unit, which may have stood in the heading."""
     text, unit = (str(result.settings.get(name) or "") for name in ("printed", "unit"))
@@ -92,29 +78,12 @@ def grade_text(result: Result) -> str:
     return grade.text if grade else ""
 
 
-def peak(result: Result) -> str:
-    """58% compute: the share of this machine's best, and what bounds it."""
-    return f"{percent(result.peak.share)} {result.peak.bound}" if result.peak else NOTHING
-
-
-def by_bound(run: Run) -> list[tuple[str, list[tuple[Result, float]]]]:
-    """Each bound with the results that it bounds and their shares, the closest to the machine's best first."""
-    known = [(result, result.peak) for result in run.results if result.peak]
-    known.sort(key=lambda each: -each[1].share)
-    bounds = {name: [(result, peak.share) for result, peak in known if peak.bound == name] for name in get_args(Bound)}
-    return [(name, bounded) for name, bounded in bounds.items() if bounded]
-
-
-def process_count(result: Result) -> int:
-    """Fresh processes behind the figure."""
-    return max(1, len(result.processes))
-
-
-def interval_note(run: Run) -> str | None:
-    """What ± means, and how many processes are behind the figures."""
-    counts = {process_count(result) for result in run.results if result.estimate and not is_published(result)}
-    if not counts:
-        return None
+def interval_note(run: Run) -> str:
+    """What ± means, and how many processes are behind the figures; empty for published ones."""
+    measured = [result for result in run.results if result.estimate and not is_published(result)]
+    if not measured:
+        return ""
+    counts = [max(1, len(result.processes)) for result in measured]
     low, high = min(counts), max(counts)
     each = f"{low} to {high} processes" if low < high else counted(low, "process")
     return f"± is where a repeat of this command on this machine would land (95%). {each} per case."
@@ -125,15 +94,10 @@ def job(result: Result) -> str:
     found = result.job
     if found is None or not any(stage.steps for stage in found.stages):
         return ""
-    known = "run whole" if found.whole else f"projected ({duration(found.low_s)} to {duration(found.high_s)})"
-    return f"{duration(found.seconds)} {known}: {_stages(found)}{f'; {found.note}' if found.note else ''}"
-
-
-def _stages(found: JobEstimate) -> str:
-    """The stages that take most of the time."""
     stages = sorted((stage for stage in found.stages if stage.steps), key=lambda stage: -stage.steps * stage.center_s)
-    listed = ", ".join(f"{stage.steps} × {stage.name}" for stage in stages[:_STAGES])
-    return listed + (", …" if len(stages) > _STAGES else "")
+    listed = [f"{stage.steps} × {stage.name}" for stage in stages[:_STAGES]] + ["…"] * (len(stages) > _STAGES)
+    known = "run whole" if found.whole else f"projected ({duration(found.low_s)} to {duration(found.high_s)})"
+    return f"{duration(found.seconds)} {known}: {', '.join(listed)}{f'; {found.note}' if found.note else ''}"
 
 
 def time_by_phase(run: Run) -> str | None:
@@ -161,9 +125,13 @@ def knows_energy(result: Result) -> bool:
 def readings(result: Result) -> Iterator[tuple[str, str]]:
     """Everything that meters read, each with where it comes from, or why it is missing."""
     seen = result.estimate.metered if result.estimate else Metered()
-    clock, heat = seen.clock_hz, seen.temperature_c
+    clock, heat, power = seen.clock_hz, seen.temperature_c, ""
+    if result.estimate and seen.mean_w is not None:
+        most = f" (peak {units.power(seen.peak_w)})" if seen.peak_w is not None else ""
+        each = f", {energy(result)}" if item_energy(result) is not None else ""
+        power = f"{units.power(seen.mean_w)}{most}, {units.energy(step_energy(result.estimate))}/step{each}"
     texts = {
-        "energy": _power(result, seen),
+        "energy": power,
         "clock": f"{clock[1] / 1e9:.2f} GHz at last, at most {clock[0] / 1e9:.2f} GHz" if clock else "",
         "temperature": f"{heat[0]:.0f} °C at first, at most {heat[1]:.0f} °C" if heat else "",
         "throttling": ", ".join(seen.throttle),
@@ -177,14 +145,6 @@ def readings(result: Result) -> Iterator[tuple[str, str]]:
         yield "from disk", f"{seen.major_faults} pages"
 
 
-def _power(result: Result, seen: Metered) -> str:
-    if seen.mean_w is None or result.estimate is None:
-        return ""
-    peak = f" (peak {units.power(seen.peak_w)})" if seen.peak_w is not None else ""
-    each = f", {energy(result)}" if item_energy(result) is not None else ""
-    return f"{units.power(seen.mean_w)}{peak}, {units.energy(step_energy(result.estimate))}/step{each}"
-
-
 def sustained(result: Result) -> str:
     """2.53 ms a step in the first 10 s, 2.71 ms in the last: 7.1% slower (6.8% to 7.5%), +3.2% a minute"""
     found = result.sustained
@@ -194,27 +154,20 @@ def sustained(result: Result) -> str:
     first, last, window = map(duration, (found.first_s, found.last_s, found.window_s))
     ends = f"{first} a step in the first {window}, {last} in the last"
     if low <= 0 <= high and max(-low, high) > _VAGUE:
-        return f"{ends}: too noisy to tell them apart ({signed(low)} to {signed(high)})"
+        return f"{ends}: too noisy to tell them apart ({units.signed(low)} to {units.signed(high)})"
     if low <= 0 <= high or abs(change) < _NOTABLE:
         return f"{ends}: the same within {percent(max(abs(low), abs(high)))}"
     between = " to ".join(percent(abs(bound)) for bound in sorted((low, high), key=abs))
     cause = found.cause or ("no meter shows why" if change > 0 else "")
     said = f"{ends}: {percent(abs(change))} {'slower' if change > 0 else 'faster'} ({between})"
-    return f"{said}, {signed(found.slope)} a minute" + (f"; {cause}" if cause else "")
-
-
-def signed(share: float) -> str:
-    """+2.1%"""
-    return ("+" if share >= 0 else "") + percent(share)
+    return f"{said}, {units.signed(found.slope)} a minute" + (f"; {cause}" if cause else "")
 
 
 def cost_heading(prices: Prices) -> str:
     """Cost at your prices: 2.50 an hour of this machine, 0.300 a kilowatt-hour"""
-    named = [
-        f"{units.digits(prices.hour)} an hour of this machine" if prices.hour is not None else "",
-        f"{units.digits(prices.kilowatt_hour)} a kilowatt-hour" if prices.kilowatt_hour is not None else "",
-    ]
-    return f"Cost at your prices: {', '.join(filter(None, named))}"
+    named = {"an hour of this machine": prices.hour, "a kilowatt-hour": prices.kilowatt_hour}
+    said = [f"{units.digits(price)} {what}" for what, price in named.items() if price is not None]
+    return f"Cost at your prices: {', '.join(said)}"
 
 
 def costs(results: Sequence[Result], prices: Prices) -> list[tuple[Result, Cost]]:
@@ -226,12 +179,8 @@ def costs(results: Sequence[Result], prices: Prices) -> list[tuple[Result, Cost]
 def cost_text(result: Result, cost: Cost) -> str:
     """0.0123 for a million samples, 0.45 an epoch, 4.5 the whole job"""
     many = plural(result.work.unit if result.work else "item")
-    parts = [
-        f"{units.digits(cost.million_items)} for a million {many}" if cost.million_items is not None else "",
-        f"{units.digits(cost.epoch)} an epoch" if cost.epoch is not None else "",
-        f"{units.digits(cost.job)} the whole job" if cost.job is not None else "",
-    ]
-    return ", ".join(filter(None, parts))
+    parts = {f"for a million {many}": cost.million_items, "an epoch": cost.epoch, "the whole job": cost.job}
+    return ", ".join(f"{units.digits(value)} {what}" for what, value in parts.items() if value is not None)
 
 
 def cost_note(results: Sequence[Result], prices: Prices) -> str:

@@ -1,33 +1,56 @@
-"""The headline of a run: its speed in each area, between the next faster and the next slower published machine."""
+"""The headline of a run, its speed in each area between published machines; and the same as a picture to post."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from string import ascii_lowercase
+from typing import Any
 
+from torchmark.analyze.grades import is_published
 from torchmark.analyze.headline import Area, Headline, Neighbour, times
-from torchmark.analyze.headline import Block as Areas
-from torchmark.records import Machine
-from torchmark.report import units
-from torchmark.report.document import Block, Cell, Column, Lines, Section, Table, Title, word
-from torchmark.report.names import machine_line, plain_model
+from torchmark.records import Machine, Result, Run
+from torchmark.report import document as doc
+from torchmark.report import figures, names, units
+from torchmark.report.charts import is_measured
+from torchmark.report.html import GENERATOR, fill
+from torchmark.report.text import clean_record, shorten
 
 NONE = "—"
+# What people ask about first; other workloads follow in the order in which they were measured.
+HEADLINES = ("resnet50", "bert-classify", "llm-decode", "stable-diffusion", "vit-train", "mlp", "lstm", "matmul")
+TILES = 6
+FAILURES = 6  # that a card without a figure names
+_INSIDE = 304  # pixels of a tile between its margins
+# How broad characters are, relative to the font size, in the broadest of the fonts that a viewer may take.
+_NARROW, _BROAD = frozenset(" ilj.,:;'|!·/()[]"), frozenset("MWmw@%—…")
 
 
-def headline_blocks(headline: Headline, machine: Machine, named: bool = True) -> Iterator[Block]:
+def headline_blocks(headline: Headline, machine: Machine, named: bool = True) -> Iterator[doc.Block]:
     """A table for each device, what it says in words, and the next commands; `named`: with the machine above it."""
     marks = footnotes(headline)
     for areas in headline.blocks:
-        yield from [Title(_about(machine, areas))] if named or len(headline.blocks) > 1 else []
-        yield _table(areas, marks)
-        said = [f"In short: {areas.in_short}"] if areas.in_short else []
-        if areas is headline.blocks[-1]:
-            said += [f"Confidence: {headline.grade}. {headline.confidence}"] if headline.confidence else []
-        yield from [Lines(said)] if said else []
-    if headline.commands:
-        commands = Lines([f"{each.purpose}: {each.command}" for each in headline.commands])
-        yield Section("", [commands], only="terminal")  # they may name a folder of this machine
+        device = "CPU" if areas.device == "cpu" else areas.device
+        model = names.plain_model(names.machine_line(machine, areas.device))
+        about = f"{model} · {device} float32" if model else f"{device} float32"
+        yield from [doc.Title(about)] if named or len(headline.blocks) > 1 else []
+        columns = [  # the first three always fit; a column without neighbours is left out
+            doc.Column("area", "name", of="name"),
+            doc.Column("this machine", "name", of=figure),
+            doc.Column("±", "name", of=lambda area: doc.Cell(margin(area), doc.word(area.grade.word).look)),
+            doc.Column("grade", "name", drop=3, of=lambda area: doc.judged(area.grade.text)),
+            doc.Column("next faster", "name", drop=1, of=lambda area: neighbour(area.faster, marks)),
+            doc.Column("next slower", "name", drop=2, of=lambda area: neighbour(area.slower, marks)),
+        ]
+        alone = {f"next {side}" for side in ("faster", "slower") if not any(getattr(a, side) for a in areas.areas)}
+        columns = [column for column in columns if column.title not in alone]
+        others = [other for area in areas.areas for other in (area.faster, area.slower) if other]
+        notes = [(mark, flaw) for flaw, mark in marks.items() if any(flaw in other.flaws for other in others)]
+        yield doc.table(columns, areas.areas, footnotes=notes, rule=False)
+        sure = headline.confidence and areas is headline.blocks[-1]
+        confidence = f"Confidence: {headline.grade}. {headline.confidence}" if sure else ""
+        yield doc.Lines([f"In short: {areas.in_short}" if areas.in_short else "", confidence])
+    commands = doc.Lines([f"{each.purpose}: {each.command}" for each in headline.commands])
+    yield doc.Section("", [commands], only="terminal")  # they may name a folder of this machine
 
 
 def footnotes(headline: Headline) -> dict[str, str]:
@@ -57,28 +80,94 @@ def neighbour(other: Neighbour | None, marks: dict[str, str]) -> str:
     return " ".join([other.name, said, *(marks[flaw] for flaw in other.flaws)])
 
 
-def _about(machine: Machine, areas: Areas) -> str:
-    """AMD EPYC, 2 cores, 24 GiB · torch 2.13.0 · CPU float32"""
-    device = "CPU" if areas.device == "cpu" else areas.device
-    return " · ".join(filter(None, (plain_model(machine_line(machine, areas.device)), f"{device} float32")))
+def render_card(run: Run, version: str, baseline: Run | None = None, headline: Headline | None = None) -> str:
+    """An SVG of 1200 by 630, the size that posts are shown in. Its tiles are the areas of the headline's first device;
+    without a headline they are the run's first results."""
+    run, headline = clean_record(run), headline and clean_record(headline)
+    baseline = baseline and clean_record(baseline)
+    machine = run.header.machine
+    of_cpu = headline and headline.blocks[0].device == "cpu"
+    name = (names.plain_model(machine.cpu) if of_cpu else "") or names.machine_name(run)
+    cores, memory, torch = names.machine_parts(machine)
+    tiles = _tiles(run, baseline, headline)
+    return fill(
+        "card.svg.jinja",
+        name=shorten(name, 44),
+        size=54 if len(name) <= 30 else 40,
+        facts=shorten(" · ".join(filter(None, (cores, memory, machine.os, torch, run.header.label))), 90),
+        tiles=tiles,
+        failures=[] if tiles else _failures(run),
+        notes="  ".join(f"{mark} {flaw}" for flaw, mark in footnotes(headline).items()) if headline else "",
+        baseline=shorten(names.run_names([baseline])[0], 60) if baseline else "",
+        footer=f"torchmark {version} · {shorten(run.header.id, 40)} · {shorten(names.moment(run.header.created), 30)}",
+        interval=figures.interval_note(run),
+        generator=f"{GENERATOR} {version}",
+    )
 
 
-def _table(areas: Areas, marks: dict[str, str]) -> Table:
-    """The areas, their figures and ± always fit; a column without neighbours is left out."""
-    columns = [Column(title, "name") for title in ("area", "this machine", "±")] + [Column("grade", "name", drop=3)]
-    rows = []
-    for area in areas.areas:
-        look = word(area.grade.word).look
-        grade = Cell(area.grade.text, look, chip=True)
-        rows.append([Cell(area.name), Cell(figure(area)), Cell(margin(area), look), grade])
-    for title, drop, others in (
-        ("next faster", 1, [area.faster for area in areas.areas]),
-        ("next slower", 2, [area.slower for area in areas.areas]),
-    ):
-        if any(others):
-            columns.append(Column(title, "name", drop=drop))
-            for row, other in zip(rows, others, strict=True):
-                row.append(Cell(neighbour(other, marks)))
-    seen = " ".join(cell.text for row in rows for cell in row)
-    notes = [(mark, flaw) for flaw, mark in marks.items() if mark in seen]
-    return Table(columns, rows, footnotes=notes, rule=False)
+def draw_png(card: str) -> bytes:
+    """The same picture in pixels."""
+    import vl_convert
+
+    return vl_convert.svg_to_png(card, scale=1)
+
+
+def headline_results(run: Run) -> list[Result]:
+    """One result for each workload, its first, those that people ask about most in front."""
+    first: dict[str, Result] = {}
+    for result in run.results:
+        if is_measured(result) and figures.step_rate(result):
+            first.setdefault(result.case.workload, result)
+    order = {name: place for place, name in enumerate(HEADLINES)}
+    return sorted(first.values(), key=lambda result: order.get(result.case.workload, len(order)))
+
+
+def _tiles(run: Run, baseline: Run | None, headline: Headline | None) -> list[dict[str, Any]]:
+    from torchmark.analyze.comparison import compare_runs  # late: it imports numpy
+
+    pairs = compare_runs(baseline, run).pairs if baseline else ()
+    factors = {pair.b.case.text: units.factor(1 / pair.ratio) for pair in pairs}
+    marks = footnotes(headline) if headline else {}
+    tiles = []
+    for area in headline.blocks[0].areas if headline else ():
+        others = {"faster": area.faster, "slower": area.slower}
+        lines = [f"{side}: {neighbour(other, marks)}" for side, other in others.items() if other]
+        shown, ratio = figure(area), factors.get(area.case, "")
+        tiles.append(_tile(area.name, shown, margin(area), area.grade.text, ratio, lines))
+    for result in () if headline else headline_results(run)[:TILES]:
+        assert result.estimate is not None
+        rate = units.rate(figures.step_rate(result), result.work.unit if result.work else "step")
+        reach = "" if is_published(result) else figures.margin(result.estimate)
+        file, _, name = result.case.workload.rpartition(":")  # of an own model
+        lines = [names.variant_name(result.case), *([file] if file else [])]
+        tiles.append(_tile(name, rate, reach, figures.grade_text(result), factors.get(result.case.text, ""), lines))
+    return tiles
+
+
+def _tile(name: str, figure: str, margin: str, grade: str, ratio: str, lines: list[str]) -> dict[str, Any]:
+    """What the template shows of a tile, every text as long as its place; `ratio` is to the baseline."""
+    number, _, unit = figure.partition(" ")
+    unit = _fit(unit, 20, _INSIDE - 34 * _breadth(number + " "))
+    tile = {"name": _fit(name, 20), "number": number, "unit": unit, "margin": margin, "ratio": ratio}
+    color = doc.COLORS[doc.word(grade).look]
+    return tile | {"grade": grade, "color": color, "lines": [_fit(line, 15) for line in lines]}
+
+
+def _fit(text: str, size: float, room: float = _INSIDE) -> str:
+    """As much of a text as there is room for, in pixels."""
+    fitted = text
+    while len(fitted) > 1 and _breadth(fitted) * size > room:
+        fitted = shorten(text, len(fitted) - 1)
+    return fitted
+
+
+def _breadth(text: str) -> float:
+    return sum(0.42 if each in _NARROW else 1.0 if each in _BROAD or ord(each) > 0x2FF else 0.7 for each in text)
+
+
+def _failures(run: Run) -> list[str]:
+    """What a card says that has no figure to show."""
+    failed = [result for result in run.results if result.status != "ok"]
+    found = [f"{each.case.task}: {each.status}, {each.reason or 'no reason was given'}" for each in failed]
+    more = [f"and {len(found) - FAILURES} more"] if len(found) > FAILURES else []
+    return ["Nothing was measured", *(shorten(text, 100) for text in found[:FAILURES]), *more]

@@ -22,44 +22,42 @@ if TYPE_CHECKING:
 
 GENERATOR = "torchmark"  # how a page that was written by torchmark is recognised
 _FOOTER = "Made by torchmark {}. This page is self-contained: it loads nothing and sends nothing."
+# Nothing may be loaded, sent or framed; only this very script and style may act.
+_POLICY = "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 _MANY_CARDS = 24  # from which a section has a filter
 _MOST_FINDINGS = 9  # before a click
 _TOO_WIDE = 150  # columns that a terminal shows only from here on are left out
 
 
-def write(document: doc.Document) -> str:
-    """The whole page. Its first block is the title."""
-    head, *blocks = document.blocks()
+def write(blocks: Iterable[doc.Block], version: str) -> str:
+    """The whole page. A first block that is no title comes below one, and every block is in a section."""
+    head, *rest = blocks
     if not isinstance(head, doc.Title):
-        head, blocks = doc.Title(GENERATOR), [head, *blocks]
-    sections = _sections(blocks)
-    style, script = _asset("page.css"), _asset("page.js")
-    content = fill("blocks.html.jinja", sections=sections)
-    return fill(
-        "page.html.jinja",
-        head=head,
-        content=content,
-        menu=[section for section in sections if section.title],
-        footer=_FOOTER.format(document.version),
-        style=style,
-        script=script,
-        policy=_policy(style, script),
-        patterned="url(#series-" in content,
-        generator=f"{GENERATOR} {document.version}",
-    )
-
-
-def _sections(blocks: Iterable[doc.Block]) -> list[doc.Section]:
-    """Every block in a section with an address of its own."""
+        head, rest = doc.Title(GENERATOR), [head, *rest]
     sections: list[doc.Section] = []
-    for block in blocks:
+    for block in rest:
         if isinstance(block, doc.Section):
             sections.append(block)
         elif sections and not sections[-1].title:
             sections[-1] = replace(sections[-1], blocks=[*sections[-1].blocks, block])
         else:
             sections.append(doc.Section("", [block]))
-    return [replace(each, anchor=each.anchor or f"section-{number}") for number, each in enumerate(sections, 1)]
+    sections = [replace(each, anchor=each.anchor or f"section-{number}") for number, each in enumerate(sections, 1)]
+    style, script = _asset("page.css"), _asset("page.js")
+    content = fill("blocks.html.jinja", sections=sections)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
+    return fill(
+        "page.html.jinja",
+        head=head,
+        content=content,
+        menu=[section for section in sections if section.title],
+        footer=_FOOTER.format(version),
+        style=style,
+        script=script,
+        policy=_POLICY.format(*digests),
+        patterned="url(#series-" in content,
+        generator=f"{GENERATOR} {version}",
+    )
 
 
 def fill(template: str, **values: Any) -> Markup:
@@ -73,18 +71,6 @@ def is_own_page(beginning: bytes) -> bool:
     """Whether a file that begins like this is a page or a card of ours."""
     marks = (f'<meta name="generator" content="{GENERATOR} ', f"<metadata>{GENERATOR} ")
     return any(mark.encode() in beginning for mark in marks)
-
-
-def _policy(style: str, script: str) -> str:
-    """Nothing may be loaded, sent or framed; only this very style and this very script may act."""
-    return (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _asset(name: str) -> str:
@@ -101,62 +87,30 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finalized,
+        # Texts are cleaned; what is markup already was made of cleaned texts.
+        finalize=lambda value: clean(value) if type(value) is str else value,
     )
-    helpers = (cells, columns, chips_of, classes, code_of, noted, sentence, doc.text_of)
+    helpers = (cells, code_of, noted, sentence, doc.text_of)
     environment.globals |= {helper.__name__: helper for helper in helpers}
-    environment.globals |= {"many_cards": _MANY_CARDS, "most_findings": _MOST_FINDINGS}
+    environment.globals |= {"many_cards": _MANY_CARDS, "most_findings": _MOST_FINDINGS, "too_wide": _TOO_WIDE}
     return environment
 
 
-def _finalized(value: Any) -> Any:
-    """Texts are cleaned; what is markup already was made of cleaned texts."""
-    return clean(value) if type(value) is str else value
-
-
-def columns(table: doc.Table) -> list[doc.Column]:
-    """The columns that a page has room for."""
-    return [column for column in table.columns if column.wide < _TOO_WIDE]
-
-
 def cells(table: doc.Table) -> list[list[dict[str, Any]]]:
-    """The cells of a table as its template needs them."""
-    notes = table.notes or [""] * len(table.rows)
-    kept = [index for index, column in enumerate(table.columns) if column.wide < _TOO_WIDE]
-    return [
-        [_cell(row[index], note if index == 0 else "") for index in kept]
-        for row, note in zip(table.rows, notes, strict=True)
-    ]
-
-
-def _cell(given: str | doc.Cell, note: str) -> dict[str, Any]:
-    """A judgement has its cause below it."""
-    cell = doc.Cell(given) if isinstance(given, str) else given
-    text, _, cause = cell.text.partition(": ") if cell.chip else (cell.text, "", "")
-    chip = cell.chip and bool(text)
-    shown = {"text": text or "-" if cell.chip else text, "look": cell.look, "sort": cell.sort, "chip": chip}
-    return shown | {
-        "note": note or cause or cell.note,
-        "bar": cell.bar,
-        "meaning": doc.word(text).meaning if chip else "",
-    }
-
-
-def chips_of(block: doc.Lines) -> list[doc.Cell]:
-    """Judgements that stand in one line."""
-    return [line for line in block.lines if isinstance(line, doc.Cell) and line.chip]
-
-
-def classes(column: doc.Column) -> Markup:
-    """The classes of a column's cells."""
-    from markupsafe import Markup
-
-    names = [
-        name
-        for name, given in (("number", column.is_number), ("minor", column.minor), ("wraps", column.wraps))
-        if given
-    ]
-    return Markup(f' class="{" ".join(names)}"' if names else "")
+    """The cells of a table as its template needs them: a note is in the first one, a judgement's cause below it."""
+    rows = []
+    for row, note in zip_longest(table.rows, table.notes, fillvalue=""):
+        shown = []
+        for column, given in zip(table.columns, row, strict=True):
+            cell = doc.Cell(given) if isinstance(given, str) else given
+            text, _, cause = cell.text.partition(": ") if cell.chip else (cell.text, "", "")
+            chip = cell.chip and bool(text)
+            look = {"text": text or "-" * cell.chip, "look": cell.look, "sort": cell.sort, "bar": cell.bar}
+            more = {"chip": chip, "note": note or cause or cell.note, "meaning": doc.word(text).meaning if chip else ""}
+            shown += [look | more] if column.wide < _TOO_WIDE else []
+            note = ""
+        rows.append(shown)
+    return rows
 
 
 def code_of(block: doc.Code) -> Markup:
@@ -170,11 +124,10 @@ def noted(block: doc.Remarks) -> Sequence[tuple[Remark, str, str]]:
     """Remarks of a kind, each with what it is about and its look."""
     found = []
     for remark, where in zip_longest(block.remarks, block.where):
-        if remark.kind:
-            many = f"{len(remark.cases)} cases" if remark.cases else ""
-            about = where if where is not None else remark.cases[0] if len(remark.cases) == 1 else many
-            found.append((remark, about, doc.WORDS.get(remark.kind, doc.Word("mixed", 3)).look))
-    return found
+        many = f"{len(remark.cases)} cases" if remark.cases else ""
+        about = where if where is not None else remark.cases[0] if len(remark.cases) == 1 else many
+        found.append((remark, about, doc.WORDS.get(remark.kind, doc.Word("mixed", 3)).look))
+    return [each for each in found if each[0].kind]
 
 
 def sentence(remark: Remark) -> str:

@@ -19,6 +19,7 @@ FORMATS = ("html", "md", "csv", "json")
 BOARDS_SHOWN = 100  # on a page and in Markdown; CSV and JSON have them all
 FAILURES_SHOWN = 3  # of each board
 PROBLEMS_SHOWN = 20
+_KINDS = ("places", "disturbed", "failed")
 _OPEN = 3  # boards that a page shows without a click
 
 RULES = (
@@ -27,23 +28,9 @@ RULES = (
     "graded poor has no rank: other programs were busy, or its ± is above 15% or unknown. Every file was checked as by "
     "`torchmark check`, but for its raw samples: one that fails is left out, and named at the end."
 )
-_COLUMNS = (
-    doc.Column("#", "figure"),
-    doc.Column("machine"),
-    doc.Column("rate", "figure"),
-    doc.Column("±", "figure", minor=True),
-    doc.Column("per step", "figure", minor=True),
-    doc.Column("grade"),
-    doc.Column("torch", minor=True),
-    doc.Column("measured", minor=True),
-    doc.Column("runs", "figure", minor=True),
-)
-_OVERALL = (doc.Column("#", "figure"), doc.Column("machine"), doc.Column("speed", "figure"), doc.Column("±", "figure"))
-_CSV_COLUMNS = (
-    "task", "version", "dtype", "procedure", "rank", "tied", "cpu", "cores", "memory_gib", "device", "model", "setting",
-    "rate", "low", "high", "unit", "center_s", "status", "reason", "verdict", "grade", "disturbed", "runs", "torch",
-    "created", "label", "run", "file", "case",
-)  # fmt: skip
+_FIELDS = """task version dtype procedure rank tied cpu cores memory_gib device model setting rate low high unit
+    center_s status reason verdict grade disturbed runs torch created label run file case"""
+_CSV: dict[str, doc.Field] = {name: name for name in _FIELDS.split()}
 
 
 class Source(Struct, frozen=True):
@@ -59,74 +46,108 @@ def leaderboard_document(
 ) -> doc.Document:
     """The boards with the most places first."""
 
-    def rows() -> Iterator[list[doc.CsvValue]]:
-        records = (_record(board, place) for board in boards for place in _places(board))
-        return ([record[column] for column in _CSV_COLUMNS] for record in records)
-
-    def json() -> dict[str, Any]:
-        return {"source": source, "overall": overall, "boards": [_plain(board) for board in boards]}
-
-    return doc.Document(lambda: _blocks(boards, source, overall), doc.Records(_CSV_COLUMNS, rows, json), version)
+    return doc.Document(
+        lambda: _blocks(boards, source, overall),
+        doc.Records(
+            _CSV,
+            lambda: (_record(board, place) for board in boards for place in _places(board)),
+            lambda: {
+                "source": source,
+                "overall": overall,
+                "boards": [
+                    asdict(board) | {kind: [_record(board, each) for each in getattr(board, kind)] for kind in _KINDS}
+                    for board in boards
+                ],
+            },
+        ),
+        version,
+    )
 
 
 def _blocks(boards: Sequence[Board], source: Source, overall: Overall | None) -> Iterator[doc.Block]:
     facts = (_count(source.files, "run file"), _count(source.results, "result"), _count(len(boards), "board"))
     yield doc.Title("Leaderboard", facts)
     if overall:
-        rows = [_overall_row(each) for each in overall.standings]
-        table = doc.Table(_OVERALL, rows, caption="Machines over the cases they share.")
-        yield doc.Section("Overall", [table], _about_overall(overall), "overall")
-    shown = [
-        doc.Section(_title(board), _board(board), _about(board), folded="open" if number < _OPEN else "closed")
-        for number, board in enumerate(boards[:BOARDS_SHOWN])
-    ]
+        columns = [
+            doc.Column("#", "figure", of=_rank),
+            doc.Column("machine", of=_described),
+            doc.Column("speed", "figure", of=lambda each: units.percent(each.score)),
+            doc.Column("±", "figure", of=lambda each: units.relative((each.high - each.low) / 2 / each.score)),
+        ]
+        table = doc.table(columns, overall.standings, caption="Machines over the cases they share.")
+        rests = f"Geometric mean speed over the {_count(len(overall.tasks), 'case')} that at least half of all machines"
+        lead = f"{rests} did, relative to the fastest at each: {shorten(', '.join(overall.tasks), 300)}."
+        missing = f" {_count(overall.missing_count, 'machine')} without all of them: not ranked here."
+        yield doc.Section("Overall", [table], lead + missing * bool(overall.missing_count), "overall")
+    shown = []
+    for number, board in enumerate(boards[:BOARDS_SHOWN]):
+        title = shorten(f"{board.task} {board.dtype}{board.procedure} version {board.version}", 200)
+        about = _count(board.ranked_count + board.disturbed_count + board.failed_count, "place")
+        about += f" · first: {_machine(board.places[0].entry)}" if board.places else ""
+        shown.append(doc.Section(title, _board(board), about, folded="open" if number < _OPEN else "closed"))
     cut = f"Shown are the {BOARDS_SHOWN} boards with the most places of {len(boards):,}; CSV and JSON have them all."
     yield doc.Section("Boards", shown, RULES + f" {cut}" * (len(boards) > BOARDS_SHOWN), "boards")
     problems = [Remark("file", shorten(each)) for each in source.problems[:PROBLEMS_SHOWN]]
     more = len(source.problems) - PROBLEMS_SHOWN
     problems += [Remark("file", f"and {more:,} more")] if more > 0 else []
-    yield from [doc.Section("Files that were left out", [doc.Remarks(problems)], anchor="problems")] if problems else []
+    yield doc.Section("Files that were left out", [doc.Remarks(problems)], anchor="problems")
 
 
 def _board(board: Board) -> list[doc.Block]:
     shown = _places(board, FAILURES_SHOWN)
     most = max((min(place.high, 2 * place.rate) for place in shown if place.rate), default=1.0)
-    table = doc.Table(_COLUMNS, [_row(place, board.unit, most) for place in shown])
+
+    def rate(place: Place) -> doc.Cell:
+        low, middle, high = (100 / most * rate for rate in (place.low, place.rate, place.high))
+        return doc.Cell(units.rate(place.rate, board.unit), bar=(low, middle, min(high, 100.0)) if place.rate else None)
+
+    def step(place: Place) -> str:
+        return units.duration(place.entry.center_s if place.rate else None)
+
+    columns = [
+        doc.Column("#", "figure", of=lambda place: _rank(place) if place.rank else units.NOTHING),
+        doc.Column("machine", of=lambda place: f"{_described(place.entry)} {shorten(place.entry.setting, 80)}".strip()),
+        doc.Column("rate", "figure", of=rate),
+        doc.Column("±", "figure", minor=True, of=_precision),
+        doc.Column(
+            "per step",
+            "figure",
+            minor=True,
+            of=lambda place: units.duration(place.entry.center_s if place.rate else None),
+        ),
+        doc.Column("grade", of=_grade),
+        doc.Column("torch", minor=True, of=lambda place: shorten(place.entry.torch or units.NOTHING, 20)),
+        doc.Column("measured", minor=True, of=_origin),
+        doc.Column("runs", "figure", minor=True, of=lambda place: f"{place.runs:,}"),
+    ]
     ranked = board.ranked_count - len(board.places)
     disturbed = board.disturbed_count - len(board.disturbed[:FAILURES_SHOWN])
     failed = board.failed_count - len(board.failed[:FAILURES_SHOWN])
     left = [_count(ranked, "slower place")] if ranked else []
     left += [f"{disturbed:,} graded poor"] if disturbed else []
     left += [f"{failed:,} that failed"] if failed else []
-    return [table, *([doc.Lines([f"Not shown: {', '.join(left)}."])] if left else [])]
+    return [doc.table(columns, shown), doc.Lines([f"Not shown: {', '.join(left)}." if left else ""])]
 
 
-def _row(place: Place, unit: str, most: float) -> list[str | doc.Cell]:
+def _rank(each: Place | Standing) -> str:
+    return f"{each.rank}{'=' if each.tied else ''}"
+
+
+def _precision(place: Place) -> str:
+    known = place.rate and place.entry.verdict != "as-published"
+    return units.relative((place.high - place.low) / 2 / place.rate if known else None)
+
+
+def _grade(place: Place) -> doc.Cell:
+    entry = place.entry
+    failure = ": ".join(filter(None, (entry.status, shorten(entry.reason or "", 120))))
+    return doc.judged(entry.grade if place.rate else failure)
+
+
+def _origin(place: Place) -> doc.Cell:
     entry = place.entry
     origin = " · ".join(filter(None, (shorten(entry.label or "", 40), shorten(entry.run, 12))))
-    machine = " ".join(filter(None, (_machine(entry), f"({_about_machine(entry)})", shorten(entry.setting, 80))))
-    known = bool(place.rate)
-    scale = 100 / most
-    bar = (scale * place.low, scale * place.rate, min(scale * place.high, 100.0)) if known else None
-    precision = (place.high - place.low) / 2 / place.rate if known and entry.verdict != "as-published" else None
-    failure = ": ".join(filter(None, (entry.status, shorten(entry.reason or "", 120))))
-    return [
-        f"{place.rank}{'=' if place.tied else ''}" if place.rank else units.NOTHING,
-        machine,
-        doc.Cell(units.rate(place.rate, unit), bar=bar),
-        units.relative(precision),
-        units.duration(entry.center_s) if known else units.NOTHING,
-        doc.judged(entry.grade if known else failure),
-        shorten(entry.torch or units.NOTHING, 20),
-        doc.Cell(entry.created[:10], note=origin),
-        f"{place.runs:,}",
-    ]
-
-
-def _plain(board: Board) -> dict[str, object]:
-    about = asdict(board)
-    kinds = ("places", "disturbed", "failed")
-    return about | {name: [_record(board, place) for place in about[name]] for name in kinds}
+    return doc.Cell(entry.created[:10], note=origin)
 
 
 def _places(board: Board, most: int | None = None) -> list[Place]:
@@ -134,48 +155,23 @@ def _places(board: Board, most: int | None = None) -> list[Place]:
     return [*board.places, *board.disturbed[:most], *board.failed[:most]]
 
 
-def _about_overall(overall: Overall) -> str:
-    """What the ranking rests on, and which machines are not in it."""
-    rests = f"Geometric mean speed over the {_count(len(overall.tasks), 'case')} that at least half of all machines did"
-    text = f"{rests}, relative to the fastest at each: {shorten(', '.join(overall.tasks), 300)}."
-    missing = overall.missing_count
-    return text + (f" {_count(missing, 'machine')} without all of them: not ranked here." if missing else "")
-
-
-def _overall_row(each: Standing) -> list[str]:
-    return [
-        f"{each.rank}{'=' if each.tied else ''}",
-        f"{_machine(each)} ({_about_machine(each)})",
-        units.percent(each.score),
-        units.relative((each.high - each.low) / 2 / each.score),
-    ]
-
-
-def _title(board: Board) -> str:
-    return shorten(f"{board.task} {board.dtype}{board.procedure} version {board.version}", 200)
-
-
-def _about(board: Board) -> str:
-    places = _count(board.ranked_count + board.disturbed_count + board.failed_count, "place")
-    return f"{places} · first: {_machine(board.places[0].entry)}" if board.places else places
-
-
 def _machine(entry: Entry | Standing) -> str:
     return shorten(entry.cpu if entry.device == "cpu" else entry.model or entry.device, 80)
 
 
-def _about_machine(entry: Entry | Standing) -> str:
+def _described(entry: Entry | Standing) -> str:
+    """Xeon Gold (32 cores, 64 GiB); H100 (Xeon Gold, 32 cores, 64 GiB)"""
     cores = f"{_count(entry.cores, 'core')}, {entry.memory_gib} GiB"
-    return cores if entry.device == "cpu" else f"{shorten(entry.cpu, 80)}, {cores}"
+    return f"{_machine(entry)} ({cores if entry.device == 'cpu' else f'{shorten(entry.cpu, 80)}, {cores}'})"
 
 
 def _count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def _record(board: Board, place: Place) -> dict[str, doc.CsvValue]:
+def _record(board: Board, place: Place) -> dict[str, Any]:
     """A place under the names of its records, in base units."""
-    about: dict[str, doc.CsvValue] = asdict(place.entry)
+    about: dict[str, Any] = asdict(place.entry)
     return about | {
         "unit": board.unit,
         "rank": place.rank,

@@ -15,8 +15,8 @@ from torchmark.analyze.efficiency import (
     slower_than_float32,
 )
 from torchmark.records import Result, Run, parse_case
+from torchmark.report import document as doc
 from torchmark.report import figures, units
-from torchmark.report.document import Block, Cell, Column, Document, Lines, Row, Section, Table, Title
 from torchmark.report.names import machine_line, title
 from torchmark.report.text import shorten
 
@@ -26,29 +26,33 @@ _WHY = {
     "doubted": "twice the work did not take twice the time",
     "disturbed": "the machine was busy",
 }
+_COLUMNS = (
+    doc.Column("", "name", repeats="blank", of=lambda limit: doc.Cell(limit[0], "quiet")),
+    doc.Column("", "name", of=lambda limit: limit[1]),
+    doc.Column("", "figure", of=lambda limit: limit[2]),
+    doc.Column("", of=lambda limit: doc.Cell(limit[3], "quiet")),
+)
 Limit = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it
 
 
-_COLUMNS = (Column("", "name", repeats="blank"), Column("", "name"), Column("", "figure"), Column(""))
-
-
-def limits_document(run: Run) -> Document:
+def limits_document(run: Run) -> doc.Document:
     """What the run found out about each device."""
-    return Document(lambda: _blocks(run))
+    return doc.Document(lambda: _blocks(run))
 
 
-def _blocks(run: Run) -> Iterator[Block]:
+def _blocks(run: Run) -> Iterator[doc.Block]:
     known = ceilings_of(run.results)
-    yield Title(title(run), [machine_line(run.header.machine)])
+    yield doc.Title(title(run), [machine_line(run.header.machine)])
     for device in dict.fromkeys(result.case.device for result in run.results):
         own = [result for result in run.results if result.case.device == device]
-        found = _rows(own, known.devices.get(device, DeviceCeilings()))
-        rows: list[Row] = [
-            [Cell(what, "quiet"), which, figure, Cell(about, "quiet")] for what, which, figure, about in found
-        ]
-        yield Section(device, [Table(_COLUMNS, rows, headings=False)])
-    yield from [Lines(said)] if (said := conclusion(run)) else []
-    yield Lines([Cell(_note(run), "quiet")])
+        found = _limits(own, known.devices.get(device, DeviceCeilings()))
+        yield doc.Section(device, [doc.table(_COLUMNS, found, headings=False)])
+    yield doc.Lines(conclusion(run))
+    skipped = sum(result.status == "skipped" for result in run.results)
+    failed = sum(result.status != "ok" for result in run.results) - skipped
+    said = [f"{len(run.results)} cases, the best of their fresh processes"]
+    said += [f"{count} {what}" for what, count in (("failed", failed), ("skipped", skipped)) if count]
+    yield doc.quiet(f"{', '.join(said)}. `torchmark show --details` shows every case in full")
 
 
 def conclusion(run: Run) -> list[str]:
@@ -64,36 +68,40 @@ def conclusion(run: Run) -> list[str]:
     return said
 
 
-def _rows(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
-    for name in dict.fromkeys(arithmetic(each.case) for each in results if each.case.workload == "matmul"):
-        yield _arithmetic(results, known, name)
-    yield from _memory(results, known)
+def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
+    products = [each for each in results if each.case.workload == "matmul"]
+    for name in dict.fromkeys(arithmetic(each.case) for each in products):
+        yield _arithmetic([each for each in products if arithmetic(each.case) == name], known, name)
+    memory, exchange = (sorted(known.paths.get(path, ()), key=lambda point: point.bytes) for path in (MEMORY, EXCHANGE))
+    for result in results:
+        if result.case.workload == "bandwidth":
+            kind = str(result.params.get("kind", result.case.params.get("kind", "triad")))
+            yield _bandwidth("memory", kind, result, memory[:-1] if kind == "update" else ())
     for path, points in known.paths.items():
         if path not in (MEMORY, EXCHANGE):
-            yield (
-                "link",
-                path.replace("-", " "),
-                units.bandwidth(max(point.value for point in points)),
-                _by_size(points),
-            )
+            most = units.bandwidth(max(point.value for point in points))
+            yield "link", path.replace("-", " "), most, _by_size(points)
     if known.issue_s:
         yield "launch", "issue", units.duration(known.issue_s), "to hand one operator over"
     if known.round_trip_s:
         yield "launch", "round trip", units.duration(known.round_trip_s), "until its result is on the host"
-    yield from _exchange(results, known)
-    yield from _doubling(results)
-    yield from _turn(known)
+    for result in results:
+        if result.case.workload == "all-reduce":
+            yield _bandwidth("all-reduce", f"{result.case.workers} workers", result, exchange[:-1])
+    yield from _doubling([each for each in products if each.processes])
+    if memory and (plain := known.flops.get("float32")):  # where bandwidth stops and arithmetic begins to bound
+        turn = units.digits(plain.value / memory[-1].value)
+        yield "turns at", "float32", f"{turn} FLOP/byte", "work with less is bandwidth-bound"
 
 
-def _arithmetic(results: Sequence[Result], known: DeviceCeilings, name: str) -> Limit:
-    own = [each for each in results if each.case.workload == "matmul" and arithmetic(each.case) == name]
+def _arithmetic(own: Sequence[Result], known: DeviceCeilings, name: str) -> Limit:
     ceiling = known.flops.get(name)
     if ceiling is None:
         return "arithmetic", name, own[0].status, shorten(own[0].reason or "", 200)
-    skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
     limited = next((each.settings.get("onednn_max_isa") for each in own if each.case.text == ceiling.case), None)
     said = [f"a product of {_size(ceiling.case)}" + (f" with {limited} instructions" if limited else "")]
-    said += [f"{units.arithmetic(figures.step_flops(each))} with {each.params['rows']} rows" for each in skinny]
+    skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
+    said += [f"{units.arithmetic(figures.step_rate(each, 'flops'))} with {each.params['rows']} rows" for each in skinny]
     slower = slower_than_float32(known, name) or 1.0
     if slower >= NO_FAST_PATH:
         said = [f"no fast path: {units.digits(slower)} times slower than float32"]
@@ -107,71 +115,26 @@ def _size(case: str) -> str:
     return f"{size}×{size}"
 
 
-def _memory(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
-    passes = [each for each in results if each.case.workload == "bandwidth"]
-    for result in passes:
-        kind, about = str(result.params.get("kind", result.case.params.get("kind", "triad"))), ""
-        figure = units.bandwidth(figures.step_bandwidth(result)) if result.status == "ok" else result.status
-        if result.status != "ok":
-            about = shorten(result.reason or "", 200)
-        elif kind == "update":
-            smaller = sorted(known.paths.get(MEMORY, ()), key=lambda point: point.bytes)[:-1]
-            about = _by_size(smaller)
-        yield "memory", kind, figure, about
+def _bandwidth(what: str, which: str, result: Result, smaller: Sequence[Ceiling]) -> Limit:
+    if result.status != "ok":
+        return what, which, result.status, shorten(result.reason or "", 200)
+    return what, which, units.bandwidth(figures.step_rate(result, "bytes")), _by_size(smaller)
 
 
 def _by_size(points: Sequence[Ceiling]) -> str:
     return ", ".join(f"{units.bandwidth(point.value)} on {units.size(point.bytes)}" for point in points)
 
 
-def _exchange(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
-    for result in results:
-        if result.case.workload != "all-reduce":
-            continue
-        which = f"{result.case.workers} workers"
-        if result.status != "ok":
-            yield "all-reduce", which, result.status, shorten(result.reason or "", 200)
-            continue
-        points = known.paths.get(EXCHANGE, ())
-        yield "all-reduce", which, units.bandwidth(figures.step_bandwidth(result)), _by_size(points[:-1])
-
-
-def _doubling(results: Sequence[Result]) -> Iterator[Limit]:
+def _doubling(products: Sequence[Result]) -> Iterator[Limit]:
     """What twice the work took, relative to once."""
-    for double in results:
-        if double.case.workload != "matmul" or double.params.get("batch") != 2 or not double.processes:
-            continue
-        params = {name: value for name, value in double.params.items() if name != "batch"}
-        single = [
-            each
-            for each in results
-            if each.case.workload == "matmul" and arithmetic(each.case) == arithmetic(double.case) and each.processes
-            if {name: value for name, value in each.params.items() if name != "batch"} == params and each is not double
-        ]
-        if single and double.estimate:
-            seconds = [min(process.center_s for process in each.processes) for each in (single[0], double)]
+
+    def work(result: Result) -> tuple[str, dict[str, object]]:
+        return arithmetic(result.case), {name: value for name, value in result.params.items() if name != "batch"}
+
+    for double in products:
+        single = next((each for each in products if work(each) == work(double) and each is not double), None)
+        if double.params.get("batch") == 2 and double.estimate and single:
+            once, twice = (min(process.center_s for process in each.processes) for each in (single, double))
             doubted = "implausible" in double.estimate.flags
             about = "implausible: nothing here can be believed" if doubted else "times as long takes twice the work"
-            yield "audit", "", units.digits(seconds[1] / seconds[0]) if seconds[0] > 0 else units.NOTHING, about
-
-
-def _turn(known: DeviceCeilings) -> Iterator[Limit]:
-    """Where bandwidth stops and arithmetic begins to be what bounds."""
-    plain, points = known.flops.get("float32"), known.paths.get(MEMORY, ())
-    if plain and points:
-        slowest = max(points, key=lambda point: point.bytes).value
-        yield (
-            "turns at",
-            "float32",
-            f"{units.digits(plain.value / slowest)} FLOP/byte",
-            "work with less is bandwidth-bound",
-        )
-
-
-def _note(run: Run) -> str:
-    failed = sum(result.status not in ("ok", "skipped") for result in run.results)
-    skipped = sum(result.status == "skipped" for result in run.results)
-    said = [f"{len(run.results)} cases, the best of their fresh processes"]
-    said += [f"{failed} failed"] if failed else []
-    said += [f"{skipped} skipped"] if skipped else []
-    return f"{', '.join(said)}. `torchmark show --details` shows every case in full"
+            yield "audit", "", units.digits(twice / once) if once > 0 else units.NOTHING, about

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from statistics import median
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -17,11 +16,19 @@ from torchmark.report import figures, units
 from torchmark.report.names import machine_line
 from torchmark.settings import VARIABLES, shareable_version
 
-_COLUMNS = (
-    "case_a", "case_b", "verdict", "ratio", "low", "high", "pairs", "stopped", "status_a", "status_b",
-    "step_a_s", "step_b_s", "first_step_a_s", "first_step_b_s", "memory_a_bytes", "memory_b_bytes",
-    "torch_a", "torch_b",
-)  # fmt: skip
+_CSV: dict[str, doc.Field] = {
+    **{f"case_{side}": f"{side}.result.case.text" for side in "ab"},
+    **{name: name for name in ("verdict", "ratio", "low", "high")},
+    "pairs": lambda found: len(found.ratios),
+    "stopped": "stopped",
+    **{f"status_{side}": f"{side}.result.status" for side in "ab"},
+    **{f"step_{side}_s": f"{side}.result.estimate.center_s" for side in "ab"},
+    "first_step_a_s": lambda found: _first_step_s(found.a.result),
+    "first_step_b_s": lambda found: _first_step_s(found.b.result),
+    "memory_a_bytes": lambda found: figures.peak_memory(found.a.result),
+    "memory_b_bytes": lambda found: figures.peak_memory(found.b.result),
+    **{f"torch_{side}": f"{side}.machine.torch" for side in "ab"},
+}
 _STOPPED = {
     "clear": "It stopped when the answer was clear.",
     "precise": "It stopped at the precision that was asked for.",
@@ -44,7 +51,7 @@ _NOTHING_DIFFERS = "Nothing is known to differ between A and B: a difference wou
 def live_document(found: LiveComparison) -> doc.Document:
     """The comparison. What is made to be passed on names only variables that torchmark knows."""
     shared = _shareable(found)
-    records = doc.Records(_COLUMNS, lambda: [_csv_row(shared)], lambda: shared, lambda: [shared])
+    records = doc.Records(_CSV, lambda: [shared], lambda: shared, lambda: [shared])
     return doc.Document(lambda: _blocks(found, shared), records)
 
 
@@ -76,7 +83,7 @@ def side_line(name: str, case: Case, python: str, environment: Mapping[str, str]
 
 def answer(found: LiveComparison) -> str:
     """The answer in one sentence."""
-    broken = [name for name, side in _named(found) if side.result.status not in ("ok", "interrupted")]
+    broken = [name for name, _ in _failed(found)]
     if not found.ratios or found.ratio is None:
         return f"No answer: {' and '.join(broken) or 'nothing'} {'failed' if broken else 'was measured'}."
     verdict = {"same": "the same within 3%"}.get(found.verdict, found.verdict)
@@ -99,16 +106,19 @@ def basis(found: LiveComparison) -> str:
 
 def conclusion(run: Run) -> list[str]:
     """The answer as the command gave it, and which side this run is."""
-    if run.live is None:
-        return []
+    assert run.live
     found = recall_live(run.live)
     other = run.live.a if run.live.side == "B" else run.live.b
     against = "" if found.a.result.case == found.b.result.case else f", measured against {other.text}"
     return [answer(found), basis(found), f"This run is side {run.live.side}{against}."]
 
 
-def _named(found: LiveComparison) -> tuple[tuple[str, LiveSide], tuple[str, LiveSide]]:
-    return ("A", found.a), ("B", found.b)
+def _named(found: LiveComparison) -> dict[str, LiveSide]:
+    return {"A": found.a, "B": found.b}
+
+
+def _failed(found: LiveComparison) -> list[tuple[str, LiveSide]]:
+    return [each for each in _named(found).items() if each[1].result.status not in ("ok", "interrupted")]
 
 
 def _blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.Block]:
@@ -116,73 +126,35 @@ def _blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.Block
     machine = found.a.machine or found.b.machine
     title = f"{a} · A against B" if a == b else f"A {a} against B {b}"
     yield doc.Title(title, [machine_line(replace(machine, torch=None))] if machine else [])
-    yield doc.Lines([doc.Cell(answer(found), doc.word(found.verdict).look), doc.Cell(basis(found), "quiet")])
-    if found.ratios:
-        titles = ("per step", "±", "rate", "first step", "memory")
-        columns = [
-            doc.Column("", "name"),
-            *(doc.Column(each, "figure", drop=index) for index, each in enumerate(titles)),
-        ]
-        yield doc.Table(columns, [_row(name, side.result) for name, side in _named(found)])
-    columns = [doc.Column("differs", "name"), doc.Column("A"), doc.Column("B")]
-    only: Literal["terminal", "text"]
-    for each, only in ((found, "terminal"), (shared, "text")):
-        rows = [[change.name, change.a, change.b] for change in live_differences(each.a, each.b)]
-        yield from [doc.Section("", [doc.Table(columns, rows)], only=only)] if rows else []
-    if found.ratios and not live_differences(found.a, found.b):
-        yield doc.Lines([doc.Cell(_NOTHING_DIFFERS, "quiet")])
-    failed = [(name, side) for name, side in _named(found) if side.result.status not in ("ok", "interrupted")]
-    for name, side in failed:
+    yield doc.answer([answer(found), basis(found)], doc.word(found.verdict).look)
+    columns = [
+        doc.Column("per step", "figure", of=lambda result: figures.step_time(result.estimate)),
+        doc.Column("±", "figure", drop=1, of=lambda result: figures.margin(result.estimate)),
+        doc.Column("rate", "figure", drop=2, of=figures.rate),
+        doc.Column("first step", "figure", drop=3, of=lambda result: units.duration(_first_step_s(result))),
+        doc.Column("memory", "figure", drop=4, of=lambda result: units.size(figures.peak_memory(result))),
+    ]
+    rows = []
+    for name, side in _named(found).items():
+        known = side.result.estimate is not None
+        rows.append([name, *(doc.value_of(side.result, each.of) if known else units.NOTHING for each in columns)])
+    yield doc.Table([doc.Column("", "name"), *columns], rows if found.ratios else [])
+    columns = [doc.Column("differs", "name", of="name"), doc.Column("A", of="a"), doc.Column("B", of="b")]
+    yield doc.Section("", [doc.table(columns, live_differences(found.a, found.b))], only="terminal")
+    yield doc.Section("", [doc.table(columns, live_differences(shared.a, shared.b))], only="text")
+    yield doc.quiet(_NOTHING_DIFFERS if found.ratios and not live_differences(found.a, found.b) else "")
+    for name, side in _failed(found):
         remark = Remark(side.result.status, side.result.reason or "no reason was given", cases=(name,))
         yield doc.Section("Without a figure", [doc.Remarks([remark], local=[side.result.detail])])
-        yield from [doc.Section("", [doc.Code("\n".join(side.last_words))], only="terminal")] if side.last_words else []
-    remarks = _cautions(found)
-    if remarks:
-        yield doc.Section("Cautions", [doc.Remarks(remarks), doc.Lines([doc.Cell(_ALIKE, "quiet")])])
-
-
-def _row(name: str, result: Result) -> list[str]:
-    estimate = result.estimate
-    if estimate is None:
-        return [name, *[units.NOTHING] * 5]
-    return [
-        name,
-        figures.step_time(estimate),
-        figures.margin(estimate),
-        figures.rate(result),
-        units.duration(_first_step_s(result)),
-        units.size(figures.peak_memory(result)),
-    ]
+        yield doc.Section("", [doc.Code("\n".join(side.last_words))], only="terminal")
+    cautions: dict[str, Remark] = {}  # one for each kind: what disturbed one side will have disturbed the other
+    for name, side in _named(found).items():
+        for caution in side.result.cautions:
+            if caution.kind in _DISTURBED:
+                cautions.setdefault(caution.kind, Remark(caution.kind, caution.cause, cases=(name,)))
+    yield doc.Section("Cautions", [doc.Remarks([*cautions.values()]), doc.quiet(_ALIKE if cautions else "")])
 
 
 def _first_step_s(result: Result) -> float | None:
     """Of the middle process: a single first step says little."""
     return median(process.first_step_s for process in result.processes) if result.processes else None
-
-
-def _cautions(found: LiveComparison) -> list[Remark]:
-    """One for each kind: what disturbed one side will have disturbed the other."""
-    first: dict[str, Remark] = {}
-    for name, side in _named(found):
-        for caution in side.result.cautions:
-            if caution.kind in _DISTURBED:
-                first.setdefault(caution.kind, Remark(caution.kind, caution.cause, cases=(name,)))
-    return list(first.values())
-
-
-def _csv_row(found: LiveComparison) -> list[doc.CsvValue]:
-    cells: dict[str, doc.CsvValue] = {
-        name: getattr(found, name) for name in ("verdict", "ratio", "low", "high", "stopped")
-    } | {"pairs": len(found.ratios)}
-    for name, side in _named(found):
-        result, suffix = side.result, name.lower()
-        estimate = result.estimate
-        cells |= {
-            f"case_{suffix}": result.case.text,
-            f"status_{suffix}": result.status,
-            f"step_{suffix}_s": estimate.center_s if estimate else None,
-            f"first_step_{suffix}_s": _first_step_s(result),
-            f"memory_{suffix}_bytes": figures.peak_memory(result),
-            f"torch_{suffix}": side.machine.torch if side.machine else None,
-        }
-    return [cells.get(column) for column in _COLUMNS]

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Iterator
 
 from torchmark.records import Remark
-from torchmark.report.document import Block, Cards, Cell, Code, Facts, Lines, Remarks, Section, Table, Title, text_of
+from torchmark.report import document as doc
 from torchmark.report.text import clean
 
 WIDEST = 120  # columns that a terminal shows from here on are left out
 
 
-def write(blocks: Iterable[Block]) -> str:
+def write(blocks: Iterable[doc.Block]) -> str:
     """All blocks, with an empty line between two of them."""
     return "\n\n".join(part for block in blocks for part in _parts(block)) + "\n"
 
@@ -28,34 +28,32 @@ def code(text: str) -> str:
     return "`" + clean(text).replace("`", "'").replace("|", "/") + "`"
 
 
-def _parts(block: Block) -> Iterator[str]:
+def _parts(block: doc.Block) -> Iterator[str]:
     match block:
-        case Title():
+        case doc.Title():
             yield "  \n".join([f"**{escape(block.text)}**", *map(escape, block.about)])
-        case Lines():
+        case doc.Lines():
             yield "  \n".join(map(_line, block.lines))
-        case Section(only="" | "text"):
+        case doc.Section(only="" | "text"):
             yield from [f"### {escape(block.title)}"] if block.title else []
             yield from ([escape(block.lead)] if block.lead else [])
             yield from (part for inner in block.blocks for part in _parts(inner))
-        case Table():
+        case doc.Table():
             yield _table(block)
             notes = [escape(f"{mark} {text}") for mark, text in block.footnotes]
             yield from ["  \n".join(notes)] if notes else []
-        case Facts():
+        case doc.Facts():
             yield "\n".join(f"- {escape(name)}: {escape(value)}" for name, value in block.rows)
-        case Remarks():
+        case doc.Remarks():
             yield "\n".join(_remark(remark, "all cases" * block.brief) for remark in block.remarks)
-        case Code():
+        case doc.Code():
             text = "\n".join(map(clean, block.text.rstrip("\n").split("\n")))
             yield f"```{block.language}\n{text.replace('```', '')}\n```"
-        case Cards() | Section():
-            pass
 
 
-def _line(line: str | Cell) -> str:
-    text = escape(text_of(line))
-    return f"**{text}**" if isinstance(line, Cell) and line.look not in ("", "quiet") else text
+def _line(line: str | doc.Cell) -> str:
+    text = escape(doc.text_of(line))
+    return f"**{text}**" if isinstance(line, doc.Cell) and line.look not in ("", "quiet") else text
 
 
 def _remark(remark: Remark, everywhere: str) -> str:
@@ -66,15 +64,14 @@ def _remark(remark: Remark, everywhere: str) -> str:
     return "- " + ": ".join(filter(None, (start, escape(remark.cause)))) + fix
 
 
-def _table(table: Table) -> str:
-    kept = [index for index, column in enumerate(table.columns) if column.wide <= WIDEST]
-    columns = [table.columns[index] for index in kept]
-    titles = [escape(column.title) for column in columns]
+def _table(table: doc.Table) -> str:
+    kept = [(index, column) for index, column in enumerate(table.columns) if column.wide <= WIDEST]
+    titles = [escape(column.title) for _, column in kept]
     rows = [
-        [(code if column.kind == "case" else escape)(text_of(row[i])) for i, column in zip(kept, columns, strict=True)]
+        [(code if column.kind == "case" else escape)(doc.text_of(row[index])) for index, column in kept]
         for row in table.rows
     ]
-    rule = ["---:" if column.is_number else "---" for column in columns]
+    rule = ["---:" if column.is_number else "---" for _, column in kept]
     if any(table.notes):
         titles, rule = [*titles, escape(table.note_title)], [*rule, "---"]
         rows = [[*row, escape(note)] for row, note in zip(rows, table.notes, strict=True)]

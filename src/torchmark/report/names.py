@@ -25,15 +25,10 @@ class Names(Struct, frozen=True):
     params: Mapping[str, Value] = {}
 
     @property
-    def note(self) -> str | None:
+    def note(self) -> str:
         """What else a heading has to say for such rows."""
         params = Case("", "", dict(self.params)).task.partition(":")[2]
-        return f"All with {params.replace(',', ', ')}" if params else None
-
-    @property
-    def device(self) -> str | None:
-        """The device that most cases used."""
-        return self.place.partition("/")[0] if self.place else None
+        return f"All with {params.replace(',', ', ')}" if params else ""
 
     def of(self, result: Result) -> str:
         """The case as a row calls it."""
@@ -45,21 +40,13 @@ class Names(Struct, frozen=True):
 
 
 def names_of(results: Sequence[Result]) -> Names:
-    """Names for the rows of one table."""
-    return Names(shared_place(results), _shared_params([result.case for result in results]))
-
-
-def _shared_params(cases: Sequence[Case]) -> dict[str, Value]:
-    """Only of one workload: the same parameter may mean something else to another."""
-    if len(cases) < 2 or len({case.workload for case in cases}) > 1:
-        return {}
-    first, *rest = cases
+    """Names for the rows of one table. Parameters of different workloads may mean different things."""
+    cases = [result.case for result in results]
+    alone = len(cases) < 2 or len({case.workload for case in cases}) > 1
+    params = {} if alone else cases[0].params
     # By their text: 1 and on are equal, but not alike.
-    return {
-        key: value
-        for key, value in first.params.items()
-        if all(repr(case.params.get(key)) == repr(value) for case in rest)
-    }
+    alike = {key: value for key, value in params.items() if len({repr(case.params.get(key)) for case in cases}) == 1}
+    return Names(shared_place(results), alike)
 
 
 def place(result: Result) -> str:
@@ -69,9 +56,7 @@ def place(result: Result) -> str:
 
 def shared_place(results: Sequence[Result]) -> str | None:
     """The place that most results have in common, if there is one."""
-    counts = Counter(map(place, results))
-    (name, count), *_ = counts.most_common(1) or [("", 0)]
-    return name if count > len(results) / 2 else None
+    return next((name for name, count in Counter(map(place, results)).items() if count > len(results) / 2), None)
 
 
 def place_note(results: Sequence[Result]) -> str | None:
@@ -98,15 +83,19 @@ def longer(command: str) -> str:
     return re.sub(r"--budget ([\d.]+)s", lambda found: f"--budget {2 * float(found[1]):g}s", command)
 
 
+def machine_parts(machine: Machine) -> tuple[str, str, str]:
+    """8 cores, 24 GiB, torch 2.13.0: what is known of them"""
+    cores = counted(machine.physical_cores, "core") if machine.physical_cores else ""
+    memory = f"{machine.memory_gib} GiB" if machine.memory_gib else ""
+    return cores, memory, f"torch {machine.torch}" if machine.torch else ""
+
+
 def machine_line(machine: Machine, device: str | None = None) -> str:
     """The processor, or the one device that all cases used, with cores, memory and torch."""
     models = {info.name: info.model for info in machine.devices}
     parts = [models[device]] if device in models and device != "cpu" else []
-    cores = counted(machine.physical_cores, "core") if machine.physical_cores else ""
-    memory = f"{machine.memory_gib} GiB" if machine.memory_gib else ""
-    parts.append(", ".join(filter(None, (machine.cpu, cores, memory))))
-    parts += [f"torch {machine.torch}"] if machine.torch else []
-    return " · ".join(filter(None, parts))
+    cores, memory, torch = machine_parts(machine)
+    return " · ".join(filter(None, (*parts, ", ".join(filter(None, (machine.cpu, cores, memory))), torch)))
 
 
 def machine_of(run: Run) -> str:
@@ -118,18 +107,16 @@ def machine_of(run: Run) -> str:
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """What to call each run: its label, else its machine, with the id where that is not enough."""
-    names = [shorten(_short_name(run), _NAME) for run in runs]
+    """What to call each run: its label, else its machine, with the id where that is not enough.
+    A published machine goes without the name of its publication."""
+    names = []
+    for run in runs:
+        label = run.header.label or ""
+        published = bool(run.results) and all(map(is_published, run.results))
+        names.append(shorten((label.partition("/")[2] if published else label) or label or machine_name(run), _NAME))
     often = Counter(names)
     pairs = zip(runs, names, strict=True)
     return [f"{name} ({shorten(run.header.id, _NAME)})" if often[name] > 1 else name for run, name in pairs]
-
-
-def _short_name(run: Run) -> str:
-    """A published machine goes without the name of its publication."""
-    label = run.header.label or ""
-    published = bool(run.results) and all(map(is_published, run.results))
-    return (label.partition("/")[2] if published else label) or label or machine_name(run)
 
 
 def machine_name(run: Run) -> str:

@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 from msgspec.structs import replace
 
-from torchmark.analyze.efficiency import Prices, Scaling, find_scaling
+from torchmark.analyze.efficiency import Prices
 from torchmark.analyze.findings import find_all
 from torchmark.analyze.headline import Headline
-from torchmark.analyze.wording import counted
 from torchmark.errors import UsageError
-from torchmark.records import DeviceInfo, Remark, Result, Run, parse_case
+from torchmark.records import Remark, Result, Run, parse_case
 from torchmark.report import document as doc
-from torchmark.report import figures, units
-from torchmark.report.charts import bars, curves, roofline, strips
-from torchmark.report.charts.drawing import Chart, Series, draw, find_series
+from torchmark.report import figures, names, units
+from torchmark.report.charts import TITLE, Panel, draw, find_series, roofline, speeds, strips
 from torchmark.report.headline import headline_blocks
-from torchmark.report.names import (
-    Names,
-    full_name,
-    machine_name,
-    moment,
-    plain_model,
-    run_names,
-    shared_place,
-    variant_name,
-)
-from torchmark.report.results import cautions, failures, grade_cell, results_table
-from torchmark.report.run import conclusion, scaling_note
+from torchmark.report.results import cautions, failures, finite, results_table
+from torchmark.report.run import conclusion
 from torchmark.report.text import clean_record, shorten
 
 # A page must stay small enough to be sent around, whatever it is made of.
 MOST_CARDS = 48  # in a section
 _SECTION_BYTES = 200_000  # of charts in a section
 _MOST_NOTES = 60
-_MOST_RATIOS = 60  # in a card
 _MOST_ROWS = 1000  # in the table
-_TITLE = 80
 _REASON = 160
 _SHOWN = 30  # cases of a note
 _NAMED = 3  # machines that are named before they are counted
 _LONGEST_COMMAND = 10_000
 _MEASURING = ("run", "limits", "tune", "fit", "ab", "replicate")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*")  # no shell takes it for more, and it leads to no folder
+_SPEEDS = "Longer bars are faster. Thin lines are 95% intervals. Pale bars are graded poor."
 _INTERVALS = "Lines are 95% intervals; a hollow point is inconclusive."
 _ROOFLINE = (
     "Lines are the highest rates measured on the device; a point on a line has reached that limit. Work on the "
@@ -59,28 +46,41 @@ _STEPS = (
     "heating. In sustained runs, two bars mark the first and the last seconds."
 )
 
-Headlines = Sequence[Headline | None]
-CardMaker = Callable[[], doc.Card | None]
-
 
 class _Page:
     """What all sections need: the runs, their names and series, and how a chart is drawn."""
 
     def __init__(self, runs: Sequence[Run], on_chart: Callable[[], object]) -> None:
         self.runs = [clean_record(run) for run in runs]
-        self.names = run_names(self.runs)
+        self.names = names.run_names(self.runs)
         self.series = find_series(self.runs)
         self.several = len(self.series) > 1
+        self.named = list(zip(self.runs, self.names, strict=True))
         self._on_chart = on_chart
 
-    def drawn(self, chart: Chart, about: str) -> str:
-        drawing = draw(chart, about)
+    def card(self, panel: Panel) -> doc.Card:
+        """A chart, or one figure written large."""
+        if panel.chart is None:
+            bar = panel.rows[0]
+            note = shorten(" · ".join(filter(None, (panel.note, bar["label"]))), TITLE)
+            grade = doc.judged(bar["grade"]) if bar["grade"] else None
+            return doc.Card(panel.title, figure=bar["figure"], margin=bar["margin"], note=note, grade=grade)
+        drawing = draw(panel.chart(), panel.about)
         self._on_chart()
-        return drawing
+        return doc.Card(panel.title, drawing, note=panel.note, grade=panel.grade)
 
-    def label(self, series: Series, rest: str = "") -> str:
-        """The series, where there are several, before anything else."""
-        return f"{series.name}{rest}" if self.several else ""
+    def cards(
+        self, anchor: str, title: str, lead: str, panels: Iterable[Panel | None], count: int, **more: Any
+    ) -> doc.Section:
+        """A section of charts, as many as a page has room for; the ones that were left out are counted."""
+        cards: list[doc.Card | None] = []
+        for panel in islice(panels, MOST_CARDS):
+            cards.append(self.card(panel) if panel else None)
+            if sum(len(card.drawing) for card in cards if card) > _SECTION_BYTES:
+                break
+        shown = [card for card in cards if card]
+        left = f"{lead} {_left(count - len(cards))}".strip()
+        return doc.Section(title, [doc.Cards(shown, **more)], left if shown else "", anchor)
 
 
 def page_document(
@@ -89,7 +89,7 @@ def page_document(
     baseline: int = 0,
     on_chart: Callable[[], object] = lambda: None,
     prices: Prices | None = None,
-    headlines: Headlines = (),
+    headlines: Sequence[Headline | None] = (),
 ) -> doc.Document:
     """The page about all runs. `baseline` is the index of the run that the others are compared with.
     With prices it has a table of costs. A headline opens the page where only one run has one."""
@@ -100,202 +100,124 @@ def page_document(
 def _blocks(
     page: _Page, baseline: int, prices: Prices | None, headlines: Sequence[Headline | None]
 ) -> Iterator[doc.Block]:
-    labels = [run.header.label for run in page.runs if run.header.label]
-    kicker = shorten(" and ".join(labels), _TITLE) if len(labels) <= 2 else ""
-    yield doc.Title(shorten(_title(page.runs), _TITLE), _facts(page, baseline), kicker)
+    yield _title(page, baseline)
     known = [(found, run) for found, run in zip(headlines, page.runs, strict=False) if found]
     if len(known) == 1:
         [(headline, run)] = known
         blocks = [*headline_blocks(replace(headline, commands=()), run.header.machine, named=False)]
         yield doc.Section("Headline", blocks, anchor="headline")
-    yield from _findings(page)
-    yield from _speed(page)
-    yield from _against(page, baseline)
-    yield from _growth(page)
-    roofs = [partial(_roof_card, page, panel) for panel in roofline.find_rooflines(page.series)]
-    yield from _cards("roofline", "Roofline", _ROOFLINE, roofs)
+    several = len(page.runs) > 1
+    named = [replace(run, header=replace(run.header, label=run.header.label or name)) for run, name in page.named]
+    said = [f"{run.header.label}: " * several + line for run in named for line in conclusion(run)]
+    yield replace(doc.remarks("Findings", [*said, *(found.cause for found in find_all(named))]), anchor="findings")
+    yield from _charts(page, baseline)
     yield _results(page)
-    yield from _costs(page, prices) if prices else ()
+    yield from [_costs(page, prices)] if prices else []
     sampled = [(each, result) for each in page.series for result in each.results if strips.has_samples(result)]
-    steps = [partial(_strip_card, page, each, result) for each, result in sampled]
-    yield from _cards("steps", "Step times", _STEPS, steps)
-    yield from _caveats(page)
-    yield _machines(page)
+    panels = (strips.find_panel(each, result, page.several) for each, result in sampled)
+    yield page.cards("steps", "Step times", _STEPS, panels, len(sampled))
+    notes = caveats(page.runs, page.names if several else [""])
+    shown = doc.Remarks(notes.remarks[:_MOST_NOTES], where=notes.where[:_MOST_NOTES])
+    yield doc.Section("Caveats", [shown], _left(len(notes.remarks) - _MOST_NOTES), "caveats")
+    # What is known of each machine, and the command that measures again.
+    cards = []
+    for run, name in page.named[:MOST_CARDS]:
+        facts = [(title, shorten(text, _REASON)) for title, text in _machine_facts(run) if text]
+        command = run.header.command if _can_be_pasted(run.header.command) else ""
+        cards.append(doc.Card(name, facts=facts, command=command))
+    left = _left(len(page.runs) - MOST_CARDS)
+    yield doc.Section("Machines" if several else "Machine", [doc.Cards(cards)], left, "machines")
 
 
-def _title(runs: Sequence[Run]) -> str:
-    names = list(dict.fromkeys(machine_name(run) for run in runs))
-    if len(names) <= 2:
-        return " and ".join(names)
-    return f"{names[0]} and {len(runs) - 1} others"
+def _left(count: int) -> str:
+    return f"{count} more not shown." if count > 0 else ""
 
 
-def _facts(page: _Page, baseline: int) -> list[str]:
+def _title(page: _Page, baseline: int) -> doc.Title:
+    machines = list(dict.fromkeys(names.machine_name(run) for run in page.runs))
+    name = " and ".join(machines) if len(machines) <= 2 else f"{machines[0]} and {len(page.runs) - 1} others"
+    labels = [run.header.label for run in page.runs if run.header.label]
+    header = page.runs[0].header
+    cores, memory, torch = names.machine_parts(header.machine)
+    facts = [cores, f"{memory} memory" if memory else "", torch, names.moment(header.created)]
     if len(page.runs) > 1:
         count = sum(len(run.results) for run in page.runs)
-        return [f"{len(page.runs)} runs", f"{count} results", f"baseline: {page.names[baseline]}"]
-    header = page.runs[0].header
-    facts = [
-        counted(header.machine.physical_cores, "core") if header.machine.physical_cores else "",
-        f"{header.machine.memory_gib} GiB memory" if header.machine.memory_gib else "",
-        f"torch {header.machine.torch}" if header.machine.torch else "",
-        moment(header.created),
-    ]
-    return [shorten(fact, _TITLE) for fact in facts if fact]
+        facts = [f"{len(page.runs)} runs", f"{count} results", f"baseline: {page.names[baseline]}"]
+    kicker = shorten(" and ".join(labels), TITLE) if len(labels) <= 2 else ""
+    return doc.Title(shorten(name, TITLE), [shorten(fact, TITLE) for fact in facts], kicker)
 
 
-def _findings(page: _Page) -> list[doc.Block]:
-    named = [
-        run if run.header.label else replace(run, header=replace(run.header, label=name))
-        for run, name in zip(page.runs, page.names, strict=True)
-    ]
-    several = len(named) > 1
-    texts = [f"{run.header.label}: " * several + line for run in named for line in conclusion(run)]
-    remarks = [Remark("", text) for text in (*texts, *(found.cause for found in find_all(named)))]
-    return [doc.Section("Findings", [doc.Remarks(remarks)], anchor="findings")] if remarks else []
-
-
-def _speed(page: _Page) -> list[doc.Block]:
-    cards = [partial(_speed_card, page, panel) for panel in bars.find_speeds(page.series)]
-    lead = "Longer bars are faster. Thin lines are 95% intervals. Pale bars are graded poor."
+def _charts(page: _Page, baseline: int) -> Iterator[doc.Block]:
+    """Speeds, comparisons, and speed over whatever was swept: a parameter, threads, workers."""
     legend = [(each.name, each.color) for each in page.series] if page.several else []
-    return _cards("speed", "Speed", lead, cards, legend)
-
-
-def _speed_card(page: _Page, panel: bars.Panel) -> doc.Card:
-    """One figure alone has no length to be compared with: it is written large instead."""
-    title = shorten(panel.title, _TITLE)
-    if len(panel.bars) == 1:
-        bar = panel.bars[0]
-        note = shorten(" · ".join(filter(None, (panel.note, bar.label))), _TITLE)
-        grade = doc.judged(bar.grade) if bar.grade else None
-        return doc.Card(title, figure=bar.figure, margin=bar.margin, note=note, grade=grade)
-    return doc.Card(title, page.drawn(bars.draw_speeds(panel), f"Speed of {title}"), note=panel.note)
-
-
-def _against(page: _Page, baseline: int) -> list[doc.Block]:
-    panels = bars.find_ratios(page.runs, baseline)
-    if not panels:
-        return []
-    domain = bars.shared_domain([bar for panel in panels for bar in panel.bars])
-    cards = [partial(_ratio_card, page, panel, domain) for panel in panels]
-    who = page.names[1 - baseline] if len(page.runs) == 2 else "each run"
-    lead = f"Speed of {who} relative to {page.names[baseline]}: right of 1× is faster. {_INTERVALS}"
-    return _cards("against", f"Compared with {page.names[baseline]}", lead, cards)
-
-
-def _ratio_card(page: _Page, panel: bars.Panel, domain: Sequence[float]) -> doc.Card:
-    title = shorten(panel.title, _TITLE)
-    chart = bars.draw_ratios(panel.bars[:_MOST_RATIOS], domain)
-    return doc.Card(title, page.drawn(chart, f"Relative speed: {title}"), note=panel.note)
-
-
-def _growth(page: _Page) -> list[doc.Block]:
-    """Speed over whatever was swept: a parameter, threads, workers."""
-    cards: list[CardMaker] = [partial(_sweep_card, page, panel) for panel in curves.find_curves(page.series)]
-    scalings = [(each, found) for each in page.series for found in find_scaling(tuple(each.results))]
-    cards += [partial(_scaling_card, page, each, found) for each, found in scalings]
-    lead = "Speed at each value that was measured."
-    lead += " The dashed line is the speed of workers that lose nothing to each other." if scalings else ""
-    return _cards("growth", "Diminishing returns", lead, cards)
-
-
-def _sweep_card(page: _Page, panel: curves.Panel) -> doc.Card:
-    title = shorten(panel.title, _TITLE)
-    axes = shorten(f"{panel.unit}/s by {panel.parameter}", _TITLE)
-    return doc.Card(title, page.drawn(curves.draw_curves(panel), f"{title}: {axes}"), note=axes)
-
-
-def _scaling_card(page: _Page, series: Series, found: Scaling) -> doc.Card:
-    title = shorten(found.case, _TITLE)
-    note = page.label(series, ": ") + f"{shorten(found.unit, 24)}/s by workers. {scaling_note(found)}"
-    return doc.Card(title, page.drawn(curves.draw_scaling(found, series.color), f"Scaling of {title}"), note=note)
-
-
-def _roof_card(page: _Page, panel: roofline.Panel) -> doc.Card:
-    title = f"Roofline of {panel.title}" if page.several else "Roofline"
-    return doc.Card(title, page.drawn(roofline.draw_roofline(panel), title), note=panel.about)
-
-
-def _strip_card(page: _Page, series: Series, result: Result) -> doc.Card | None:
-    strip = strips.find_strip(result)
-    if strip is None:
-        return None
-    title = full_name(result.case)
-    drawing = page.drawn(strips.draw_strip(strip, series.color), f"Step times of {title}")
-    return doc.Card(title, drawing, note=page.label(series, ". ") + strip.about, grade=grade_cell(result))
+    found = speeds.find_speeds(page.series)
+    yield page.cards("speed", "Speed", _SPEEDS, found, len(found), legend=legend)
+    ratios = speeds.find_ratios(page.runs, baseline)
+    who, base = page.names[1 - baseline] if len(page.runs) == 2 else "each run", page.names[baseline]
+    lead = f"Speed of {who} relative to {base}: right of 1× is faster. {_INTERVALS}"
+    yield page.cards("against", f"Compared with {base}", lead, ratios, len(ratios))
+    scalings = [*speeds.find_scalings(page.series)]
+    growth = [*speeds.find_curves(page.series), *scalings]
+    ideal = " The dashed line is the speed of workers that lose nothing to each other." if scalings else ""
+    lead = f"Speed at each value that was measured.{ideal}"
+    yield page.cards("growth", "Diminishing returns", lead, growth, len(growth))
+    roofs = [each.panel(page.several) for each in roofline.find_rooflines(page.series)]
+    yield page.cards("roofline", "Roofline", _ROOFLINE, roofs, len(roofs))
 
 
 def _results(page: _Page) -> doc.Section:
     found = [(result, each.name) for each in page.series for result in each.results]
     if not found:
         return doc.Section("Results", [doc.Lines(["No case was finished."])], anchor="results")
+
+    def called(result: Result) -> doc.Cell:
+        name, order = shorten(result.case.workload, _REASON), shorten(result.case.text, _REASON)
+        return doc.Cell(name, sort=order, note=names.variant_name(result.case))
+
     left = f" Showing the first {_MOST_ROWS} of {len(found)}." if len(found) > _MOST_ROWS else ""
     caption = f"All results with their 95% intervals.{left}"
-    shown = found[:_MOST_ROWS]
-    owners = {id(result): doc.Cell(name) for result, name in shown}
+    owners = {id(result): doc.Cell(name) for result, name in found}
     machine = (lambda result: owners[id(result)]) if page.several else None
-    table = results_table([result for result, _ in shown], _case, machine, caption)
+    table = results_table([result for result, _ in found[:_MOST_ROWS]], called, machine, caption)
     has_figures = any(result.status == "ok" and result.estimate for result, _ in found)
     lead = "" if has_figures else "No case gave a figure. The last column says why."
-    chips = doc.Lines(_grade_counts([result for result, _ in found]))
-    return doc.Section("Results", [*([chips] if chips.lines else []), table], lead, "results")
-
-
-def _case(result: Result) -> doc.Cell:
-    name, order = shorten(result.case.workload, _REASON), shorten(result.case.text, _REASON)
-    return doc.Cell(name, sort=order, note=variant_name(result.case))
-
-
-def _grade_counts(results: Sequence[Result]) -> list[doc.Cell]:
-    """How many results have which grade or failed, the best first."""
-    words = Counter(text.partition(":")[0] for text in map(figures.grade_text, results) if text)
+    # How many results have which grade or failed, the best first.
+    words = Counter(text.partition(":")[0] for result, _ in found if (text := figures.grade_text(result)))
     order = sorted(words, key=lambda text: doc.word(text).rank)
-    return [replace(doc.judged(text), text=f"{words[text]} {text}") for text in order]
+    chips = doc.Lines([replace(doc.judged(text), text=f"{words[text]} {text}") for text in order])
+    return doc.Section("Results", [chips, table], lead, "results")
 
 
-def _costs(page: _Page, prices: Prices) -> list[doc.Block]:
-    rows: list[list[doc.Cell]] = []
-    for each in page.series:
-        who = [doc.Cell(each.name)] if page.several else []
-        for result, cost in figures.costs(tuple(each.results), prices):
-            values = [_price(value) for value in (cost.million_items, cost.epoch, cost.job)]
-            rows.append([doc.Cell(full_name(result.case)), *who, *values])
+def _costs(page: _Page, prices: Prices) -> doc.Section:
+    def price(value: float | None) -> doc.Cell:
+        shown = finite(value)
+        return doc.Cell(units.NOTHING) if value is None or shown is None else doc.Cell(units.digits(value), sort=shown)
+
+    columns = [
+        doc.Column("case", "case", of=lambda row: doc.Cell(names.full_name(row[1].case))),
+        doc.Column("machine", of=lambda row: doc.Cell(row[0].name)),
+        doc.Column("per million items", "figure", of=lambda row: price(row[2].million_items)),
+        doc.Column("per epoch", "figure", of=lambda row: price(row[2].epoch)),
+        doc.Column("whole job", "figure", of=lambda row: price(row[2].job)),
+    ]
+    rows = [(each, *found) for each in page.series for found in figures.costs(tuple(each.results), prices)]
     notes = dict.fromkeys(figures.cost_note(run.results, prices) for run in page.runs)
     lead = f"{figures.cost_heading(prices)}. {' '.join(filter(None, notes))}"
-    columns = [doc.Column("case", "case"), *([doc.Column("machine")] * page.several)]
-    columns += [doc.Column(title, "figure") for title in ("per million items", "per epoch", "whole job")]
-    table = doc.Table(columns, rows[:_MOST_ROWS], caption="Cost of each result.")
-    return [doc.Section("Cost", [table], lead, "cost")] if rows else []
+    columns = [column for column in columns if page.several or column.title != "machine"]
+    table = doc.table(columns, rows[:_MOST_ROWS], caption="Cost of each result.")
+    return doc.Section("Cost", [table], lead if rows else "", "cost")
 
 
-def _price(value: float | None) -> doc.Cell:
-    if value is None or not math.isfinite(value):
-        return doc.Cell(units.NOTHING)
-    return doc.Cell(units.digits(value), sort=float(f"{value:.6g}"))
-
-
-def _caveats(page: _Page) -> list[doc.Block]:
-    notes = caveats(page.runs, page.names if len(page.runs) > 1 else [""])
-    more = len(notes.remarks) - _MOST_NOTES
-    left = f"{more} more not shown." if more > 0 else ""
-    shown = doc.Remarks(notes.remarks[:_MOST_NOTES], where=notes.where[:_MOST_NOTES])
-    return [doc.Section("Caveats", [shown], left, "caveats")] if notes.remarks else []
-
-
-def caveats(runs: Sequence[Run], names: Sequence[str]) -> doc.Remarks:
+def caveats(runs: Sequence[Run], owners: Sequence[str]) -> doc.Remarks:
     """Failures, then cautions, then file problems. Equal ones of several machines are one remark."""
-    groups: dict[tuple[str, str], list[tuple[str, Remark]]] = {}
-    found: list[tuple[str, Remark]] = []
-    for run, name in zip(runs, names, strict=True):
-        found += [(name, each) for each in failures(run.results, Names(shared_place(run.results)).of).remarks]
-    for run, name in zip(runs, names, strict=True):
-        found += [(name, each) for each in cautions(run, Names(shared_place(run.results)))]
-    for name, each in found:
-        groups.setdefault((each.kind, each.fix), []).append((name, each))
+    pairs = list(zip(runs, owners, strict=True))
+    called = {id(run): names.Names(names.shared_place(run.results)) for run in runs}
+    found = [(name, each) for run, name in pairs for each in failures(run.results, called[id(run)].of).remarks]
+    found += [(name, each) for run, name in pairs for each in cautions(run, called[id(run)])]
+    groups = doc.grouped(((each.kind, each.fix), (name, each)) for name, each in found)
     remarks = [_together(alike) for alike in groups.values()]
     where = [_where(alike) for alike in groups.values()]
-    for run, name in zip(runs, names, strict=True):
+    for run, name in pairs:
         remarks += [Remark("file", shorten(problem)) for problem in run.problems]
         where += [name] * len(run.problems)
     return doc.Remarks(remarks, where=where)
@@ -305,7 +227,15 @@ def _together(alike: Sequence[tuple[str, Remark]]) -> Remark:
     """The first as an example; one line per machine, or per case where their causes differ."""
     first = alike[0][1]
     varied = len({each.cause for _, each in alike}) > 1
-    lines = [*(_by_case(alike) if varied else _by_machine(alike))]
+    cases = [(name, case, each) for name, each in alike for case in each.cases or ("all cases",)]
+    by_machine = doc.grouped((name, shorten(case, TITLE)) for name, case, _ in cases)
+    if varied:
+        parts = [(name, shorten(case, TITLE), shorten(each.cause, _REASON)) for name, case, each in cases]
+        lines = [": ".join(filter(None, each)) for each in parts]
+    elif len(cases) == 1:  # `_where` names it already
+        lines = []
+    else:
+        lines = [f"{name}: " * bool(name) + ", ".join(_cut(each)) for name, each in by_machine.items()]
     cause = "For example: " * varied + shorten(first.cause)
     return Remark(shorten(first.kind, 40), cause, shorten(first.fix), tuple(_cut(lines)))
 
@@ -316,43 +246,13 @@ def _where(alike: Sequence[tuple[str, Remark]]) -> str:
     if len(machines) > 1:
         return ", ".join(machines) if len(machines) <= _NAMED else f"{len(machines)} machines"
     cases = [case for _, each in alike for case in each.cases]
-    count = "all cases" if not cases else shorten(cases[0], _TITLE) if len(cases) == 1 else f"{len(cases)} cases"
+    count = "all cases" if not cases else shorten(cases[0], TITLE) if len(cases) == 1 else f"{len(cases)} cases"
     return f"{machines[0]}: {count}" if machines[0] else count
-
-
-def _by_case(alike: Sequence[tuple[str, Remark]]) -> Iterator[str]:
-    for name, each in alike:
-        for case in each.cases or ("all cases",):
-            parts = (name, shorten(case, _TITLE), shorten(each.cause, _REASON))
-            yield ": ".join(filter(None, parts))
-
-
-def _by_machine(alike: Sequence[tuple[str, Remark]]) -> Iterator[str]:
-    """Nothing where `_where` names the cases already."""
-    if len(alike) == 1 and len(alike[0][1].cases) < 2:
-        return
-    cases: dict[str, list[str]] = {}
-    for name, each in alike:
-        cases.setdefault(name, []).extend(shorten(case, _TITLE) for case in each.cases or ("all cases",))
-    for name, called in cases.items():
-        yield f"{name}: " * bool(name) + ", ".join(_cut(called))
 
 
 def _cut(texts: Sequence[str]) -> list[str]:
     more = len(texts) - _SHOWN
     return [*texts[:_SHOWN], *([f"{more} more"] if more > 0 else [])]
-
-
-def _machines(page: _Page) -> doc.Section:
-    """What is known of each machine, and the command that measures again."""
-    cards = []
-    for run, name in list(zip(page.runs, page.names, strict=True))[:MOST_CARDS]:
-        facts = [(title, shorten(text, _REASON)) for title, text in _machine_facts(run) if text]
-        command = run.header.command if _can_be_pasted(run.header.command) else ""
-        cards.append(doc.Card(name, facts=facts, command=command))
-    more = len(page.runs) - MOST_CARDS
-    left = f"{more} more not shown." if more > 0 else ""
-    return doc.Section("Machines" if len(page.runs) > 1 else "Machine", [doc.Cards(cards)], left, "machines")
 
 
 def _can_be_pasted(command: str) -> bool:
@@ -365,68 +265,32 @@ def _can_be_pasted(command: str) -> bool:
 
 def _is_case(text: str) -> bool:
     try:
-        parse_case(text)
+        return bool(parse_case(text))
     except UsageError:
         return False
-    return True
 
 
 def _machine_facts(run: Run) -> Iterator[tuple[str, str]]:
     header, machine = run.header, run.header.machine
-    yield "Processor", plain_model(machine.cpu) if machine.cpu else ""
-    if machine.physical_cores:
-        yield "Cores", f"{machine.physical_cores} ({machine.logical_cores} threads)"
+    yield "Processor", names.plain_model(machine.cpu)
+    yield "Cores", f"{machine.physical_cores} ({machine.logical_cores} threads)" if machine.physical_cores else ""
     yield "Memory", f"{machine.memory_gib} GiB" if machine.memory_gib else ""
     for device in machine.devices:
         if device.name != "cpu":
-            yield shorten(device.name, 24), _device(device)
+            memory = units.size(device.memory_bytes) if device.memory_bytes else ""
+            driver = f"driver {device.driver}" if device.driver else ""
+            parts = (names.plain_model(device.model), memory, driver, device.capability)
+            yield shorten(device.name, 24), ", ".join(filter(None, parts))
     yield "System", machine.os
     yield "Python", machine.python
-    yield "torch", " ".join(part for part in (machine.torch, machine.torch_build) if part)
-    yield "Power", ", ".join(_power(run))
-    yield "Meters", "; ".join(_sources(run))
-    yield "Measured", moment(header.created)
+    yield "torch", " ".join(filter(None, (machine.torch, machine.torch_build)))
+    plugged = {True: "on battery", False: "plugged in", None: ""}[machine.on_battery]
+    yield "Power", ", ".join(filter(None, (machine.power_mode, plugged)))
+    # Where readings of meters come from, or why there are none; said once where all cases agree.
+    meters = ("energy", "clock", "temperature", "throttling")
+    sources = {name: {each.provenance[name] for each in run.results if name in each.provenance} for name in meters}
+    yield "Meters", "; ".join(f"{name} {found.pop()}" for name, found in sources.items() if len(found) == 1)
+    yield "Measured", names.moment(header.created)
     yield "Run", header.id
-    yield "Interval", figures.interval_note(run) or ""
+    yield "Interval", figures.interval_note(run)
     yield "torchmark", header.version
-
-
-def _device(device: DeviceInfo) -> str:
-    memory = units.size(device.memory_bytes) if device.memory_bytes else ""
-    driver = f"driver {device.driver}" if device.driver else ""
-    return ", ".join(part for part in (plain_model(device.model), memory, driver, device.capability) if part)
-
-
-def _sources(run: Run) -> Iterator[str]:
-    """Where readings of meters come from, or why there are none; said once where all cases agree."""
-    known = [result.provenance for result in run.results if result.provenance]
-    for name in ("energy", "clock", "temperature", "throttling"):
-        sources = {each[name] for each in known if name in each}
-        if len(sources) == 1:
-            yield f"{name} {sources.pop()}"
-
-
-def _power(run: Run) -> Iterator[str]:
-    machine = run.header.machine
-    if machine.power_mode:
-        yield machine.power_mode
-    if machine.on_battery is not None:
-        yield "on battery" if machine.on_battery else "plugged in"
-
-
-def _cards(
-    anchor: str, title: str, lead: str, makers: Sequence[CardMaker], legend: Sequence[tuple[str, str]] = ()
-) -> list[doc.Block]:
-    """A section of charts, as many as a page has room for; the ones that were left out are counted."""
-    cards: list[doc.Card] = []
-    tried = room = 0
-    for make in makers[:MOST_CARDS]:
-        if room > _SECTION_BYTES:
-            break
-        tried += 1
-        card = make()
-        if card:
-            cards.append(card)
-            room += len(card.drawing)
-    left = f" {len(makers) - tried} more not shown." if len(makers) > tried else ""
-    return [doc.Section(title, [doc.Cards(cards, legend)], lead + left, anchor)] if cards else []

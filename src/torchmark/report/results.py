@@ -9,24 +9,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from torchmark.analyze.efficiency import Cost, Prices, cost_of, item_energy, step_energy
+from torchmark.analyze.efficiency import Prices, cost_of, item_energy, step_energy
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.headline import Headline
 from torchmark.records import Remark, Result, Run, RunHeader
 from torchmark.report import figures, units
-from torchmark.report.document import Cell, Column, CsvValue, Records, Remarks, Table, judged
+from torchmark.report.document import Cell, Column, Field, Records, Remarks, Table, grouped, judged, value_of
 from torchmark.report.names import Names
 from torchmark.report.text import shorten
 
-_COLUMNS = (
-    "run", "label", "created", "machine", "torch", "case", "workload", "version", "mode", "device", "dtype",
-    "status", "reason", "verdict", "grade", "flags", "estimand", "step_s", "low_s", "high_s", "precision",
-    "items_per_s", "unit", "flops_per_s", "bytes_per_s", "peak_share", "bound", "first_step_s", "min_s",
-    "median_s", "mean_s", "p90_s", "p99_s", "processes", "sample_count", "effective_samples", "host_peak_bytes",
-    "device_peak_bytes", "cautions", "mean_w", "peak_w", "step_j", "item_j", "energy", "clock_hz", "temperature_c",
-    "throttle", "burst_step_s", "sustained_step_s",
-)  # fmt: skip
-_COSTS = ("cost_per_million_items", "cost_per_epoch", "cost_per_job")
 _WIDE, _WIDEST = 120, 150  # columns of a terminal from which more figures are shown
 _REASON = 160
 # What a good grade answers already: `show --details` has them all the same.
@@ -37,27 +28,22 @@ Maker = Callable[[Result], Cell]
 
 def results_table(results: Sequence[Result], name: Maker, machine: Maker | None = None, caption: str = "") -> Table:
     """A row for each result; a failed one has its status instead of figures. Only columns with figures are there."""
-    shown = [result for result in results if result.status == "ok" and result.estimate]
-    published = all(map(is_published, results))
-    columns: list[tuple[Column, Maker]] = [(Column("case", "case"), name)]
-    columns += [(Column("machine"), machine)] if machine else []
-    columns.append((Column("per step", "figure"), _step))
-    if not published:
-        columns.append((Column("±", "figure", drop=1, about="where a repeat would land, 95%"), _margin))
-    if any(map(figures.is_printed, results)):
-        columns.append((Column("published", "figure", drop=2), lambda result: Cell(figures.printed(result))))
-    columns.append((Column("rate", "figure", drop=3, wraps=True, about="items per second"), _rate))
-    columns += [(column, make) for column, make in _MORE if any(make(result).text != units.NOTHING for result in shown)]
-    if any(map(figures.grade_text, results)):
-        columns.append((Column("grade"), grade_cell))
-    rows = [
-        [
-            make(result) if result in shown or make in (name, machine, grade_cell) else Cell(units.NOTHING)
-            for _, make in columns
-        ]
-        for result in results
-    ]
-    return Table([column for column, _ in columns], rows, caption=caption)
+    measured = [result for result in results if result.status == "ok" and result.estimate]
+    shown = {
+        "machine": machine is not None,
+        "±": not all(map(is_published, results)),
+        "published": any("printed" in result.settings for result in results),
+        "grade": any(map(figures.grade_text, results)),
+    }
+    shown |= {each.title: any(value_of(r, each.of).text != units.NOTHING for r in measured) for each in _IF_KNOWN}
+    every = (Column("case", "case", of=name), Column("machine", of=machine or name), *_ALWAYS, *_IF_KNOWN, _GRADE)
+    columns = [column for column in every if shown.get(column.title, True)]
+    figured = set(map(id, measured))
+    rows = []
+    for each in results:
+        known = id(each) in figured
+        rows.append([value_of(each, one.of) if known or not one.is_number else units.NOTHING for one in columns])
+    return Table(columns, rows, caption=caption)
 
 
 def grade_cell(result: Result) -> Cell:
@@ -66,70 +52,77 @@ def grade_cell(result: Result) -> Cell:
     return judged(figures.grade_text(result), shorten(result.reason or "", _REASON) if failed else "")
 
 
+def finite(value: float | None) -> float | None:
+    """To as many digits as a table can be sorted by."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
+def _figure(value: Callable[[Result], float | None], written: Callable[[float | None], str]) -> Maker:
+    return lambda result: Cell(written(value(result)), sort=finite(value(result)))
+
+
+def _duration(seconds: Callable[[Result], float | None]) -> Maker:
+    return _figure(lambda result: None if is_published(result) else seconds(result), units.duration)
+
+
 def _step(result: Result) -> Cell:
     assert result.estimate
     note = f"whole job {units.duration(result.job.seconds)}" if result.job and result.job.seconds > 0 else ""
-    return Cell(figures.step_time(result.estimate), sort=_finite(result.estimate.center_s), note=note)
+    return Cell(figures.step_time(result.estimate), sort=finite(result.estimate.center_s), note=note)
 
 
 def _margin(result: Result) -> Cell:
     assert result.estimate
-    return Cell(figures.margin(result.estimate), sort=_finite(result.estimate.precision))
+    return Cell(figures.margin(result.estimate), sort=finite(result.estimate.precision))
 
 
 def _rate(result: Result) -> Cell:
     rate, unit = figures.step_rate(result), shorten(result.work.unit, 24) if result.work else ""
-    return Cell(units.rate(rate, unit), sort=_finite(rate))
+    return Cell(units.rate(rate, unit), sort=finite(rate))
 
 
-def _duration(figure: Callable[[Result], float | None]) -> Maker:
-    def make(result: Result) -> Cell:
-        seconds = None if is_published(result) else figure(result)
-        return Cell(units.duration(seconds), sort=_finite(seconds))
-
-    return make
-
-
-def _amount(figure: Callable[[Result], float | None], written: Callable[[float | None], str]) -> Maker:
-    return lambda result: Cell(written(figure(result)), sort=_finite(figure(result)))
+def _share(result: Result) -> Cell:
+    peak = result.peak
+    return Cell(f"{units.percent(peak.share)} {peak.bound}", sort=finite(peak.share)) if peak else Cell(units.NOTHING)
 
 
 def _energy(result: Result) -> Cell:
     power = result.estimate.metered.mean_w if result.estimate else None
-    text = figures.energy(result) if figures.knows_energy(result) else units.NOTHING
-    return Cell(text, sort=_finite(item_energy(result)), note=units.power(power) if power is not None else "")
-
-
-def _share(result: Result) -> Cell:
-    return Cell(figures.peak(result), sort=_finite(result.peak.share if result.peak else None))
-
-
-def _finite(value: float | None) -> float | None:
-    """To as many digits as a table can be sorted by."""
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+    if power is None:
+        return Cell(units.NOTHING, sort=finite(item_energy(result)))
+    return Cell(figures.energy(result), sort=finite(item_energy(result)), note=units.power(power))
 
 
 _PEAK = "share of the highest rate measured on this machine, and the limiting resource"
 _P99 = "99% of steps take no longer than this"
 _MEMORY = "peak; device memory where the device has its own"
-_MORE: tuple[tuple[Column, Maker], ...] = (
-    (Column("of peak", "figure", 4, _WIDE, wraps=True, about=_PEAK), _share),
-    (Column("first step", "figure", 5, _WIDE, minor=True), _duration(figures.first_step)),
-    (Column("p99", "figure", 6, _WIDE, minor=True, about=_P99), _duration(figures.tail)),
-    (Column("memory", "figure", 10, _WIDEST - 1, minor=True, about=_MEMORY), _amount(figures.peak_memory, units.size)),
-    (Column("energy", "figure", 7, _WIDE, minor=True, wraps=True, about="per item"), _energy),
-    (Column("arithmetic", "figure", 8, _WIDEST, minor=True), _amount(figures.step_flops, units.arithmetic)),
-    (Column("bandwidth", "figure", 9, _WIDEST, minor=True), _amount(figures.step_bandwidth, units.bandwidth)),
+_ALWAYS = (
+    Column("per step", "figure", of=_step),
+    Column("±", "figure", drop=1, about="where a repeat would land, 95%", of=_margin),
+    Column("published", "figure", drop=2, of=lambda result: Cell(figures.printed(result))),
+    Column("rate", "figure", drop=3, wraps=True, about="items per second", of=_rate),
+)
+_GRADE = Column("grade", of=grade_cell)
+_FLOPS = _figure(lambda result: figures.step_rate(result, "flops"), units.arithmetic)
+_BYTES = _figure(lambda result: figures.step_rate(result, "bytes"), units.bandwidth)
+_IF_KNOWN = (
+    Column("of peak", "figure", 4, _WIDE, wraps=True, about=_PEAK, of=_share),
+    Column("first step", "figure", 5, _WIDE, minor=True, of=_duration(figures.first_step)),
+    Column("p99", "figure", 6, _WIDE, minor=True, about=_P99, of=_duration(figures.tail)),
+    Column("memory", "figure", 10, _WIDEST - 1, minor=True, about=_MEMORY, of=_figure(figures.peak_memory, units.size)),
+    Column("energy", "figure", 7, _WIDE, minor=True, wraps=True, about="per item", of=_energy),
+    Column("arithmetic", "figure", 8, _WIDEST, minor=True, of=_FLOPS),
+    Column("bandwidth", "figure", 9, _WIDEST, minor=True, of=_BYTES),
 )
 
 
 def failures(results: Sequence[Result], called: Callable[[Result], str]) -> Remarks:
     """Results without a figure, each with its reason; what failed for the same reason stands together."""
-    alike: dict[tuple[str, str, str | None], list[str]] = {}
-    for result in results:
-        if result.status != "ok":
-            key = (result.status, result.reason or "no reason was given", result.detail)
-            alike.setdefault(key, []).append(called(result))
+    alike = grouped(
+        ((each.status, each.reason or "no reason was given", each.detail), called(each))
+        for each in results
+        if each.status != "ok"
+    )
     remarks = [Remark(status, reason, cases=tuple(cases)) for (status, reason, _), cases in alike.items()]
     return Remarks(remarks, local=[detail for _, _, detail in alike])
 
@@ -139,7 +132,11 @@ def cautions(run: Run, names: Names) -> list[Remark]:
     One without cases is about all of them."""
     cases: dict[Remark, list[str]] = {}
     for result in run.results:
-        for caution in dict.fromkeys(_relevant(result)):
+        grade = grade_of(result)
+        # Noise inside a process matters little next to the spread between several of them, which ± covers.
+        noise = {"noisy"} if len(result.processes) > 1 else frozenset()
+        hidden = _ANSWERED if grade and grade.word == "good" else noise
+        for caution in dict.fromkeys(caution for caution in result.cautions if caution.kind not in hidden):
             cases.setdefault(caution, []).append(names.of(result))
     kinds = list(dict.fromkeys(caution.kind for caution in cases))
     figured = {names.of(result) for result in run.results if result.estimate}
@@ -150,18 +147,11 @@ def cautions(run: Run, names: Names) -> list[Remark]:
     ]
 
 
-def _relevant(result: Result) -> list[Remark]:
-    grade = grade_of(result)
-    # Noise inside a process matters little next to the spread between several of them, which ± covers.
-    hidden = _ANSWERED if grade and grade.word == "good" else {"noisy"} if len(result.processes) > 1 else frozenset()
-    return [caution for caution in result.cautions if caution.kind not in hidden]
-
-
 def run_records(runs: Sequence[Run], prices: Prices | None = None, json: Callable[[], Any] | None = None) -> Records:
     """A CSV row and a JSON line for each result; `json` replaces the object."""
     return Records(
-        (*_COLUMNS, *_COSTS) if prices else _COLUMNS,
-        lambda: ([*_row(run.header, result), *_costs(result, prices)] for run in runs for result in run.results),
+        _CSV | _COSTS if prices else _CSV,
+        lambda: (_csv_record(run.header, result, prices) for run in runs for result in run.results),
         json or (lambda: {"runs": [run_object(run, prices) for run in runs]}),
         lambda: (_priced(result, prices) for run in runs for result in run.results),
     )
@@ -184,71 +174,59 @@ def _priced(result: Result, prices: Prices | None) -> Any:
     return msgspec.to_builtins(result) | {"cost": cost_of(result, prices)} if prices else result
 
 
-def _costs(result: Result, prices: Prices | None) -> list[CsvValue]:
-    cost = prices and (cost_of(result, prices) or Cost())
-    return [cost.million_items, cost.epoch, cost.job] if cost else []
+def _under(place: str, names: str) -> dict[str, Field]:
+    return {name: f"{place}.{name}" for name in names.split()}
 
 
-def _row(header: RunHeader, result: Result) -> list[CsvValue]:
-    case, work, memory = result.case, result.work, result.memory
-    cells: dict[str, CsvValue] = {
-        "run": header.id,
-        "label": header.label,
-        "created": header.created,
-        "machine": header.machine.cpu or ", ".join(device.model for device in header.machine.devices),
-        "torch": header.machine.torch,
-        "case": case.text,
-        "version": result.version,
-        "status": result.status,
-        "reason": result.reason,
-        "items_per_s": figures.step_rate(result),
-        "unit": work.unit if work else None,
-        "flops_per_s": figures.step_flops(result),
-        "bytes_per_s": figures.step_bandwidth(result),
-        "peak_share": result.peak.share if result.peak else None,
-        "bound": result.peak.bound if result.peak else None,
-        "host_peak_bytes": memory.host_peak_bytes if memory else None,
-        "device_peak_bytes": memory.device_peak_bytes if memory else None,
-        "cautions": " ".join(dict.fromkeys(caution.kind for caution in result.cautions)),
-    }
-    cells |= {name: getattr(case, name) for name in ("workload", "mode", "device", "dtype")}
-    cells |= _estimate(result) | _metered(result)
-    return [cells.get(column) for column in _COLUMNS]
+# By the header, the result and its cost; `sampled` is an estimate that comes from samples, not from a publication.
+_CSV: dict[str, Field] = {
+    "run": "header.id",
+    **_under("header", "label created"),
+    "machine": lambda row: row["machine"].cpu or ", ".join(device.model for device in row["machine"].devices),
+    "torch": "machine.torch",
+    "case": "result.case.text",
+    "workload": "result.case.workload",
+    "version": "result.version",
+    **_under("result.case", "mode device dtype"),
+    **_under("result", "status reason"),
+    "verdict": "result.estimate.verdict",
+    "grade": "grade.word",
+    "flags": lambda row: " ".join(row["sampled"].flags) if row["sampled"] else None,
+    "estimand": "result.estimate.estimand",
+    "step_s": "result.estimate.center_s",
+    **_under("sampled", "low_s high_s precision"),
+    "items_per_s": lambda row: figures.step_rate(row["result"]),
+    "unit": "result.work.unit",
+    "flops_per_s": lambda row: figures.step_rate(row["result"], "flops"),
+    "bytes_per_s": lambda row: figures.step_rate(row["result"], "bytes"),
+    "peak_share": "result.peak.share",
+    "bound": "result.peak.bound",
+    "first_step_s": lambda row: figures.first_step(row["result"]),
+    **_under("sampled", "min_s median_s mean_s p90_s p99_s"),
+    "processes": lambda row: max(1, len(row["result"].processes)) if row["sampled"] else None,
+    **_under("sampled", "sample_count effective_samples"),
+    **_under("result.memory", "host_peak_bytes device_peak_bytes"),
+    "cautions": lambda row: " ".join(dict.fromkeys(caution.kind for caution in row["result"].cautions)),
+    **_under("result.estimate.metered", "mean_w peak_w"),
+    "step_j": lambda row: step_energy(row["result"].estimate) if row["result"].estimate else None,
+    "item_j": lambda row: item_energy(row["result"]),
+    "energy": lambda row: row["result"].provenance.get("energy") if row["result"].estimate else None,
+    "clock_hz": "result.estimate.metered.clock_hz.1",
+    "temperature_c": "result.estimate.metered.temperature_c.1",
+    "throttle": lambda row: ", ".join(row["result"].estimate.metered.throttle) if row["result"].estimate else None,
+    "burst_step_s": "result.sustained.first_s",
+    "sustained_step_s": "result.sustained.last_s",
+}
+_COSTS: dict[str, Field] = {f"cost_per_{each}": f"cost.{each}" for each in ("million_items", "epoch", "job")}
 
 
-def _metered(result: Result) -> dict[str, CsvValue]:
-    """`energy` says where the energy comes from, or why it is missing; clock at last, temperature at most."""
-    if result.estimate is None:
-        return {}
-    seen, kept_going = result.estimate.metered, result.sustained
+def _csv_record(header: RunHeader, result: Result, prices: Prices | None) -> dict[str, Any]:
+    sampled = not is_published(result)
     return {
-        "mean_w": seen.mean_w,
-        "peak_w": seen.peak_w,
-        "step_j": step_energy(result.estimate),
-        "item_j": item_energy(result),
-        "energy": result.provenance.get("energy"),
-        "clock_hz": seen.clock_hz[1] if seen.clock_hz else None,
-        "temperature_c": seen.temperature_c[1] if seen.temperature_c else None,
-        "throttle": ", ".join(seen.throttle),
-        "burst_step_s": kept_going.first_s if kept_going else None,
-        "sustained_step_s": kept_going.last_s if kept_going else None,
+        "header": header,
+        "machine": header.machine,
+        "result": result,
+        "sampled": result.estimate if sampled else None,
+        "grade": grade_of(result) if sampled else None,
+        "cost": cost_of(result, prices) if prices else None,
     }
-
-
-def _estimate(result: Result) -> dict[str, CsvValue]:
-    found, grade = result.estimate, grade_of(result)
-    if found is None:
-        return {}
-    common: dict[str, CsvValue] = {"estimand": found.estimand, "verdict": found.verdict, "step_s": found.center_s}
-    if is_published(result):
-        return common | {"first_step_s": figures.first_step(result)}
-    names = [name for name in _COLUMNS if name in found.__struct_fields__ or name == "precision"]
-    return (
-        common
-        | {name: getattr(found, name) for name in names}
-        | {
-            "grade": grade.word if grade else None,
-            "flags": " ".join(found.flags),
-            "processes": figures.process_count(result),
-        }
-    )

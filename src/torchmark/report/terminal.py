@@ -9,21 +9,7 @@ from itertools import zip_longest
 from msgspec.structs import replace
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from torchmark.report.document import (
-    Block,
-    Cards,
-    Cell,
-    Code,
-    Column,
-    Facts,
-    Lines,
-    Remarks,
-    Section,
-    Table,
-    Title,
-    some,
-    text_of,
-)
+from torchmark.report import document as doc
 from torchmark.report.text import Drawn, clean, shorten
 
 NARROWEST = 40
@@ -31,11 +17,11 @@ GAP = 2  # between two columns
 _FIRST = 26  # least width of the first column of a table that is split
 _CODES = {"strong": "1", "quiet": "2", "good": "32", "mixed": "33", "bad": "31"}
 
-Piece = tuple[str, str]  # a text and its look
-Line = list[Piece]
+Line = list[tuple[str, str]]  # texts, each with its look
+Grid = list[tuple[doc.Column, list[doc.Cell]]]  # columns with their cells, cleaned
 
 
-def draw(blocks: Iterable[Block], width: int = 80, color: bool = False) -> Drawn:
+def draw(blocks: Iterable[doc.Block], width: int = 80, color: bool = False) -> Drawn:
     """The blocks, one below the other, with an empty line between two of them."""
     width = max(width, NARROWEST)
     drawn = [lines for block in blocks if (lines := list(_block(block, width)))]
@@ -49,42 +35,33 @@ def _paint(line: Line, color: bool) -> str:
     return "".join(painted).rstrip()
 
 
-def _block(block: Block, width: int) -> Iterator[Line]:
+def _block(block: doc.Block, width: int) -> Iterator[Line]:
     match block:
-        case Title():
+        case doc.Title():
             yield from _wrapped(block.text, width, "strong")
             for text in block.about:
                 yield from _wrapped(text, width, "quiet")
-        case Lines():
+        case doc.Lines():
             for line in block.lines:
-                yield from _wrapped(text_of(line), width, line.look if isinstance(line, Cell) else "")
-        case Section():
-            yield from _section(block, width)
-        case Table():
-            for part in _parts(block, width):
-                yield from part
-        case Facts():
+                yield from _wrapped(doc.text_of(line), width, line.look if isinstance(line, doc.Cell) else "")
+        case doc.Section() if block.only != "text" and width < block.below:
+            yield from _wrapped(block.title, width, "strong") if block.title else ()
+            indent = 2 * bool(block.title)
+            for inner in block.blocks:
+                yield from _indented(_block(inner, width - indent), indent)
+        case doc.Table():
+            yield from _table(block, width)
+        case doc.Facts():
             left = max((cell_len(clean(name)) for name, _ in block.rows), default=0)
             for name, value in block.rows:
-                yield from _beside([(clean(name), "quiet")], left, _wrapped(value, width - left - GAP))
-        case Remarks():
+                yield from _beside((clean(name), "quiet"), left, _wrapped(value, width - left - GAP))
+        case doc.Remarks():
             yield from _remarks(block, width)
-        case Code():
+        case doc.Code():
             yield from ([(line, "")] for line in block.text.rstrip("\n").split("\n"))
-        case Cards():
-            pass
 
 
-def _section(section: Section, width: int) -> Iterator[Line]:
-    if section.only == "text" or width >= section.below:
-        return
-    yield from _wrapped(section.title, width, "strong") if section.title else ()
-    indent: Line = [("  ", "")] if section.title else []
-    for block in section.blocks:
-        yield from ([*indent, *line] for line in _block(block, width - 2 * len(indent)))
-
-
-def _remarks(block: Remarks, width: int) -> Iterator[Line]:
+def _remarks(block: doc.Remarks, width: int) -> Iterator[Line]:
     """The kind in a narrow column, what is to be said next to it, and below that what to do."""
     kinds: dict[str, list[int]] = {}
     for number, remark in enumerate(block.remarks):
@@ -94,17 +71,22 @@ def _remarks(block: Remarks, width: int) -> Iterator[Line]:
     for alike in kinds.values():
         first, local = block.remarks[alike[0]], block.local[alike[0]] if block.local else None
         cases = [case for number in alike for case in block.remarks[number].cases]
-        where = some(cases, 1 if block.brief else 6) or "all cases" * block.brief
+        where = doc.some(cases, 1 if block.brief else 6) or "all cases" * block.brief
         body = [*_wrapped(shorten(": ".join(filter(None, (where, first.cause)))), room)]
         for text in [*(local or "").split("\n"), f"→ {first.fix}" * bool(first.fix)]:
             body += _wrapped(shorten(text), room, "quiet") if text else []
-        yield from _beside([(clean(first.kind), "mixed")], left, body) if left else body
+        yield from _beside((clean(first.kind), "mixed"), left, body) if left else body
 
 
-def _beside(name: Line, width: int, lines: Iterable[Line]) -> Iterator[Line]:
-    used = sum(cell_len(text) for text, _ in name)
-    for index, line in enumerate(lines):
-        yield [*name, (" " * (width - used + GAP), ""), *line] if not index else [(" " * (width + GAP), ""), *line]
+def _beside(name: tuple[str, str], width: int, lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines with a name of so many columns before the first of them."""
+    for line in lines:
+        yield [name, (" " * (width - cell_len(name[0]) + GAP), ""), *line]
+        name = ("", "")
+
+
+def _indented(lines: Iterable[Line], indent: int) -> Iterator[Line]:
+    return ([(" " * indent, ""), *line] for line in lines)
 
 
 def _wrapped(text: str, width: int, look: str = "") -> Iterator[Line]:
@@ -143,104 +125,95 @@ def fold_case(text: str, width: int) -> str:
     return "\n  ".join(line for line in lines if line)
 
 
-def _parts(table: Table, width: int) -> Iterator[Iterator[Line]]:
-    """The table as a whole, or blocks of as many columns as fit."""
-    columns = [replace(column, title=clean(column.title)) for column in table.columns]
-    rows = [[_cleaned(cell) for cell in row] for row in table.rows]
-    kept = [index for index in _kept(columns, rows, width) if columns[index].repeats != "heading"]
+def _table(table: doc.Table, width: int) -> Iterator[Line]:
+    """The table without columns that there is no room for; as a whole, or in blocks of as many columns as fit."""
+    grid: Grid = [
+        (replace(column, title=clean(column.title)), [_cleaned(row[index]) for row in table.rows])
+        for index, column in enumerate(table.columns)
+        if width >= column.wide
+    ]
+    while sum(_least(*each) + GAP for each in grid) - GAP > width:
+        last = max(range(len(grid)), key=lambda index: grid[index][0].drop)
+        if not grid[last][0].drop:
+            break
+        grid.pop(last)
     if not table.split:
-        yield _laid_out(table, columns, rows, kept, width)
+        yield from _laid_out(table, grid, width)
         return
-    widths = {index: _longest([columns[index].title, *(row[index].text for row in rows)]) for index in kept}
-    first = min(widths[0], max(_FIRST, width - sum(widths.values()) + widths[0] - GAP * (len(widths) - 1)))
-    columns[0] = Column(columns[0].title, columns[0].kind, least=first, most=first)
-    rest = kept[1:]
-    while rest:
-        count = 1
-        while count < len(rest) and first + sum(widths[index] + GAP for index in rest[: count + 1]) <= width:
-            count += 1
-        below: list[Line] = [[]] if len(rest) < len(kept) - 1 else []  # an empty line between two blocks
-        yield iter([*below, *_laid_out(table, columns, rows, [0, *rest[:count]], width)])
-        rest = rest[count:]
+    widths = [_longest([column.title, *(cell.text for cell in cells)]) for column, cells in grid]
+    first = min(widths[0], max(_FIRST, width - sum(widths[1:]) - GAP * (len(widths) - 1)))
+    head = (replace(grid[0][0], least=first, most=first), grid[0][1])
+    start = 1
+    while start < len(grid):
+        end = start + 1
+        while end < len(grid) and first + sum(each + GAP for each in widths[start : end + 1]) <= width:
+            end += 1
+        yield from [[]] if start > 1 else []
+        yield from _laid_out(table, [head, *grid[start:end]], width)
+        start = end
 
 
-def _laid_out(
-    table: Table, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], kept: Sequence[int], width: int
-) -> Iterator[Line]:
-    heading = next((index for index, column in enumerate(columns) if column.repeats == "heading"), None)
-    shown = [columns[index] for index in kept]
-    indent: Line = [("  ", "")] if heading is not None else []
-    widths = _widths(shown, [[row[index].text for index in kept] for row in rows], width - 2 * len(indent))
+def _laid_out(table: doc.Table, grid: Grid, width: int) -> Iterator[Line]:
+    heading = next((cells for column, cells in grid if column.repeats == "heading"), None)
+    grid = [each for each in grid if each[0].repeats != "heading"]
+    columns, indent = [column for column, _ in grid], 2 * bool(heading)
+    widths = _widths(grid, width - indent)
     if table.headings:
-        titles = [Cell(column.title, "quiet") for column in shown]
-        yield from ([*indent, *line] for line in _row(titles, shown, widths))
-        if table.rule:
-            yield [*indent, ("─" * (sum(widths) + GAP * (len(widths) - 1)), "quiet")]
-    before: Sequence[Cell] | None = None
-    seen = " ".join(row[index].text for row in rows for index in kept)
-    for number, row in enumerate(rows):
-        if heading is not None and (before is None or before[heading].text != row[heading].text):
-            yield from ([(line, "strong")] for line in fold_case(row[heading].text, width).split("\n"))
-        cells = [
-            Cell("") if before and column.repeats == "blank" and before[index].text == row[index].text else row[index]
-            for index, column in zip(kept, shown, strict=True)
+        yield from _indented(_row([doc.Cell(column.title, "quiet") for column in columns], columns, widths), indent)
+        rule = "─" * (sum(widths) + GAP * (len(widths) - 1))
+        yield from _indented([[(rule, "quiet")]] if table.rule else [], indent)
+    for number in range(len(table.rows)):
+        if heading and (not number or heading[number - 1].text != heading[number].text):
+            yield from ([(line, "strong")] for line in fold_case(heading[number].text, width).split("\n"))
+        row = [
+            doc.Cell("")
+            if number and column.repeats and cells[number - 1].text == cells[number].text
+            else cells[number]
+            for column, cells in grid
         ]
-        yield from ([*indent, *line] for line in _row(cells, shown, widths))
+        yield from _indented(_row(row, columns, widths), indent)
         if table.notes and table.notes[number]:
-            yield from ([("    ", ""), *line] for line in _wrapped(table.notes[number], width - 4, "quiet"))
-        before = row
+            yield from _indented(_wrapped(table.notes[number], width - 4, "quiet"), 4)
+    seen = " ".join(cell.text for _, cells in grid for cell in cells)
     for mark, text in table.footnotes:
         yield from _wrapped(f"{mark} {text}", width, "quiet") if mark in seen else ()
 
 
-def _cleaned(cell: str | Cell) -> Cell:
-    return Cell(clean(cell)) if isinstance(cell, str) else Cell(clean(cell.text), cell.look)
+def _cleaned(cell: str | doc.Cell) -> doc.Cell:
+    return doc.Cell(clean(doc.text_of(cell)), cell.look if isinstance(cell, doc.Cell) else "")
 
 
-def _kept(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> list[int]:
-    """The columns that fit; those with the highest `drop` go first."""
-    kept = [index for index, column in enumerate(columns) if width >= column.wide]
-    while sum(_least(columns[index], [row[index].text for row in rows]) + GAP for index in kept) - GAP > width:
-        candidate = max(kept, key=lambda index: columns[index].drop)
-        if not columns[candidate].drop:
-            break
-        kept.remove(candidate)
-    return kept
-
-
-def _least(column: Column, texts: Sequence[str]) -> int:
-    longest = min(_longest((column.title, *texts)), column.most)
-    if column.kind in ("case", "cut"):
-        return min(longest, column.least)
-    if column.kind in ("figure", "name"):
-        return longest
-    return min(_longest([word for text in (column.title, *texts) for word in text.split()]), column.most)
+def _least(column: doc.Column, cells: Sequence[doc.Cell]) -> int:
+    texts = [column.title, *(cell.text for cell in cells)]
+    if column.kind in ("text", "value"):
+        texts = [word for text in texts for word in text.split()]
+    longest = min(_longest(texts), column.most)
+    return min(longest, column.least) if column.kind in ("case", "cut") else longest
 
 
 def _longest(texts: Iterable[str]) -> int:
     return max((len(text) if text.isascii() else cell_len(text) for text in texts), default=0)
 
 
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+def _widths(grid: Grid, width: int) -> list[int]:
     """The least widths, and what is left for the cells that would be broken, from the left; then for headings."""
-    texts = [[row[index] for row in rows] for index in range(len(columns))]
-    widths = [_least(column, cells) for column, cells in zip(columns, texts, strict=True)]
+    widths = [_least(*each) for each in grid]
     spare = width - sum(widths) - GAP * (len(widths) - 1)
     for titles in (False, True):
-        for index, column in enumerate(columns):
-            wanted = min(_longest([*texts[index], *([column.title] if titles else [])]), column.most)
-            more = max(min(wanted - widths[index], spare), 0)
+        for index, (column, cells) in enumerate(grid):
+            wanted = _longest([*(cell.text for cell in cells), *([column.title] if titles else [])])
+            more = max(min(min(wanted, column.most) - widths[index], spare), 0)
             widths[index] += more
             spare -= more
     return widths
 
 
-def _row(cells: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int]) -> Iterator[Line]:
+def _row(cells: Sequence[doc.Cell], columns: Sequence[doc.Column], widths: Sequence[int]) -> Iterator[Line]:
     broken = [_broken(cell.text, column, width) for cell, column, width in zip(cells, columns, widths, strict=True)]
     for texts in zip_longest(*broken, fillvalue=""):
         line: Line = []
         for text, cell, column, width in zip(texts, cells, columns, widths, strict=True):
-            pad = " " * max(width - (len(text) if text.isascii() else cell_len(text)), 0)
+            pad = " " * max(width - _longest([text]), 0)
             line += [(" " * GAP, "")] if line else []
             line += [(pad, ""), (text, cell.look)] if column.is_number else [(text, cell.look), (pad, "")]
         while line and not line[-1][0].strip():
@@ -248,7 +221,7 @@ def _row(cells: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int]
         yield line
 
 
-def _broken(text: str, column: Column, width: int) -> list[str]:
+def _broken(text: str, column: doc.Column, width: int) -> list[str]:
     if len(text) <= width and text.isascii():
         return [text]
     if column.kind == "cut":

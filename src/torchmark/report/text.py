@@ -40,8 +40,7 @@ def escape_json(text: str) -> str:
 
 
 def _cleaned(found: re.Match[str]) -> str:
-    text = _UNDECODABLE.sub("\ufffd", _BREAKS.sub(" ", found[0]))
-    return "".join(filter(_is_safe, text))
+    return "".join(filter(_is_safe, _UNDECODABLE.sub("\ufffd", _BREAKS.sub(" ", found[0]))))
 
 
 def _escaped(character: str) -> str:
@@ -57,16 +56,14 @@ def _is_safe(character: str) -> bool:
 
 def clean_record(record: Record) -> Record:
     """Any record with every string in it cleaned."""
-    if _is_plain(record):
-        return record
-    return msgspec.convert(clean_values(msgspec.to_builtins(record)), type(record))
+    return record if is_plain(record) else msgspec.convert(clean_values(msgspec.to_builtins(record)), type(record))
 
 
-def _is_plain(record: msgspec.Struct) -> bool:
-    """What is unsafe would be escaped or not ASCII, but for the last character of that."""
+def is_plain(value: Any) -> bool:
+    """Whether nothing in it needs cleaning: that would be escaped or not ASCII, but for the last character of that."""
     try:
-        written = msgspec.json.encode(record)
-    except UnicodeEncodeError:
+        written = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a name that is not UTF-8
         return False
     return written.isascii() and b"\\" not in written and b"\x7f" not in written
 

@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 NOTHING = "-"
 
-_DURATIONS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
-_ENERGIES = ((1e-9, "nJ"), (1e-6, "µJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (1e6, "MJ"))
+_DURATIONS = (  # the length of a unit in seconds, its name, and how many are written with the next one
+    (1e-9, "ns", 999.5), (1e-6, "µs", 999.5), (1e-3, "ms", 999.5),
+    (1.0, "s", 120.0), (60.0, "min", 120.0), (3600.0, "h", math.inf),
+)  # fmt: skip
+_ENERGIES = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"))
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
-
-LARGEST_PLAIN = 1e15  # more digits than anyone reads
+_LARGEST_PLAIN = 1e15  # more digits than anyone reads
 
 
 def duration(seconds: float | None) -> str:
     """2.53 ms"""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return NOTHING
-    if seconds == 0:
-        return "0 ns"
     scale, unit = duration_unit(seconds)
     return f"{digits(seconds / scale)} {unit}"
 
 
 def duration_unit(seconds: float) -> tuple[float, str]:
     """The unit that a time is best read in, with its length in seconds."""
-    scale, unit = _DURATIONS[0]
-    for scale, unit in _DURATIONS:
-        ceiling = {"s": 120.0, "min": 120.0, "h": math.inf}.get(unit, 999.5)
-        if seconds / scale < ceiling:
-            break
-    return scale, unit
+    known = ((scale, unit) for scale, unit, most in _DURATIONS if seconds / scale < most)
+    return next(known, _DURATIONS[-1][:2])
 
 
 def rate(per_second: float | None, unit: str) -> str:
     """50.6k sample/s"""
-    return NOTHING if _absent(per_second) else f"{_scaled(per_second or 0.0, '')}{unit}/s"
-
-
-def size(count: float | None) -> str:
-    """1.81 GB, in thousands as memory and bandwidth are sold"""
-    return NOTHING if _absent(count) else _scaled(count or 0.0, " ") + "B"
+    return _scaled(per_second, "", f"{unit}/s")
 
 
 def memory_limit(count: float) -> str:
@@ -51,27 +43,16 @@ def memory_limit(count: float) -> str:
     return f"{count / 2**scale:g} {unit}"
 
 
-def bandwidth(bytes_per_second: float | None) -> str:
-    """12.4 GB/s"""
-    return NOTHING if _absent(bytes_per_second) else f"{size(bytes_per_second)}/s"
-
-
-def arithmetic(flops_per_second: float | None) -> str:
-    """1.81 TFLOP/s"""
-    return NOTHING if _absent(flops_per_second) else _scaled(flops_per_second or 0.0, " ") + "FLOP/s"
-
-
 def power(watts: float | None) -> str:
     """48.2 W"""
-    return NOTHING if _absent(watts) else f"{digits(watts or 0.0)} W"
+    return NOTHING if watts is None or _absent(watts) else f"{digits(watts)} W"
 
 
 def energy(joules: float | None) -> str:
     """1.21 mJ"""
-    if _absent(joules):
+    if joules is None or _absent(joules):
         return NOTHING
-    joules = joules or 0.0
-    scale, unit = next((each for each in reversed(_ENERGIES) if joules >= 0.9995 * each[0]), _ENERGIES[0])
+    scale, unit = next((each for each in _ENERGIES if joules >= 0.9995 * each[0]), _ENERGIES[-1])
     return f"{digits(joules / scale)} {unit}"
 
 
@@ -91,14 +72,18 @@ def percent(share: float) -> str:
         return "<0.01%"
     if value >= 999.5:
         return ">999%"
-    sign = "-" if share < 0 else ""
     decimals = 2 if value < 0.095 else 1 if value < 9.95 else 0
-    return f"{sign}{value:.{decimals}f}%"
+    return f"{'-' if share < 0 else ''}{value:.{decimals}f}%"
+
+
+def signed(share: float) -> str:
+    """+2.1%"""
+    return ("+" if share >= 0 else "") + percent(share)
 
 
 def factor(ratio: float | None, rough: bool = False) -> str:
     """1.26×; `rough`: 1.3×, for what is known to a tenth at best"""
-    if ratio is None or not math.isfinite(ratio) or ratio <= 0:
+    if ratio is None or _absent(ratio):
         return NOTHING
     if rough:
         return f"{digits(ratio, 2)}×"
@@ -114,23 +99,28 @@ def digits(value: float, significant: int = 3) -> str:
     """Three significant digits as a plain number: 0.0123, 1.23, 12.3, 123, 12300."""
     if value == 0:
         return "0"
-    if abs(value) >= LARGEST_PLAIN:
+    if abs(value) >= _LARGEST_PLAIN:
         return f"{value:.2e}"
-    exponent = math.floor(math.log10(abs(value)))
     last = significant - 1
-    rounded = round(value, last - exponent)
-    exponent = math.floor(math.log10(abs(rounded))) if rounded else exponent
-    return f"{rounded:.{min(max(0, last - exponent), 12)}f}"
+    rounded = round(value, last - math.floor(math.log10(abs(value))))
+    return f"{rounded:.{min(max(0, last - math.floor(math.log10(abs(rounded or value)))), 12)}f}"
 
 
-def _absent(value: float | None) -> bool:
-    return value is None or not math.isfinite(value) or value <= 0
+def _absent(value: float) -> bool:
+    return not math.isfinite(value) or value <= 0
 
 
-def _scaled(value: float, space: str) -> str:
+def _scaled(value: float | None, space: str, unit: str) -> str:
     """A space stands before a unit with a prefix (GB); a count carries its prefix itself (50.6k)."""
+    if value is None or _absent(value):
+        return NOTHING
     step = 0
     while value >= 999.5 and step < len(_THOUSANDS) - 1:
         value, step = value / 1000, step + 1
     whole = str(round(value)) if space and step == 0 else digits(value)
-    return f"{whole}{space}{_THOUSANDS[step]}{'' if space else ' '}"
+    return f"{whole}{space}{_THOUSANDS[step]}{'' if space else ' '}{unit}"
+
+
+size = partial(_scaled, space=" ", unit="B")  # 1.81 GB, in thousands as memory and bandwidth are sold
+bandwidth = partial(_scaled, space=" ", unit="B/s")  # 12.4 GB/s
+arithmetic = partial(_scaled, space=" ", unit="FLOP/s")  # 1.81 TFLOP/s

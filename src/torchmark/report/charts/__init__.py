@@ -1,1 +1,188 @@
-"""The charts of the page, one file for each: which panels the runs have something to say for, and how one is drawn."""
+"""The charts of a page. Here is what they share: series and their colours, parts of a specification, and drawing it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.etree import ElementTree
+
+from msgspec import Struct
+
+from torchmark.records import Result, Run
+from torchmark.report.document import Cell
+from torchmark.report.names import devices_of, run_names
+from torchmark.report.text import shorten
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+TEXT, QUIET, LINE, SURFACE = "var(--text)", "var(--quiet)", "var(--line)", "var(--surface)"
+TITLE = 80  # letters of a title
+WIDTH = 320  # of a panel: the width of a phone
+ROW = 42  # the height of a row with a name, a figure and a drawing below them
+BELOW = 8  # from the middle of a row down to the drawing
+
+_COLORS = 8  # in the style sheet; later series repeat them in patterns
+_PATTERNS = 2  # in the page: stripes, then dots
+_ABOVE = -9  # from the middle of a row up to its texts
+_LETTER = 8.2  # the width of a letter, generously: the reader's font is not known
+_NARROWEST = 60
+_MOST_TICKS = 6
+_LEADS = ((1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 9.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
+_SPACE = "{http://www.w3.org/2000/svg}"
+_ELEMENTS = {"svg", "g", "path", "line", "rect", "circle", "text"}
+_ATTRIBUTES = {
+    "class", "viewBox", "transform", "d", "x", "y", "x2", "y2", "width", "height", "fill", "fill-opacity", "stroke",
+    "stroke-opacity", "stroke-width", "stroke-dasharray", "opacity", "text-anchor", "font-size", "aria-label",
+}  # fmt: skip
+_COORDINATES = {"d", "transform", "x", "y", "x2", "y2", "width", "height"}
+_AXIS = {
+    **dict.fromkeys(("domainColor", "gridColor", "tickColor"), LINE),
+    **dict.fromkeys(("labelColor", "titleColor"), QUIET),
+    **dict.fromkeys(("labelFontSize", "titleFontSize"), 11),
+    "titleFontWeight": "normal",
+}
+_CONFIG = {
+    "view": {"stroke": None},
+    "font": "Helvetica, Arial, sans-serif",
+    "axis": _AXIS,
+    "legend": {"labelColor": TEXT, "labelFontSize": 12, "symbolSize": 60, "rowPadding": 4},
+}
+
+Spec = dict[str, Any]
+Rows = list[dict[str, Any]]
+
+
+class Series(Struct, frozen=True):
+    """One device of one run, with one name and one colour in all charts of a page."""
+
+    name: str
+    color: str
+    run: Run
+    device: str
+
+    @property
+    def results(self) -> Iterator[Result]:
+        return (result for result in self.run.results if result.case.device == self.device)
+
+
+def find_series(runs: Sequence[Run]) -> tuple[Series, ...]:
+    """All series in the order of the runs; a name has as much as it takes to tell it from the others."""
+    found: list[Series] = []
+    for run, name in zip(runs, run_names(runs), strict=True):
+        devices = devices_of(run)
+        for device in devices:
+            parts = [name] * (len(runs) > 1 or len(devices) == 1) + [shorten(device, 24)] * (len(devices) > 1)
+            found.append(Series(" · ".join(parts), color(len(found)), run, device))
+    return tuple(found)
+
+
+def is_measured(result: Result) -> bool:
+    """Whether there is a step time that can be drawn."""
+    found = result.estimate
+    return result.status == "ok" and found is not None and found.center_s > 0 and math.isfinite(1 / found.center_s)
+
+
+def color(index: int) -> str:
+    """A fill or stroke: a variable of the style sheet, which knows light and dark, or a pattern in one of them."""
+    pattern, shade = divmod(index % (_COLORS * (_PATTERNS + 1)), _COLORS)
+    return f"url(#series-{shade + 1}-{pattern})" if pattern else f"var(--series-{shade + 1})"
+
+
+def factor_ticks(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic scale from low to high: the finest choice of round numbers that is not too many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    for leads in _LEADS:
+        ticks = [float(f"{lead}e{power}") for power in powers for lead in leads]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= _MOST_TICKS:
+            return ticks
+    return ticks[:: math.ceil(len(ticks) / _MOST_TICKS)]
+
+
+def field(name: str, **more: Any) -> Spec:
+    """A channel that shows a quantity of the data."""
+    return {"field": name, "type": "quantitative", **more}
+
+
+def label(name: str, **more: Any) -> Spec:
+    """A channel that shows a name of the data."""
+    return {"field": name, "type": "nominal", **more}
+
+
+def given(name: str) -> Spec:
+    """A field that holds what to draw, such as a colour."""
+    return label(name, scale=None)
+
+
+def layer(mark: str, encoding: Spec, data: str = "rows", **style: Any) -> Spec:
+    """One kind of mark; what has no description is hidden from screen readers."""
+    hidden = {} if "description" in encoding else {"aria": False}
+    return {"data": {"name": data}, "mark": {"type": mark, **hidden, **style}, "encoding": encoding}
+
+
+def row_texts(y: Spec, figures: Sequence[str]) -> list[Spec]:
+    """The texts of all rows, from the fields `label` and `figure`; a name is cut short before it meets a figure."""
+    room = max(WIDTH - _LETTER * max(map(len, figures)) - 8, _NARROWEST)
+    name = {"y": y, "x": {"value": 0}, "text": label("label")}
+    figure = {"y": y, "x": {"value": WIDTH}, "text": label("figure")}
+    left = layer("text", name, align="left", limit=room, color=TEXT, dy=_ABOVE, fontSize=12)
+    right: Spec = {"align": "right", "limit": WIDTH - _NARROWEST - 8, "color": QUIET}
+    return [left, layer("text", figure, **right, dy=_ABOVE, fontSize=12)]
+
+
+class Chart(NamedTuple):
+    """A specification and the data that it names."""
+
+    spec: Spec
+    data: dict[str, Rows]
+
+
+class Panel(Struct, frozen=True):
+    """A card of a page: a chart, which is made and drawn if there is room for it; without one, a single figure."""
+
+    title: str
+    chart: Callable[[], Chart] | None
+    about: str  # what the chart shows, for those who do not see it
+    note: str = ""
+    grade: Cell | None = None
+    rows: Rows = []
+
+
+def chart(layers: Sequence[Spec], height: float, width: float = WIDTH, **data: Rows) -> Chart:
+    """Layers over each other in one panel."""
+    return Chart({"layer": list(layers), "width": width, "height": height}, data)
+
+
+def draw(made: Chart, about: str) -> Markup:
+    """The chart as markup; `about` is what it shows, for those who do not see it."""
+    import vl_convert
+    from markupsafe import Markup
+
+    padding = {"left": 1, "right": 1, "top": 2, "bottom": 2}
+    spec = made.spec | {"config": _CONFIG, "datasets": made.data, "background": "transparent", "padding": padding}
+    vl_version = "_".join(vl_convert.get_vegalite_versions()[-1].split(".")[:2])
+    root = ElementTree.fromstring(vl_convert.vegalite_to_svg(spec, vl_version=vl_version))
+    _tidy(root)
+    root.attrib = {"class": "chart", "viewBox": root.attrib["viewBox"], "role": "group", "aria-label": about}
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _tidy(element: ElementTree.Element) -> None:
+    """Keep what is drawn, under its plain name, with coordinates of a tenth of a pixel; drop all else, among it the
+    frame that Vega leaves before and behind each group, drawn or not."""
+    element.tag = element.tag.removeprefix(_SPACE)
+    for child in list(element):
+        _tidy(child)
+        framed = child.get("class") in ("background", "foreground") and not {"fill", "stroke"} & child.attrib.keys()
+        if child.tag not in _ELEMENTS or framed or (child.tag == "g" and not len(child)):
+            element.remove(child)
+    kept = {name: value for name, value in element.attrib.items() if name in _ATTRIBUTES}
+    for name in kept.keys() & _COORDINATES:
+        kept[name] = re.sub(r"-?\d+\.\d+(e-?\d+)?", lambda text: f"{float(text[0]):.1f}".removesuffix(".0"), kept[name])
+    kept |= {"role": "img"} if "aria-label" in kept else {}
+    kept |= {"aria-hidden": "true"} if element.get("aria-hidden") == "true" else {}
+    element.attrib = kept

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from torchmark.analyze.jobs import end_counts
 from torchmark.records import Estimate, Result
-from torchmark.report import figures, units
-from torchmark.report.charts.drawing import LINE, QUIET, TEXT, WIDTH, Chart, Spec, chart, field, layer
+from torchmark.report import charts, figures, units
+from torchmark.report.charts import Chart, Panel, Rows, Series, Spec, chart, field, label, layer
+from torchmark.report.names import full_name
+from torchmark.report.results import grade_cell
 
 COLUMNS = 240  # more cannot be distinguished on the screen
 FEWEST = 5  # samples below which there is no course to see
@@ -22,25 +25,14 @@ FURTHEST = 1e6  # times the step time: samples that lie so far apart were not ti
 _HEIGHT = 84
 
 
-class Column(Struct, frozen=True):
-    """What the samples of one column have between them."""
-
-    sample: int  # the number of its first sample, counted over all processes
-    process: int
-    low: float
-    middle: float
-    high: float
-
-
 class Strip(Struct, frozen=True):
     """The samples of one result, in the unit in which its step time is best read."""
 
-    columns: tuple[Column, ...]
+    columns: Rows  # what the samples of each have between them; `sample` is counted over all processes
     warmups: tuple[tuple[int, int], ...]  # from sample, to sample
     starts: tuple[int, ...]  # the first samples of the processes after the first one
     ends: tuple[tuple[int, int, float], ...]  # from sample, to sample, step time: of a case that was kept going
     count: int
-    center: float
     unit: str
     low: float
     high: float
@@ -52,44 +44,45 @@ def has_samples(result: Result) -> bool:
     return any(each.samples_s for each in (result.estimate, *result.processes) if each)
 
 
+def find_panel(series: Series, result: Result, several: bool) -> Panel | None:
+    """The chart of a result that has samples; `several`: of several devices."""
+    strip, title = find_strip(result), full_name(result.case)
+    if strip is None:
+        return None
+    note = f"{series.name}. {strip.about}" if several else strip.about
+    return Panel(title, partial(draw_strip, strip, series.color), f"Step times of {title}", note, grade_cell(result))
+
+
 def find_strip(result: Result) -> Strip | None:
     """The strip of a result whose samples were kept and loaded."""
     known = result.processes if any(each.samples_s for each in result.processes) else (result.estimate,)
     processes = [each for each in known if each is not None and each.samples_s]
     count = sum(len(each.samples_s) for each in processes)
-    estimate = result.estimate
+    estimate, sustained = result.estimate, result.sustained
     if count < FEWEST or estimate is None or not estimate.center_s > 0:
         return None
     scale, unit = units.duration_unit(estimate.center_s)
-    ends = (result.sustained.first_s, result.sustained.last_s) if result.sustained else ()
-    low, high = _window(processes, estimate.center_s, ends)
+    two_ends = (sustained.first_s, sustained.last_s) if sustained else ()
+    window = low, high = _window(processes, estimate.center_s, two_ends)
     if not high - low < FURTHEST * estimate.center_s:
         return None
-    starts = tuple(np.cumsum([0, *(len(each.samples_s) for each in processes)]).tolist())
+    ends: tuple[tuple[int, int, float], ...] = ()  # the first seconds and the last, each with its own step time
+    if sustained and sum(samples := processes[0].samples_s) > 0:
+        early, late = end_counts(np.array(samples), processes[0].duration_s, sustained.window_s)
+        first, last = (float(np.clip(step_s, *window)) / scale for step_s in two_ends)
+        ends = ((0, min(early, len(samples)), first), (max(len(samples) - late, 0), len(samples), last))
+    starts = np.cumsum([0, *(len(each.samples_s) for each in processes)]).tolist()
     return Strip(
-        columns=tuple(_columns(processes, starts, count, (low, high), scale)),
+        columns=[*_columns(processes, starts, count, window, scale)],
         warmups=tuple((start, start + _cut(each)) for start, each in zip(starts, processes, strict=False)),
-        starts=starts[1:-1],
-        ends=_ends(result, processes[0], (low, high), scale),
+        starts=tuple(starts[1:-1]),
+        ends=ends,
         count=count,
-        center=estimate.center_s / scale,
         unit=unit,
         low=low / scale,
         high=high / scale,
         about=". ".join(filter(None, (_about(processes, estimate, count), figures.sustained(result)))),
     )
-
-
-def _ends(
-    result: Result, process: Estimate, window: tuple[float, float], scale: float
-) -> tuple[tuple[int, int, float], ...]:
-    """The first seconds and the last, each with its own step time."""
-    found, count = result.sustained, len(process.samples_s)
-    if found is None or not sum(process.samples_s) > 0:
-        return ()
-    early, late = end_counts(np.array(process.samples_s), process.duration_s, found.window_s)
-    first, last = (float(np.clip(step_s, *window)) / scale for step_s in (found.first_s, found.last_s))
-    return ((0, min(early, count), first), (max(count - late, 0), count, last))
 
 
 def _cut(process: Estimate) -> int:
@@ -108,14 +101,15 @@ def _window(processes: Sequence[Estimate], center_s: float, ends: Sequence[float
 
 def _columns(
     processes: Sequence[Estimate], starts: Sequence[int], count: int, window: tuple[float, float], scale: float
-) -> Iterator[Column]:
+) -> Iterator[dict[str, Any]]:
     for number, (start, process) in enumerate(zip(starts, processes, strict=False)):
         samples = np.clip(np.array(process.samples_s), *window) / scale
         width = min(len(samples), max(1, round(COLUMNS * len(samples) / count)))
         edges = np.linspace(0, len(samples), width + 1).round().astype(int).tolist()
         for first, last in pairwise(edges):
             part = samples[first:last]
-            yield Column(start + first, number, float(part.min()), float(np.median(part)), float(part.max()))
+            low, middle, high = (float(pick(part)) for pick in (np.min, np.median, np.max))
+            yield {"sample": start + first, "process": number, "low": low, "middle": middle, "high": high}
 
 
 def _about(processes: Sequence[Estimate], estimate: Estimate, count: int) -> str:
@@ -132,24 +126,20 @@ def _about(processes: Sequence[Estimate], estimate: Estimate, count: int) -> str
 
 def draw_strip(strip: Strip, shade: str = "var(--series-1)") -> Chart:
     """The range of each column with its middle in it; what was cut as warm-up is shaded."""
-    place: Spec = {
-        "scale": {"domain": [strip.low, strip.high], "nice": False},
-        "axis": {"tickCount": 3, "title": strip.unit, "domain": False, "ticks": False},
-    }
+    axis = {"tickCount": 3, "title": strip.unit, "domain": False, "ticks": False}
+    place: Spec = {"scale": {"domain": [strip.low, strip.high], "nice": False}, "axis": axis}
     x = field("sample", scale={"domain": [0, strip.count], "nice": False}, axis=None)
-    span = {"x": x, "x2": {"field": "end"}}
-    middle = field("middle", **place)
-    base = {"x": x, "detail": field("process", "nominal")}
+    span, middle = {"x": x, "x2": {"field": "end"}}, field("middle", **place)
+    base = {"x": x, "detail": label("process")}
     area = base | {"y": field("low", **place), "y2": {"field": "high"}, "description": {"value": strip.about}}
     layers = [
-        layer("rect", span, "cuts", color=LINE, opacity=0.8),
-        layer("rule", {"x": x}, "seams", color=QUIET, strokeDash=[2, 2]),
+        layer("rect", span, "cuts", color=charts.LINE, opacity=0.8),
+        layer("rule", {"x": x}, "seams", color=charts.QUIET, strokeDash=[2, 2]),
         layer("area", area, color=shade, opacity=0.35),
         layer("line", base | {"y": middle}, color=shade, strokeWidth=1.2),
-        layer("rule", span | {"y": middle}, "ends", color=TEXT, strokeWidth=2),
+        layer("rule", span | {"y": middle}, "ends", color=charts.TEXT, strokeWidth=2),
     ]
     cuts = [{"sample": start, "end": end} for start, end in strip.warmups if end > start]
     ends = [{"sample": start, "end": end, "middle": middle_s} for start, end, middle_s in strip.ends]
     seams = [{"sample": start} for start in strip.starts]
-    rows = [asdict(column) for column in strip.columns]
-    return chart(layers, _HEIGHT, WIDTH - 48, rows=rows, cuts=cuts, seams=seams, ends=ends)
+    return chart(layers, _HEIGHT, charts.WIDTH - 48, rows=strip.columns, cuts=cuts, seams=seams, ends=ends)

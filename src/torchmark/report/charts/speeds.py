@@ -1,0 +1,324 @@
+"""Speeds: as bars, relative to a baseline as points, and as curves over what was varied; all with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import partial
+from typing import Any
+
+from torchmark.analyze.comparison import Family, Pair, compare_all, overall
+from torchmark.analyze.efficiency import Scaling, find_scaling
+from torchmark.analyze.grades import is_published
+from torchmark.analyze.wording import counted
+from torchmark.records import Case, Result, Run, Value, Work
+from torchmark.report import charts, figures, units
+from torchmark.report.charts import Chart, Panel, Rows, Series, Spec, chart, field, given, is_measured, label, layer
+from torchmark.report.document import grouped, word
+from torchmark.report.names import devices_of, full_name, run_names, same_work, variant_name, variant_parts
+from torchmark.report.run import scaling_note
+from torchmark.report.text import shorten
+
+FEWEST = 3  # values from which a parameter makes a curve
+_STEPS = Work(items=1, unit="step")
+_MOST_RATIOS = 60  # in a chart
+_WIDEST = 1.6  # an interval that reaches further than this beyond the longest bar is cut
+_NARROWEST = 1.25  # the scale of ratios reaches at least from 1/1.25 to 1.25
+_WIDTH, _HEIGHT = charts.WIDTH - 40, 170  # of curves
+_APART = 8  # times as fast, from which curves need a logarithmic scale
+_NO_LINES = {"domain": False, "ticks": False}
+_ROW: Spec = {"field": "row", "type": "ordinal", "axis": None}
+
+Member = tuple[Result, float]  # a result as a point on a curve: with the value of what is varied
+
+
+def find_speeds(series: Sequence[Series]) -> list[Panel]:
+    """Work that several series did, each against the others, the fastest first; then what only one did, by workload."""
+    works: dict[tuple[str, int, bool], list[tuple[Series, Result]]] = {}
+    for each in series:
+        for result in filter(is_measured, each.results):
+            # Some published work has the shape of ours, but is not the same.
+            stands_alone = any(caution.kind == "not-comparable" for caution in result.cautions)
+            works.setdefault((same_work(result.case), result.version, stands_alone), []).append((each, result))
+    panels = []
+    single: dict[tuple[str, str, int], tuple[Series, list[Result]]] = {}
+    for members in works.values():
+        if len(members) > 1:  # results without items borrow those of the others
+            work = next((result.work for _, result in members if result.work), _STEPS)
+            bars = _bars([(each.name, each, result, result.work or work) for each, result in members])
+            bars.sort(key=lambda bar: -bar["value"])
+            panels.append(_speeds_panel(full_name(members[0][1].case), bars))
+        else:
+            [(each, result)] = members
+            key = (each.name, result.case.workload, result.version)
+            single.setdefault(key, (each, []))[1].append(result)
+    for each, results in single.values():  # what the variants have in common is said once, above them
+        parts = [variant_parts(result.case) for result in results]
+        common = [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
+        labels = [" · ".join(part for part in own if part not in common) for own in parts]
+        rows = zip(labels, results, strict=True)
+        bars = _bars([(name or result.case.dtype, each, result, result.work or _STEPS) for name, result in rows])
+        title = " · ".join([results[0].case.workload, *common])
+        panels.append(_speeds_panel(title, bars, each.name if len(series) > 1 else ""))
+    return [panel for panel in panels if panel.rows]
+
+
+def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
+    """One figure alone has no length to be compared with: it is written large instead."""
+    title = shorten(title, charts.TITLE)
+    return Panel(title, partial(draw_speeds, bars) if len(bars) > 1 else None, f"Speed of {title}", note, rows=bars)
+
+
+def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
+    """Those that have the first one's unit: other lengths cannot be compared with it."""
+    bars: Rows = []
+    for name, series, result, work in rows:
+        if work.items > 0:
+            assert result.estimate
+            value, low, high = _speed_range(result, work.items, _WIDEST)
+            figure, grade = units.rate(value, shorten(work.unit, 24)), figures.grade_text(result)
+            margin = "" if is_published(result) else figures.margin(result.estimate)
+            step = f"{figures.step_time(result.estimate)} a step"
+            about = ", ".join(filter(None, (f"{name}: {figure} {margin}".rstrip(), step, grade)))
+            bar = {"label": name, "value": value, "low": low, "high": high, "figure": figure, "about": about}
+            bars.append(bar | {"color": series.color, "margin": margin, "unit": work.unit, "grade": grade})
+    return [bar for bar in bars if bar["unit"] == bars[0]["unit"] and bar["value"] > 0 and math.isfinite(bar["high"])]
+
+
+def _speed_range(result: Result, items: float, widest: float) -> tuple[float, float, float]:
+    """Items per second, and the interval around it: at most `widest` times the rate."""
+    assert result.estimate
+    found, value = result.estimate, items / result.estimate.center_s
+    low = min(items / found.high_s, value) if found.high_s > 0 else 0.0
+    return value, low, min(max(items / found.low_s, value), value * widest) if found.low_s > 0 else value * widest
+
+
+def draw_speeds(bars: Rows) -> Chart:
+    """Bars from zero with their intervals; a pale one is poor."""
+    said = [f"{bar['figure']} {bar['margin']}".rstrip() for bar in bars]
+    rows = [
+        bar | {"row": row, "figure": figure, "strength": 0.45 if bar["grade"].startswith("poor") else 0.9}
+        for row, (bar, figure) in enumerate(zip(bars, said, strict=True))
+    ]
+    place: Spec = {"axis": None, "scale": {"domain": [0, max(bar["high"] for bar in bars)]}}
+    shown = {"color": given("color"), "opacity": field("strength", scale=None), "description": label("about")}
+    bar, interval = {"x": field("value", **place), **shown}, {"x": field("low", **place), "x2": {"field": "high"}}
+    layers = [
+        layer("bar", {"y": _ROW, **bar}, size=11, yOffset=charts.BELOW),
+        layer("rule", {"y": _ROW, **interval}, yOffset=charts.BELOW, color=charts.TEXT, strokeWidth=1.5),
+    ]
+    return chart([*layers, *charts.row_texts(_ROW, said)], charts.ROW * len(rows), rows=rows)
+
+
+def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
+    """By workload where there is one other run, else by run; none where nothing can be compared."""
+    names = run_names(runs)
+    others = [index for index in range(len(runs)) if index != baseline]
+    comparisons = compare_all([runs[baseline], *(runs[index] for index in others)])
+    found: list[tuple[str, Rows, str]] = []
+    for index, comparison in zip(others, comparisons, strict=True):
+        by_run = names[index] if len(others) > 1 else ""
+        groups = grouped((by_run or pair.a.case.workload, pair) for pair in comparison.pairs)
+        means = {family.name: family for family in comparison.families}
+        several = len(devices_of(runs[index])) > 1
+        for title, pairs in groups.items():
+            mean = overall(comparison.families) if len(others) > 1 else means.get(title)
+            bars = [_ratio(pair, full_name if len(others) > 1 else variant_name, several) for pair in pairs]
+            bars = [bar for bar in bars if 0 < bar["low"] <= bar["high"] < math.inf]
+            found.append((shorten(title, charts.TITLE), bars, _factor(mean) if mean and len(pairs) > 1 else ""))
+    shown = [bar for _, bars, _ in found for bar in bars]
+    if not shown:
+        return []
+    # As far to either side as the values reach; an interval that reaches much further is cut by the edge.
+    low, high = min(bar["value"] for bar in shown), max(bar["value"] for bar in shown)
+    low_end, high_end = max(min(bar["low"] for bar in shown), low / 2), min(max(bar["high"] for bar in shown), high * 2)
+    domain = [min(low_end / 1.1, 1 / _NARROWEST), max(high_end * 1.1, _NARROWEST)]
+    panels = []
+    for title, bars, average in found:
+        make, note = partial(draw_ratios, bars[:_MOST_RATIOS], domain), f"On average {average}" if average else ""
+        panels += [Panel(title, make, f"Relative speed: {title}", note, rows=bars)] if bars else []
+    return panels
+
+
+def _ratio(pair: Pair, name: Callable[[Case], str], several: bool) -> dict[str, Any]:
+    """`several`: the run used several devices, so that a row says which."""
+    value, low, high = _speeds(pair)
+    called, shade = name(pair.b.case), f"var(--{word(pair.verdict).look})"
+    called += f" · {pair.b.case.device}" if several else ""
+    known = pair.low is not None or pair.assumed is not None
+    figure = f"{units.factor(value, rough=pair.assumed is not None)} {pair.verdict if known else ''}".strip()
+    bar = {"label": called, "value": value, "low": low, "high": high, "figure": figure, "color": shade}
+    fill = charts.SURFACE if pair.verdict == "unsure" else shade  # what is unsure is hollow
+    return bar | {"about": f"{called}: {_factor(pair)}", "fill": fill}
+
+
+def _factor(row: Pair | Family) -> str:
+    """1.43× as fast (1.40× to 1.46×), faster"""
+    value, low, high = _speeds(row)
+    interval = f" ({units.factor(low)} to {units.factor(high)}), {row.verdict}" if row.low is not None else ""
+    return f"{units.factor(value)} as fast{interval}"
+
+
+def _speeds(row: Pair | Family) -> tuple[float, float, float]:
+    """The comparison is about times; a person asks about speed."""
+    value = 1 / row.ratio
+    return value, 1 / row.high if row.high else value, 1 / row.low if row.low else value
+
+
+def draw_ratios(bars: Rows, domain: Sequence[float]) -> Chart:
+    """Points on a scale of factors, with a mark where both are equally fast."""
+    rows = [bar | {"row": row} for row, bar in enumerate(bars)]
+    axis: Spec = {"title": None, "values": charts.factor_ticks(*domain), "labelExpr": "datum.value + '×'"}
+    scale = {"type": "log", "domain": list(domain), "nice": False, "clamp": True}
+    place: Spec = {"axis": axis | _NO_LINES | {"grid": False}, "scale": scale}
+    equal = {"datum": 1, "type": "quantitative", **place}
+    interval = {"x": field("low", **place), "x2": {"field": "high"}, "color": given("color")}
+    shown = {"stroke": given("color"), "fill": given("fill"), "description": label("about")}
+    point: Spec = {"x": field("value", **place), **shown}
+    below: Spec = {"yOffset": charts.BELOW}
+    layers = [
+        layer("tick", {"y": _ROW, "x": equal}, **below, size=18, thickness=1.5, color=charts.QUIET, opacity=0.6),
+        layer("rule", {"y": _ROW, **interval}, **below, strokeWidth=2),
+        layer("circle", {"y": _ROW, **point}, **below, size=64, strokeWidth=2, opacity=1),
+    ]
+    texts = charts.row_texts(_ROW, [bar["figure"] for bar in bars])
+    return chart([*layers, *texts], charts.ROW * len(rows), rows=rows)
+
+
+def find_curves(series: Sequence[Series]) -> list[Panel]:
+    """A panel for every parameter of which a workload was measured with three values or more. A line is a series with
+    everything but the parameter held fixed."""
+    implied = _implied_by_items([result for each in series for result in each.results])
+    groups: dict[tuple[str, str, str], dict[tuple[str, str], tuple[Series, dict[str, Value], list[Member]]]] = {}
+    for each in series:
+        for result in each.results:
+            case, unit = result.case, result.work.unit if result.work else "step"
+            settings = _settings(result, implied)
+            for name, value in settings.items():
+                if name != "workers" and not isinstance(value, bool | str) and value > 0:
+                    fixed = {key: own for key, own in settings.items() if key != name}
+                    lines = groups.setdefault((f"{case.workload}/{case.mode}", name, f"{result.version} {unit}"), {})
+                    line = lines.setdefault((each.name, repr(sorted(fixed.items()))), (each, fixed, []))
+                    line[2].append((result, float(value)))
+    panels = []
+    for (workload, name, unit), known in groups.items():
+        swept = [line for line in known.values() if len({x for each, x in line[2] if is_measured(each)}) >= FEWEST]
+        rows, lost = _curves(swept)
+        title, axes = shorten(workload, charts.TITLE), shorten(f"{unit.partition(' ')[2]}/s by {name}", charts.TITLE)
+        make = partial(draw_curves, name, rows, lost)
+        panels.append(Panel(title, make, f"{title}: {axes}", axes, rows=rows))
+    return [panel for panel in panels if panel.rows]
+
+
+def _implied_by_items(results: Sequence[Result]) -> set[tuple[str, str]]:
+    """Parameters of a workload that always are the items of a step: published cases leave a usual batch unsaid."""
+    seen = grouped(
+        ((result.case.workload, name), (value, result.work.items))
+        for result in results
+        for name, value in (result.case.params | result.params).items()
+        if result.work
+    )
+    return {key for key, pairs in seen.items() if len({*pairs}) > 1 and all(value == items for value, items in pairs)}
+
+
+def _settings(result: Result, implied: Set[tuple[str, str]]) -> dict[str, Value]:
+    case, items = result.case, result.work.items if result.work else 0.0
+    known: dict[str, Value] = {name: items for workload, name in implied if result.work and workload == case.workload}
+    known |= {**case.params, **result.params, "dtype": case.dtype, "compile": case.compile, "transfer": case.transfer}
+    known |= {"workers": case.workers, "protocol": case.protocol}
+    return known | ({"threads": case.threads} if case.threads is not None else {}) | case.options
+
+
+def _curves(lines: Sequence[tuple[Series, dict[str, Value], list[Member]]]) -> tuple[Rows, Rows]:
+    """The points of all lines, each named by what tells it from the others; and the values without a figure."""
+    fixed = [each for _, each, _ in lines]
+    keys = dict.fromkeys(key for each in fixed for key in each)
+    differing = [key for key in keys if len({repr(each.get(key)) for each in fixed}) > 1]
+    owners = {series.name for series, _, _ in lines}
+    rows: Rows = []
+    missing: Rows = []
+    for index, (series, own, members) in enumerate(lines):
+        parts = [series.name] if len(owners) > 1 else []
+        name = shorten(" · ".join([*parts, *(f"{key}={own[key]}" for key in differing if key in own)]), 48)
+        shade = series.color if len(owners) == len(lines) else charts.color(index)
+        known = {x: point for result, x in members if is_measured(result) and (point := _point(name, result, x))}
+        lost = {x: each.status for each, x in members if each.status not in ("ok", "skipped") and x not in known}
+        if len(known) >= FEWEST:
+            rows += [{"curve": name, "color": shade, "x": x, **known[x]} for x in sorted(known)]
+            missing += [{"x": x, "status": lost[x], "curve": name} for x in sorted(lost)]
+    return rows, missing
+
+
+def _point(name: str, result: Result, x: float) -> dict[str, Any] | None:
+    assert result.estimate
+    items, unit = (result.work.items, shorten(result.work.unit, 24)) if result.work else (1.0, "step")
+    rate, low, high = _speed_range(result, items, 2.0)
+    margin = "as published" if is_published(result) else figures.margin(result.estimate)
+    about = f"{name + ', ' if name else ''}{units.digits(x)}: {units.rate(rate, unit)} {margin}"
+    return {"rate": rate, "low": low, "high": high, "about": about} if 0 < rate < math.inf else None
+
+
+def draw_curves(parameter: str, rows: Rows, lost: Rows) -> Chart:
+    """Points with their intervals, joined; a value without a figure is marked at the bottom with its status."""
+    # The values that were varied, and no others; as powers where they grow like such.
+    values = sorted({each["x"] for each in (*rows, *lost)})
+    style = "~s" if values[-1] >= 1e5 else "~f"
+    x_axis = {"values": values, "title": parameter, "format": style, "grid": False, "labelOverlap": True}
+    growth = {"type": "log", "base": 2} if values[-1] / values[0] >= 4 else {"zero": False}
+    x = field("x", axis=x_axis, scale={"nice": False, "padding": 10, **growth})
+    # From zero; logarithmic where the lowest curve would otherwise look flat next to the highest.
+    shades = {row["curve"]: row["color"] for row in rows}
+    highest = [max(row["rate"] for row in rows if row["curve"] == curve) for curve in shades]
+    axis: Spec = {"title": None, "format": "~s", **_NO_LINES}
+    scale: Spec = {"zero": True}
+    if max(highest) > _APART * min(highest):
+        domain = [min(row["rate"] for row in rows) / 2, max(highest) * 2]
+        scale = {"type": "log", "domain": domain, "nice": False, "clamp": True}
+        axis |= {"values": charts.factor_ticks(*domain)}
+    y, low = (field(name, axis=axis, scale=scale) for name in ("rate", "low"))
+    legend = {"orient": "bottom", "columns": 1, "title": None, "labelLimit": charts.WIDTH - 100}
+    shade = {"domain": [*shades], "range": [*shades.values()]}
+    base = {"x": x, "color": label("curve", scale=shade, legend=legend if len(shades) > 1 else None)}
+    layers = [
+        layer("line", base | {"y": y}, strokeWidth=2),
+        layer("rule", base | {"y": low, "y2": {"field": "high"}}, strokeWidth=1.5),
+        layer("point", base | {"y": y, "description": label("about")}, filled=True, size=48, opacity=1),
+        layer("text", base | {"y": {"value": _HEIGHT}, "text": label("status")}, "lost", dy=-6, fontSize=11),
+    ]
+    return chart(layers, _HEIGHT, _WIDTH, rows=rows, lost=lost)
+
+
+def find_scalings(series: Sequence[Series]) -> Iterator[Panel]:
+    """How the rate of all workers together grows."""
+    for each in series:
+        for found in find_scaling(tuple(each.results)):
+            title = shorten(found.case, charts.TITLE)
+            note = f"{shorten(found.unit, 24)}/s by workers. {scaling_note(found)}"
+            note = f"{each.name}: {note}" if len(series) > 1 else note
+            yield Panel(title, partial(draw_scaling, found, each.color), f"Scaling of {title}", note)
+
+
+def draw_scaling(scaling: Scaling, shade: str = "var(--series-1)") -> Chart:
+    """The rate of all workers together, with the ideal dashed where a single worker was measured."""
+    single = next((row.rate for row in scaling.rows if row.workers == 1), None)
+    rows = []
+    for row in scaling.rows:
+        share = "" if row.efficiency is None else units.percent(row.efficiency)
+        about = f"{counted(row.workers, 'worker')}: {units.rate(row.rate, scaling.unit)}"
+        about += f", efficiency {share}" if share else ""
+        said = share if row.workers > 1 else ""
+        rows.append({"workers": row.workers, "rate": row.rate, "about": about, "said": said})
+        rows[-1] |= {"ideal": row.workers * single} if single else {}
+    x_axis = {"values": [row.workers for row in scaling.rows], "grid": False, "format": "d"}
+    x = field("workers", axis=x_axis, scale={"padding": 14})
+    y_axis = {"title": None, "format": "~s", "tickCount": 4, **_NO_LINES}
+    base = {"x": x, "y": field("rate", axis=y_axis, scale={"zero": True})}
+    quiet = {"color": charts.QUIET}
+    ideal = layer("line", {"x": x, "y": field("ideal", axis=y_axis)}, **quiet, strokeDash=[3, 3], strokeWidth=1.2)
+    layers = [
+        *([ideal] if single else []),
+        layer("line", base, color=shade, strokeWidth=2),
+        layer("point", base | {"description": label("about")}, color=shade, filled=True, size=56, opacity=1),
+        layer("text", base | {"text": label("said")}, dy=16, **quiet, fontSize=11),
+    ]
+    return chart(layers, _HEIGHT, _WIDTH, rows=rows)

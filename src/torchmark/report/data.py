@@ -1,0 +1,44 @@
+"""Records for programs: CSV that no spreadsheet takes for formulas, JSON that moves no terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from torchmark.report.document import Field, value_of
+from torchmark.report.text import clean, clean_values, is_plain, printable
+
+# Where a spreadsheet would begin a formula: at the start of a cell, or after what it may take for the end of one, as
+# it does ; where numbers have a decimal comma. Some take the wide forms of the signs for the same.
+_FORMULA = re.compile(r"""(?:^|[;|\t\r\n])(?=[\s"\0]*[=+\-@＝＋－＠])|^(?=[\t\r\n\0])""")
+
+
+def write_csv(columns: Mapping[str, Field], records: Iterable[Any]) -> str:
+    """A row for each record; a text has a quote wherever a formula would begin."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for record in records:
+        cells = [value_of(record, field) for field in columns.values()]
+        writer.writerow([_FORMULA.sub(r"\g<0>'", clean(cell)) if isinstance(cell, str) else cell for cell in cells])
+    return text.getvalue()
+
+
+def write_json(value: Any) -> str:
+    """Any value under the names of its records and in base units, indented."""
+    return msgspec.json.format(_encoded(value), indent=2).decode() + "\n"
+
+
+def write_lines(values: Iterable[Any]) -> str:
+    """Each value as JSON on a line of its own."""
+    return "".join(_encoded(value).decode() + "\n" for value in values)
+
+
+def _encoded(value: Any) -> bytes:
+    """The value as JSON, with every line of every string in it cleaned, keys included."""
+    return msgspec.json.encode(value if is_plain(value) else clean_values(msgspec.to_builtins(value), printable))

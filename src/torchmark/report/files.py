@@ -1,0 +1,146 @@
+"""Run files: a list of what is stored, and what `torchmark check` found in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter, itemgetter
+from sys import intern
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from torchmark.analyze.wording import counted
+from torchmark.records import Level, Remark, RunHeader
+from torchmark.report import document as doc
+from torchmark.report.names import moment
+from torchmark.report.text import clean, shorten
+
+_COLUMNS = (
+    doc.Column("run", "name"),
+    doc.Column("created", "name"),
+    doc.Column("label", "cut", drop=2, least=8, most=16),
+    doc.Column("what", "cut", drop=1, least=12),
+    doc.Column("torch", "name", drop=3),
+    doc.Column("machine", "cut", drop=4, least=8),
+)
+_TITLES = [column.title for column in _COLUMNS]
+_SHARED = {"machine": "on", "torch": "with torch"}  # said once below the table where all runs have them in common
+_NAMED = 2  # workloads of a run that its row names
+CHECKSUM = "$.sha256"
+_CAVEAT = "This detects damage, not forgery. That several files are independent of each other is claimed, not known."
+
+
+def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ()) -> doc.Document:
+    """The headers of runs, newest first; `problems` are files that could not be read, and are looked at last.
+
+    There may be a hundred thousand runs: for a table only the row of each is kept.
+    """
+
+    def rows() -> list[tuple[str, ...]]:
+        return sorted(map(_row, headers), key=itemgetter(1), reverse=True)
+
+    def newest_first() -> list[RunHeader]:
+        return sorted(headers, key=attrgetter("created"), reverse=True)
+
+    def blocks() -> Iterator[doc.Block]:
+        if found := rows():
+            columns = dict(zip(_TITLES, zip(*found, strict=True), strict=False))
+            alike = [title for title in _SHARED if len(set(columns[title])) == 1]
+            shown = [index for index, title in enumerate(_TITLES) if title not in alike and any(columns[title])]
+            yield doc.Table([_COLUMNS[index] for index in shown], [[row[index] for index in shown] for row in found])
+            said = " ".join(f"{_SHARED[title]} {columns[title][0]}" for title in alike if columns[title][0])
+            yield doc.quiet(f"All {said}" if said and len(found) > 1 else said[:1].upper() + said[1:])
+        yield doc.Lines(problems)
+
+    fields = {title: str(index) for index, title in enumerate([*_TITLES, "cases"])}
+    about = {"problems": [*problems]}
+    return doc.Document(blocks, doc.Records(fields, rows, lambda: {"runs": newest_first()} | about, newest_first))
+
+
+def _row(header: RunHeader) -> tuple[str, ...]:
+    """Texts that many runs have in common are kept once. What a run was: its command, and what that was about."""
+    machine = header.machine
+    verb, *about = header.command.removeprefix("torchmark ").split(" ")
+    names = list(dict.fromkeys(case.partition("/")[0] for case in header.cases or about[:1]))
+    count = f", {len(header.cases)} cases" if len(header.cases) > 1 and not header.open_ended else ""
+    # limits always measures the same
+    what = verb if verb == "limits" else f"{verb} {doc.some(names, _NAMED)}".rstrip() + count
+    alike = map(intern, (what, machine.torch or "", machine.cpu, str(len(header.cases))))
+    return header.id, moment(header.created), header.label or "", *alike
+
+
+class FileReport(Struct, frozen=True):
+    """What was found in one file."""
+
+    file: str
+    run: str
+    level: Level | None  # the highest that it reaches; None: not even well-formed
+    sealed: bool  # it ends with a checksum, and that is right
+    cases: int  # with a result
+    planned: int  # of so many
+    figures: int  # cases with a figure
+    processes: int  # behind those figures
+    recounted: int  # of which so many were worked out again from raw samples
+    supported: int  # figures with which at least two other files agree
+    flaws: tuple[Remark, ...] = ()
+
+
+def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Document:
+    """The findings of all files in the order in which these were named, a line for each; then the level of trust that
+    each file reaches. Findings are never broken in a terminal: other programs read them line by line."""
+    found = [(report, flaw) for report in reports for flaw in report.flaws]
+    columns = [
+        doc.Column("file", of="0.file"),
+        doc.Column("line", of=lambda each: each[1].line or None),
+        doc.Column("place", of="1.place"),
+        doc.Column("level", of="1.kind"),
+        doc.Column("finding", of="1.cause"),
+    ]
+
+    def blocks() -> Iterator[doc.Block]:
+        table = doc.table(columns, found)
+        cells = [["" if cell is None else str(cell) for cell in row] for row in table.rows]
+        yield doc.Section("Findings", [doc.Table(columns, cells)], only="text")
+        lines = [
+            (each.file, f"line {flaw.line}" * bool(flaw.line), flaw.place, shorten(flaw.cause)) for each, flaw in found
+        ]
+        findings = "\n".join(": ".join(map(clean, filter(None, parts))) for parts in lines)
+        yield doc.Section("", [doc.Code(findings)], only="terminal")
+        yield doc.Code("\n".join(_summary(report, brief) for report in reports))
+        yield doc.Lines([_CAVEAT])
+
+    def plain() -> list[dict[str, Any]]:
+        """The reports as plain data; their remarks as level, line, place and text."""
+        names = {"level": "kind", "line": "line", "place": "place", "text": "cause"}
+        flaws = [[{name: getattr(flaw, own) for name, own in names.items()} for flaw in each.flaws] for each in reports]
+        return [msgspec.to_builtins(each) | {"flaws": own} for each, own in zip(reports, flaws, strict=True)]
+
+    fields = {column.title: column.of for column in columns}
+    return doc.Document(blocks, doc.Records(fields, lambda: found, lambda: {"files": plain()}, plain))
+
+
+def _summary(report: FileReport, brief: bool) -> str:
+    """The level that a file reaches, and what that rests on."""
+    kinds, level = {flaw.kind for flaw in report.flaws}, f"well-formed, {report.level}"
+    if report.level is None:
+        level = "not well-formed"
+    elif "consistent" in kinds:
+        level = "well-formed, but not consistent"
+    elif "corroborated" in kinds:
+        level = f"{report.level}, but not as other files have it"
+    elif report.level == "well-formed":
+        level = report.level
+    count = [counted(len(report.flaws), "finding")] if report.flaws else []
+    if brief:
+        return f"{clean(report.file)}: {', '.join([level, *count])}"
+    some = f"{report.cases} of " if report.cases < report.planned else ""
+    grounds = [*count, some + counted(report.planned, "case")]
+    if report.processes:
+        again = f"{report.recounted} of {report.processes} processes recomputed from samples"
+        grounds.append(again if report.recounted else "no samples to recompute from")
+    if report.supported:
+        grounds.append(f"{report.supported} of {report.figures} figures agree with other files")
+    wrong = any(flaw.place == CHECKSUM for flaw in report.flaws)
+    grounds.append("checksum right" if report.sealed else "wrong checksum" if wrong else "no checksum")
+    return f"{clean(report.file)}: {level}\n  {', '.join(grounds)}"

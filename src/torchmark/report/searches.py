@@ -1,0 +1,348 @@
+"""What searches have found, for the fastest settings and for what fits into memory: the answer, then its basis."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from msgspec.structs import asdict, replace
+
+from torchmark.analyze.pairing import USUAL, differing, name_of, same_precision, setting
+from torchmark.analyze.search import (
+    TRIES,
+    WIDEST,
+    Fitted,
+    Probe,
+    Tuned,
+    doubtful,
+    recall_fitted,
+    recall_tuned,
+    step_scaled,
+)
+from torchmark.analyze.wording import counted
+from torchmark.records import NO_ROOM, Case, Result, Run
+from torchmark.report import document as doc
+from torchmark.report import figures, units
+from torchmark.report.names import longer, machine_line
+from torchmark.report.results import failures, run_object
+
+_STOPPED = {
+    "budget": "The budget was spent before everything was tried: give it more with --budget.",
+    "interrupted": "It was interrupted.",
+}
+_STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was spent"}
+UNDECIDED = 1.25  # times as fast: where no less than this is possible, the advice must not be to keep the default
+_VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
+_PLAIN = re.compile(r"[\w.-]+", re.ASCII)
+
+VARYING = 1.02  # times the least peak of a size: what differs by more is worth a word
+_BAR = 24
+_MOST_DOUBTS = 4
+_NOT_MEMORY = "It was not memory that ended it: see the reason below."
+_BOUNDS = {
+    "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
+    "time": "The budget was spent before the answer was known to a step: give it more with --budget.",
+    "timeout": "A size took longer than --timeout: larger ones may fit, but nobody would wait for them.",
+    **dict.fromkeys(("crashed", "wrong-result", "unsupported"), _NOT_MEMORY),
+    "interrupted": "It was interrupted.",
+}
+_FAILED = {
+    "crashed": "crashed",
+    "timeout": "took longer than --timeout",
+    "wrong-result": "computed wrong numbers",
+    "unsupported": "is not supported here",
+}
+
+
+def tuning_document(run: Run) -> doc.Document:
+    """The outcome of a search for the fastest settings."""
+    tuned = recall_tuned(run)
+    winner = tuned.winner.text
+
+    def facts() -> dict[str, object]:
+        """Everything but the results, which are in the run."""
+        known = {name: each for name, each in asdict(tuned).items() if name != "results"}
+        cases = {name: each.text for name, each in known.items() if isinstance(each, Case)}
+        return known | cases | {"snippet": snippet(tuned.default, tuned.winner)}
+
+    csv: dict[str, doc.Field] = {
+        "case": "case.text",
+        "status": "status",
+        "reason": "reason",
+        "step_s": lambda result: doc.value_of(_on_equal_terms(tuned, result), "estimate.center_s"),
+        "items_per_s": lambda result: figures.step_rate(_on_equal_terms(tuned, result)),
+        "gain_in_rounds": lambda result: tuned.relative.get(result.case.text),
+        "winner": lambda result: _flag(result.case.text == winner),
+        "same_precision": lambda result: _flag(result.case.text == tuned.same_precision.text),
+        "gain": lambda result: tuned.gain if result.case.text == winner else None,
+        "low": lambda result: tuned.low if result.case.text == winner else None,
+        "high": lambda result: tuned.high if result.case.text == winner else None,
+    }
+    records = doc.Records(csv, lambda: tuned.results, lambda: run_object(run) | {"tuned": facts()}, lambda: [facts()])
+    return doc.Document(lambda: _tuning_blocks(run, tuned), records)
+
+
+def tuning_conclusion(run: Run) -> list[str]:
+    """The answer, what it rests on, what is missing, and what else is worth knowing, a sentence each."""
+    tuned = recall_tuned(run)
+    found = [_fastest(tuned)]
+    if tuned.gain is not None:
+        found.append(f"95% interval over {tuned.pairs} pairs of fresh processes that took turns, after the search.")
+    if tuned.unconfirmed and (tuned.gain is None or (tuned.high or 0.0) > UNDECIDED):
+        found.append(f"To find out, close other programs and run: {longer(run.header.command)}")
+    same, gain = tuned.same_precision, tuned.same_precision_gain
+    if same.text != tuned.winner.text:
+        best = "the default itself" if same.text == tuned.default.text else name_of(same, tuned.default)
+        seen = f", {units.factor(gain)} as fast by the search" if gain and same.text != tuned.default.text else ""
+        found.append(f"Best in {tuned.default.dtype}: {best}{seen}.")
+    shares = {result.case.text: units.percent(result.peak.share) for result in tuned.results if result.peak}
+    before, after = (shares.get(case.text) for case in (tuned.default, tuned.winner))
+    if before and after and tuned.winner.text != tuned.default.text:
+        own = "" if same_precision(tuned.winner, tuned.default) else ", each of the peak of its own number format"
+        found.append(f"Of this machine's peak it uses {after}, where the default uses {before}{own}.")
+    if even := tuned.break_even:
+        steps = f"{math.ceil(even.steps):,}".replace(",", " ")
+        compiling, saved = units.duration(even.compiling_s), units.duration(even.saved_s)
+        found.append(f"Compiling takes {compiling}, saves {saved} a step: pays off after {steps} steps.")
+    found.append(f"{counted(len(tuned.results), 'configuration')} in {units.duration(tuned.duration_s)}.")
+    return found + ([_STOPPED[tuned.stopped]] if tuned.stopped in _STOPPED else [])
+
+
+def _fastest(tuned: Tuned) -> str:
+    """The answer in one sentence."""
+    leader = tuned.unconfirmed or tuned.winner
+    if leader.text == tuned.default.text and tuned.stopped != "done" and not tuned.relative:
+        return f"Inconclusive: {_STOPPED_EARLY[tuned.stopped]} before any settings were compared."
+    if leader.text == tuned.default.text:
+        return "Nothing that was tried is faster than the default beyond chance."
+    name = name_of(leader, tuned.default)
+    led = f"{name} led the search, but"
+    if tuned.gain is None or tuned.low is None or tuned.high is None:
+        why = _STOPPED_EARLY.get(tuned.stopped, "its processes failed when they were started again")
+        if tuned.disturbed:
+            why = f"other programs disturbed {tuned.disturbed} of {tuned.disturbed + tuned.pairs} pairs of processes"
+        return f"Inconclusive: {led} that is not confirmed: {why}."
+    if tuned.unconfirmed and tuned.high > WIDEST * tuned.low:
+        return f"Inconclusive: {led} pairs of fresh processes differ too much to confirm it."
+    known = f"{units.factor(tuned.gain)} as fast as the default ({units.bound(tuned.low)} to {units.bound(tuned.high)})"
+    if tuned.unconfirmed:
+        answer = "Inconclusive" if tuned.high > UNDECIDED else "Stay with the default"
+        return f"{answer}: {led} measured again it is {known}."
+    return f"{name} is {known}."
+
+
+def _tuning_blocks(run: Run, tuned: Tuned) -> Iterator[doc.Block]:
+    def called(result: Result) -> str:
+        return name_of(result.case, tuned.default)
+
+    def note(result: Result) -> str:
+        gains, text = tuned.relative, result.case.text
+        chance = gains.get(text, 0.0) > gains.get(tuned.winner.text, math.inf)
+        return known.get(text, "within chance" if chance else "")
+
+    known = {tuned.same_precision.text: f"best in {tuned.default.dtype}", tuned.winner.text: "fastest"}
+    known[tuned.default.text] = "default"
+    known |= {tuned.unconfirmed.text: "not confirmed"} if tuned.unconfirmed else {}
+    yield doc.Title(f"tuned {tuned.default.text}", [machine_line(run.header.machine)])
+    yield doc.answer(tuning_conclusion(run), "good" if tuned.winner.text != tuned.default.text else "strong")
+    brought = [(each.setting, units.factor(each.gain)) for each in tuned.contributions]
+    columns = [doc.Column("setting"), doc.Column("brought", "figure")]
+    yield doc.Section("What each setting brought", [doc.Table(columns, brought)] if len(brought) > 1 else [])
+    columns = [
+        doc.Column("settings", of=called),
+        doc.Column("per step", "figure", of=lambda each: figures.result_time(_on_equal_terms(tuned, each))),
+        doc.Column("rate", "figure", drop=1, of=lambda each: figures.rate(_on_equal_terms(tuned, each))),
+        doc.Column("as fast", "figure", of=lambda each: units.factor(tuned.relative.get(each.case.text))),
+        doc.Column("note", of=note),
+    ]
+    # By what the rounds say: those disturb all contestants alike.
+    measured = [result for result in tuned.results if result.estimate and result.status == "ok"]
+    measured.sort(key=lambda result: -tuned.relative.get(result.case.text, 0.0))
+    yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
+    yield doc.Section("Without a figure", [failures(tuned.results, called)])
+    code = snippet(tuned.default, tuned.winner)
+    yield doc.Section("To paste into a script that has a `model`", [doc.Code(code, "python")])
+    yield doc.quiet("Again:")
+    yield doc.Code(f"torchmark run {tuned.winner.text}")  # in one piece, however long: it is to be pasted
+
+
+def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
+    """With the time that belongs to its gain."""
+    gain = tuned.relative.get(result.case.text)
+    default = next((each for each in tuned.results if each.case.text == tuned.default.text), None)
+    if not gain or not result.estimate or not default or not default.estimate:
+        return result
+    return replace(result, estimate=replace(result.estimate, center_s=step_scaled(default, result, gain)))
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()
+
+
+def snippet(default: Case, winner: Case) -> str:
+    """A piece of a script that has a `model`; `ready` is for each of its inputs. Empty where nothing has to change.
+
+    Its lines are short enough for any terminal: one that is folded is not Python any more. And a case may come from a
+    stranger's file: what is no plain word makes no code.
+    """
+    changes = {name: str(setting(winner, name)) for name in differing(default, winner)}
+    if not changes or not all(_PLAIN.fullmatch(text) for pair in changes.items() for text in pair):
+        return ""
+    variables = {variable: changes[name] for name, variable in _VARIABLES.items() if changes.get(name, USUAL) != USUAL}
+    variables = {variable: value.upper().replace("-", "_") for variable, value in variables.items()}
+    variables |= {"OMP_PLACES": "cores"} if "OMP_PROC_BIND" in variables else {}
+    lines = ["import os", "", "# Before torch is imported for the first time."] if variables else []
+    lines += [f'os.environ["{name}"] = "{value}"' for name, value in variables.items()]
+    lines += ["import torch", "", *_model_code(changes, winner)]
+    before, after = setting(default, "gradients"), setting(winner, "gradients")
+    if winner.mode != "train" and before != after:
+        # What is usual differs between workloads, but there are only two ways.
+        how = "inference_mode" if after == "inference-mode" or before == "no-grad" else "no_grad"
+        lines += ["", "", f"# Around every call of the model: with torch.{how}():"]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _model_code(changes: dict[str, str], winner: Case) -> Iterator[str]:
+    """What changes in the process, then in the model, then in its inputs."""
+    inputs = []
+    if "threads" in changes:
+        yield f"torch.set_num_threads({changes['threads']})"
+    if "matmul" in changes:
+        how = "highest" if changes["matmul"] == USUAL else changes["matmul"]
+        yield f'torch.set_float32_matmul_precision("{how}")'
+        yield f"torch.backends.cudnn.allow_tf32 = {how != 'highest'}"
+    if "attention" in changes:
+        how = "sdpa" if changes["attention"] == USUAL else changes["attention"]
+        yield f'# Build the model with attn_implementation="{how}".'
+    if "dtype" in changes:
+        if winner.mode == "train":
+            yield "# Weights and their updates are in short numbers too: watch the loss."
+        yield f"model = model.to(torch.{winner.dtype})"
+        inputs += ["    if tensor.is_floating_point():", f"        tensor = tensor.to(torch.{winner.dtype})"]
+    if "layout" in changes:
+        layout = "contiguous_format" if changes["layout"] == USUAL else changes["layout"].replace("-", "_")
+        yield f"model = model.to(memory_format=torch.{layout})"
+        inputs += ["    if tensor.ndim == 4:", f"        tensor = tensor.contiguous(memory_format=torch.{layout})"]
+    if "compile" in changes and winner.compile != "off":
+        mode = "" if winner.compile == "on" else f', mode="{winner.compile}"'
+        yield f"model = torch.compile(model{mode})"
+    yield from (f"# {name} = {changes[name]}" for name in sorted(winner.params) if name in changes)
+    if "transfer" in changes:
+        inputs.append("    # Pin it once, in the loader.")
+        inputs.append("    tensor = tensor.pin_memory().to(DEVICE, non_blocking=True)")
+    if inputs:
+        yield from ("", "", "def ready(tensor):", '    """Call it on every input."""', *inputs, "    return tensor")
+
+
+def fitting_document(run: Run) -> doc.Document:
+    """The outcome of a search for the largest size that fits."""
+    fitted = recall_fitted(run)
+
+    def facts() -> dict[str, object]:
+        """Everything but the results, which are in the run."""
+        names = {name: name for name in ("size", "fits", "tries", "bytes", "peaks", "rate")}
+        names |= {"case": "result.case.text", "status": "result.status"}
+        probes = [{name: doc.value_of(probe, path) for name, path in names.items()} for probe in fitted.probes]
+        return asdict(fitted) | {"probes": probes}
+
+    csv: dict[str, doc.Field] = {
+        "case": "result.case.text",
+        "size": "size",
+        "fits": lambda probe: _flag(probe.fits),
+        "status": "result.status",
+        "reason": "result.reason",
+        "peak_bytes": "bytes",
+        "items_per_s": "rate",
+        "step_s": "result.estimate.center_s",
+        "largest": lambda probe: _flag(probe.size == fitted.largest),
+        "efficient": lambda probe: _flag(probe.size == fitted.efficient),
+    }
+    records = doc.Records(csv, lambda: fitted.probes, lambda: run_object(run) | {"fitted": facts()}, lambda: [facts()])
+    return doc.Document(lambda: _fitting_blocks(run, fitted), records)
+
+
+def fitting_conclusion(run: Run) -> list[str]:
+    """The answer, what is missing, and what else is worth knowing, a sentence each."""
+    fitted = recall_fitted(run)
+    name, fitting = fitted.parameter, [probe for probe in fitted.probes if probe.size <= (fitted.largest or 0)]
+    found = [_largest(fitted)]
+    if doubted := doubtful(fitting):
+        causes = ", ".join(dict.fromkeys(probe.doubt for probe in doubted))
+        sizes = doc.some([str(probe.size) for probe in doubted], _MOST_DOUBTS)
+        found.append(f"Most efficient: unknown, as the rate at {name} {sizes} is not reliable ({causes}).")
+        found.append(f"To find it, close other programs and run: {longer(run.header.command)}")
+    best = next((probe for probe in fitted.probes if probe.size == fitted.efficient), None)
+    if best and best.rate:
+        share = best.rate / max(probe.rate or 0.0 for probe in fitting)
+        reached = "the highest rate" if share == 1 else f"{share:.0%} of the highest rate"
+        rate = units.rate(best.rate, fitted.unit)
+        found.append(f"Most efficient: {name} {best.size}, {rate}, {reached}, in {counted(best.tries, 'process')}.")
+    if model := fitted.model:
+        fixed = "-" * (model.fixed < 0) + units.size(abs(model.fixed))
+        error = units.percent(model.error)
+        found.append(f"Memory = {fixed} + {units.size(model.per_item)} x {name} (within {error}).")
+    tries, peaks = (fitted.answer.tries, fitted.answer.peaks) if fitted.answer else (1, ())
+    often = f"; {name} {fitted.largest} fitted in {tries} of {tries}" if tries > 1 else ""
+    count, spent = counted(len(fitted.probes), "size"), units.duration(fitted.duration_s)
+    found.append(f"{count} in {spent}, each in a process of its own{often}.")
+    if fitted.bound == "memory" and fitted.answer and tries < TRIES:
+        found.append(f"It should have been tried {TRIES} times: give it more time with --budget or --timeout.")
+    if len(peaks) > 1 and max(peaks) > VARYING * min(peaks):
+        spread = f"{units.size(min(peaks))} to {units.size(max(peaks))}"
+        found.append(f"The same size took {spread}: where in memory things come to lie is chance. Leave some room.")
+    return found + ([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])
+
+
+def _largest(fitted: Fitted) -> str:
+    """The answer in one sentence."""
+    name, limit = fitted.parameter, units.memory_limit(fitted.limit_bytes)
+    largest, by_memory = fitted.largest or 0, fitted.bound == "memory"
+    if fitted.largest is None:
+        smallest = min((probe.size for probe in fitted.probes), default=1)
+        if fitted.bound in _FAILED:
+            return f"{name.capitalize()} {smallest} {_FAILED[fitted.bound]}, so nothing is known."
+        if not by_memory:
+            return "Nothing is known: it ended before any size had fitted."
+        return f"Not even {name} {smallest} fits into {limit}."
+    # Where memory ended the search, a crash above the largest was want of it, too.
+    above = [each for each in fitted.probes if not each.fits and each.size > largest]
+    lost = [each.size for each in above if by_memory or each.result.status in NO_ROOM]
+    beyond = f"; {min(lost)} does not" if lost else ""
+    if by_memory:
+        return f"{name.capitalize()} {largest} is the largest that fits into {limit}{beyond}."
+    larger = "" if fitted.bound in ("parameter", *_FAILED) else ", and larger ones may"
+    about = int(float(f"{fitted.model.size_for(fitted.limit_bytes):.2g}")) if larger and fitted.model else 0
+    larger += f": by what it takes, up to about {about}" if largest < about < min(lost, default=math.inf) else ""
+    return f"{name.capitalize()} {largest} fits into {limit}{larger}{beyond}."
+
+
+def _fitting_blocks(run: Run, fitted: Fitted) -> Iterator[doc.Block]:
+    assert run.fitting
+    highest = max((probe.rate or 0.0 for probe in fitted.probes), default=0.0)
+    doubted = doubtful(fitted.probes)
+
+    def bar(probe: Probe) -> str:
+        return "█" * max(1, round(_BAR * probe.rate / highest)) if probe.rate else ""
+
+    def note(probe: Probe) -> str:
+        largest = "largest" if fitted.bound == "memory" else "largest that fitted"
+        marks = {largest: probe.size == fitted.largest, "most efficient": probe.size == fitted.efficient}
+        marks[probe.doubt] = probe in doubted
+        return ", ".join(mark for mark, holds in marks.items() if holds) if probe.fits else probe.result.status
+
+    yield doc.Title(f"fit {run.fitting.case.text}", [machine_line(run.header.machine)])
+    yield doc.answer(fitting_conclusion(run), "good" if fitted.largest is not None else "bad")
+    columns = [
+        doc.Column(fitted.parameter, "figure", of=lambda probe: str(probe.size)),
+        doc.Column("memory", "figure", of=lambda probe: units.size(probe.bytes)),
+        doc.Column("rate", "figure", of=lambda probe: units.rate(probe.rate, fitted.unit)),
+        doc.Column("", "name", drop=1, of=bar),
+        doc.Column("note", of=note),
+    ]
+    yield doc.table(columns, fitted.probes)
+    # One for each status, by the smallest size that ended so: larger ones say the same.
+    smallest = {probe.result.status: probe for probe in reversed(fitted.probes) if not probe.fits}
+    sizes = {id(probe.result): f"{fitted.parameter} {probe.size}" for probe in smallest.values()}
+    lost = failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
+    yield doc.Section("Without a figure", [lost])
