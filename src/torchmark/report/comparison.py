@@ -49,7 +49,8 @@ class Pairs:
     `letters` are of known flaws, by their causes: of all comparisons that are shown together."""
 
     def __init__(self, comparison: Comparison, letters: Mapping[str, str], b: str = "") -> None:
-        self.comparison, self.letters, self.axis = comparison, letters, comparison.axis
+        self.comparison, self.letters = comparison, letters
+        self.axis = None if b else comparison.axis  # what is compared inside a run
         self.a, self.b = "A", b
         if axis := self.axis:  # called by the two values where all rows compare the same two
             values = {(axis_value(pair.a, axis), axis_value(pair.b, axis)) for pair in comparison.pairs}
