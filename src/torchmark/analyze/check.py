@@ -46,7 +46,7 @@ _COMBINED = ("center_s", "first_step_s", "sample_count", "duration_s", "verdict"
 _COMBINED_BY_METHOD = ("low_s", "high_s", "effective_samples")
 
 
-def _broken(*rules: tuple[bool, str, str]) -> list[Remark]:
+def _violations(*rules: tuple[bool, str, str]) -> list[Remark]:
     """A remark for each rule that does not hold, given as whether it does, the place and the cause."""
     return [Remark("consistent", cause, place=f"$.{place}") for holds, place, cause in rules if not holds]
 
@@ -61,7 +61,7 @@ def check_header(header: RunHeader, now: datetime) -> Iterator[Remark]:
         created, when = datetime.min.replace(tzinfo=UTC), f"'{text}' is not a time in UTC to the second"
     cores = f"{machine.physical_cores} physical cores, {machine.logical_cores} logical ones"
     no_version = f"'{machine.torch}' is no version of torch"
-    yield from _broken(
+    yield from _violations(
         (FIRST_RUN <= created <= now + CLOCK_OFF, "header.created", when),
         (1 <= machine.physical_cores <= machine.logical_cores <= 100_000, "header.machine", cores),
         (1 <= machine.memory_gib <= 1_000_000, "header.machine.memory_gib", f"{machine.memory_gib} GiB of memory"),
@@ -72,20 +72,20 @@ def check_header(header: RunHeader, now: datetime) -> Iterator[Remark]:
         absent = f"{case} is planned on a device that the machine does not have"
         try:
             present = not devices or parse_case(case).device in devices
-            yield from _broken((present, "header.machine.devices", absent))
+            yield from _violations((present, "header.machine.devices", absent))
         except UsageError as error:
-            yield from _broken((False, "header.cases", error.cause))
-        yield from _broken((count == 1, "header.cases", f"{case} is listed {count} times"))
+            yield from _violations((False, "header.cases", error.cause))
+        yield from _violations((count == 1, "header.cases", f"{case} is listed {count} times"))
 
 
 def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
     """Compare a result with itself; `same_method`: this version of torchmark computes it in the same way."""
     estimate, numeric, processes = result.estimate, result.numeric, result.processes
     if result.status != "ok":
-        yield from _broken((bool(result.reason), "result.reason", f"{result.status} without a reason"))
+        yield from _violations((bool(result.reason), "result.reason", f"{result.status} without a reason"))
         return
     if estimate is None:
-        yield from _broken((False, "result.estimate", "ok without a figure"))
+        yield from _violations((False, "result.estimate", "ok without a figure"))
         return
     impossible = _impossible(estimate, "result.estimate")
     for index, process in enumerate(processes):
@@ -93,7 +93,7 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
     yield from impossible
     if estimate.verdict != "as-published":
         if not processes and not impossible:
-            yield from _broken((False, "result.processes", "a figure without the processes that it comes from"))
+            yield from _violations((False, "result.processes", "a figure without the processes that it comes from"))
         elif not impossible:
             found, spread = combine(processes), estimate.spread
             if spread is not None and estimate.freedom:  # the spread of the whole run, shared by its cases
@@ -105,10 +105,10 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
         fits = sampled_s <= TIMED_TWICE * steps_s or _is_simulated(result)
         took = f"sampling took {sampled_s:.3g} s within a phase of {steps_s:.3g} s"
         phases = [(s >= 0, f"result.phases_s.{name}", f"it took {s:.3g} s") for name, s in result.phases_s.items()]
-        yield from _broken(*phases, (fits, "result.phases_s.steps", took))
+        yield from _violations(*phases, (fits, "result.phases_s.steps", took))
     if numeric:
         off = f"ok although its numbers are wrong: off by {numeric.error:.2g} where {numeric.tolerance:.2g} is allowed"
-        yield from _broken((0 <= numeric.error <= numeric.tolerance, "result.numeric", off))
+        yield from _violations((0 <= numeric.error <= numeric.tolerance, "result.numeric", off))
     if result.job:
         yield from _check_job(result, result.job)
 
@@ -119,7 +119,7 @@ def _impossible(estimate: Estimate, place: str) -> list[Remark]:
     possible = estimate.block_size >= 1 and all(0 <= span < LONGEST_S for span in spans)
     inside, center_s = estimate.low_s <= estimate.center_s <= estimate.high_s, estimate.center_s
     watts = estimate.metered.mean_w or 0.0
-    return _broken(
+    return _violations(
         (inside, f"{place}.center_s", "it lies outside its own interval"),
         (center_s + estimate.call_cost_s > 0, f"{place}.center_s", f"a step of {center_s:.3g} s takes no time"),
         (possible and estimate.low_s >= -LONGEST_S, place, "an impossible time or count"),
@@ -135,7 +135,7 @@ def _check_job(result: Result, job: JobEstimate) -> Iterator[Remark]:
     means = [each.mean_s for each in result.processes]
     together = [math.exp(sum(map(math.log, means)) / len(means))] if means and min(means) > 0 else [0.0]
     known = not main or not means or any(_close(main, each, EXACT) for each in together + means)
-    yield from _broken(
+    yield from _violations(
         (inside, "result.job.seconds", "it lies outside its own interval"),
         (known, "result.job.stages", f"a step of {main:.6g} s, which is the mean of no process"),
     )
@@ -152,7 +152,7 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
         return
     if first < 0:
         fits, counts = result.status != "ok", f"{len(result.processes)} processes, but samples of {len(values)}"
-        yield from _broken((fits, "result.processes", counts))
+        yield from _violations((fits, "result.processes", counts))
         return
     for index, (stored, series) in enumerate(zip(result.processes[first:], values, strict=True), first):
         place = f"result.processes[{index}]"
@@ -178,7 +178,7 @@ def _check_process(stored: Estimate, samples: Series, place: str, same_method: b
         steady = found.verdict == "stable" and found.precision <= stored.target * 1.001
         what = found.verdict if found.verdict != "stable" else "an interval wider than the target"
         cause = f"stable, but its samples give {what}"
-        wrong += _broken((stored.verdict != "stable" or steady, f"{place}.verdict", cause))
+        wrong += _violations((stored.verdict != "stable" or steady, f"{place}.verdict", cause))
     return wrong
 
 
@@ -187,12 +187,12 @@ def _impossible_samples(stored: Estimate, samples: Series, place: str) -> list[R
     count, cut = len(samples), stored.warmup_cut
     counts, cuts = f"{stored.sample_count}, but there are {count} samples", f"{cut} of {count} samples"
     if stored.sample_count != count:
-        return _broken((False, f"{place}.sample_count", counts))
+        return _violations((False, f"{place}.sample_count", counts))
     if not count or not 0 <= cut <= count // 2:
-        return _broken((False, f"{place}.warmup_cut", cuts))
+        return _violations((False, f"{place}.warmup_cut", cuts))
     least, most = float(samples.min()), float(samples.max())
     possible = least + stored.call_cost_s > 0 and most <= LONGEST_S
-    return _broken((possible, f"{place}.samples_s", f"steps took {least:.3g} to {most:.3g} s"))
+    return _violations((possible, f"{place}.samples_s", f"steps took {least:.3g} to {most:.3g} s"))
 
 
 def recompute(stored: Estimate, samples: Series) -> Estimate:
@@ -212,7 +212,7 @@ def _check_duration(stored: Estimate, samples: Series, place: str) -> list[Remar
     blocks = len(samples) / stored.block_size if by_events else len(samples)
     total = float((samples + stored.call_cost_s).sum()) * (1 if by_events else stored.block_size)
     first, lasted = float(samples[0]) * stored.block_size, stored.duration_s  # it may have begun before the clock
-    return _broken(
+    return _violations(
         (total - first <= TIMED_TWICE * lasted, place, f"{lasted:.4g} s, but its samples took {total:.4g} s"),
         (
             lasted <= IDLE_TIMES * total + IDLE_BLOCK_S * blocks + IDLE_S,
@@ -232,18 +232,18 @@ def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: 
     found = replace(stored, first_step_s=float(steps[0]), median_s=middle, min_s=float(steps.min()))
     yield from _compare(stored, found, ("first_step_s", "median_s", "min_s"), place, "samples", EXACT)
     took = f"{stored.duration_s:.4g} s, but its samples took {steps.sum():.4g} s"
-    yield from _broken((steps.sum() <= stored.duration_s * (1 + EXACT), f"{place}.duration_s", took))
+    yield from _violations((steps.sum() <= stored.duration_s * (1 + EXACT), f"{place}.duration_s", took))
     if same_method and job is None:  # of a loop that was watched and stopped, its later steps are the figure
         later = [later_step(Laps("", steps.tolist(), len(steps) + more)).center_s for more in (0, 1)]
         found = replace(stored, center_s=min(later, key=lambda each: abs(each - stored.center_s)))
         yield from _compare(stored, found, ("center_s",), place, "samples", EXACT)
     elif same_method and job:
         follows = _is_from_laps(job, steps)
-        yield from _broken((follows, "result.job.stages", "none of them follows from its samples"))
+        yield from _violations((follows, "result.job.stages", "none of them follows from its samples"))
     times = job.seconds / stored.center_s if job and stored.center_s > 0 else 1.0
     divides = math.isfinite(times) and _close(times, max(round(times), 1), EXACT)
     cause = f"{stored.center_s:.6g} does not divide {times * stored.center_s:.6g}"
-    yield from _broken((divides, f"{place}.center_s", cause))
+    yield from _violations((divides, f"{place}.center_s", cause))
 
 
 def _is_from_laps(job: JobEstimate, steps: Series) -> bool:
@@ -276,7 +276,7 @@ def _compare(
         both = not any(value is None or isinstance(value, str) for value in pair)
         agree = _close(*pair, tolerance, size) if both else pair[0] == pair[1]
         rules.append((agree, f"{place}.{name}", f"{ours}, but its {source} give {theirs}"))
-    return _broken(*rules)
+    return _violations(*rules)
 
 
 def _close(stored: Any, found: Any, tolerance: float, size: float = 0.0) -> bool:

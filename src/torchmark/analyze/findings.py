@@ -51,8 +51,8 @@ def _claims(run: Run) -> Iterator[Remark]:
         (comparison,) = compare_within([run], axis)
         for device in [None] if axis == "device" or len(devices) == 1 else devices:
             pairs = [pair for pair in comparison.pairs if device in (None, pair.a.case.device)]
-            for text, rests_on in _said(axis, pairs):
-                where = f"on {_called(device)} {text}" if device else text
+            for text, rests_on in _sentences(axis, pairs):
+                where = f"on {_device_name(device)} {text}" if device else text
                 word = where.split()[0]  # bfloat16 and torch.compile are names
                 cause = (word.capitalize() if word.isalpha() else word) + where[len(word) :]
                 cases = dict.fromkeys(text for pair in rests_on for text in (pair.a.case.text, pair.b.case.text))
@@ -63,11 +63,11 @@ def _claims(run: Run) -> Iterator[Remark]:
 Claim = tuple[str, Sequence[Pair]]  # a sentence, and what it rests on
 
 
-def _said(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
+def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     clear = [pair for pair in pairs if _is_clear(pair)]
     if axis in ("device", "dtype", "compile"):
         for value, own in grouped(pairs, lambda pair: str(axis_value(pair.b, axis))).items():
-            yield from _of_device(value, own) if axis == "device" else _of_setting(axis, value, own)
+            yield from _device_advice(value, own) if axis == "device" else _gains(axis, value, own)
     if axis == "device":
         yield from _crossings(clear)
     if axis in ("batch", "threads"):
@@ -111,9 +111,9 @@ def times(speed: float) -> str:
     return f"{speed:.1f}×" if speed < 10 else f"{speed:.3g}×" if speed < 100 else f"{speed:.0f}×"
 
 
-def _of_device(device: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
+def _device_advice(device: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     """'use cuda:0 for resnet50 (12.5× the CPU), mlp (2.6×)'"""
-    base, (better, worse) = _called(pairs[0].a.case.device), _split(pairs)
+    base, (better, worse) = _device_name(pairs[0].a.case.device), _split(pairs)
     parts: list[str] = []
     for entries, own, other in ((better, device, base), (worse, base, device)):
         factors = [(entry.name, entry.speed if entries is better else 1 / entry.speed) for entry in entries[:_SHOWN]]
@@ -123,7 +123,7 @@ def _of_device(device: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
         yield ", ".join(parts), _all_pairs([*better, *worse])
 
 
-def _of_setting(axis: str, value: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
+def _gains(axis: str, value: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     """'bfloat16 makes bert-classify 1.9× as fast as float32, but matmul 0.45×'"""
     makes, base = ("torch.compile makes", "without")
     if axis == "dtype":
@@ -168,7 +168,7 @@ def _crossings(clear: Sequence[Pair]) -> Iterator[Claim]:
         wins = [pair.ratio < 1 for pair in own]
         if wins == sorted(wins) and len(set(wins)) == 2:
             last, first = (axis_value(own[wins.index(True) - step].a, "batch") for step in (1, 0))
-            base = _called(own[0].a.case.device)
+            base = _device_name(own[0].a.case.device)
             yield f"on {workload}/{mode} {base} wins up to batch {last}, {device} from batch {first}", own
 
 
@@ -206,7 +206,7 @@ def _all_pairs(entries: Sequence[_Entry]) -> list[Pair]:
     return [pair for entry in entries for pair in entry.pairs]
 
 
-def _called(device: str) -> str:
+def _device_name(device: str) -> str:
     """A device as a sentence calls it."""
     return "the CPU" if device == "cpu" else device
 

@@ -164,12 +164,12 @@ def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
     Instructions that a number format needs go with it."""
     brought = {name: gain for names, gain in _way(default, winner, found) for name in names}
     for name in differing(default, winner):
-        without = _taking(winner, default, [name])
+        without = _with_settings_of(winner, default, [name])
         if without.text in found:
             brought[name] = math.exp(found[without.text] - found[winner.text])
     if brought.get("dtype", 1.0) > 1.0 and "isa" in brought:
         brought["isa"] = brought["dtype"]
-    return _taking(winner, default, [name for name, gain in brought.items() if gain < DOUBTFUL])
+    return _with_settings_of(winner, default, [name for name, gain in brought.items() if gain < DOUBTFUL])
 
 
 def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -178,13 +178,13 @@ def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tu
     while here.text != winner.text:
         names = differing(here, winner)
         sets = [names[first : first + count] for count in (1, 2) for first in range(len(names) - count + 1)]
-        chosen = next((each for each in sets if _taking(here, winner, each).text in found), names)
-        there = _taking(here, winner, chosen)
+        chosen = next((each for each in sets if _with_settings_of(here, winner, each).text in found), names)
+        there = _with_settings_of(here, winner, chosen)
         yield chosen, math.exp(found[here.text] - found[there.text])
         here = there
 
 
-def _taking(case: Case, other: Case, names: Sequence[str]) -> Case:
+def _with_settings_of(case: Case, other: Case, names: Sequence[str]) -> Case:
     """The case with these settings of the other."""
     for name in names:
         case = changed(case, name, setting(other, name))

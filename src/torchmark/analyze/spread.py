@@ -222,7 +222,7 @@ def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
 def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> list[Result]:
     """The results of one run, each with the interval in which a repeat would land. Cases share what they know of the
     spread; one with a single process borrows it from the others, else `borrowed`."""
-    common, lent = _shared(results, borrowed)
+    common, lent = _common_and_lent(results, borrowed)
     found = []
     for result in results:
         estimate, own, processes = result.estimate, own_spread(result.processes), result.processes
@@ -238,11 +238,11 @@ def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> 
 
 def typical_spread(results: Sequence[Result]) -> float | None:
     """How far fresh processes of this run differ, over all of its cases."""
-    _, lent = _shared(results)
+    _, lent = _common_and_lent(results)
     return math.sqrt(lent.variance) if lent else None
 
 
-def _shared(results: Sequence[Result], borrowed: float | None = None) -> tuple[Spread | None, Spread | None]:
+def _common_and_lent(results: Sequence[Result], borrowed: float | None = None) -> tuple[Spread | None, Spread | None]:
     """What the cases have in common, and the spread that a case with one process borrows."""
     own = [spread for result in results if (spread := own_spread(result.processes))]
     common = find_common(own)
