@@ -113,10 +113,8 @@ def compare_all(runs: Sequence[Run], by: str | None = None, places: Sequence[str
     """Every run after the first against the first; the answers hold over all of them together."""
     first, *others = runs
     named: Sequence[Places] = [(places[0], place) for place in places[1:]] if places else [pairing.PLACES] * len(others)
-    return _judge_all(
-        _compare(first, other, pairing.pair_runs(first, other, by, both), by)
-        for other, both in zip(others, named, strict=True)
-    )
+    paired = (pairing.pair_runs(first, other, by, both) for other, both in zip(others, named, strict=True))
+    return _judge_all(_compare(first, other, found, by) for other, found in zip(others, paired, strict=True))
 
 
 def compare_within(runs: Sequence[Run], by: str) -> tuple[Comparison, ...]:

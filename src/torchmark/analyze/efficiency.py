@@ -133,9 +133,8 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
     # it is what the operators of a step cost at the least. Loaders that work ahead hide as much, but not on the CPU.
     launch, ahead = estimate.issue_share, bool(result.params.get("loader_workers")) and case.device != "cpu"
     called = min(result.metrics.get("operators", 0.0) * (known.issue_s or 0.0) / step_s, 1.0)
-    loading_s = (
-        next((stage.center_s for stage in result.job.stages if stage.name == LOADING), 0.0) if result.job else 0.0
-    )
+    stages = result.job.stages if result.job else ()
+    loading_s = next((stage.center_s for stage in stages if stage.name == LOADING), 0.0)
     loader = loading_s / estimate.mean_s if estimate.mean_s > 0 else 0.0
     loader = min(max(loader, result.metrics.get("loader_share", 0.0)), 1.0)
     shares = {
@@ -149,9 +148,7 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
     bounds += [bound for bound in others if shares[bound] >= NAMED_SHARE]
     return Peak(
         share=max(shares["compute"], shares["bandwidth"]),
-        bound=max(
-            (each for each in bounds if each in bounds[:2] or shares[each] >= NAMED_SHARE), key=shares.__getitem__
-        ),
+        bound=max(bounds, key=shares.__getitem__),
         shares=shares,
         flops_per_s=flops.value if work.flops and flops else None,
         bytes_per_s=bandwidth if work.bytes else None,
