@@ -45,7 +45,7 @@ def test_the_cause_has_the_figures(make_result, make_estimate) -> None:
     assert "only 40% of the time" in cautions_of(make_result(estimate=idle))[0].cause
 
 
-def test_few_samples_and_processes_that_differ_are_told(make_result, make_estimate) -> None:
+def test_few_samples_and_processes_that_differ_are_reported(make_result, make_estimate) -> None:
     (few,) = cautions_of(make_result(estimate=make_estimate(sample_count=4)))
     assert (few.kind, "only 4 samples" in few.cause) == ("few-samples", True)
     (one,) = cautions_of(make_result(estimate=make_estimate(sample_count=1)))

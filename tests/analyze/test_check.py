@@ -1,4 +1,4 @@
-"""A true result has nothing odd about it; one that was touched anywhere is told, with the place."""
+"""A true result has nothing odd about it; one that was touched anywhere is reported, with the place."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def samples(result: Result) -> dict[int, tuple[float, ...]]:
     return {index: process.samples_s for index, process in enumerate(result.processes)}
 
 
-def places(result: Result, told: Result | None = None) -> set[str]:
-    """Where something is odd about what is told of a result, whose samples are those of the true one."""
-    told = told or result
-    found = [*check_result(told, same_method=True), *check_samples(told, samples(result), same_method=True)]
+def places(result: Result, claimed: Result | None = None) -> set[str]:
+    """Where something is odd about a claimed result, whose samples are those of the true one."""
+    claimed = claimed or result
+    found = [*check_result(claimed, same_method=True), *check_samples(claimed, samples(result), same_method=True)]
     return {each.place for each in found}
 
 
@@ -56,7 +56,7 @@ def test_nothing_is_odd_about_what_the_engine_says(monkeypatch, script: str) -> 
 
 
 def changed(result: Result, index: int, **fields: object) -> Result:
-    """A process that tells something else, and the whole worked out from that."""
+    """A process with other figures, and the result computed from it."""
     processes = list(result.processes)
     processes[index] = replace(processes[index], **fields)
     return combine_results([replace(result, processes=(process,)) for process in processes])
@@ -66,19 +66,19 @@ def changed(result: Result, index: int, **fields: object) -> Result:
     "field",
     ["center_s", "median_s", "mean_s", "min_s", "p90_s", "p99_s", "mad_s", "sample_count", "autocorrelation_time"],
 )
-def test_a_figure_that_its_samples_do_not_give_is_told(true: Result, field: str) -> None:
+def test_a_figure_that_its_samples_do_not_give_is_reported(true: Result, field: str) -> None:
     value = getattr(true.processes[1], field)
     lie = changed(true, 1, **{field: value + 1 if field == "sample_count" else value * 0.999})
     assert f"$.result.processes[1].{field}" in places(true, lie)
 
 
-def test_an_interval_that_is_narrower_than_its_samples_allow_is_told(true: Result) -> None:
+def test_an_interval_that_is_narrower_than_its_samples_allow_is_reported(true: Result) -> None:
     first = true.processes[0]
     lie = changed(true, 0, low_s=first.center_s * 0.9999, high_s=first.center_s * 1.0001)
     assert {"$.result.processes[0].low_s", "$.result.processes[0].high_s"} <= places(true, lie)
 
 
-def test_a_cut_that_leaves_out_what_is_slow_is_told(true: Result) -> None:
+def test_a_cut_that_leaves_out_what_is_slow_is_reported(true: Result) -> None:
     count = true.processes[0].sample_count
     assert "$.result.processes[0].warmup_cut" in places(true, changed(true, 0, warmup_cut=count // 2 + 1))
     assert places(true, changed(true, 0, warmup_cut=true.processes[0].warmup_cut + 20))
@@ -133,7 +133,7 @@ def stage(result: Result, steps: int) -> StageEstimate:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_result_that_contradicts_itself_is_told(true: Result, name: str) -> None:
+def test_a_result_that_contradicts_itself_is_reported(true: Result, name: str) -> None:
     change, place = CHANGES[name]
     assert f"$.result.{place}" in places(true, change(true))
 
@@ -143,9 +143,11 @@ def test_no_figure_is_too_odd_to_be_looked_at(true: Result, value: float) -> Non
     for name in Estimate.__struct_fields__:
         if isinstance(getattr(true.processes[0], name), float):
             lie = replace(true.processes[0], **{name: value})
-            told = replace(true, processes=(lie, *true.processes[1:]), estimate=replace(true.estimate, **{name: value}))
-            assert all(each.cause for each in check_result(told, same_method=True))
-            assert all(each.cause for each in check_samples(told, samples(true), same_method=True))
+            claimed = replace(
+                true, processes=(lie, *true.processes[1:]), estimate=replace(true.estimate, **{name: value})
+            )
+            assert all(each.cause for each in check_result(claimed, same_method=True))
+            assert all(each.cause for each in check_samples(claimed, samples(true), same_method=True))
     odd = replace(true.processes[0], samples_s=(value,) * true.processes[0].sample_count)
     assert places(true) == set()
     assert all(each.cause for each in check_samples(true, {0: odd.samples_s}, same_method=True))
@@ -180,10 +182,10 @@ def replayed(count: int, published: int, endless: bool = False) -> Result:
     )
 
 
-def replay_places(told: Result, true: Result) -> set[str]:
+def replay_places(claimed: Result, true: Result) -> set[str]:
     assert true.estimate is not None
     samples = {0: true.estimate.samples_s}
-    return {each.place for each in (*check_result(told, True), *check_samples(told, samples, same_method=True))}
+    return {each.place for each in (*check_result(claimed, True), *check_samples(claimed, samples, same_method=True))}
 
 
 SHARES = [(1, 1), (1, 100), (5, 100), (50, 1000), (100, 100)]
@@ -197,7 +199,7 @@ def test_nothing_is_odd_about_what_a_replay_says(count: int, published: int, end
 
 
 def faster(job: JobEstimate | None) -> JobEstimate | None:
-    """Told as a tenth, with all its parts."""
+    """A tenth of the time, in all its parts."""
     if job is None:
         return None
     stages = tuple(replace(each, center_s=each.center_s / 10, low_s=0.0, high_s=each.high_s) for each in job.stages)
@@ -206,7 +208,7 @@ def faster(job: JobEstimate | None) -> JobEstimate | None:
 
 @pytest.mark.parametrize("endless", [False, True])
 @pytest.mark.parametrize(("count", "published"), SHARES[2:])
-def test_a_replay_that_its_laps_do_not_give_is_told(count: int, published: int, endless: bool) -> None:
+def test_a_replay_that_its_laps_do_not_give_is_reported(count: int, published: int, endless: bool) -> None:
     true = replayed(count, published, endless)
     estimate = true.estimate
     assert estimate is not None
@@ -246,7 +248,7 @@ def test_the_steps_of_a_job_are_those_that_were_measured(true: Result) -> None:
     assert others
 
 
-def test_samples_of_more_processes_than_there_are_are_told(true: Result) -> None:
+def test_samples_of_more_processes_than_there_are_are_reported(true: Result) -> None:
     more = samples(true) | {3: (0.01,) * 40}
     assert [each.place for each in check_samples(true, more, same_method=False)] == ["$.result.processes"]
 
@@ -267,12 +269,12 @@ def test_a_sound_header_has_nothing_odd(make_header) -> None:
         ("processes", {"processes": -4}),
     ],
 )
-def test_a_header_that_cannot_be_is_told(make_header, place: str, change: dict[str, object]) -> None:
+def test_a_header_that_cannot_be_is_reported(make_header, place: str, change: dict[str, object]) -> None:
     header = make_header(**({"cases": ("mlp/infer@cpu/float32",)} | change))
     assert {each.place for each in check_header(header, NOW)} == {f"$.header.{place}"}
 
 
-def test_a_machine_that_cannot_be_is_told(make_header) -> None:
+def test_a_machine_that_cannot_be_is_reported(make_header) -> None:
     machine = make_header().machine
     odd = [
         replace(machine, physical_cores=8, logical_cores=4),

@@ -92,7 +92,7 @@ def test_the_unit_of_time_does_not_matter(first, second, spread, scale) -> None:
         assert pair.p_value == (None if again.p_value is None else pytest.approx(again.p_value, abs=1e-6))
 
 
-def test_clear_differences_are_told_and_equal_times_are_the_same() -> None:
+def test_clear_differences_are_reported_and_equal_times_are_the_same() -> None:
     a = run_of(*(processes(1e-3, *QUIET) for _ in range(3)))
     b = run_of(processes(0.8e-3, *QUIET), processes(1.2e-3, *QUIET), processes(1e-3, *QUIET))
     assert [pair.verdict for pair in compare_runs(a, b).pairs] == ["faster", "slower", "same"]
@@ -335,7 +335,7 @@ def test_with_more_runs_every_answer_needs_more_evidence() -> None:
     assert {pair.verdict for comparison in many for pair in comparison.pairs} == {"unsure"}
 
 
-def test_slower_by_more_than_a_share_is_told_from_slower() -> None:
+def test_slower_by_more_than_a_share_is_distinguished_from_slower() -> None:
     a = run_of(processes(1e-3, *QUIET), processes(1e-3, *QUIET))
     b = run_of(processes(1.04e-3, *QUIET), processes(1.2e-3, *QUIET))
     comparison = compare_runs(a, b)

@@ -219,7 +219,7 @@ def test_what_is_measured_again_is_what_the_result_was_held_against(work: Work, 
         ),
     ],
 )
-def test_a_product_that_was_small_or_held_back_condemns_nobody(known: str, result: str, expected: str, seen) -> None:
+def test_a_product_that_was_small_or_held_back_condemns_nothing(known: str, result: str, expected: str, seen) -> None:
     product, work = Work(items=1, unit="product", flops=1e9), Work(items=1, unit="x", flops=1e12)
     ceilings = ceilings_of([seen(known, 1.0, work=product)])
     found = case_again(with_peak(seen(result, 1e-3, work=work), ceilings), ceilings)
@@ -280,7 +280,7 @@ def test_power_is_paid_by_the_kilowatt_hour(result) -> None:
     assert not both.without_power
 
 
-def test_power_that_nobody_saw_costs_nothing_and_is_said(result, make_estimate) -> None:
+def test_unknown_power_costs_nothing_and_is_said(result, make_estimate) -> None:
     dark = replace(result, estimate=make_estimate(0.036))
     assert cost_of(dark, Prices(kilowatt_hour=0.3)) is None
     cost = cost_of(dark, Prices(hour=2.5, kilowatt_hour=0.3))

@@ -121,11 +121,11 @@ def test_from_which_batch_on_a_device_wins() -> None:
         ),
     ],
 )
-def test_settings_are_told_in_words(first, second, kind: str, text: str) -> None:
+def test_settings_are_reported_in_words(first, second, kind: str, text: str) -> None:
     assert sentences(result(*first), result(*second)) == {kind: text}
 
 
-def test_settings_are_told_for_each_device_by_itself() -> None:
+def test_settings_are_reported_for_each_device_by_itself() -> None:
     rows = [
         result(f"matmul/infer@{device}/{dtype}", center)
         for device, dtype, center in (

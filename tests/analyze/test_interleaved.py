@@ -77,7 +77,7 @@ def test_two_equal_sides_are_rarely_called_different(between: Draw) -> None:
     assert not surely_below(held, 0.95)
 
 
-def test_a_difference_that_nobody_acts_on_is_not_called_one() -> None:
+def test_a_difference_that_changes_no_decision_is_not_called_one() -> None:
     """At the very edge of what counts, where every look is a chance to be wrong."""
     said, held = answers(BETWEEN["usual"], 1.01)
     assert not surely_above(said.count("slower"), 0.05)
@@ -170,7 +170,7 @@ def test_what_differs_is_named_once_with_both_values() -> None:
     assert live_differences(a, a) == ()
 
 
-def test_a_side_that_failed_early_does_not_seem_to_differ_in_all_that_it_never_told() -> None:
+def test_a_side_that_failed_early_does_not_seem_to_differ_in_all_that_it_never_reported() -> None:
     broken = LiveSide(Result(parse_case("mlp/infer@cpu/float32"), "crashed"), "python", environment={"X": "1"})
     assert "torch" not in {each.name for each in live_differences(side(), broken)}
     assert "X" in {each.name for each in live_differences(side(), broken)}

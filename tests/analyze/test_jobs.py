@@ -121,7 +121,7 @@ def test_a_slow_down_is_found_with_its_size_and_its_cause(make_estimate) -> None
     assert found.interval[1] - found.interval[0] < 0.02
 
 
-def test_the_slope_is_told_for_a_minute(make_estimate) -> None:
+def test_the_slope_is_reported_for_a_minute(make_estimate) -> None:
     at = np.linspace(0, 120, 12_000)
     found = sustained_of(played(make_estimate, noisy(0.010 * (1 + 0.03 * at / 60)), verdict="slowing"))
     assert found is not None
@@ -184,7 +184,7 @@ def found(
     return bias
 
 
-def test_what_is_counted_beside_the_work_is_a_share_of_the_right_time(make_result, make_estimate) -> None:
+def test_what_is_counted_in_addition_to_the_work_is_a_share_of_the_right_time(make_result, make_estimate) -> None:
     bias = found(make_result, make_estimate, 1.3, 1.0, {OVERHEAD + "moving": 10.0, OVERHEAD + "warm-up": 15.0})
     assert bias.share == pytest.approx(0.3)
     assert {cause.name: cause.share for cause in bias.causes} == pytest.approx(
@@ -228,8 +228,8 @@ def test_without_a_figure_there_is_no_bias(make_result) -> None:
 @given(
     st.floats(0.1, 10), st.floats(0.1, 10), st.dictionaries(st.sampled_from(["a", "b"]), st.floats(0, 100)), st.data()
 )
-def test_causes_and_the_rest_add_up(make_result, make_estimate, published_s, steady_s, beside, data) -> None:
+def test_causes_and_the_rest_add_up(make_result, make_estimate, published_s, steady_s, overheads, data) -> None:
     cost = data.draw(st.floats(-0.5, 2))
-    metrics = {OVERHEAD + name: seconds for name, seconds in beside.items()} | {COST + "x": cost, "loss": 3.0}
+    metrics = {OVERHEAD + name: seconds for name, seconds in overheads.items()} | {COST + "x": cost, "loss": 3.0}
     bias = found(make_result, make_estimate, published_s, steady_s, metrics)
     assert sum(cause.share for cause in bias.causes) + bias.rest == pytest.approx(bias.share)

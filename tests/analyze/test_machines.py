@@ -98,7 +98,7 @@ def test_another_machine_device_or_setting_is_another_place_on_the_same_board(ch
     assert len(rank(entry(), entry(**change)).places) == 2
 
 
-def test_places_that_cannot_be_told_apart_share_a_rank() -> None:
+def test_places_that_cannot_be_distinguished_share_a_rank() -> None:
     board = rank(entry("a", 1.0), entry("b", 1.015), entry("c", 1.03), entry("d", 1.1))
     assert order(board) == [("a", 1), ("b", 1), ("c", 3), ("d", 4)]
     assert [place.tied for place in board.places] == [True, True, False, False]
@@ -266,8 +266,8 @@ def test_of_three_nobody_can_tell_and_trifles_are_not_told(fleet: Callable[..., 
     assert not find_outliers(labels)  # all the same to the last digit
 
 
-def test_equal_machines_are_hardly_ever_told_apart(fleet: Callable[..., list[Run]]) -> None:
-    """Spread by 10%, so that what is too little to be told is no excuse."""
+def test_equal_machines_are_hardly_ever_distinguished(fleet: Callable[..., list[Run]]) -> None:
+    """Spread by 10%, so that what is too little to be reported is no excuse."""
     dice = random.Random(3)
     alarms = {
         size: sum(bool(find_outliers(fleet([dice.lognormvariate(0, 0.1) for _ in range(size)]))) for _ in range(150))

@@ -64,12 +64,12 @@ def test_the_processes_of_a_case_share_their_power_and_keep_the_worst_heat(make_
 
 
 def test_a_limit_that_always_held_is_no_evidence_but_heat_is() -> None:
-    def told(first: tuple[str, ...], last: tuple[str, ...]) -> list[str]:
+    def reported(first: tuple[str, ...], last: tuple[str, ...]) -> list[str]:
         return held_down([Conditions(0.0, throttle=first), Conditions(1.0, throttle=last)])
 
-    assert told(("power limit",), ("power limit",)) == []
-    assert told((), ("power limit",)) == ["the device held its clock down: power limit"]
-    assert told(("heat",), ("heat",)) == ["the device held its clock down: heat"]
+    assert reported(("power limit",), ("power limit",)) == []
+    assert reported((), ("power limit",)) == ["the device held its clock down: power limit"]
+    assert reported(("heat",), ("heat",)) == ["the device held its clock down: heat"]
 
 
 def test_one_core_at_rest_is_no_fall_of_the_clock() -> None:

@@ -1,4 +1,4 @@
-"""Only equal work is paired, nobody twice, and whatever has no partner says why."""
+"""Only equal work is paired, none twice, and what has no partner says why."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def reason(a: Run, b: Run) -> str:
 
 
 @given(case_lists, case_lists, axes)
-def test_pairing_is_a_matching_and_leaves_nobody_out(first, second, axis) -> None:
+def test_pairing_is_a_matching_and_leaves_none_out(first, second, axis) -> None:
     pairing = pair_runs(run_of(*first), run_of(*second), axis)
     for side, given_cases in (("a", first), ("b", second)):
         rows = [*pairing.matches, *pairing.unpaired]

@@ -124,7 +124,7 @@ def test_gains_along_the_way_multiply_up_to_the_whole() -> None:
     assert math.prod(step.gain for step in steps) == pytest.approx(math.e)
 
 
-def test_what_was_only_tried_together_is_told_together() -> None:
+def test_what_was_only_tried_together_is_reported_together() -> None:
     winner = parse_case("resnet50/infer@cpu/bfloat16+threads=1+layout=channels-last")
     (step,) = contributions(DEFAULT, winner, {DEFAULT.text: 0.0, winner.text: -1.0})
     assert step.setting == "bfloat16 + channels-last + threads=1"
@@ -231,7 +231,7 @@ def test_what_was_measured_anew_stands_where_that_puts_it() -> None:
     assert Settled(DEFAULT, CORE).placed({DEFAULT.text: 5.0}) == {DEFAULT.text: 5.0}
 
 
-def test_rounds_in_which_one_of_them_is_missing_tell_nothing() -> None:
+def test_rounds_in_which_one_of_them_is_missing_are_left_out() -> None:
     rounds = bout(2.0, 2.2)
     del rounds[0][CORE.text]
     assert leads([rounds, [{WINNER.text: 0.0}]], WINNER, CORE) == ((pytest.approx(-math.log(1.1)),),)

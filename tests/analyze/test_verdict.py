@@ -18,7 +18,7 @@ from torchmark.records import VERDICTS, Conditions, Contention, Trend
 
 ORDER = ("contended", "throttled", "slowing", "drifting", "warming", "noisy", "stable", "as-published")
 HOT = (Conditions(0.0, thermal_count=1), Conditions(5.0, thermal_count=4))
-NOBODY = Contention()
+NO_OTHERS = Contention()
 BUSY = Contention(other_cpu_share=0.3)
 
 
@@ -36,7 +36,7 @@ def reading(**changes: Any) -> Reading:
     return Reading(**(fields | changes))
 
 
-def judged(contention: Contention = NOBODY, conditions=(), confirmed: bool = True, **changes: Any) -> Judgement:
+def judged(contention: Contention = NO_OTHERS, conditions=(), confirmed: bool = True, **changes: Any) -> Judgement:
     return judge(reading(**changes), confirmed, contention, conditions, target=0.01)
 
 
@@ -88,7 +88,7 @@ def test_waiting_for_a_core_is_contention_only_where_others_took_it() -> None:
     assert judged(Contention(wait_share=0.01)).verdict == "stable"
 
 
-def test_a_slow_probe_is_contention_unless_nobody_else_was_there() -> None:
+def test_a_slow_probe_is_contention_unless_no_other_program_was_there() -> None:
     assert judged(Contention(probe_dilation=1.1)).evidence == ("a reference calculation became 10% slower",)
     assert judged(Contention(probe_dilation=1.1, other_cpu_share=0.0)).verdict == "stable"
     assert judged(Contention(probe_dilation=1.02)).verdict == "stable"
@@ -148,7 +148,7 @@ def test_what_cannot_be_read_is_unknown_and_not_zero() -> None:
     assert contention_of([Conditions(0.0), Conditions(5.0)], None, None) == Contention()
 
 
-def test_two_levels_are_told_from_one() -> None:
+def test_two_levels_are_distinguished_from_one() -> None:
     chance = np.random.default_rng(1)
     assert all(is_bimodal(stream("bimodal", chance, 300)) for _ in range(30))
     for kind in ("iid2", "iid10", "preempt", "heavy-tail"):
