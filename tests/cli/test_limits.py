@@ -48,7 +48,7 @@ def test_the_hint_about_limits_keeps_to_the_width_of_the_terminal(capsys, monkey
 
 def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them(capsys, own_place: Path) -> None:
     """Small sizes in a short time: what is found is low, but it is found, kept and used."""
-    done = run_torchmark("limits", "--device", "cpu", "--dtype", "float32", "--tiny", "--budget", "30s")
+    done = run_torchmark("limits", "--device", "cpu", "--dtype", "float32", "--tiny", "--budget", "12s")
     assert done.returncode == 0, done.stderr
     for word in ("arithmetic", "float32", "FLOP/s", "triad", "GB/s", "round trip", "FLOP/byte"):
         assert word in done.stdout
@@ -61,7 +61,7 @@ def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them
     assert cli.main(["check", str(path)]) == 0
     keep_limits(found.header.machine, found.header.machine.devices[0], path)
     later = run_torchmark(
-        "run", "matmul", "tensor-add", "--tiny", "--device", "cpu", "--budget", "10s", "--rigor", "quick"
+        "run", "matmul", "tensor-add", "--tiny", "--device", "cpu", "--budget", "5s", "--rigor", "quick"
     )
     assert later.returncode == 0, later.stderr
     assert "Of this machine's peak, by what bounds it" in later.stdout

@@ -46,7 +46,7 @@ def test_a_dry_run_lists_every_case_once_and_keeps_nothing(capsys: pytest.Captur
 def test_a_replication_is_printed_kept_shown_and_compared(tmp_path: Path) -> None:
     """With a budget that only the cheapest row fits into: all the others must say why."""
     out = tmp_path / "run.jsonl"
-    arguments = ["replicate", "m1-chips", "--scale", "0.01", "--budget", "25s", "--device", "cpu", "--out", str(out)]
+    arguments = ["replicate", "m1-chips", "--scale", "0.01", "--budget", "15s", "--device", "cpu", "--out", str(out)]
     done = run_torchmark(*arguments)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80

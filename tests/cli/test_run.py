@@ -319,7 +319,7 @@ def test_only_one_case_can_be_watched(capsys) -> None:
 
 
 def test_real_work_is_measured_and_its_numbers_checked() -> None:
-    done = run("run", "mlp", "matmul", "--tiny", "--device", "cpu", "--budget", "10s", "--format", "json")
+    done = run("run", "mlp", "matmul", "--tiny", "--device", "cpu", "--budget", "6s", "--format", "json")
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)["results"]
     assert [result["status"] for result in results] == ["ok", "ok"]

@@ -91,7 +91,7 @@ def test_a_constant_folded_workload_is_caught_in_a_real_run(tmp_path: Path) -> N
     cases = [f"{name}@cpu/float32" for name in ("matmul/infer:size=256", "bandwidth/infer:size_bytes=4194304")]
     command = [sys.executable, "-m", "torchmark", "run", *cases, "folded/infer@cpu/float32", "--rigor", "quick"]
     done = subprocess.run(
-        [*command, "--budget", "20s", "--format", "json"], env=environment, capture_output=True, text=True, check=True
+        [*command, "--budget", "12s", "--format", "json"], env=environment, capture_output=True, text=True, check=True
     )
     honest, passes, folded = json.loads(done.stdout)["results"]
     assert "implausible" in folded["estimate"]["flags"]
