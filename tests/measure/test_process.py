@@ -60,7 +60,8 @@ def test_a_server_that_replaces_a_dead_one_is_set_up_alike(play) -> None:
 
 
 def server() -> psutil.Process:
-    (found,) = (each for each in psutil.Process().children() if "multiprocessing.forkserver" in str(each.cmdline()))
+    children = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+    (found,) = (each for each in children if "multiprocessing.forkserver" in str(each.cmdline()))
     return found
 
 
