@@ -17,9 +17,8 @@ import msgspec
 
 from torchmark.analyze.jobs import extrapolate
 from torchmark.measure.messages import Found, call
-from torchmark.measure.procedures import Task
 from torchmark.measure.process import Process
-from torchmark.measure.replay import ReplayJob
+from torchmark.measure.replay import ReplayJob, Task
 from torchmark.measure.stopwatch import due
 from torchmark.records import Laps, Result, parse_case
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -102,7 +102,8 @@ def tune(
     with _measuring(wait):
         machine, case = locate(_look, workload, _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {})))
         axes = axes_of(case, machine, keep, added)
-        options = TuneOptions(case, axes, budget_s, timeout_s, seed, data, (*keep,), added)
+        limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
+        options = TuneOptions(case, axes, (*keep,), added, **limits)
         return _execute(Tune(options, machine, stored_ceilings(machine)), label, out)
 
 
@@ -133,7 +134,8 @@ def fit(
         machine, case = locate(_look, workload, _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {})))
         size_range(case, vary)
         limit = usable_bytes(case, machine, limit_bytes)
-        options = FitOptions(case, vary, limit, step, most, budget_s, timeout_s, seed, data)
+        limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
+        options = FitOptions(case, vary, limit, step, most, **limits)
         return _execute(Fit(options, machine, stored_ceilings(machine)), label, out)
 
 

@@ -16,11 +16,11 @@ import pytest
 from torchmark.errors import DeviceError
 from torchmark.measure import process
 from torchmark.measure.engine import Settings
-from torchmark.measure.fork_server import MODULES, STARTER
 from torchmark.measure.lifecycle import deferred_signals
 from torchmark.measure.machine import survey
 from torchmark.measure.messages import MeasureJob, Message, Phase, Sampled, Surveyed, SurveyJob
 from torchmark.measure.process import Process, measure_case
+from torchmark.measure.starters import MODULES, STARTER
 from torchmark.records import Result, parse_case
 
 CASE = parse_case("null/infer@fake/float32")
@@ -204,7 +204,7 @@ def test_a_device_that_cannot_be_opened_is_one_error(play) -> None:
 
 @pytest.mark.parametrize(("starter", "lives"), [(os.getpid, True), (lambda: 2**22 + 1, False)])
 def test_a_server_whose_run_was_killed_before_it_could_ask_is_gone_at_once(starter, lives: bool) -> None:
-    code = "import torchmark.measure.fork_server; print('goes on')"
+    code = "import torchmark.measure.starters; print('goes on')"
     environment = os.environ | {"TORCHMARK_STARTER": str(starter())}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == (("goes on\n", 0) if lives else ("", 1))

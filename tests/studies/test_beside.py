@@ -13,8 +13,7 @@ from torchmark.publications import find_publication, names
 from torchmark.records import JobEstimate, Result, Run
 from torchmark.report import render
 from torchmark.report.publications import replication_document
-from torchmark.studies.published_tables import published_tables
-from torchmark.studies.replicate import ReplicateOptions, plan_tasks, steady_case
+from torchmark.studies.replicate import ReplicateOptions, plan_tasks, published_tables, steady_case
 
 
 @pytest.fixture

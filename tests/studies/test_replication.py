@@ -19,8 +19,7 @@ from torchmark.publications import Figure, Publication, PublishedMachine, Publis
 from torchmark.records import DeviceInfo, Machine, Result
 from torchmark.report import render
 from torchmark.report.publications import replication_document
-from torchmark.studies.published_tables import published_tables
-from torchmark.studies.replicate import ReplicateOptions, Replication, plan_cases, plan_tasks
+from torchmark.studies.replicate import ReplicateOptions, Replication, plan_cases, plan_tasks, published_tables
 from torchmark.studies.study import Listen
 
 TINY = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from torchmark.errors import TorchmarkError, UnknownName
 from torchmark.measure.messages import Measured, Opened, Prepared, Stepped, SumUp, TakeTurn, Turned
 from torchmark.measure.process import ProcessFailed
 from torchmark.records import Case, Contention, Estimate, Machine, Result, Trend, Work, parse_case
+from torchmark.studies import candidates
 from torchmark.studies.study import Completed
 from torchmark.studies.tune import PAIRS, News, Tune, TuneOptions, axes_of
 
@@ -30,6 +30,7 @@ class Scripted:
     opened: list[str] = []  # noqa: RUF012 -- emptied by every test
     busy: list[float] = []  # noqa: RUF012 -- what other programs take while each of the next processes works
     alive = 0
+    make: Callable[[Case], Scripted]
 
     def __init__(self, case: Case, speed: Speed, noise: random.Random, spread: float, luck: float = 0.0) -> None:
         self._case, self._step_s, self._noise, self._spread = case, 0.01 * speed(case), noise, spread
@@ -72,13 +73,24 @@ class Scripted:
         Scripted.alive -= 1
 
 
+@pytest.fixture(autouse=True)
+def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "Process", lambda case, **_: Scripted.make(case))
+
+
+def tune(request: TuneOptions, make: Callable[[Case], Scripted]) -> Tune:
+    """A search with such processes."""
+    Scripted.opened.clear()
+    Scripted.make = staticmethod(make)  # type: ignore[method-assign,assignment]
+    return Tune(request, MACHINE)
+
+
 def search(
     speed: Speed, spread: float = 0.01, seed: int = 0, case: Case = CASE, luck: float = 0.0, **choices: Any
 ) -> Tune:
-    Scripted.opened.clear()
     noise = random.Random(seed)
     request = TuneOptions(case, axes_of(case, MACHINE, **choices), seed=seed, hold=tuple(choices.get("keep", ())))
-    found = Tune(request, MACHINE, opening=lambda _, case, *__: Scripted(case, speed, noise, spread, luck))  # type: ignore[arg-type]
+    found = tune(request, lambda case: Scripted(case, speed, noise, spread, luck))
     list(found.events())
     assert Scripted.alive == 0
     return found
@@ -102,9 +114,8 @@ def test_a_leader_and_the_default_are_stored_before_they_are_announced() -> None
     speed, noise = factors(dtype_is_bfloat16=0.5, compile_is_on=0.8), random.Random(0)
     announced: list[str] = []
     stored: list[str] = []
-    Scripted.opened.clear()
     request = TuneOptions(CASE, axes_of(CASE, MACHINE))
-    found = Tune(request, MACHINE, opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01))  # type: ignore[arg-type,return-value]
+    found = tune(request, lambda case: Scripted(case, speed, noise, 0.01))
     for event in found.events():
         if isinstance(event, Completed):
             stored.append(event.result.case.text)
@@ -184,8 +195,7 @@ def test_one_slow_moment_drops_nobody() -> None:
 
     request = TuneOptions(CASE, axes_of(CASE, MACHINE, keep=["dtype", "compile", "threads", "gradients"]))
     noise = random.Random(0)
-    Scripted.opened.clear()
-    found = Tune(request, MACHINE, opening=lambda _, case, *__: Disturbed(case, lambda _: 1.0, noise, 0.01))  # type: ignore[arg-type]
+    found = tune(request, lambda case: Disturbed(case, lambda _: 1.0, noise, 0.01))
     list(found.events())
     assert {result.status for result in found.outcome().results} == {"ok"}
 
@@ -234,8 +244,10 @@ def test_a_default_that_does_not_run_is_told() -> None:
 
 def test_a_budget_that_ends_before_the_default_runs_is_told() -> None:
     request = TuneOptions(CASE, axes_of(CASE, MACHINE), budget_s=1.0)
+    study = Tune(request, MACHINE)
+    study.began -= 2.0
     with pytest.raises(TorchmarkError, match="the budget was spent before"):
-        list(Tune(request, MACHINE, began=time.monotonic() - 2.0).events())
+        list(study.events())
 
 
 def test_what_the_case_has_chosen_can_be_undone() -> None:
@@ -307,7 +319,7 @@ def test_an_interrupt_leaves_what_is_known(interrupted: int) -> None:
     speed = factors(dtype_is_bfloat16=0.5, compile_is_on=0.5, threads_is_1=0.5)
     noise = random.Random(0)
     request = TuneOptions(CASE, axes_of(CASE, MACHINE))
-    found = Tune(request, MACHINE, opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01))  # type: ignore[arg-type, return-value]
+    found = tune(request, lambda case: Scripted(case, speed, noise, 0.01))
     events = found.events()
     leads = (event.case for event in events if isinstance(event, News) and event.event == "leads")
     leader = [next(leads) for _ in range(interrupted)][-1]
@@ -321,7 +333,7 @@ def test_an_interrupt_leaves_what_is_known(interrupted: int) -> None:
 def test_what_was_found_is_stored_as_soon_as_a_process_has_ended() -> None:
     noise, speed = random.Random(1), factors(dtype_is_bfloat16=0.5, dtype_is_float16=50)
     request = TuneOptions(CASE, axes_of(CASE, MACHINE))
-    found = Tune(request, MACHINE, opening=lambda _, case, *__: Scripted(case, speed, noise, 0.01))  # type: ignore[arg-type, return-value]
+    found = tune(request, lambda case: Scripted(case, speed, noise, 0.01))
     stored = [event.result for event in found.events() if isinstance(event, Completed)]
     assert {result.case.text for result in stored} == {result.case.text for result in found.outcome().results}
     assert max(len(result.processes) for result in stored if result.case == CASE) == 1 + PAIRS
@@ -336,10 +348,9 @@ def search_with(pace: Callable[[], float] = lambda: 1.0, busy_pairs: int = 0, **
             return Turned(answer.step_s * pace()) if isinstance(order, TakeTurn) and confirming else answer
 
     confirming: list[News] = []
-    Scripted.opened.clear()
     noise, speed = random.Random(0), factors(layout_is_channels_last=0.5)
     request = TuneOptions(CASE, axes_of(CASE, MACHINE, keep=["dtype", "compile", "threads", "gradients"]), **settings)
-    found = Tune(request, MACHINE, opening=lambda _, case, *__: Disturbed(case, speed, noise, 0.01))  # type: ignore[arg-type]
+    found = tune(request, lambda case: Disturbed(case, speed, noise, 0.01))
     for event in found.events():
         if isinstance(event, News) and event.event == "confirms" and not confirming:
             Scripted.busy[:] = [0.3] * 2 * busy_pairs
@@ -385,11 +396,11 @@ def test_the_budget_holds_even_if_nothing_is_confirmed_by_then(monkeypatch: pyte
             clock[0] += 1.0 if isinstance(order, TakeTurn) else 0.0
             return super().ask(order, kind)
 
+    noise, speed = random.Random(0), factors(dtype_is_bfloat16=0.5, layout_is_channels_last=0.7)
     for budget_s in (20.0, 60.0, 90.0):
         clock[0] = 0.0
-        noise, speed = random.Random(0), factors(dtype_is_bfloat16=0.5, layout_is_channels_last=0.7)
-        request = TuneOptions(CASE, axes_of(CASE, MACHINE), budget_s)
-        found = Tune(request, MACHINE, opening=lambda _, case, *__: Slow(case, speed, noise, 0.01))  # type: ignore[arg-type] # noqa: B023
+        request = TuneOptions(CASE, axes_of(CASE, MACHINE), budget_s=budget_s)
+        found = tune(request, lambda case: Slow(case, speed, noise, 0.01))
         list(found.events())
         assert clock[0] <= budget_s + 5.0  # one process that is being prepared, or one turn
         assert found.outcome().stopped == "budget"

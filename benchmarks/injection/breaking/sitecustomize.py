@@ -2,7 +2,7 @@
 
 from leaking import leak
 
-from torchmark.measure.procedures import SimpleAdd
+from torchmark.measure.replay import SimpleAdd
 from torchmark.workloads import bandwidth, matmul, mnist_cnn
 
 SimpleAdd.play = lambda *_: leak("replicate")

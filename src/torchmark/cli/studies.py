@@ -27,8 +27,7 @@ from torchmark.store import keep_limits
 from torchmark.studies.fit import Fit, FitOptions, Probed, size_range
 from torchmark.studies.limits import Limits, LimitsOptions
 from torchmark.studies.limits import plan_cases as plan_limits
-from torchmark.studies.published_tables import published_tables
-from torchmark.studies.replicate import ReplicateOptions, Replication, plan_tasks
+from torchmark.studies.replicate import ReplicateOptions, Replication, plan_tasks, published_tables
 from torchmark.studies.tune import NUMBERS, News, Tune, TuneOptions, axes_of, combinations, variations
 
 DEVICE_BUDGET_S = 50.0  # for the limits of a device; loading torch comes on top
@@ -110,7 +109,9 @@ def tune(options: TuneArguments) -> int:
         machine, case = options.locate()
         axes = axes_of(case, machine, keep, also)
         chosen = record_of(TuneOptions, options, case=case, axes=axes, hold=keep, added=also)
-        return execute(Tune(chosen, machine, stored_ceilings(machine), began), options, _show_tuning, _tuning_news)
+        study = Tune(chosen, machine, stored_ceilings(machine))
+        study.began = began  # looking at the machine counts
+        return execute(study, options, _show_tuning, _tuning_news)
 
 
 def _emit_plan(lines: Sequence[str], rest: str) -> int:

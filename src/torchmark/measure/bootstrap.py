@@ -35,11 +35,9 @@ def main() -> None:
 def find_refusal(needed: list[str]) -> dict[str, str]:
     """Why nothing can be measured with this interpreter, and the fix; empty if all is well."""
     if sys.version_info < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
-        return {
-            "cause": f"it is Python {sys.version_info[0]}.{sys.version_info[1]}, too old to measure with",
-            "fix": f"Make an environment with Python {wanted} or later for it",
-        }
+        found, oldest = (".".join(map(str, version[:2])) for version in (sys.version_info, OLDEST))
+        fix = f"Make an environment with Python {oldest} or later for it"
+        return {"cause": f"it is Python {found}, too old to measure with", "fix": fix}
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if not missing:
         return {}
@@ -52,10 +50,9 @@ def lend_package() -> None:
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     start = os.path.join(folder, "__init__.py")  # noqa: PTH118
     spec = importlib.util.spec_from_file_location("torchmark", start, submodule_search_locations=[folder])
-    assert spec is not None
-    assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules["torchmark"] = package
+    assert spec
+    assert spec.loader
+    sys.modules["torchmark"] = package = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
 
 

@@ -32,7 +32,7 @@ def lead_own_group() -> None:
     if hasattr(os, "setsid"):
         os.setsid()
         signal.signal(signal.SIGTERM, lambda *_: end_group())
-        request_death_signal(signal.SIGTERM)
+        request_death_signal("SIGTERM")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -55,19 +55,17 @@ def end_group() -> None:
     os._exit(1)
 
 
-def request_death_signal(number: signal.Signals) -> None:
+def request_death_signal(name: str) -> None:
     """On Linux, receive this signal when the parent dies: a busy process may not get to run its watching thread."""
-    if sys.platform != "linux":
-        return
-    import ctypes
+    if sys.platform == "linux":
+        import ctypes
 
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, number)
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.Signals[name])
 
 
 def ending_handlers() -> dict[signal.Signals, Any]:
-    """The present handlers of the signals that end a run. Ignored signals, as under nohup, stay ignored, and handlers
-    that were not installed from Python are left alone."""
+    """The present handlers of the signals that end a run, except ignored ones and those not installed from Python."""
     numbers = [getattr(signal, name) for name in ENDING_SIGNALS if hasattr(signal, name)]
     handlers = {number: signal.getsignal(number) for number in numbers}
     return {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
@@ -80,10 +78,9 @@ def set_handlers(handlers: dict[signal.Signals, Any]) -> None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Hold back the signals that end a run until the end of the block: a half-started worker would print a traceback.
+    """Hold back the signals that end a run: a half-started worker would print a traceback.
 
-    Handlers are exchanged rather than signals blocked: a new process would inherit the block, and any other thread
-    would still receive the signal.
+    Handlers are exchanged instead of blocking signals, as a new process or another thread would still get those.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -23,20 +23,8 @@ from msgspec.structs import replace
 
 from torchmark.errors import DeviceError, TorchmarkError, UsageError
 from torchmark.local_log import open_log, size_of, trim
+from torchmark.measure import messages
 from torchmark.measure.case_options import environment_of
-from torchmark.measure.messages import (
-    START,
-    Found,
-    Measured,
-    MeasureJob,
-    Message,
-    Order,
-    Phase,
-    Refused,
-    call,
-    decode_message,
-    encode,
-)
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.measure.starters import NotStarted, drop_stopped_server, fork_worker, start_interpreter
 from torchmark.records import Case, Result, Status
@@ -58,8 +46,8 @@ OUR_TURN_S = 0.25
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 _ENDED_BY_OTHERS = {-getattr(signal, name, 0) for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")} - {0}
 
-Expected = TypeVar("Expected", bound=Message)
-Listen = Callable[[Message], None]
+Expected = TypeVar("Expected", bound=messages.Message)
+Listen = Callable[[messages.Message], None]
 
 
 class ProcessFailed(Exception):  # noqa: N818 -- reads as what it is where it is caught
@@ -71,7 +59,7 @@ class ProcessFailed(Exception):  # noqa: N818 -- reads as what it is where it is
         self.last_words = last_words  # lines that it printed
 
 
-def ignore(_: Message) -> None:
+def ignore(_: messages.Message) -> None:
     """Listen to nothing."""
 
 
@@ -79,10 +67,9 @@ _open: WeakSet[Process] = WeakSet()  # those that were not closed yet
 
 
 class Process:
-    """One child process. It does nothing unless ordered to, and sleeps meanwhile; so does this end.
+    """One child process, which sleeps until it gets an order.
 
-    `python` names an interpreter other than this one. What is in `environment` must be set before torch is imported, so
-    it asks for a new interpreter, as `fresh` does; otherwise the process is forked where the system allows it.
+    It is forked where the system allows it, and no `python`, `environment` or `fresh` asks for a new interpreter.
     """
 
     def __init__(
@@ -100,23 +87,23 @@ class Process:
     ) -> None:
         self.name, self._python, self._case = name, python, case
         self.timeout_s, self._listen = timeout_s, listen
-        self._phase, self._answered, self._kills, self._begun = START, False, memory_kills(), time.monotonic()
+        self._phase, self._answered, self._kills, self._begun = messages.START, False, memory_kills(), time.monotonic()
         self._start_s = 0.0
         self._printed = open_log(log) if log else _open_output()
         self._printed_before = size_of(self._printed)
-        modules = shared_modules(case) if modules is None else modules
         variables = (environment_of(case.options) if case else {}) | dict(environment or {})
         try:
             if python or variables or fresh or sys.platform != "linux":
                 needed = needed_modules(case) if case else NEEDED
                 self._child = start_interpreter(python or sys.executable, variables, needed, self._printed)
             else:
-                self._child = fork_worker(modules, self._printed, timeout_s)
-        except NotStarted as error:
+                self._child = fork_worker(
+                    shared_modules(case) if modules is None else modules, self._printed, timeout_s
+                )
+        except BaseException as error:
             os.close(self._printed)
-            raise self._failure("crashed", f"no worker could be started: {error}", last_words=()) from error
-        except BaseException:
-            os.close(self._printed)
+            if isinstance(error, NotStarted):
+                raise self._failure("crashed", f"no worker could be started: {error}", last_words=()) from error
             raise
         self._replies: SimpleQueue[bytes | None] = SimpleQueue()
         # The threads do not hold this object: where an interrupt drops it before anybody can close it, the pipe of its
@@ -131,34 +118,39 @@ class Process:
     def pid(self) -> int:
         return self._child.pid
 
-    def send(self, order: Order) -> None:
+    def send(self, order: messages.Order) -> None:
         """Give an order; whether it is obeyed shows when the answer is received."""
         with contextlib.suppress(OSError):
-            self._child.orders.write(encode(order) + b"\n")
+            self._child.orders.write(messages.encode(order) + b"\n")
             self._child.orders.flush()
 
     def receive(self, kind: type[Expected], patience_s: float | None = None) -> Expected:
-        """Sleep until the process answers in this way. Raises ProcessFailed where it will not any more, or not in time;
-        patience is for what comes after it has been built."""
+        """Sleep until such an answer comes; raises ProcessFailed if none does. Patience begins after building."""
         began = time.monotonic()
         deadline = began + self.timeout_s
         while True:
             message = self._next(began, deadline)
-            if isinstance(message, Refused):
-                raise self._refusal(message)
-            if isinstance(message, Measured):
-                message = Measured(self._with_start(message.result))
-                if message.result.status != "ok":
-                    raise ProcessFailed(self.name, message.result, self._last_words())
+            if isinstance(message, messages.Refused) and self._python:
+                cause = f"{self.name}, {self._python}, cannot take part: {message.cause}"
+                raise TorchmarkError(cause, message.fix)
+            if isinstance(message, messages.Refused):
+                raise DeviceError(message.cause, message.fix, message.detail)
+            if isinstance(message, messages.Measured):
+                result = message.result
+                if messages.START in result.phases_s:  # the process itself has seen the least part of it
+                    result = replace(result, phases_s=result.phases_s | {messages.START: self._start_s})
+                if result.status != "ok":
+                    raise ProcessFailed(self.name, result, self._last_words())
+                message = messages.Measured(result)
             if isinstance(message, kind):
                 return message
-            if isinstance(message, Phase) and message.name:
+            if isinstance(message, messages.Phase) and message.name:
                 self._phase = message.name
                 if patience_s is not None and message.name == FIRST_STEP:
                     deadline = min(deadline, time.monotonic() + patience_s)
             self._listen(message)
 
-    def ask(self, order: Order, kind: type[Expected]) -> Expected:
+    def ask(self, order: messages.Order, kind: type[Expected]) -> Expected:
         """Give an order and receive the answer."""
         self.send(order)
         return self.receive(kind)
@@ -168,8 +160,11 @@ class Process:
         self._waiter.join(LEAVING_S)
 
     def close(self) -> None:
-        """End it, with everything that it started."""
-        descendants = _descendants(self.pid) if self._waiter.is_alive() else []
+        """End it and all that it started: ranks have groups of their own, which a signal to its group misses."""
+        descendants = []
+        if self._waiter.is_alive():
+            with contextlib.suppress(psutil.Error):
+                descendants = psutil.Process(self.pid).children(recursive=True)
         with contextlib.suppress(OSError):
             self._child.orders.close()  # it ends itself when it sees this
         self._waiter.join(0.05)
@@ -202,21 +197,24 @@ class Process:
                 if self._waiter.is_alive():  # else its number may be somebody else's by now
                     os.kill(self.pid, number)
 
-    def _next(self, since: float, deadline: float) -> Message:
+    def _next(self, since: float, deadline: float) -> messages.Message:
         while True:
             left = max(deadline - time.monotonic(), 0.0)
             try:
                 line = self._replies.get(timeout=min(left, LOOK_S))
+                if line is None:
+                    self._waiter.join(DYING_S)
+                    code = None if self._waiter.is_alive() else self._child.exit_code()
+                    if code in _ENDED_BY_OTHERS:
+                        time.sleep(OUR_TURN_S)
+                    raise self._failure(*death_of(code, memory_kills() > self._kills, self._phase))
+                message: messages.Message = messages.decode_message(line)
             except Empty:
-                if left > LOOK_S:
-                    trim(self._printed, self._printed_before)
-                    continue
-                reason = f"no result after {deadline - since:.3g} s; it was busy with: {self._phase}"
-                raise self._failure("timeout", reason) from None
-            if line is None:
-                raise self._death()
-            try:
-                message: Message = decode_message(line)
+                if left <= LOOK_S:
+                    reason = f"no result after {deadline - since:.3g} s; it was busy with: {self._phase}"
+                    raise self._failure("timeout", reason) from None
+                trim(self._printed, self._printed_before)
+                continue
             except msgspec.MsgspecError as error:
                 if self._answered:
                     reason = f"the worker sent an unreadable message during {self._phase}"
@@ -226,29 +224,9 @@ class Process:
                 self._answered, self._start_s = True, time.monotonic() - self._begun
             return message
 
-    def _death(self) -> ProcessFailed:
-        self._waiter.join(DYING_S)
-        code = None if self._waiter.is_alive() else self._child.exit_code()
-        if code in _ENDED_BY_OTHERS:
-            time.sleep(OUR_TURN_S)
-        return self._failure(*death_of(code, memory_kills() > self._kills, self._phase))
-
-    def _refusal(self, refused: Refused) -> TorchmarkError:
-        if self._python is None:
-            return DeviceError(refused.cause, refused.fix, refused.detail)
-        return TorchmarkError(f"{self.name}, {self._python}, cannot take part: {refused.cause}", refused.fix)
-
-    def _with_start(self, result: Result) -> Result:
-        """With the time until the first message, of which the process itself has seen the least part."""
-        if START not in result.phases_s:
-            return result
-        return replace(result, phases_s=result.phases_s | {START: self._start_s})
-
     def _failure(self, status: Status, reason: str, last_words: tuple[str, ...] | None = None) -> ProcessFailed:
-        if self._case:
-            result = without_figure(self._case, status, reason)
-        else:
-            result = Result(Case("", ""), status, reason=reason)
+        case = self._case
+        result = without_figure(case, status, reason) if case else Result(Case("", ""), status, reason=reason)
         return ProcessFailed(self.name, result, self._last_words() if last_words is None else last_words)
 
     def _last_words(self) -> tuple[str, ...]:
@@ -281,12 +259,12 @@ def _await_end(wait: Callable[[], object], reader: threading.Thread, replies: Si
 
 
 def measure_case(
-    job: MeasureJob, timeout_s: float, listen: Listen = ignore, log: Path | None = None, fresh: bool = False
+    job: messages.MeasureJob, timeout_s: float, listen: Listen = ignore, log: Path | None = None, fresh: bool = False
 ) -> Result:
     """Measure a case in a process of its own; a failure is a result, too."""
     try:
         with Process(job.case, fresh=fresh, log=log, timeout_s=timeout_s, listen=listen) as process:
-            result = process.ask(job, Measured).result
+            result = process.ask(job, messages.Measured).result
             process.leave()
             return result
     except ProcessFailed as failure:
@@ -306,9 +284,9 @@ def try_each(function: str, device: str, dtypes: Sequence[str], kind: type[Any])
     while remaining:
         try:
             with Process(fresh=True, timeout_s=TRIAL_S) as process:
-                process.send(call(function, device, remaining))
+                process.send(messages.call(function, device, remaining))
                 while remaining:
-                    yield msgspec.json.decode(process.receive(Found).record, type=kind)
+                    yield msgspec.json.decode(process.receive(messages.Found).record, type=kind)
                     remaining.pop(0)
         except ProcessFailed as failure:
             yield Death(remaining.pop(0), failure.result.reason or "")
@@ -346,7 +324,7 @@ def find_interpreter(text: str) -> str:
 
 
 def _open_output() -> int:
-    """A file without a name for what the process prints. Every write goes to the end, even where it was trimmed."""
+    """A nameless file for what the process prints. Every write goes to the end, even after it was trimmed."""
     with tempfile.TemporaryFile() as file:
         descriptor = os.dup(file.fileno())
     with contextlib.suppress(ImportError):  # not on Windows
@@ -354,11 +332,3 @@ def _open_output() -> int:
 
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
     return descriptor
-
-
-def _descendants(number: int) -> list[psutil.Process]:
-    """Everything that comes from the process: ranks have groups of their own, which a signal to its group misses."""
-    try:
-        return list(psutil.Process(number).children(recursive=True))
-    except psutil.Error:
-        return []

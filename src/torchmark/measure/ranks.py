@@ -1,9 +1,12 @@
-"""Starts the ranks of a case through torch's own launcher, passes on what they report, and says how the case ended."""
+"""A case whose work several ranks share: the worker starts them through torch's launcher; rank 0 leads and times."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import hashlib
 import logging
+import multiprocessing
 import os
 import re
 import secrets
@@ -12,33 +15,35 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
+from typing import NoReturn
 
 from msgspec.structs import asdict, replace
 
+from torchmark.devices import open_device
+from torchmark.devices.contract import BlockTimer, Device, do_nothing
+from torchmark.errors import CaseError, DeviceError, UnsupportedError
+from torchmark.measure import messages, pipeline
 from torchmark.measure.cases import full_params
-from torchmark.measure.lifecycle import end_group
-from torchmark.measure.messages import (
-    Failed,
-    Joined,
-    Measured,
-    MeasureJob,
-    Message,
-    Phase,
-    TakePart,
-    decode_from_rank,
-    encode,
-)
-from torchmark.measure.outcomes import Failure, death_of, memory_kills, type_name
+from torchmark.measure.engine import DEFAULTS, measure_pair
+from torchmark.measure.lifecycle import end_group, end_with, request_death_signal
+from torchmark.measure.outcomes import Failure, death_of, failure_of, memory_kills, type_name
 from torchmark.meters.contention import allowed_cores
-from torchmark.records import Result
+from torchmark.meters.process import count_stops, forget_peak
+from torchmark.records import Block, Estimate, Memory, NumericCheck, Result
 from torchmark.workloads import find_workload
+from torchmark.workloads.contract import Step
 
 MONITOR_S = 0.1
 PATIENCE_S = 60.0  # for ranks that are all on this machine
 RETRY_S = 0.5
 LAST_WORDS_S = 2.0
+SHARE_BUDGET_S = 1.0
+CHECK, MEMORY, END = -1, -2, -3  # orders of rank 0; all others are numbers of functions to time
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}  # how ranks exchange what is on their device, by its kind
+_ADDRESS, _KEY = "TORCHMARK_RANKS", "TORCHMARK_RANKS_KEY"
 
 # The message of a rank that lost its peers: another rank's end caused it.
 PEER_LOST = re.compile(
@@ -48,26 +53,22 @@ PEER_LOST = re.compile(
     re.IGNORECASE,
 )
 
-Say = Callable[[Message], None]
 
-
-def measure_ranks(job: MeasureJob, say: Say) -> Result:
+def measure_ranks(job: messages.MeasureJob, say: messages.Say) -> Result:
     """The result of a case whose work several ranks share: that of rank 0, or why there is none."""
-    say(Phase("ranks"))
+    say(messages.Phase("ranks"))
     kills, per_node = memory_kills(), job.case.workers // (job.rendezvous.nodes if job.rendezvous else 1)
     os.environ["OMP_NUM_THREADS"] = str(threads_per_rank(job.case.threads, per_node))
-    hub = Hub(job, say, open_listener())
-    hub.start(per_node)
+    hub = Hub(job, say, per_node)
     codes, trouble = _launch(job, per_node, hub)
     hub.last_words()
-    answer = hub.answer
-    if answer is not None and answer.status == "ok":
-        return answer
+    if hub.answer and hub.answer.status == "ok":
+        return hub.answer
     if codes or hub.failed:
         failure = root_cause(codes, hub.failed, hub.phase, memory_kills() > kills)
     else:
         failure = Failure("crashed", trouble or "the ranks ended without a result")
-    return replace(answer or blank(job), **failure._asdict())
+    return replace(hub.answer or _blank(job), **failure._asdict())
 
 
 def threads_per_rank(given: int | None, per_node: int) -> int:
@@ -75,8 +76,7 @@ def threads_per_rank(given: int | None, per_node: int) -> int:
     return given if given is not None else max(1, len(allowed_cores()) // per_node)
 
 
-def blank(job: MeasureJob) -> Result:
-    """A result that has nothing yet but what was asked for."""
+def _blank(job: messages.MeasureJob) -> Result:
     return Result(
         case=job.case,
         status="crashed",
@@ -87,148 +87,135 @@ def blank(job: MeasureJob) -> Result:
     )
 
 
-def root_cause(codes: Mapping[int, int], failed: Sequence[Failed], phase: str, killed_for_memory: bool) -> Failure:
+def root_cause(
+    codes: Mapping[int, int], failed: Sequence[messages.Failed], phase: str, killed_for_memory: bool
+) -> Failure:
     """Which rank was the first to go, and how: where one goes, all others are ended or complain about it."""
     reported = {each.rank for each in failed}
     ended = [rank for rank, code in codes.items() if code < 0 and -code not in (signal.SIGTERM, signal.SIGABRT)]
     aborted = [rank for rank, code in codes.items() if -code == signal.SIGABRT]
     silent = [rank for rank, code in codes.items() if code > 0 and rank not in reported]
     by_itself = [each for each in failed if not PEER_LOST.search(f"{each.reason} {each.detail}")]
-    if ended or (not by_itself and (aborted or silent)):
-        rank = (ended or aborted or silent)[0]
-        return Failure(*death_of(codes[rank], killed_for_memory, phase, f"rank {rank}"))
-    if by_itself:
+    if not ended and by_itself:
         first = by_itself[0]
         named = first.reason if first.status in ("skipped", "unsupported") else f"rank {first.rank}: {first.reason}"
         return Failure(first.status, named, first.detail)
-    if failed:
+    if failed and not (ended or aborted or silent):
         lost = f"rank {failed[0].rank} lost its connection to the others during {phase}"
         return Failure("crashed", lost, failed[0].detail)
-    rank, code = next(iter(codes.items()), (0, None))
-    return Failure(*death_of(code, killed_for_memory, phase, f"rank {rank}"))
-
-
-def _failed(result: Result) -> Failed:
-    return Failed(0, result.status, result.reason or "", result.detail)
+    rank = next(iter((*ended, *aborted, *silent, *codes)), 0)
+    return Failure(*death_of(codes.get(rank), killed_for_memory, phase, f"rank {rank}"))
 
 
 class Hub:
-    """Everything that the ranks of this node say: passed on, or kept for the end."""
+    """Everything that the ranks of this node report: passed on, or kept for the end."""
 
-    def __init__(self, job: MeasureJob, say: Say, listener: Listener) -> None:
+    def __init__(self, job: messages.MeasureJob, say: messages.Say, count: int) -> None:
+        """Wait for that many ranks in the background, and give up if none comes."""
         self.answer: Result | None = None
-        self.failed: list[Failed] = []
+        self.failed: list[messages.Failed] = []
         self.phase = "ranks"
         self.joined = threading.Event()
-        self._job, self._say, self._listener = job, say, listener
+        self.patience_s = job.rendezvous.patience_s if job.rendezvous else PATIENCE_S
+        self._job, self._say, self._started = job, say, time.monotonic()
         self._lock, self._threads = threading.Lock(), list[threading.Thread]()
-        self._started = time.monotonic()
-
-    def start(self, count: int) -> None:
-        """Wait for that many ranks in the background, and give up where none comes."""
-        threading.Thread(target=self._admit, args=(count,), daemon=True).start()
+        # Ranks find the way through the environment, which they inherit. On Linux the name is kept by the kernel alone:
+        # it is gone with its process, however that ends.
+        key, name = secrets.token_bytes(32), f"torchmark-{secrets.token_hex(8)}"
+        listener = Listener("\0" + name if sys.platform == "linux" else None, backlog=64, authkey=key)
+        os.environ[_ADDRESS] = name if sys.platform == "linux" else str(listener.address)
+        os.environ[_KEY] = key.hex()
+        threading.Thread(target=self._admit, args=(listener, count), daemon=True).start()
         threading.Thread(target=self._lose_patience, daemon=True).start()
 
     def last_words(self) -> None:
-        """Hear out ranks that have ended already."""
+        """Receive what ranks sent before they ended."""
         self.joined.set()
         end = time.monotonic() + LAST_WORDS_S
         for thread in self._threads:
             thread.join(max(end - time.monotonic(), 0.0))
 
-    @property
-    def patience_s(self) -> float:
-        return self._job.rendezvous.patience_s if self._job.rendezvous else PATIENCE_S
-
-    def _admit(self, count: int) -> None:
+    def _admit(self, listener: Listener, count: int) -> None:
         while len(self._threads) < count:
             try:
-                rank = self._listener.accept()
+                rank = listener.accept()
             except (AuthenticationError, EOFError):
                 continue  # some other program that came by
             except OSError:
                 return
-            thread = threading.Thread(target=self._hear, args=(rank,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._threads.append(threading.Thread(target=self._receive, args=(rank,), daemon=True))
+            self._threads[-1].start()
 
-    def _hear(self, rank: Connection) -> None:
-        try:
+    def _receive(self, rank: Connection) -> None:
+        with contextlib.suppress(EOFError, OSError):
             while True:
-                self._take(decode_from_rank(rank.recv_bytes()), rank)
-        except (EOFError, OSError):
-            return
-
-    def _take(self, message: Message | Joined | Failed, rank: Connection) -> None:
-        with self._lock:
-            if isinstance(message, Joined):
-                self.joined.set()
-                rank.send_bytes(encode(TakePart(self._job, time.monotonic() - self._started)))
-            elif isinstance(message, Failed):
-                self.failed.append(message)
-            elif isinstance(message, Measured):
-                self.answer = message.result
-                if message.result.status != "ok":
-                    self.failed.append(_failed(message.result))
-            else:
-                self.phase = message.name if isinstance(message, Phase) else self.phase
-                self._say(message)
+                message = messages.decode_from_rank(rank.recv_bytes())
+                with self._lock:
+                    match message:
+                        case messages.Joined():
+                            self.joined.set()
+                            rank.send_bytes(
+                                messages.encode(messages.TakePart(self._job, time.monotonic() - self._started))
+                            )
+                        case messages.Failed():
+                            self.failed.append(message)
+                        case messages.Measured(result):
+                            self.answer = result
+                            if result.status != "ok":
+                                self.failed.append(
+                                    messages.Failed(0, result.status, result.reason or "", result.detail)
+                                )
+                        case _:
+                            self.phase = message.name if isinstance(message, messages.Phase) else self.phase
+                            self._say(message)
 
     def _lose_patience(self) -> None:
         """The launcher may hang where it waits for others, deaf to signals: then this is said in its place."""
         if not self.joined.wait(self.patience_s):
-            reason = _no_ranks(self._job, "nothing was heard")
-            self._say(Measured(replace(blank(self._job), reason=reason)))
+            self._say(messages.Measured(replace(_blank(self._job), reason=_no_ranks(self._job, "nothing was heard"))))
 
 
-def _launch(job: MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int, int], str]:
+def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int, int], str]:
     """Exit codes by rank of those that failed, and why nothing was started where nothing was."""
-    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
-    from torch.distributed.launcher.api import elastic_launch
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):  # each has a level of its own
             logging.getLogger(name).setLevel(logging.ERROR)  # it warns of what is done on purpose
-    end = time.monotonic() + hub.patience_s
+    meeting, end = job.rendezvous, time.monotonic() + hub.patience_s
+    nodes = meeting.nodes if meeting else 1
     while True:
+        configuration = LaunchConfig(
+            min_nodes=nodes,
+            max_nodes=nodes,
+            nproc_per_node=per_node,
+            run_id="torchmark-" + hashlib.sha256(f"{job.case.text}#{job.process}".encode()).hexdigest()[:16],
+            rdzv_backend="c10d",
+            rdzv_endpoint=meeting.endpoint if meeting else "localhost:0",
+            rdzv_configs={"timeout": int(hub.patience_s) + (1 if meeting else 0)},
+            local_addr=None if meeting else "localhost",
+            max_restarts=0,
+            monitor_interval=MONITOR_S,
+            logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        )
         try:
-            elastic_launch(_configuration(job, per_node), sys.executable)("-P", "-m", "torchmark.measure.rank")
+            elastic_launch(configuration, sys.executable)("-P", "-m", "torchmark.measure.ranks")
         except SignalException:
             end_group()  # as a worker does on SIGTERM; the launcher has ended the ranks
         except ChildFailedError as error:
             return {rank: failure.exitcode for rank, failure in error.failures.items()}, ""
         except (RendezvousError, RuntimeError, ValueError, OSError) as error:
-            if hub.joined.is_set() or job.rendezvous is None or time.monotonic() > end:
+            if hub.joined.is_set() or meeting is None or time.monotonic() > end:
                 return {}, _no_ranks(job, type_name(error))  # its message has addresses
             time.sleep(RETRY_S)  # the meeting place of the case before may be just about to close
             continue
         return {}, ""
 
 
-def _configuration(job: MeasureJob, per_node: int):  # type: ignore[no-untyped-def]  # torch is imported late
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.launcher.api import LaunchConfig
-
-    meeting, name = job.rendezvous, f"{job.case.text}#{job.process}"
-    nodes = meeting.nodes if meeting else 1
-    return LaunchConfig(
-        min_nodes=nodes,
-        max_nodes=nodes,
-        nproc_per_node=per_node,
-        run_id="torchmark-" + hashlib.sha256(name.encode()).hexdigest()[:16],
-        rdzv_backend="c10d",
-        rdzv_endpoint=meeting.endpoint if meeting else "localhost:0",
-        rdzv_configs={"timeout": int(meeting.patience_s) + 1 if meeting else int(PATIENCE_S)},
-        local_addr=None if meeting else "localhost",
-        max_restarts=0,
-        monitor_interval=MONITOR_S,
-        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
-    )
-
-
-def _no_ranks(job: MeasureJob, cause: str) -> str:
+def _no_ranks(job: messages.MeasureJob, cause: str) -> str:
     if job.rendezvous is None:
         return f"the ranks could not be started: {cause}"
     return (
@@ -237,21 +224,180 @@ def _no_ranks(job: MeasureJob, cause: str) -> str:
     )
 
 
-_ADDRESS, _KEY = "TORCHMARK_RANKS", "TORCHMARK_RANKS_KEY"
+class Rank(pipeline.PreparedCase):
+    """One rank's part. Rank 0 measures as a single process does; the others run what it runs, whenever it does."""
+
+    def __init__(self, job: messages.MeasureJob, say: messages.Say, device: Device) -> None:
+        import torch
+
+        super().__init__(job, say)
+        self.rank, self.world_size, self.local_size = (
+            int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        )
+        nodes = job.rendezvous.nodes if job.rendezvous else 1
+        self.team_settings = {"nodes": nodes, "backend": BACKENDS[device.kind]}
+        self.busy = self.ready = False  # in the middle of something together; waiting for orders of rank 0
+        self._device, self._torch, self._distributed = device, torch, torch.distributed
+        self._timers: dict[int, BlockTimer] = {}
+        self._runs: tuple[Callable[[], object], ...] = (do_nothing,)
+        self._order, self._token = torch.zeros(2, dtype=torch.int64), torch.zeros(1)
+
+    def open_device(self, name: str) -> Device:
+        """Rank 0's device, which every rank has opened already. What it times, all ranks run."""
+        del name
+        led = copy.copy(self._device)
+        led.family = os.getppid()
+        led.timer = self._timer  # type: ignore[method-assign]  # only this differs
+        return led
+
+    def take(self, step: Step) -> None:
+        """Every rank knows the same functions by the same numbers."""
+        self.step, self.ready = step, True
+        others = [stage.run for stage in step.stages]
+        self._runs = (do_nothing, step.run, *([step.alone] if step.alone else []), *others)
+
+    def follow(self) -> bytes:
+        """Obey rank 0 until it reports how the case ended."""
+        pipeline.prepare_torch(self.job.case)
+        pipeline.limit_memory(self._device, self.local_size)
+        setting = pipeline.setting_of(self.job, self._device.place, self.rank, self.world_size)
+        self.take(find_workload(self.job.case.workload).prepare(full_params(self.job.case), setting))
+        while True:
+            self._distributed.broadcast(self._order, 0)
+            order, count = self._order.tolist()
+            if order == END:
+                return self.end(bytes(count))
+            if order == CHECK:
+                self.check_numbers(self.job.case.dtype)
+            elif order == MEMORY:
+                self.memory()
+            else:
+                self._run_block(order, count)
+
+    def _announce(self, order: int, count: int = 0) -> None:
+        """On rank 0, send the others, who wait for it, what comes next."""
+        if self.rank == 0:
+            self._order[0], self._order[1] = order, count
+            self._distributed.broadcast(self._order, 0)
+
+    def _timer(self, run: Callable[[], object]) -> BlockTimer:
+        for number, known in enumerate(self._runs):
+            if known is run:
+                return partial(self._run_block, number)
+        raise CaseError("the ranks were to run a function that is not part of the step", "Put it into the step")
+
+    def _run_block(self, number: int, count: int) -> Block:
+        """Begin together, run, and be done only when the slowest rank is."""
+        self._announce(number, count)
+        if number not in self._timers:
+            self._timers[number] = self._device.timer(self._runs[number])
+        self.busy = True
+        self._meet()
+        started = self._device.clock()
+        block = self._timers[number](count)
+        self._meet()
+        block = replace(block, total_s=self._device.clock() - started)
+        self.busy = False
+        return block
+
+    def check_numbers(self, dtype: str) -> NumericCheck | None:
+        """On all ranks alike: checking runs the step, and with it the exchange between them."""
+        self._announce(CHECK)
+        self.busy = True
+        numeric = pipeline.check_numbers(self.step, self._device, dtype)
+        self.busy = False
+        self._device.reset_peak_memory()
+        forget_peak()
+        return numeric
+
+    def memory(self) -> Memory:
+        """Pages that ranks have in common count once for each of them."""
+        own = pipeline.read_memory(self._device)
+        self._announce(MEMORY)
+        read = (own.host_peak_bytes, own.device_peak_bytes, own.device_reserved_bytes)
+        sums = self._torch.tensor([value or 0 for value in read], dtype=self._torch.int64)
+        self._distributed.all_reduce(sums)
+        host, peak, reserved = (
+            None if value is None else int(total) for value, total in zip(read, sums.tolist(), strict=True)
+        )
+        provenance = "measured, summed over the ranks" if own.provenance == "measured" else own.provenance
+        return Memory(host, peak, reserved, provenance)
+
+    def team_metrics(self, estimate: Estimate) -> dict[str, float]:
+        """The share of a step that goes into exchanging gradients: what a step without it does not need."""
+        step, device = self.step, self.device
+        if step.alone is None:
+            return {}
+        settings = replace(DEFAULTS, budget_s=SHARE_BUDGET_S, min_time_s=SHARE_BUDGET_S / 2)
+        timers, sync_s = (device.timer(step.run), device.timer(step.alone)), estimate.sync_cost_s
+        pair = measure_pair(*timers, clock=device.clock, sync_cost_s=sync_s, settings=settings)
+        return {"communication_share": max(1 - pair.ratio, 0.0)}
+
+    def end(self, message: bytes) -> bytes:
+        """Rank 0's message on every rank, for each node's session; the others pass as many bytes as it has."""
+        self._announce(END, len(message))
+        content = self._torch.frombuffer(bytearray(message), dtype=self._torch.uint8)
+        self._distributed.broadcast(content, 0)
+        self._meet()  # a rank that left earlier could take what is still on its way with it
+        return bytes(content.numpy().tobytes())
+
+    def _meet(self) -> None:
+        """No rank leaves before all have come. Through the host's memory, on any device."""
+        self._distributed.all_reduce(self._token)
 
 
-def open_listener() -> Listener:
-    """Listen for ranks; they find the way through the environment, which they inherit."""
-    key = secrets.token_bytes(32)
-    name = f"torchmark-{secrets.token_hex(8)}"
-    # On Linux the name is kept by the kernel alone: it is gone with its process, however that ends.
-    listener = Listener("\0" + name if sys.platform == "linux" else None, backlog=64, authkey=key)
-    os.environ[_ADDRESS] = name if sys.platform == "linux" else str(listener.address)
-    os.environ[_KEY] = key.hex()
-    return listener
+def main() -> None:
+    """One rank's process, which torch's launcher starts."""
+    request_death_signal("SIGKILL")
+    count_stops()
+    address, key, rank = os.environ.pop(_ADDRESS), bytes.fromhex(os.environ.pop(_KEY)), int(os.environ["RANK"])
+    worker = Client("\0" + address if sys.platform == "linux" else address, authkey=key)
+    worker.send_bytes(messages.encode(messages.Joined(rank)))
+    part = messages.decode_part(worker.recv_bytes())
+    end_with(worker)
+    try:
+        _take_part(part, worker)
+    except BaseException as error:
+        pipeline.log_traceback()
+        with contextlib.suppress(OSError):
+            worker.send_bytes(messages.encode(messages.Failed(rank, *failure_of(error, "its part of the work"))))
+        os._exit(1)  # in an orderly end this rank might wait for the others
 
 
-def connect() -> Connection:
-    """Reach the worker that started this rank."""
-    address, key = os.environ.pop(_ADDRESS), bytes.fromhex(os.environ.pop(_KEY))
-    return Client("\0" + address if sys.platform == "linux" else address, authkey=key)
+def _take_part(part: messages.TakePart, worker: Connection) -> NoReturn:
+    received = time.monotonic()
+    import torch._dynamo  # noqa: F401 -- sharing gradients needs it; it is slow to import, and no part of building
+    import torch.distributed as dist
+
+    job, local = part.job, int(os.environ["LOCAL_RANK"])
+    # Ranks share the CPU; of other kinds each has a device of its own, counted from the one that is named.
+    kind, _, first = job.case.device.partition(":")
+    device = open_device(kind if kind == "cpu" else f"{kind}:{int(first or 0) + local}")
+    backend = BACKENDS.get(device.kind)
+    if backend is None:
+        raise UnsupportedError(f"ranks cannot share work on {device.kind}", "Leave --workers out")
+    if not dist.is_backend_available(backend):
+        raise DeviceError(f"this torch has no {backend}, through which ranks on {device.kind} exchange gradients", "")
+    dist.init_process_group(backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}")
+    starting_s = part.starting_s + time.monotonic() - received
+    case = Rank(job, lambda message: worker.send_bytes(messages.encode(message)), device)
+    if case.rank > 0:
+        answer = case.follow()
+    else:
+        result = pipeline.measure(job, case.say, case)
+        result = replace(result, phases_s={"ranks": starting_s, **result.phases_s})
+        answer = messages.encode(messages.Measured(result))
+        if result.status != "ok" and (case.busy or not case.ready):
+            worker.send_bytes(answer)
+            os._exit(1)  # the others are in the middle of something that this rank has left
+        answer = case.end(answer)
+    if local == 0:
+        worker.send_bytes(answer)
+    dist.destroy_process_group()
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(0)  # at once: taking down the model and the interpreter takes seconds and may hang
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,15 @@
-"""The process that replays cases of one publication: times them as they were timed there, and leaves nothing behind."""
+"""Replays published benchmarks: how each publication timed its work, with its faults, and the process that does so."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -15,15 +19,377 @@ from torchmark.analyze.jobs import COST, MADE, OVERHEAD, UNDONE, UNTRIED, extrap
 from torchmark.analyze.verdict import contended, contention_of, taken_by_others, was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
+from torchmark.errors import CaseError, DoesNotFitError
+from torchmark.measure.cases import full_params
+from torchmark.measure.engine import DEFAULTS, measure_pair
 from torchmark.measure.messages import Phase, Say
 from torchmark.measure.outcomes import failure_of
 from torchmark.measure.pipeline import limit_memory, prepare_torch, read_memory
-from torchmark.measure.procedures import PROCEDURES, Played, Procedure, Task
-from torchmark.measure.stopwatch import Stopwatch
+from torchmark.measure.ranks import threads_per_rank
+from torchmark.measure.session import FLOPS_PER_S, cost_s
+from torchmark.measure.stopwatch import Stopwatch, due
 from torchmark.measure.timing import PAUSED
+from torchmark.measure.training_script import STEP, Job, Report
 from torchmark.meters import open_conditions
 from torchmark.meters.process import read_moment
-from torchmark.records import Estimate, JobEstimate, Laps, Remark, Result, Trend
+from torchmark.records import Case, Estimate, JobEstimate, Laps, Remark, Result, Trend, Value
+from torchmark.workloads import find_workload
+from torchmark.workloads.contract import Setting, Workload
+from torchmark.workloads.model import ModelWorkload, leaves_of
+
+FAULT_SHARE = 0.25  # of the time that is left, for each fault at most
+PAIR_S = 2.0
+SLOW_STEP_S = 0.2  # from here on two of each must do
+
+Run = Callable[[], object]
+
+
+class Task(Struct, frozen=True):
+    """One case of a published table, to be timed as it was there."""
+
+    publication: str
+    case: Case
+    steps: int  # in the published loop
+    scale: float = 1.0  # the share of them to take now
+    seed: int = 0
+    data: str | None = None
+
+    @property
+    def params(self) -> Any:
+        return full_params(self.case)
+
+    @property
+    def workload(self) -> Workload:
+        return find_workload(self.case.workload)
+
+    def setting(self, place: str, **more: Any) -> Setting:
+        """What the workload's own builders must follow."""
+        case, about = self.case, {"seed": self.seed, "data": self.data, **more}
+        return Setting(case.mode, place, case.dtype, transfer=case.transfer, world_size=case.workers, **about)
+
+    def model(self, place: str, **more: Any) -> Any:
+        """The workload's own model and inputs, still on the host."""
+        workload = self.workload
+        assert isinstance(workload, ModelWorkload)
+        return workload.made(self.params, self.setting(place, **more))
+
+
+class Played(Struct, frozen=True):
+    """What remains after a replay: the step, and the same step with one fault corrected at a time."""
+
+    step: Run | None = None
+    corrected: dict[str, Run] = {}  # by the fault
+    metrics: dict[str, float] = {}
+    settings: dict[str, Value | None] = {}
+
+
+class Procedure(ABC):
+    """How one publication timed its work; an object lives as long as the process that replays its cases."""
+
+    endless: ClassVar[bool] = False  # the loop was watched and stopped by hand, so that only its later steps count
+    whole_process: ClassVar[bool] = False  # timed from outside, start of the interpreter included
+    shared: ClassVar[str] = ""  # the workload whose cases were timed one after the other in one process
+    variants: ClassVar[tuple[str, ...]] = ()  # what the listing can be read as, where text and effect differ
+
+    def readings(self, case: Case) -> dict[str, Case]:
+        return {name: replace(case, params={**case.params, "variant": name}) for name in self.variants}
+
+    def explain(self, results: Mapping[str, Result]) -> tuple[str, ...]:
+        """What the readings say together, given by name."""
+        del results
+        return ()
+
+    def runs_on(self, case: Case, kind: str) -> bool:
+        """Whether the procedure makes sense for the case on this kind of device."""
+        del case, kind
+        return True
+
+    def made(self, task: Task) -> int:
+        """How many steps the published loop really made."""
+        return task.steps
+
+    def steps(self, task: Task) -> int:
+        """How many steps are due now."""
+        return due(self.made(task), task.scale)
+
+    def step_cost_s(self, task: Task) -> float:
+        """About how long a step takes on no machine in particular: only comparisons of it mean anything."""
+        work = task.workload.work(task.params, task.setting(task.case.device))
+        assert work is not None, "a workload whose work takes torch to know needs a procedure that knows it"
+        return cost_s(work)
+
+    def faults(self, task: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
+        """By how much each fault makes a step longer, timed in turn; faults that are too slow to try are left out."""
+        del task
+        found = {}
+        for fault, corrected in played.corrected.items():
+            assert played.step is not None
+            most_s = watch.time_left_s * FAULT_SHARE
+            time_a, time_b = device.timer(played.step), device.timer(corrected)
+            once_s = time_b(1).total_s  # it may have something to start, such as another kernel
+            if SLOW_STEP_S < once_s <= most_s / 4:
+                a, b = time_a(1).total_s, time_b(1).total_s
+                found[fault] = (a + time_a(1).total_s) / (b + time_b(1).total_s) - 1
+            elif once_s <= most_s / 4:
+                settings = replace(DEFAULTS, budget_s=min(PAIR_S, most_s), min_time_s=min(PAIR_S, most_s) / 2)
+                sync_s = device.calibrate().sync_s
+                pair = measure_pair(time_a, time_b, clock=device.clock, sync_cost_s=sync_s, settings=settings)
+                found[fault] = 1 / pair.ratio - 1
+        return found
+
+    @abstractmethod
+    def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
+        """Do what the publication did, on the device at this place, timed by the stopwatch."""
+
+
+def _run_loop(watch: Stopwatch, step: Run, published: int, count: int, stage: str = "step") -> None:
+    for _ in watch.loop(stage, published, count):
+        step()
+
+
+def _run_keeping(watch: Stopwatch, step: Run, published: int, count: int) -> Played:
+    """The published loop: each output lives until the next one takes its place, and its graph with it."""
+    import torch
+
+    output: object = None
+    for _ in watch.loop("step", published, count):
+        output = step()
+    del output
+    return Played(step, {"autograd graph": torch.no_grad()(step)})
+
+
+class M1Chips(Procedure):
+    """Inference in a loop whose clock starts before the model moves, with gradients on and nothing waited for.
+
+    A `switch` copies input and output in every step; without it, the input is on the device beforehand.
+    """
+
+    def runs_on(self, case: Case, kind: str) -> bool:
+        """Without a device to copy to, a switch is the same as none."""
+        return case.transfer == "resident" or kind != "cpu"
+
+    def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
+        watch.start()
+        if task.case.workload == "venv-ppo":  # the whole job, from building it to the last epoch of its second stage
+            job = task.workload.prepare(task.params, task.setting(place))
+            watch.lap("building")
+            _run_loop(watch, job.run, job.job_steps, due(job.job_steps, task.scale), "venv epoch")
+            for stage in job.stages:
+                _run_loop(watch, stage.run, stage.steps, due(stage.steps, task.scale), stage.name)
+            return Played(job.run)
+        made, is_resident = task.model(place), task.case.transfer == "resident"
+        model, rows = made.module.eval(), next(leaves_of(made.inputs))
+        inputs = rows.to(place) if is_resident else rows
+
+        def switch() -> Any:
+            output = model(inputs.to(place))
+            return getattr(output, "logits", output).to("cpu")  # with or without the library's wrapping
+
+        watch.start()
+        model.to(place)
+        watch.lap("model to the device")
+        return _run_keeping(watch, (lambda: model(inputs)) if is_resident else switch, task.steps, self.steps(task))
+
+
+ATTENTION = "eager"  # what the library of that time did
+
+
+class AppleSiliconBert(Procedure):
+    """100 steps with inputs copied in each, no warm-up and nothing waited for; training, too, in evaluation mode."""
+
+    def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
+        import torch
+
+        made = task.model(place, options={"attention": ATTENTION})
+        model: Any = made.module.to(place).eval()
+        optimizer = made.optimizer.make(model.parameters())
+
+        def forward() -> Any:
+            return model(**{name: host.to(place) for name, host in made.inputs.items()})
+
+        def train() -> None:
+            optimizer.zero_grad()
+            forward().loss.backward()
+            optimizer.step()
+
+        step = train if task.case.mode == "train" else torch.no_grad()(forward)
+        watch.start()
+        _run_loop(watch, step, task.steps, self.steps(task))
+        corrected: dict[str, Run] = {}
+        if hasattr(model, "set_attn_implementation"):  # the attention that the library picks by itself today
+            use = model.set_attn_implementation
+            corrected["eager attention"] = lambda: (use("sdpa"), step(), use(ATTENTION))
+        if step is train:
+            corrected["evaluation mode"] = lambda: (model.train(), step(), model.eval())
+        return Played(step, corrected, settings={"attention": ATTENTION})
+
+
+UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512; it takes torch to know this exactly
+
+
+class M1GpuForMl(Procedure):
+    """50 forward passes with gradients on, all sizes by one model in one process, and the pace of a progress bar."""
+
+    shared = "bert-encode"
+
+    def __init__(self) -> None:
+        self._model: Any = None
+
+    def made(self, task: Task) -> int:
+        """The scheduler takes one more than it is asked for; the bar does not count it."""
+        return task.steps + 1 if task.case.workload == "stable-diffusion" else task.steps
+
+    def step_cost_s(self, task: Task) -> float:
+        if task.case.workload == "stable-diffusion":
+            return float(UNET_FLOPS * (task.params.size / 512) ** 2 / FLOPS_PER_S)
+        return super().step_cost_s(task)
+
+    def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
+        import torch
+
+        from torchmark.workloads.bert_encode import ID
+
+        if task.case.workload == "stable-diffusion":  # a pass of one step to warm up, then the loop
+            # Decoding comes after the bar has ended and is no part of its pace, so its network is not even built.
+            painting = task.workload.prepare(replace(task.params, decode=False), task.setting(place))
+            painting.run()
+            watch.start()
+            _run_loop(watch, painting.run, self.made(task), self.steps(task))
+            return Played(painting.run, settings=dict(painting.notes))
+        self._model = model = self._model or task.model(place).module.to(place).eval()
+        ids = torch.full((task.params.batch, task.params.sequence), ID).to(place)
+        watch.start()
+        played = _run_keeping(watch, lambda: model(input_ids=ids), task.steps, self.steps(task))
+        return replace(played, settings={"attention": model.config._attn_implementation})
+
+
+ITERATIONS = 200  # stand for a loop that ran until its user stopped it
+FEWEST = 20  # a bar's pace comes from many
+
+# The published listing; without a GPU its copies to one were left out.
+LISTING = """
+def foo():
+    x = torch.ones(({size}, {size}), dtype=torch.float32)
+    y = torch.ones(({size}, {size}), dtype=torch.float32)
+    x = x{move}
+    y = y{move}
+    z = x + y
+    return z
+"""
+
+
+class SimpleAdd(Procedure):
+    """A compiled function without input in an endless loop, and two readings of what the compiler made of it."""
+
+    endless = True
+    variants = ("as-run", "as-written", "resident")
+
+    def explain(self, results: Mapping[str, Result]) -> tuple[str, ...]:
+        """Whether the compiler folded the function, and what the listing costs where it is not folded."""
+        as_run, as_written = (results.get(name) for name in self.variants[:2])
+        if as_run is None or as_run.estimate is None:
+            return ()
+        folded = "as-run: this torch's compiler does not fold the function; each call made its tensors anew."
+        if as_run.metrics["folded"]:
+            folded = "as-run: two calls of the compiled function gave the very same memory. The compiler had worked "
+            folded += "its result out once, so that an iteration only doubled that one tensor in place."
+        if as_written is None or as_written.estimate is None:
+            return (folded,)
+        ratio = as_written.estimate.center_s / as_run.estimate.center_s
+        longer = "an iteration that does what the listing says takes so much longer."
+        return folded, f"as-written / as-run = {ratio:.1f}: {longer}"
+
+    def steps(self, task: Task) -> int:
+        return max(FEWEST, due(ITERATIONS, task.scale))
+
+    def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
+        import warnings
+
+        import torch
+
+        if task.params.variant != "as-run":
+            step = task.workload.prepare(task.params, task.setting(place)).run
+            watch.start()
+            _run_loop(watch, step, ITERATIONS, self.steps(task), "iteration")
+            return Played(step)
+        move = "" if place == "cpu" else f'.to(torch.device("{place}"))'
+        with warnings.catch_warnings():  # that this compiler is an old one is known
+            warnings.simplefilter("ignore")
+            foo: Any = torch.jit.CompilationUnit(LISTING.format(size=task.params.size, move=move)).foo
+        z0: Any = None
+        addresses = set()
+        watch.start()
+        for number in watch.loop("iteration", ITERATIONS, self.steps(task)):
+            zz = foo()
+            if z0 is None:
+                z0 = zz
+            else:
+                z0 += zz
+            if number < 2:
+                addresses.add(zz.data_ptr())
+        return Played(metrics={"folded": float(len(addresses) == 1)})
+
+
+MOST_SHARE = 3.0  # the script is run again only where there is time to run it this many times
+
+
+class IntelVsM2(Procedure):
+    """Whole training programs without a GPU, timed from outside; each worker has as many threads as there are cores."""
+
+    whole_process = True
+
+    def runs_on(self, case: Case, kind: str) -> bool:
+        del case
+        return kind == "cpu"
+
+    def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
+        del place
+        seconds, report = _run_script(task, watch.time_left_s)
+        start_s = seconds - sum(sum(laps.seconds) for laps in report.stages)
+        stages = (Laps("process start, imports and data", [start_s]), *report.stages)
+        watch.stages = {laps.stage: laps for laps in stages}
+        return Played(settings={"data": report.data, "script_threads": report.threads})
+
+    def faults(self, task: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
+        """What more threads than cores cost: the script once more, with the cores shared out among its workers."""
+        del played, device
+        if task.case.workers == 1 or watch.time_left_s < MOST_SHARE * watch.seconds:
+            return {}
+        threads = str(threads_per_rank(None, task.case.workers))
+        _, corrected = _run_script(task, watch.time_left_s, OMP_NUM_THREADS=threads)
+        steps = next(laps for laps in corrected.stages if laps.stage == STEP)
+        return {"too many threads": later_step(watch.stages[STEP]).center_s / later_step(steps).center_s - 1}
+
+
+def _run_script(task: Task, time_left_s: float, **variables: str) -> tuple[float, Report]:
+    """How long the script takes in its own interpreter, and what it timed inside, which it prints at its end."""
+    case, started = task.case, time.perf_counter()
+    job = Job(case.workload, asdict(task.params), case.workers, task.scale, time_left_s, task.seed, task.data)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "torchmark.measure.training_script"],
+        input=msgspec.json.encode(job),
+        stdout=subprocess.PIPE,
+        env=os.environ | variables,
+        check=False,
+    )
+    seconds = time.perf_counter() - started
+    lines = done.stdout.splitlines()
+    report = msgspec.json.decode(lines[-1], type=Report) if lines else Report()
+    if report.trouble:
+        raise DoesNotFitError(report.trouble)
+    if done.returncode or not lines:
+        silence = "" if lines else " and said nothing"
+        raise CaseError(f"the script ended with code {done.returncode}{silence}", "See the log of the run")
+    return seconds, report
+
+
+PROCEDURES: dict[str, type[Procedure]] = {
+    "apple-silicon-bert": AppleSiliconBert,
+    "intel-vs-m2": IntelVsM2,
+    "m1-chips": M1Chips,
+    "m1-gpu-for-ml": M1GpuForMl,
+    "simple-add": SimpleAdd,
+}
 
 _PAUSE = Remark(
     "paused", "the machine slept, its clock was set, or the process was stopped in the middle", "Replay it once more"
@@ -39,26 +405,16 @@ class ReplayJob(Struct, frozen=True):
 
 
 def replay_all(say: Say, described: object) -> Iterator[Result]:
-    """The results of a ReplayJob, in this process, which was started for it."""
+    """The results of a ReplayJob, in this process; every failure that can be caught becomes a status."""
     job = msgspec.convert(described, ReplayJob)
     procedure, deadline = PROCEDURES[job.tasks[0].publication](), time.monotonic() + job.time_left_s
     for task in job.tasks:
-        yield replay(procedure, task, deadline - time.monotonic(), job.take_apart, say)
-
-
-def replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bool, say: Say) -> Result:
-    """The result of a case in this process: every failure that can be caught becomes a status."""
-    common: dict[str, Any] = {
-        "case": task.case,
-        "version": task.workload.version,
-        "params": asdict(task.params),
-        "seed": task.seed,
-    }
-    try:
-        return Result(**common, **_replay(procedure, task, time_left_s, take_apart, say), status="ok")
-    except Exception as error:
-        traceback.print_exc()
-        return Result(**common, **failure_of(error, "replay")._asdict())
+        try:
+            found = _replay(procedure, task, deadline - time.monotonic(), job.take_apart, say) | {"status": "ok"}
+        except Exception as error:
+            traceback.print_exc()
+            found = failure_of(error, "replay")._asdict()
+        yield Result(task.case, version=task.workload.version, params=asdict(task.params), seed=task.seed, **found)
 
 
 def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bool, say: Say) -> dict[str, Any]:
@@ -73,18 +429,25 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     before, began = read(), read_moment()
     played = procedure.play(task, device.place, watch)
     watch.finish(device.synchronize)
-    paused = was_paused(began, read_moment())
-    contention = contention_of((before, read()), None, None)
+    paused, contention = was_paused(began, read_moment()), contention_of((before, read()), None, None)
     disturbed = "; ".join(taken_by_others(contention))
-    played_s = time.perf_counter() - started
-    memory = read_memory(device)
-    faults = _faults(procedure, task, played, device, watch, say) if take_apart else {}
-    untried = [fault for fault in played.corrected if COST + fault not in faults]
-    stages = tuple(watch.stages.values())
-    part = not all(laps.whole for laps in stages)
-    if part and device.queues:
+    played_s, memory = time.perf_counter() - started, read_memory(device)
+    stages, metrics, settings = tuple(watch.stages.values()), dict(played.metrics), settings | played.settings
+    if take_apart:
+        say(Phase("taking the procedure apart"))
+        costs = procedure.faults(task, played, device, watch)
+        metrics |= {COST + fault: share for fault, share in costs.items()}
+        if untried := ", ".join(fault for fault in played.corrected if fault not in costs):
+            settings[UNTRIED] = untried
+    if device.queues and all(laps.whole for laps in stages):
+        # Of a part this would say little: its clock is outrun by all that the device's queue holds.
+        metrics[UNDONE] = watch.unfinished_s / watch.seconds
+    elif device.queues:
         stages = paced(stages, watch.unfinished_s)
-    job = extrapolate(stages)
+    job, made = extrapolate(stages), procedure.made(task)
+    if not procedure.endless:  # what the published figure includes in addition to the work
+        metrics |= {OVERHEAD + name: seconds for name, seconds in overheads(stages).items()}
+        metrics |= {MADE: float(made)} if made != task.steps else {}
     flags = (PAUSED,) if paused else ()
     return {
         "estimate": replace(estimate_of(procedure, task, stages, job), contention=contention, flags=flags),
@@ -92,46 +455,17 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
         "job": None if procedure.endless else job,
         "memory": memory,
         "work": task.workload.work(task.params, task.setting(device.place)),
-        "metrics": played.metrics
-        | faults
-        | _beside(procedure, task, stages)
-        | (_undone(watch) if device.queues and not part else {}),
-        "settings": settings | played.settings | ({UNTRIED: ", ".join(untried)} if take_apart and untried else {}),
+        "metrics": metrics,
+        "settings": settings,
         "phases_s": {"replay": watch.seconds, "around it": max(played_s - watch.seconds, 0.0)},
     }
 
 
-def _faults(
-    procedure: Procedure, task: Task, played: Played, device: Device, watch: Stopwatch, say: Say
-) -> dict[str, float]:
-    say(Phase("taking the procedure apart"))
-    found = procedure.faults(task, played, device, watch)
-    return {COST + fault: share for fault, share in found.items()}
-
-
-def _beside(procedure: Procedure, task: Task, stages: Sequence[Laps]) -> dict[str, float]:
-    """What the published figure includes in addition to the work."""
-    if procedure.endless:
-        return {}
-    found = {OVERHEAD + name: seconds for name, seconds in overheads(stages).items()}
-    made = procedure.made(task)
-    return found | ({MADE: float(made)} if made != task.steps else {})
-
-
-def _undone(watch: Stopwatch) -> dict[str, float]:
-    """Only of a whole loop, whose clock the device has outrun by no more than its queue holds."""
-    return {UNDONE: watch.unfinished_s / watch.seconds}
-
-
 def paced(stages: Sequence[Laps], unfinished_s: float) -> tuple[Laps, ...]:
-    """A short loop hands its steps over before the device's queue is full; a long one goes at the device's own pace.
-
-    So where steps stand for many more, they are given what the device still had to do for them.
-    """
-    count = sum(len(laps.seconds) for laps in stages if laps.is_work)
+    """Add what the device still had to do to steps that represent many more: those go at the device's own pace."""
+    share_s = unfinished_s / sum(len(laps.seconds) for laps in stages if laps.is_work)
     return tuple(
-        replace(laps, seconds=[each + unfinished_s / count for each in laps.seconds]) if laps.is_work else laps
-        for laps in stages
+        replace(laps, seconds=[each + share_s for each in laps.seconds]) if laps.is_work else laps for laps in stages
     )
 
 
@@ -139,20 +473,19 @@ def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: J
     """The figure that the publication would have printed, for one step; such a procedure knows no interval."""
     work = next(laps for laps in stages if laps.is_work)
     center_s = later_step(work).center_s if procedure.endless else job.seconds / task.steps
-    steps = work.seconds
-    ordered = sorted(steps)
+    steps_s, ordered = tuple(work.seconds), sorted(work.seconds)
     return Estimate(
         center_s=center_s,
         low_s=center_s,
         high_s=center_s,
         estimand="mean",
         verdict="as-published",
-        first_step_s=steps[0],
-        effective_samples=float(len(steps)),
+        first_step_s=steps_s[0],
+        effective_samples=float(len(steps_s)),
         warmup_cut=0,
         trend=Trend(0.0, 0.0),
-        samples_s=tuple(steps),
-        sample_count=len(steps),
+        samples_s=steps_s,
+        sample_count=len(steps_s),
         median_s=ordered[len(ordered) // 2],
         mean_s=center_s,
         mean_low_s=center_s,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import faulthandler
+import importlib
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -20,10 +24,14 @@ import psutil
 from torchmark.devices import forbid_fallback
 from torchmark.errors import UsageError
 from torchmark.local_log import redirect_output
-from torchmark.measure.fork_server import MODULES, SOCKET_FOLDER, STARTER
-from torchmark.measure.lifecycle import deferred_signals
+from torchmark.measure.lifecycle import deferred_signals, request_death_signal
 from torchmark.workloads.own.files import known_files, serve_knowing
 
+STARTER = "TORCHMARK_STARTER"  # the process that starts the server
+SOCKET_FOLDER = "TORCHMARK_SOCKET_FOLDER"  # for the server to remove
+MODULES = "TORCHMARK_PRELOAD"  # separated by commas: imported once, shared by all workers
+GOING_S = 1.0  # for a run that is killed to be gone
+HUNG_S = 600.0  # an import that takes longer never ends; while it runs in C, no Python signal handler gets its turn
 RESTART_S, STARTS = 0.2, 10
 LONGEST_FOLDER = 75  # Linux: a socket's path has at most 107 bytes, of which multiprocessing's names take 32
 SERVER_S = 60.0  # for the server that forks workers to import torch; not part of a worker's own time
@@ -56,14 +64,10 @@ class NotStarted(Exception):  # noqa: N818 -- reads as what it is where it is ca
 def start_interpreter(python: str, environment: Mapping[str, str], needed: Iterable[str], printed: int) -> Child:
     """Start a new interpreter, with these variables changed; it refuses where it lacks a module that is needed."""
     inherited = {name: value for name, value in os.environ.items() if name != _LAUNCHER}
-    variables = OFFLINE | inherited | SAFE_PATH | dict(environment)
+    variables, pipe = OFFLINE | inherited | SAFE_PATH | dict(environment), subprocess.PIPE
     try:
         process = subprocess.Popen(
-            [python, str(_BOOTSTRAP), *needed],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=printed,
-            env=variables,
+            [python, str(_BOOTSTRAP), *needed], stdin=pipe, stdout=pipe, stderr=printed, env=variables
         )
     except OSError as error:
         raise UsageError(f"{python} cannot be started: {error.strerror}", "Name a Python interpreter") from error
@@ -84,9 +88,8 @@ def fork_worker(modules: Iterable[str], printed: int, patience_s: float) -> Chil
     # Files, which close by themselves where an interrupt comes before anybody can: the worker then ends.
     orders, replies = os.fdopen(_descriptor(orders_to), "wb"), os.fdopen(_descriptor(replies_from), "rb")
     output = Connection(os.dup(printed), readable=False)  # multiprocessing can hand connections to another process
-    process = context.Process(
-        target=serve_knowing, args=(known_files(), _serve_forked, orders_from, replies_to, output)
-    )
+    arguments = (known_files(), _serve_forked, orders_from, replies_to, output)
+    process = context.Process(target=serve_knowing, args=arguments)
     try:
         # The first start waits for the server's imports, which an interrupt should not have to.
         with deferred_signals() if _server_answered else contextlib.nullcontext():
@@ -104,7 +107,6 @@ def fork_worker(modules: Iterable[str], printed: int, patience_s: float) -> Chil
 
 
 def _serve_forked(orders_from: Connection, replies_to: Connection, output: Connection) -> None:
-    """What the forked process does."""
     from torchmark.measure.worker import serve
 
     redirect_output(_descriptor(output))
@@ -144,14 +146,33 @@ def _ensure_server(context: Any) -> None:
     from multiprocessing.util import get_temp_dir
 
     forbid_fallback()  # torch reads this while it is imported, which the server does once for all workers
-    context.set_forkserver_preload(["torchmark.measure.fork_server"])
+    context.set_forkserver_preload([__name__])
     about = {STARTER: str(os.getpid()), MODULES: ",".join(_server_modules)}
-    with _variables(OFFLINE | os.environ | SAFE_PATH | about), _detached_output():
+    variables, folder, streams = dict(os.environ), tempfile.tempdir, dict[int, int]()
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.environ.update(OFFLINE | variables | SAFE_PATH | about)
+        # Tracebacks of processes started here are not for the terminal, and one that outlives us would keep a reader of
+        # our output waiting.
+        for stream in (1, 2):
+            with contextlib.suppress(OSError):  # it may be closed
+                streams[stream] = os.dup(stream)
+                os.dup2(null, stream)
         resource_tracker.ensure_running()  # before there is a folder: a kill meanwhile would leave it behind
         if multiprocessing.parent_process() is None:  # else the folder is shared with the parent's other children
-            with _short_temporary_folder():
-                os.environ[SOCKET_FOLDER] = get_temp_dir()
+            if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
+                tempfile.tempdir = "/tmp"
+            os.environ[SOCKET_FOLDER] = get_temp_dir()
         forkserver.ensure_running()
+    finally:
+        tempfile.tempdir = folder
+        for stream, copy in streams.items():
+            os.dup2(copy, stream)
+            os.close(copy)
+        os.close(null)
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
 
 
 def drop_stopped_server() -> None:
@@ -176,45 +197,34 @@ def _server_pid() -> int | None:
     return number
 
 
-@contextlib.contextmanager
-def _detached_output() -> Iterator[None]:
-    """Start processes without our stdout and stderr: their tracebacks are not for the terminal, and a process that
-    outlives us would keep a reader of our output waiting."""
-    kept: dict[int, int] = {}
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        for stream in (1, 2):
-            with contextlib.suppress(OSError):  # it may be closed
-                kept[stream] = os.dup(stream)
-                os.dup2(null, stream)
-        yield
-    finally:
-        for stream, copy in kept.items():
-            os.dup2(copy, stream)
-            os.close(copy)
-        os.close(null)
+def _tie_to(starter: int, folder: str | None) -> None:
+    """In the server: end with the run that started it, even if it is killed while the server still imports."""
+    server = os.getpid()
+
+    def remove() -> None:
+        """Remove the folder once the run is gone, a moment after its signal: until then it may start another server."""
+        deadline = time.monotonic() + GOING_S
+        while os.getppid() == starter and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if folder and os.getpid() == server and os.getppid() != starter:  # a worker, forked from it, is not the server
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def end(*_: object) -> None:
+        remove()
+        os._exit(1)
+
+    atexit.register(remove)  # a server whose run closes the pipe to it ends in order
+    signal.signal(signal.SIGTERM, end)
+    request_death_signal("SIGTERM")
+    if os.getppid() != starter:
+        end()
 
 
-@contextlib.contextmanager
-def _short_temporary_folder() -> Iterator[None]:
-    """Inside, temporary folders are made where the path of a socket in them is one that the system takes."""
-    kept = tempfile.tempdir
-    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
-        tempfile.tempdir = "/tmp"
-    try:
-        yield
-    finally:
-        tempfile.tempdir = kept
-
-
-@contextlib.contextmanager
-def _variables(environment: Mapping[str, str]) -> Iterator[None]:
-    """Set these in the environment until the end of the block."""
-    before = dict(os.environ)
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+if STARTER in os.environ:  # set for the server alone, which imports this file first
+    _tie_to(int(os.environ[STARTER]), os.environ.pop(SOCKET_FOLDER, None))
+    faulthandler.dump_traceback_later(HUNG_S, exit=True)
+    for name in ("torchmark.measure.worker", *filter(None, os.environ.pop(MODULES, "").split(","))):
+        with contextlib.suppress(Exception):  # a library that cannot be imported fails only the cases that need it
+            importlib.import_module(name)
+    faulthandler.cancel_dump_traceback_later()
+    del os.environ[STARTER]

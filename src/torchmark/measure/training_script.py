@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-import signal
+import socket
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,6 @@ from torchmark.measure.stopwatch import Stopwatch, due
 from torchmark.records import Laps, Value
 
 if TYPE_CHECKING:
-    import torch
-
     from torchmark.workloads.image_training import ImageTraining
 
 
@@ -58,7 +56,9 @@ def main() -> None:
         return
     from torch.multiprocessing.spawn import spawn
 
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(_free_port())
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(probe.getsockname()[1])
     spawn(train, args=(job,), nprocs=job.workers)  # type: ignore[no-untyped-call]
 
 
@@ -78,106 +78,78 @@ def train(rank: int, job: Job) -> None:
 
 def _train(rank: int, job: Job, watch: Stopwatch) -> Report:
     import torch
+    from torch.utils.data import DataLoader, DistributedSampler
 
     from torchmark.workloads import find_workload
     from torchmark.workloads.contract import Setting
+    from torchmark.workloads.image_training import Normalized
 
     workload: ImageTraining = find_workload(job.workload)  # type: ignore[assignment]  # only such are in these tables
-    params = msgspec.convert(job.params, workload.params)
+    recipe = workload.recipe
+    params: Any = msgspec.convert(job.params, workload.params)
     images = workload.images(params, Setting("train", seed=job.seed, data=job.data))
+    network: Any = workload.network()
+    optimizer = torch.optim.SGD(network.parameters(), lr=recipe.rate, momentum=recipe.momentum)
+    training: Any = Normalized(images.train_images, images.train_labels, *recipe.normal)
+    testing: Any = Normalized(images.test_images, images.test_labels, *recipe.normal)
+    sampler: Any = None
     if job.workers > 1:
         torch.distributed.init_process_group("gloo", rank=rank, world_size=job.workers)
-    network = workload.network()
-    shared = torch.nn.parallel.DistributedDataParallel(network) if job.workers > 1 else network
-    optimizer = torch.optim.SGD(network.parameters(), lr=workload.recipe.rate, momentum=workload.recipe.momentum)
-    loaders = _load(workload, images, params, rank, job.workers)
+        network, sampler = (
+            torch.nn.parallel.DistributedDataParallel(network),
+            DistributedSampler(training, job.workers, rank),
+        )
+    # Loaders as they come: every epoch starts new loader processes.
+    workers = params.loader_workers
+    loader = DataLoader(training, params.batch, shuffle=sampler is None, sampler=sampler, num_workers=workers)
+    tests = DataLoader(testing, recipe.test_batch or params.batch, num_workers=workers)
     watch.start()
-    _Training(workload, shared, optimizer, watch, job).run(*loaders)
+    _run(workload, network, optimizer, loader, tests, watch, job.scale)
     if job.workers > 1:
         torch.distributed.destroy_process_group()
     return Report(tuple(watch.stages.values()), images.source, torch.get_num_threads())
 
 
-def _load(workload: ImageTraining, images: Any, params: Any, rank: int, workers: int) -> tuple[Any, Any]:
-    """Torch\'s loader as it comes: every epoch starts new loader processes."""
-    from torch.utils.data import DataLoader, DistributedSampler
-
-    from torchmark.workloads.image_training import Normalized
-
-    train: Any = Normalized(images.train_images, images.train_labels, *workload.recipe.normal)
-    test: Any = Normalized(images.test_images, images.test_labels, *workload.recipe.normal)
-    mine: Any = DistributedSampler(train, workers, rank) if workers > 1 else None
-    return (
-        DataLoader(train, params.batch, shuffle=mine is None, sampler=mine, num_workers=params.loader_workers),
-        DataLoader(test, workload.recipe.test_batch or params.batch, num_workers=params.loader_workers),
-    )
-
-
-class _Training:
+def _run(
+    workload: ImageTraining, network: Any, optimizer: Any, loader: Any, tests: Any, watch: Stopwatch, scale: float
+) -> None:
     """The loops. Taking a share of the steps means to end the training early and to test on fewer batches."""
+    import torch
 
-    def __init__(
-        self, workload: ImageTraining, network: Any, optimizer: torch.optim.Optimizer, watch: Stopwatch, job: Job
-    ):
-        self._recipe, self._loss = workload.recipe, workload.loss
-        self._network, self._optimizer = network, optimizer
-        self._watch, self._job = watch, job
-        self._running_loss = 0.0
+    recipe, running_loss, right = workload.recipe, 0.0, 0
+    steps_left, tests_left = due(recipe.epochs * len(loader), scale), due(recipe.tests * len(tests), scale)
 
-    def run(self, train: Any, test: Any) -> None:
-        recipe = self._recipe
-        steps, tests = recipe.epochs * len(train), recipe.tests * len(test)
-        steps_left, tests_left = due(steps, self._job.scale), due(tests, self._job.scale)
-        self._watch.expect(STEP, steps_left)
-        for epoch in range(recipe.epochs):
-            if steps_left:
-                steps_left -= self._learn(epoch, train, steps, steps_left)
-            if tests_left and (recipe.tests > 1 or epoch == recipe.epochs - 1):
-                tests_left -= self._test(test, tests, tests_left)
-
-    def _batches(self, stage: str, loader: Any, passes: int, published: int, most: int) -> Iterator[list[torch.Tensor]]:
+    def batches(stage: str, loader: Any, passes: int, most: int) -> Iterator[list[torch.Tensor]]:
         """The batches of one pass, as many of them as are due; each is a lap that lasts until the next is asked for."""
-        batches = iter(loader)
-        self._watch.lap(f"loader of a {stage}", passes)
-        for _ in self._watch.loop(stage, published, min(most, len(loader))):
-            yield next(batches)
+        remaining = iter(loader)
+        watch.lap(f"loader of a {stage}", passes)
+        for _ in watch.loop(stage, passes * len(loader), min(most, len(loader))):
+            yield next(remaining)
 
-    def _learn(self, epoch: int, loader: Any, published: int, most: int) -> int:
-        if hasattr(loader.sampler, "set_epoch"):
-            loader.sampler.set_epoch(epoch)
-        for images, labels in self._batches(STEP, loader, self._recipe.epochs, published, most):
-            self._optimizer.zero_grad()
-            loss = self._loss(self._network(images), labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self._optimizer.step()
-            if self._recipe.reads_loss:
-                self._running_loss += loss.item()
-        return min(most, len(loader))
-
-    def _test(self, loader: Any, published: int, most: int) -> int:
-        import torch
-
-        right = 0
-        with torch.no_grad():
-            for images, labels in self._batches(TEST, loader, self._recipe.tests, published, most):
-                scores = self._network(images)
-                self._running_loss += torch.nn.functional.cross_entropy(scores, labels, reduction="sum").item()
-                right += int((scores.argmax(1) == labels).sum())
-        return min(most, len(loader))
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    watch.expect(STEP, steps_left)
+    for epoch in range(recipe.epochs):
+        if steps_left:
+            if hasattr(loader.sampler, "set_epoch"):
+                loader.sampler.set_epoch(epoch)
+            for images, labels in batches(STEP, loader, recipe.epochs, steps_left):
+                optimizer.zero_grad()
+                loss = workload.loss(network(images), labels)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                if recipe.reads_loss:
+                    running_loss += loss.item()
+            steps_left -= min(steps_left, len(loader))
+        if tests_left and (recipe.tests > 1 or epoch == recipe.epochs - 1):
+            with torch.no_grad():
+                for images, labels in batches(TEST, tests, recipe.tests, tests_left):
+                    scores = network(images)
+                    running_loss += torch.nn.functional.cross_entropy(scores, labels, reduction="sum").item()
+                    right += int((scores.argmax(1) == labels).sum())
+            tests_left -= min(tests_left, len(tests))
 
 
 if __name__ == "__main__":
     from torchmark.measure.lifecycle import request_death_signal
 
-    if hasattr(signal, "SIGKILL"):
-        request_death_signal(signal.SIGKILL)
+    request_death_signal("SIGKILL")
     main()

@@ -17,28 +17,15 @@ from statistics import median
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from torchmark.analyze.comparison import LiveComparison, LiveSide, Stopped, answer_of, ratio_interval, why_stop
+from torchmark.analyze import comparison
 from torchmark.analyze.spread import Interval
-from torchmark.analyze.summary import combine_results
-from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import DeviceError
+from torchmark.measure import messages
 from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
-from torchmark.measure.messages import (
-    Measured,
-    MeasureJob,
-    Opened,
-    Prepare,
-    Prepared,
-    SumUp,
-    Surveyed,
-    SurveyJob,
-    TakeTurn,
-    Turned,
-)
 from torchmark.measure.process import Process, ProcessFailed
 from torchmark.measure.session import PROCESSES, Revised
-from torchmark.records import Case, Live, Machine, Result, Rigor
-from torchmark.studies.study import Activity, Announcement, Completed, Event, Listen, Study
+from torchmark.records import Case, Live, Machine, Result
+from torchmark.studies.study import Activity, Announcement, Completed, Event, Listen, Options, Study, summed_up
 
 TURN_S = 0.3
 TURN_STEPS, LONG_TURN_S = 3, 0.9  # so many in a turn, as far as they fit
@@ -55,26 +42,28 @@ class Side(Struct, frozen=True):
     python: str
     environment: dict[str, str] = field(default_factory=dict)
 
+    def open(self, timeout_s: float, listen: Listen = lambda *_: None) -> Process:
+        return Process(
+            self.case,
+            name=self.name,
+            python=self.python,
+            environment=self.environment,
+            timeout_s=timeout_s,
+            listen=lambda message: listen(message, self.name),
+        )
 
-class ComparisonOptions(Struct, frozen=True):
+
+class ComparisonOptions(Options, frozen=True):
     """What is compared, and when enough is known."""
 
     a: Side
     b: Side
-    budget_s: float = 300.0
-    timeout_s: float = 600.0  # for one answer of a process
     target: float | None = None  # None: until the answer is clear
     limit: float | None = None  # a slowdown of this size is to be found or ruled out
-    seed: int = 0
-    data: str | None = None  # folder with the real data sets
-
-    @property
-    def sides(self) -> tuple[Side, Side]:
-        return self.a, self.b
 
     @property
     def command(self) -> str:
-        cases = " ".join(dict.fromkeys(side.case.text for side in self.sides))
+        cases = " ".join(dict.fromkeys((self.a.case.text, self.b.case.text)))
         return f"torchmark ab {cases} --seed {self.seed}"
 
 
@@ -94,23 +83,21 @@ class Comparison(Study):
 
     def __init__(self, options: ComparisonOptions) -> None:
         super().__init__(options)
+        self._both = {side.name: side for side in (options.a, options.b)}
         self._random = random.Random(options.seed)
         self._rounds: list[list[float]] = []  # of each pair: the logarithm of each round's ratio
-        self._opened: dict[str, Opened] = {}
+        self._opened: dict[str, messages.Opened] = {}
         self._failure: ProcessFailed | None = None
-        self._stopped: Stopped = "interrupted"
-        self._began = time.monotonic()
-        self._processes: dict[str, list[Result]] = {side.name: [] for side in options.sides}
+        self._stopped: comparison.Stopped = "interrupted"
+        self._results: dict[str, list[Result]] = {name: [] for name in self._both}
 
     def place(self, side: str) -> tuple[Machine, tuple[str, ...]]:
-        found = self._summed_up(side)
-        assert found.machine is not None
-        return found.machine, (found.result.case.text,)
+        return self._opened[side].machine, (self._both[side].case.text,)
 
     def events(self) -> Iterator[Event]:
         """Measure pair after pair until enough is known."""
-        deadline, longest_s = self._began + self.options.budget_s, 0.0
-        stopped: Stopped | None = None
+        longest_s = 0.0
+        stopped: comparison.Stopped | None = None
         while stopped is None:
             began = time.monotonic()
             yield Activity(f"pair {len(self._rounds) + 1}")
@@ -119,99 +106,84 @@ class Comparison(Study):
             except ProcessFailed as failure:
                 self._failure, stopped = failure, "failed"
                 break
-            yield from self._pair()
+            for side, several in self._results.items():
+                yield Completed(len(several) - 1, several[-1], self._summed_up(side).result, side)
+            yield PairMeasured(len(self._rounds), comparison.ratio_interval(self._rounds))
             longest_s = max(longest_s, time.monotonic() - began)
-            stopped = why_stop(self._rounds, self.options.target, self.options.limit)
-            if stopped is None and time.monotonic() + longest_s > deadline:
+            stopped = comparison.why_stop(self._rounds, self.options.target, self.options.limit)
+            if stopped is None and self.left_s < longest_s:
                 stopped = "budget"
         self._stopped = stopped
         yield from self.unfinished()  # a later process may have failed
 
-    def _pair(self) -> Iterator[Event]:
-        """The pair that has just ended."""
-        for side in self.sides:
-            several = self._processes[side]
-            yield Completed(len(several) - 1, several[-1], self._summed_up(side).result, side)
-        yield PairMeasured(len(self._rounds), ratio_interval(self._rounds))
-
-    def unfinished(self) -> Iterator[Event]:
-        for side in self.sides if self._rounds else ():
-            yield Revised(self._summed_up(side).result, side)
+    def unfinished(self) -> tuple[Event, ...]:
+        return tuple(Revised(self._summed_up(side).result, side) for side in self._both if self._rounds)
 
     def conclusion(self, side: str = "") -> Live:
         return self.outcome().conclusion(side)
 
-    def outcome(self) -> LiveComparison:
+    def outcome(self) -> comparison.LiveComparison:
         """What all pairs so far say."""
-        found = ratio_interval(self._rounds)
-        ratios = tuple(math.exp(median(rounds)) for rounds in self._rounds)
-        a, b = map(self._summed_up, self.sides)
-        return LiveComparison(
+        found, ratios = comparison.ratio_interval(self._rounds), [math.exp(median(each)) for each in self._rounds]
+        a, b = map(self._summed_up, self._both)
+        return comparison.LiveComparison(
             a=a,
             b=b,
-            verdict=answer_of(found.low, found.high) if found else "unsure",
+            verdict=comparison.answer_of(found.low, found.high) if found else "unsure",
             stopped=self._stopped,
             ratio=found.center if found else next(iter(ratios), None),
             low=found.low if found else None,
             high=found.high if found else None,
-            ratios=ratios,
-            duration_s=time.monotonic() - self._began,
+            ratios=tuple(ratios),
+            duration_s=time.monotonic() - self.began,
         )
 
     def _measure_pair(self) -> None:
+        """Only the first pair checks the numbers: the others compute the same."""
+        options, number = self.options, len(self._rounds)
         with ExitStack() as stack:
-            pair = [
-                stack.enter_context(_open(side, self.options.timeout_s, self.listen)) for side in self.options.sides
-            ]
-            for process, side in zip(pair, self.options.sides, strict=True):
-                process.send(self._job(side))  # both import what they need at the same time
-            self._opened |= {process.name: process.receive(Opened) for process in pair}
-            prepared = {process.name: process.ask(Prepare(), Prepared) for process in self._shuffled(pair)}
-            rounds = self._take_turns(pair, list(prepared.values()))
-            results = [process.ask(SumUp(), Measured).result for process in pair]
-        for process, result in zip(pair, results, strict=True):
-            self._processes[process.name].append(result)
+            pair = [stack.enter_context(side.open(options.timeout_s, self.listen)) for side in self._both.values()]
+            for process in pair:  # both import what they need at the same time
+                case = self._both[process.name].case
+                job = messages.MeasureJob(
+                    case, DEFAULTS, options.seed, process=number, data=options.data, turns=MOST_TURNS
+                )
+                process.send(job)
+            self._opened |= {process.name: process.receive(messages.Opened) for process in pair}
+            prepared = [process.ask(messages.Prepare(), messages.Prepared) for process in self._random.sample(pair, 2)]
+            rounds = self._take_turns(pair, prepared)
+            results = {process.name: process.ask(messages.SumUp(), messages.Measured).result for process in pair}
+        for name, result in results.items():
+            self._results[name].append(result)
         self._rounds.append(rounds)
 
-    def _job(self, side: Side) -> MeasureJob:
-        """The job of a side in the next pair. Only the first pair checks the numbers: the others compute the same."""
-        return MeasureJob(
-            side.case,
-            DEFAULTS,
-            seed=self.options.seed,
-            process=len(self._rounds),
-            data=self.options.data,
-            turns=MOST_TURNS,
-        )
-
-    def _take_turns(self, pair: Sequence[Process], prepared: Sequence[Prepared]) -> list[float]:
+    def _take_turns(self, pair: Sequence[Process], prepared: Sequence[messages.Prepared]) -> list[float]:
         """The logarithm of each round's ratio. Samples of both sides have equally many steps: medians depend on it."""
         step_s = max(each.step_s for each in prepared)
-        turn = TakeTurn(turn_seconds(step_s), max(each.block_size for each in prepared))
+        turn = messages.TakeTurn(turn_seconds(step_s), max(each.block_size for each in prepared))
         if step_s < SLOW_STEP_S:
-            for process in self._shuffled(pair):
-                process.ask(replace(turn, timed=False), Turned)
+            for process in self._random.sample(pair, 2):
+                process.ask(replace(turn, timed=False), messages.Turned)
         orders = [pair, pair[::-1]] * (rounds_for(step_s) // 2)
         self._random.shuffle(orders)
         rounds = []
         for order in orders:
-            seconds = {process.name: process.ask(turn, Turned).step_s for process in order}
+            seconds = {process.name: process.ask(turn, messages.Turned).step_s for process in order}
             rounds.append(math.log(seconds[self.options.b.name] / seconds[self.options.a.name]))
         return rounds
 
-    def _shuffled(self, pair: Sequence[Process]) -> list[Process]:
-        return self._random.sample(list(pair), len(pair))
-
-    def _summed_up(self, name: str) -> LiveSide:
-        side = next(side for side in self.options.sides if side.name == name)
-        results = [*self._processes[side.name]]
-        failure = self._failure if self._failure and self._failure.name == side.name else None
+    def _summed_up(self, name: str) -> comparison.LiveSide:
+        """What is known of a side, without samples."""
+        side, opened, results = self._both[name], self._opened.get(name), [*self._results[name]]
+        failure = self._failure if self._failure and self._failure.name == name else None
         results += [failure.result] if failure else []
         unmeasured = Result(side.case, "interrupted", reason="it was not measured")
-        result = combine_results(results, strict=True) if results else unmeasured
-        opened = self._opened.get(side.name)
-        return LiveSide(
-            result=_without_samples(replace(result, cautions=cautions_of(result), rigor=_rigor(len(results)))),
+        result = summed_up(results or [unmeasured], strict=True)
+        bare = [replace(each, samples_s=()) if each else None for each in (result.estimate, *result.processes)]
+        # The rigor is what `torchmark run` would call so many fresh processes.
+        rigor = "rigorous" if len(results) >= PROCESSES["rigorous"] else "default"
+        return comparison.LiveSide(
+            result=replace(result, estimate=bare[0], processes=tuple(bare[1:]), rigor=rigor),
             python=side.python,
             machine=opened.machine if opened else None,
             packages=opened.packages if opened else {},
@@ -232,35 +204,13 @@ def rounds_for(step_s: float) -> int:
     return SLOW_ROUNDS if step_s < VERY_SLOW_STEP_S else VERY_SLOW_ROUNDS
 
 
-def _open(side: Side, timeout_s: float, listen: Listen = lambda *_: None) -> Process:
-    return Process(
-        side.case,
-        name=side.name,
-        python=side.python,
-        environment=side.environment,
-        timeout_s=timeout_s,
-        listen=lambda message: listen(message, side.name),
-    )
-
-
 def first_device(side: Side, timeout_s: float) -> str:
     """The first device that this side's interpreter sees."""
-    with _open(side, timeout_s) as process:
+    with side.open(timeout_s) as process:
         try:
-            machine = process.ask(SurveyJob(), Surveyed).machine
+            return process.ask(messages.SurveyJob(), messages.Surveyed).machine.devices[0].name
         except ProcessFailed as failure:
             raise DeviceError(
                 f"{side.name}, {side.python}, could not be asked for its devices: {failure.result.reason}",
                 "Name one with --device",
             ) from failure
-    return machine.devices[0].name
-
-
-def _rigor(processes: int) -> Rigor:
-    """What `torchmark run` would call so many fresh processes."""
-    return "rigorous" if processes >= PROCESSES["rigorous"] else "default"
-
-
-def _without_samples(result: Result) -> Result:
-    bare = tuple(replace(process, samples_s=()) for process in result.processes)
-    return replace(result, processes=bare, estimate=result.estimate and replace(result.estimate, samples_s=()))

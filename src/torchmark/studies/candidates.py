@@ -7,27 +7,15 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.grades import is_contended
 from torchmark.analyze.search import Round
+from torchmark.measure import messages
 from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
-from torchmark.measure.messages import (
-    Measured,
-    MeasureJob,
-    Message,
-    Opened,
-    Prepare,
-    Prepared,
-    Stepped,
-    SumUp,
-    TakeTurn,
-    Turned,
-)
 from torchmark.measure.process import Process, ProcessFailed
 from torchmark.records import Case, Result, Value
 from torchmark.studies.ab import turn_seconds
+from torchmark.studies.study import Options
 
 TOO_SLOW = 3.0  # times the best: dropped at its first warm step
 SURELY_TOO_SLOW = 9.0  # times the best: no disturbance slows a long step down so much
@@ -36,52 +24,32 @@ LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
 MOST_TURNS = 60
 LEAST_ANSWER_S = 1.0  # to wait for an answer at the end of the budget
 
-Hear = Callable[[str, Message], None]
-Opening = Callable[[str, Case, float, Hear], Process]
-
-
-def open_side(name: str, case: Case, timeout_s: float, hear: Hear) -> Process:
-    """A fresh process of this environment."""
-    return Process(case, name=name, timeout_s=timeout_s, listen=lambda message: hear(name, message))
-
-
-class PoolOptions(Struct, frozen=True):
-    """What applies to all candidates."""
-
-    timeout_s: float = 600.0
-    seed: int = 0
-    data: str | None = None
-    compile_cache: str | None = None
-    deadline: float = math.inf  # of the monotonic clock: no answer is waited for any longer
-
 
 class Candidate:
     """One configuration in one process, ready for its turns."""
 
-    def __init__(self, case: Case, side: Process, stepped: Stepped, prepared: Prepared) -> None:
-        self.case, self.side, self.stepped, self.prepared = case, side, stepped, prepared
+    def __init__(self, case: Case, process: Process, prepared: messages.Prepared) -> None:
+        self.case, self.process, self.prepared = case, process, prepared
         self.has_played = self.is_kept = False
-
-    @property
-    def item_s(self) -> float:
-        """About how long one item takes."""
-        return self.prepared.step_s / (self.prepared.items or 1.0)
+        self.items = prepared.items or 1.0
 
     def turn(self, block_size: int, timed: bool = True) -> float:
         """Run one turn; returns the logarithm of the seconds per item, or 0 for an untimed turn."""
-        order = TakeTurn(turn_seconds(self.prepared.step_s), block_size, timed)
-        taken_s = self.side.ask(order, Turned).step_s
+        order = messages.TakeTurn(turn_seconds(self.prepared.step_s), block_size, timed)
+        taken_s = self.process.ask(order, messages.Turned).step_s
         self.has_played = self.has_played or timed
-        return math.log(taken_s / (self.prepared.items or 1.0)) if timed else 0.0
+        return math.log(taken_s / self.items) if timed else 0.0
 
 
 class CandidatePool:
-    """The processes that are alive. Whatever happens to one of them becomes a result of its case."""
+    """The processes that are alive. Any end of one of them becomes a result of its case."""
 
-    def __init__(self, options: PoolOptions, hear: Hear = lambda *_: None, opening: Opening = open_side) -> None:
-        self._options, self._hear, self._open = options, hear, opening
+    def __init__(self, options: Options, hear: Callable[[Case, messages.Message], None]) -> None:
+        self._options, self._hear = options, hear
+        self.compile_cache: str | None = None
+        self.deadline = math.inf  # of the monotonic clock: no answer is waited for any longer
         self._random = random.Random(options.seed)
-        self._alive: dict[str, Candidate] = {}
+        self.alive: dict[str, Candidate] = {}
         self._patience_s: float | None = None
         self._params: dict[str, Value] | None = None
         self.results: dict[str, list[Result]] = {}  # by case, one for each process
@@ -89,52 +57,43 @@ class CandidatePool:
         self.unsaved: list[str] = []  # cases with a result that is not stored yet
         self.entry_s: dict[str, float] = {}  # how long it took to prepare a case, the last time
 
-    def __enter__(self) -> CandidatePool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """End all processes without a result."""
-        for candidate in self._alive.values():
-            candidate.side.close()
-        self._alive.clear()
+        for name in [*self.alive]:
+            self._end(name)
 
     def enter(self, case: Case, spared: bool = False, until: float = math.inf) -> bool:
         """Prepare it in a new process; returns whether it takes part. One that is much too slow is dropped at once,
         unless it is `spared`; one that takes too long, when the time is up."""
         self.cases[case.text], began = case, time.monotonic()
-        left_s = max(min(self._options.deadline, until) - began, LEAST_ANSWER_S)
-        side = self._open(case.text, case, min(self._options.timeout_s, left_s), self._hear)
+        left_s, timeout_s = max(min(self.deadline, until) - began, LEAST_ANSWER_S), self._options.timeout_s
+        process = Process(
+            case, name=case.text, timeout_s=min(timeout_s, left_s), listen=lambda message: self._hear(case, message)
+        )
         candidate = None
         try:
-            candidate = self._prepare(case, side, spared)
+            candidate = self._prepare(case, process, spared)
         except ProcessFailed as failure:
-            result, is_late = failure.result, left_s < self._options.timeout_s and failure.result.status == "timeout"
-            late = "the budget was spent. Give it more time with --budget"
+            result, late = failure.result, "the budget was spent. Give it more time with --budget"
+            is_late = left_s < timeout_s and result.status == "timeout"
             self._keep(case, replace(result, status="skipped", reason=late) if is_late else result)
         finally:
             self.entry_s[case.text] = time.monotonic() - began
             if candidate is None:
-                side.close()
+                process.close()
         if candidate:
-            self._alive[case.text] = candidate
+            self.alive[case.text] = candidate
         return candidate is not None
 
-    def _prepare(self, case: Case, side: Process, spared: bool) -> Candidate | None:
-        job = MeasureJob(
-            case,
-            DEFAULTS,
-            seed=self._options.seed,
-            process=len(self.results.get(case.text, [])),
-            data=self._options.data,
-            turns=MOST_TURNS,
-            compile_cache=self._options.compile_cache,
-        )
-        side.send(job)
-        side.receive(Opened)
-        side.send(Prepare())
+    def _prepare(self, case: Case, process: Process, spared: bool) -> Candidate | None:
+        number, options = len(self.results.get(case.text, [])), self._options
+        job = messages.MeasureJob(case, DEFAULTS, options.seed, number, data=options.data, turns=MOST_TURNS)
+        process.send(replace(job, compile_cache=self.compile_cache))
+        process.receive(messages.Opened)
+        process.send(messages.Prepare())
         patience_s = self._patience_s if self._params == case.params and not spared else None  # for work of one size
         try:
-            stepped = side.receive(Stepped, patience_s)
+            stepped = process.receive(messages.Stepped, patience_s)
         except ProcessFailed as failure:
             if failure.result.status != "timeout" or patience_s is None:
                 raise
@@ -146,34 +105,34 @@ class CandidatePool:
             self._params = case.params
         times = self._times_the_best(stepped) if stepped.step_s > QUICK_STEP_S and not spared else 0.0
         if times <= SURELY_TOO_SLOW:
-            prepared = side.receive(Prepared)  # from now on it rests
+            prepared = process.receive(messages.Prepared)  # from now on it rests
             times = self._times_the_best(stepped, again=True) if times > TOO_SLOW else times
         if times > TOO_SLOW:
             reason = f"dropped: in its first warm step, of {stepped.step_s:.3g} s, "
             reason += f"it was {1 / times:.2g}× as fast as the best"
             self._keep(case, Result(case, "skipped", reason=reason, phases_s={"first step": stepped.first_s}))
             return None
-        candidate = Candidate(case, side, stepped, prepared)
+        candidate = Candidate(case, process, prepared)
         if prepared.step_s < SLOW_STEP_S:
             candidate.turn(prepared.block_size, timed=False)
         return candidate
 
-    def _times_the_best(self, stepped: Stepped, again: bool = False) -> float:
-        """How many times as long an item took as with the best that is alive. With `again`, the best has another turn
-        first: what disturbs the machine now did not disturb it then."""
-        best = min(self._alive.values(), key=lambda each: each.item_s, default=None)
-        if best is None:
+    def _times_the_best(self, stepped: messages.Stepped, again: bool = False) -> float:
+        """How many times as long an item took as with the best, which with `again` has another turn now."""
+        items_s = {name: each.prepared.step_s / each.items for name, each in self.alive.items()}
+        if not items_s:
             return 0.0
-        turns = self.play([best.case.text]).values() if again else ()
-        return stepped.step_s / (stepped.items or 1.0) / max(best.item_s, *map(math.exp, turns), 0.0)
+        best = min(items_s, key=lambda name: items_s[name])
+        turns = self.play([best]).values() if again else ()
+        return stepped.step_s / (stepped.items or 1.0) / max(items_s[best], *map(math.exp, turns), 0.0)
 
     def play(self, names: Sequence[str]) -> Round:
         """One round: a turn for each of them, in random order, as long as there is time. One that fails is ended."""
-        field = [self._alive[name] for name in self.alive(names)]
+        field = [self.alive[name] for name in names if name in self.alive]
         block_size = max((each.prepared.block_size for each in field), default=1)
         taken = {}
         for each in self._random.sample(field, len(field)):
-            if time.monotonic() > self._options.deadline:
+            if time.monotonic() > self.deadline:
                 break
             try:
                 taken[each.case.text] = each.turn(block_size)
@@ -182,46 +141,28 @@ class CandidatePool:
                 self._end(each.case.text)
         return taken
 
-    def alive(self, names: Sequence[str] | None = None) -> list[str]:
-        """Those of them that are still alive; all that are, if none are named."""
-        return [name for name in (self.cases if names is None else names) if name in self._alive]
-
-    def step_s(self, name: str) -> float:
-        """About how long a step of a live candidate takes."""
-        return self._alive[name].prepared.step_s
-
-    def was_contended(self, name: str) -> bool:
-        """Whether other programs were busy while its last process had its turns."""
-        last = self.results[name][-1]
-        return last.estimate is not None and is_contended(last.estimate)
-
-    def leave(self, name: str) -> None:
-        """Keep what its turns have shown, and end it."""
-        self.sum_up(name)
-        self._end(name)
-
-    def sum_up(self, name: str) -> None:
+    def sum_up(self, name: str, end: bool = False) -> None:
         """Keep what the turns of a live candidate have shown so far. One that fails is ended."""
-        candidate = self._alive.get(name)
+        candidate = self.alive.get(name)
         if candidate is None:
             return
         try:
             if not candidate.has_played:  # it had no opponent
                 candidate.turn(candidate.prepared.block_size)
-            result = candidate.side.ask(SumUp(), Measured).result
+            result = candidate.process.ask(messages.SumUp(), messages.Measured).result
         except ProcessFailed as failure:
             result = failure.result
         self._keep(candidate.case, result)
-        if result.status != "ok":
+        if end or result.status != "ok":
             self._end(name)
 
     def _end(self, name: str) -> None:
-        if candidate := self._alive.pop(name, None):
-            candidate.side.close()
+        if candidate := self.alive.pop(name, None):
+            candidate.process.close()
 
     def _keep(self, case: Case, result: Result) -> None:
         """Add the result of a process, or replace what the same process had shown earlier."""
-        several, candidate = self.results.setdefault(case.text, []), self._alive.get(case.text)
+        several, candidate = self.results.setdefault(case.text, []), self.alive.get(case.text)
         if candidate and candidate.is_kept:
             several.pop()
         several.append(result)

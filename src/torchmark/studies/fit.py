@@ -10,33 +10,18 @@ import time
 from collections.abc import Iterator
 
 import psutil
-from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.efficiency import NONE, Ceilings, with_peak
-from torchmark.analyze.search import (
-    TRIES,
-    Fitted,
-    Probe,
-    bracket,
-    doubtful,
-    fit_memory,
-    most_efficient,
-    next_contender,
-    next_size,
-    rate_center_s,
-    usual_step,
-)
-from torchmark.analyze.summary import combine_results
-from torchmark.analyze.verdict import cautions_of
+from torchmark.analyze import search
+from torchmark.analyze.efficiency import NONE, Ceilings
 from torchmark.errors import TorchmarkError, UnknownName, UsageError
 from torchmark.measure.cases import check_case, full_params, range_of
 from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.outcomes import may_be_memory
 from torchmark.measure.process import measure_case
-from torchmark.records import NO_ROOM, Case, Conclusion, Machine, Result, Work
-from torchmark.studies.study import Activity, Announcement, Completed, Event, Study
+from torchmark.records import NO_ROOM, Case, Conclusion, Machine, Result
+from torchmark.studies.study import Activity, Announcement, Completed, Event, Options, Study, summed_up
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
 USUAL_SIZE = 8  # of an example of unknown size
@@ -45,7 +30,7 @@ PROBE_SETTINGS = replace(DEFAULTS, budget_s=PROBE_S, min_time_s=PROBE_S / 4, tar
 COUNTED = {"sequence": "token"}  # sizes of an item that are counted themselves: a longer text is more work
 
 
-class FitOptions(Struct, frozen=True):
+class FitOptions(Options, frozen=True):
     """What should fit, into what, and how long finding out may take."""
 
     case: Case
@@ -53,10 +38,6 @@ class FitOptions(Struct, frozen=True):
     limit_bytes: int | None = None  # None: what is free on the host
     step: int | None = None
     most: int | None = None
-    budget_s: float = 600.0
-    timeout_s: float = 600.0
-    seed: int = 0
-    data: str | None = None
 
     @property
     def command(self) -> str:
@@ -70,7 +51,7 @@ class Probed(Announcement, frozen=True):
     """A size as it stands after one more try."""
 
     parameter: str
-    probe: Probe
+    probe: search.Probe
 
 
 class Fit(Study):
@@ -82,123 +63,105 @@ class Fit(Study):
     def __init__(self, options: FitOptions, machine: Machine, ceilings: Ceilings = NONE) -> None:
         super().__init__(options, machine)
         self._ceilings = ceilings
-        self._range = size_range(options.case, options.parameter)
+        self._lowest, self._highest = size_range(options.case, options.parameter)
         self._own = int(getattr(full_params(options.case), options.parameter)) or USUAL_SIZE  # that the case itself has
-        self._began = time.monotonic()
-        self._bound = ""
+        self._bound = "interrupted"
         self._tried: dict[int, list[Result]] = {}
-        self.probes: dict[int, Probe] = {}
+        self.probes: dict[int, search.Probe] = {}
         self.limit_bytes = float(options.limit_bytes or free_bytes())
 
     def events(self) -> Iterator[Event]:
-        """Probe after probe until the answer is known to one step and fits each time, and the best rates are of more
-        than one process; or until the time is up."""
-        lowest, highest = self._range[0], min(self._range[1], self.options.most or self._range[1])
+        """Try sizes until the answer is known to one step and confirmed, as are the best rates, or time is up."""
+        lowest, highest = self._lowest, min(self._highest, self.options.most or self._highest)
         while (size := self._next(lowest, highest)) is not None:
             yield Activity(f"{self.options.parameter} {size}")
             began = time.monotonic()
             probe = self.probe(size)
             newest = self._tried[size][-1]
-            if probe.tries > 1 and not self._is_answer(size, newest):
+            is_answer = self._is_answer(size, newest)
+            if probe.tries > 1 and not is_answer:
                 break  # this try says nothing about memory: what the others said stands
             yield Completed(probe.tries - 1, newest, probe.result)
             yield Probed(self.options.parameter, probe)
-            if self._is_too_small(newest) and size < min(self._own, highest):
+            # It may not work at all with so little, as a batch norm does not learn from one sample.
+            is_failed = not self.probes and newest.status in ("crashed", "unsupported", "wrong-result")
+            if is_failed and size < min(self._own, highest):
                 lowest = min(2 * size, self._own)
-            elif self._is_answer(size, newest):
-                self.probes[size] = probe
             else:
                 self.probes[size] = probe
-                self._bound = newest.status
-                return
-            if time.monotonic() - self._began + 2 * (time.monotonic() - began) > self.options.budget_s:
+                if not is_answer:
+                    self._bound = newest.status
+                    return
+            if self.left_s < 2 * (time.monotonic() - began):
                 break
-        _, high = bracket(list(self.probes.values()), lowest, highest)
+        _, high = search.bracket(list(self.probes.values()), lowest, highest)
         is_open = self._open_size(lowest, highest) is not None
         self._bound = "time" if is_open else "memory" if high <= highest else "parameter"
 
     def _is_answer(self, size: int, result: Result) -> bool:
-        """Libraries that are refused memory do not all say so: their crash is an answer where something smaller ran,
-        and nothing as large has."""
-        fitted = [each.size for each in self.probes.values() if each.fits]
-        return result.status in ("ok", *NO_ROOM) or (0 < max(fitted, default=0) < size and may_be_memory(result))
-
-    def _is_too_small(self, newest: Result) -> bool:
-        """Whether it may not work at all with so little, as a batch norm does not learn from one sample."""
-        return not self.probes and newest.status in ("crashed", "unsupported", "wrong-result")
+        """A crash is one, too, where something smaller ran: not all libraries that are refused memory say so."""
+        fitted = max((each.size for each in self.probes.values() if each.fits), default=0)
+        return result.status in ("ok", *NO_ROOM) or (0 < fitted < size and may_be_memory(result))
 
     def _next(self, lowest: int, highest: int) -> int | None:
-        """A size that is still open, the largest that fits as long as it has not done so often enough, or one that may
-        be the most efficient."""
+        """A size that is still open, the largest that fits until it did so often, or a rival for the best rate."""
         size = self._open_size(lowest, highest)
         if size is not None:
             return size
         probes = list(self.probes.values())
-        low, high = bracket(probes, lowest, highest)
-        if lowest <= low and high <= highest and len(self._tried[low]) < TRIES:
+        low, high = search.bracket(probes, lowest, highest)
+        if lowest <= low and high <= highest and len(self._tried[low]) < search.TRIES:
             return low
-        return next_contender([probe for probe in probes if probe.size <= low])
+        return search.next_contender([probe for probe in probes if probe.size <= low])
 
     def _open_size(self, lowest: int, highest: int) -> int | None:
-        return next_size(list(self.probes.values()), lowest, highest, self.limit_bytes, self.options.step)
+        return search.next_size(list(self.probes.values()), lowest, highest, self.limit_bytes, self.options.step)
 
-    def probe(self, size: int) -> Probe:
-        """One size in a process of its own. Running out of memory is an answer like any other, and one that outweighs
-        all other tries."""
+    def probe(self, size: int) -> search.Probe:
+        """Try one size in its own process. Running out of memory is an answer, and outweighs all other tries."""
         tried = self._tried.setdefault(size, [])
         tried.append(self._measure(size))
-        whole = with_peak(combine_results(tried, strict=True), self._ceilings)
-        whole = replace(whole, cautions=cautions_of(whole))
+        whole = summed_up(tried, self._ceilings, strict=True)
         peaks = tuple(peak for peak in map(_peak, tried) if peak is not None)
-        center_s, doubt = rate_center_s(whole) if whole.status == "ok" and whole.processes else (0.0, "")
-        rate = self._amount(size, whole.work) / center_s if whole.work and center_s > 0 else None
-        return Probe(size, whole.status == "ok", whole, peaks, rate, len(tried), doubt if rate else "")
-
-    def _amount(self, size: int, work: Work) -> float:
-        """What a step is worth: items, or the things that a size of an item counts."""
-        counted = COUNTED.get(self.options.parameter, work.unit)
-        return work.items if counted == work.unit else work.items * size
+        center_s, doubt = search.rate_center_s(whole) if whole.status == "ok" and whole.processes else (0.0, "")
+        rate = None
+        if whole.work and center_s > 0:  # of items, or of the things that a size of an item counts
+            unit = whole.work.unit
+            is_counted = COUNTED.get(self.options.parameter, unit) != unit
+            rate = whole.work.items * (size if is_counted else 1) / center_s
+        return search.Probe(size, whole.status == "ok", whole, peaks, rate, len(tried), doubt if rate else "")
 
     def _measure(self, size: int) -> Result:
-        case = self.options.case
-        case = check_case(replace(case, params={**case.params, self.options.parameter: size}))
-        job = MeasureJob(
-            case,
-            PROBE_SETTINGS,
-            seed=self.options.seed,
-            data=self.options.data,
-            memory_bytes=int(self.limit_bytes),
-        )
-        result = measure_case(job, self.options.timeout_s, self.listen, self.log)
+        options = self.options
+        case, limit = check_case(_sized(options.case, options.parameter, size)), int(self.limit_bytes)
+        job = MeasureJob(case, PROBE_SETTINGS, options.seed, data=options.data, memory_bytes=limit)
+        result = measure_case(job, options.timeout_s, self.listen, self.log)
         held = _peak(result)
         if result.status == "ok" and held is not None and held > self.limit_bytes:
-            reason = f"its peak of {held / 1e9:.3g} GB is above the limit"
-            return replace(result, status="oom", reason=reason)
+            return replace(result, status="oom", reason=f"its peak of {held / 1e9:.3g} GB is above the limit")
         return result
 
     def conclusion(self, side: str = "") -> Conclusion:  # noqa: ARG002 -- there is one
         return self.outcome().conclusion(self.options.case)
 
-    def outcome(self) -> Fitted:
+    def outcome(self) -> search.Fitted:
         """What is known by now."""
         probes = sorted(self.probes.values(), key=lambda probe: probe.size)
-        lowest, highest = self._range
-        fits, _ = bracket(probes, lowest, highest)
-        largest = fits if fits >= lowest else None
-        fitting = [probe for probe in probes if probe.size <= (largest or 0)]
+        fits, _ = search.bracket(probes, self._lowest, self._highest)
+        largest = fits if fits >= self._lowest else None
+        inside = [probe for probe in probes if probe.size <= (largest or 0)]
         unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
-        unit = COUNTED.get(self.options.parameter, unit)
-        return Fitted(
+        return search.Fitted(
             parameter=self.options.parameter,
-            unit=unit,
+            unit=COUNTED.get(self.options.parameter, unit),
             probes=tuple(probes),
             limit_bytes=self.limit_bytes,
-            bound=self._bound or "interrupted",
-            step=self.options.step or usual_step(largest or 1),
+            bound=self._bound,
+            step=self.options.step or search.usual_step(largest or 1),
             largest=largest,
-            efficient=None if doubtful(fitting) else most_efficient(fitting),
-            model=fit_memory(probes),
-            duration_s=time.monotonic() - self._began,
+            efficient=None if search.doubtful(inside) else search.most_efficient(inside),
+            model=search.fit_memory(probes),
+            duration_s=time.monotonic() - self.began,
         )
 
 
@@ -222,10 +185,14 @@ def size_range(case: Case, parameter: str) -> tuple[int, int]:
 
 def _is_allowed(case: Case, parameter: str, size: int) -> bool:
     try:
-        check_case(replace(case, params={**case.params, parameter: size}))
+        check_case(_sized(case, parameter, size))
     except TorchmarkError:
         return False
     return True
+
+
+def _sized(case: Case, parameter: str, size: int) -> Case:
+    return replace(case, params={**case.params, parameter: size})
 
 
 def free_bytes() -> float:

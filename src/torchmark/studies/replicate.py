@@ -1,4 +1,4 @@
-"""Replays the tables of publications here as they were measured, and with --steady also the right way."""
+"""Replays the tables of publications as they were measured, and with --steady also the right way."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
-from msgspec import Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 
+from torchmark.analyze.jobs import Own, Printed, Replicated, Row, Sheet, find_bias
 from torchmark.measure.cases import memory_needed
 from torchmark.measure.machine import GIB
 from torchmark.measure.messages import Found, call
-from torchmark.measure.procedures import PROCEDURES, Task
-from torchmark.measure.process import Process, ProcessFailed
-from torchmark.measure.replay import ReplayJob
+from torchmark.measure.process import Process, ProcessFailed, without_figure
+from torchmark.measure.replay import PROCEDURES, ReplayJob, Task
 from torchmark.measure.session import Finished, Plan, Revised, Session, Started
 from torchmark.measure.stopwatch import MORE_TIME, would_take
-from torchmark.publications import Publication
-from torchmark.records import Case, Machine, Result, Status, parse_case
-from torchmark.studies.study import Event, Study
+from torchmark.publications import Figure, Publication, PublishedTable
+from torchmark.records import Case, Machine, Result, parse_case
+from torchmark.studies.study import Event, Options, Study
 
 STEADY_SHARE = 0.45  # of the budget, with --steady
 LEAST_S = 2.0  # with less time left, no process is started
 GRACE_S = 30.0  # how late a process may be after it has found its steps to fit
+CPU = "cpu"
+NO_RATIO = "not-comparable"  # the kind of note on figures that were got by other code
+DISTURBANCES = ("contended", "paused")  # kinds of cautions: such a figure is too slow
+NOT_ASKED = "not asked for"
 
 
-class ReplicateOptions(Struct, frozen=True):
+class ReplicateOptions(Options, frozen=True):
     """What to replay, where, how much of it, and for how long."""
 
     publications: tuple[Publication, ...]
     devices: tuple[str, ...]
     scale: float = 1.0
-    budget_s: float = 600.0
     steady: bool = False
-    seed: int = 0
-    data: str | None = None
 
     @property
     def command(self) -> str:
@@ -50,12 +50,9 @@ def plan_tasks(options: ReplicateOptions) -> tuple[Task, ...]:
     found: dict[str, Task] = {}
     for publication in options.publications:
         procedure = PROCEDURES[publication.name]()
-        for figure in publication.figures:
-            if figure.case is None:
-                continue
-            for device in options.devices:
-                case = replace(parse_case(figure.case), device=device)
-                if procedure.runs_on(case, device.partition(":")[0]):
+        for figure in (figure for figure in publication.figures if figure.case):
+            for case in (_here(figure, device) for device in options.devices):
+                if procedure.runs_on(case, case.device.partition(":")[0]):
                     for each in (case, *procedure.readings(case).values()):
                         chosen = (options.scale, options.seed, options.data)
                         found.setdefault(each.text, Task(publication.name, each, figure.steps, *chosen))
@@ -73,6 +70,10 @@ def steady_case(case: Case) -> Case:
     return replace(case, protocol="steady")
 
 
+def _here(figure: Figure, device: str) -> Case:
+    return replace(parse_case(figure.case or ""), device=device)
+
+
 class Replication(Study):
     """A replication of publications."""
 
@@ -83,59 +84,46 @@ class Replication(Study):
         super().__init__(options, machine, plan_cases(options))
         self._procedures = {name: PROCEDURES[name]() for name in {each.publication for each in self.tasks}}
         self._results: dict[str, Result] = {}
-        self._under_way: Case | None = None
         self._session: Session | None = None
-        self._end = 0.0
+        self._end = 0.0  # of replaying
 
     def events(self) -> Iterator[Event]:
         """Cheap rows come first: expensive ones are predicted from them, and most rows are there early."""
-        budget_s = self.options.budget_s
-        end = time.monotonic() + budget_s
-        self._end = end - (STEADY_SHARE * budget_s if self.options.steady else 0.0)
-        for group in sorted(self._groups(), key=lambda group: sum(map(self._cost_s, group))):
+        end = time.monotonic() + self.options.budget_s
+        self._end = end - (STEADY_SHARE * self.options.budget_s if self.options.steady else 0.0)
+        groups: dict[tuple[str, str], list[Task]] = {}  # those that share a process
+        for task in self.tasks:
+            together = task.case.workload == self._procedures[task.publication].shared
+            key = (task.case.device, task.case.workload) if together else (task.case.text, "")
+            groups.setdefault(key, []).append(task)
+        for group in sorted(groups.values(), key=lambda group: sum(map(self._cost_s, group))):
             yield from self._replay(group)
         if self.options.steady:
             yield from self._measure_steadily(end)
 
     def unfinished(self) -> tuple[Event, ...]:
-        """The case that an interrupt has dropped."""
-        if self._session:
-            return tuple(map(Revised, self._session.interrupted()))
-        case = self._under_way
-        reason = "the run was stopped while it was being replayed"
-        return (Revised(Result(case=case, status="interrupted", reason=reason)),) if case else ()
-
-    def _groups(self) -> list[list[Task]]:
-        """Tasks that share a process."""
-        groups: dict[tuple[str, str], list[Task]] = {}
-        for task in self.tasks:
-            together = self._procedures[task.publication].shares_process(task.case)
-            key = (task.case.device, task.case.workload) if together else (task.case.text, "")
-            groups.setdefault(key, []).append(task)
-        return list(groups.values())
+        return tuple(map(Revised, self._session.interrupted())) if self._session else tuple(super().unfinished())
 
     def _replay(self, group: Sequence[Task]) -> Iterator[Event]:
         fitting = []
         for each in group:
-            refusal = self._refusal(each)
-            if refusal:
-                yield self._finish(refusal)
+            if refusal := self._refusal(each):
+                yield self._finish(without_figure(each.case, "skipped", refusal))
             else:
                 fitting.append(each)
         if not fitting:
             return
         with closing(self._run(fitting)) as results:
             for each in fitting:
-                self._under_way = each.case
+                self.under_way = each.case
                 yield Started(each.case, 0)
                 yield self._finish(next(results))
-        self._under_way = None
+        self.under_way = None
 
     def _run(self, group: Sequence[Task]) -> Generator[Result]:
         """What one process gives for each of its cases, as soon as it does and however it ends."""
-        left_s, missing = self._end - time.monotonic(), list(group)
+        left_s, missing, end = self._end - time.monotonic(), list(group), self._end + GRACE_S
         job = ReplayJob(tuple(group), left_s, take_apart=self.options.steady)
-        end = self._end + GRACE_S
         try:
             with Process(log=self.log, timeout_s=round(left_s + GRACE_S), listen=self.listen) as process:
                 process.send(call("torchmark.measure.replay:replay_all", job))
@@ -146,29 +134,23 @@ class Replication(Study):
                     yield result
                 process.leave()
         except ProcessFailed as failure:
-            yield from (self._without(each, failure.result.status, failure.result.reason or "") for each in missing)
+            status, reason = failure.result.status, failure.result.reason or ""
+            yield from (without_figure(each.case, status, reason) for each in missing)
 
     def _finish(self, result: Result) -> Finished:
         self._results[result.case.text] = result
-        samples = result.estimate.samples_s if result.estimate else ()
-        return Finished(result, 0, samples)
+        return Finished(result, 0, result.estimate.samples_s if result.estimate else ())
 
-    def _refusal(self, task: Task) -> Result | None:
-        """A result for what cannot be done here, without trying."""
+    def _refusal(self, task: Task) -> str:
+        """Why there is no point in trying it here; empty if there is none."""
         needed = memory_needed(task.case)
         room = next((info.memory_bytes for info in self.machine.devices if info.name == task.case.device), None)
         if needed is not None and room is not None and needed > room:
-            reason = f"needs about {needed / GIB:.0f} GiB. It was not tried, as there are {room / GIB:.0f}"
-            return self._without(task, "skipped", reason)
+            return f"needs about {needed / GIB:.0f} GiB. It was not tried, as there are {room / GIB:.0f}"
         left_s, needed_s = self._end - time.monotonic(), self._predict_s(task)
         if needed_s is not None and needed_s > left_s:
-            return self._without(task, "skipped", f"{would_take(needed_s)}. {MORE_TIME}")
-        if left_s < LEAST_S:
-            return self._without(task, "skipped", f"its turn did not come in time. {MORE_TIME}")
-        return None
-
-    def _without(self, task: Task, status: Status, reason: str) -> Result:
-        return Result(task.case, status, task.workload.version, reason)
+            return f"{would_take(needed_s)}. {MORE_TIME}"
+        return f"its turn did not come in time. {MORE_TIME}" if left_s < LEAST_S else ""
 
     def _cost_s(self, task: Task) -> float:
         """Of all steps that are due, on no machine in particular."""
@@ -178,32 +160,140 @@ class Replication(Study):
     def _predict_s(self, task: Task) -> float | None:
         """How long it would take, judged by the same work in other sizes; None where none was replayed."""
         known = [
-            (other.case.mode != task.case.mode, result, self._procedures[other.publication].step_cost_s(other))
+            (other.case.mode == task.case.mode, self._procedures[other.publication].step_cost_s(other), result)
             for other in self.tasks
             if other.case.workload == task.case.workload and other.case.device == task.case.device
-            for result in [self._results.get(other.case.text)]
-            if result and result.estimate
+            if (result := self._results.get(other.case.text)) and result.estimate
         ]
         if not known:
             return None
-        _, nearest, cost_s = max(known, key=lambda one: (not one[0], one[2]))
+        _, cost_s, nearest = max(known, key=lambda one: one[:2])
         assert nearest.estimate is not None
-        around_s = nearest.phases_s.get("around it", 0.0)
-        return around_s + nearest.estimate.center_s / cost_s * self._cost_s(task)
+        return nearest.phases_s.get("around it", 0.0) + nearest.estimate.center_s / cost_s * self._cost_s(task)
 
     def _measure_steadily(self, end: float) -> Iterator[Event]:
+        cases = []
         for task in self.tasks:
-            if not self._has_figure(task):
+            result = self._results.get(task.case.text)
+            if result and result.status == "ok":
+                cases.append(steady_case(task.case))
+            else:
                 reason = "there is no figure of the published way to compare it with"
-                yield self._finish(Result(steady_case(task.case), "skipped", task.workload.version, reason))
-        cases = tuple(steady_case(task.case) for task in self.tasks if self._has_figure(task))
-        if not cases:
-            return
-        options, left_s = self.options, max(end - time.monotonic(), 0.0)
-        plan = Plan(cases, rigor="quick", budget_s=left_s, seed=options.seed, data=options.data, guarded=True)
-        self._session = Session(plan, self.machine, self.listen, self.log)
-        yield from self._session.events()
+                yield self._finish(without_figure(steady_case(task.case), "skipped", reason))
+        if cases:
+            options, left_s = self.options, max(end - time.monotonic(), 0.0)
+            plan = Plan(tuple(cases), "quick", budget_s=left_s, seed=options.seed, data=options.data, guarded=True)
+            self._session = Session(plan, self.machine, self.listen, self.log)
+            yield from self._session.events()
 
-    def _has_figure(self, task: Task) -> bool:
-        result = self._results.get(task.case.text)
-        return result is not None and result.status == "ok"
+
+def published_tables(
+    publication: Publication, results: Sequence[Result], devices: Sequence[str], all_devices: bool = True
+) -> Replicated:
+    """All tables with something to replay, next to the results here; `all_devices` if no device was left out."""
+    view = _View(publication, results, devices, "no accelerator here" if all_devices else NOT_ASKED)
+    tables = [table for table in publication.tables if any(figure.case for figure in table.figures)]
+    workloads = {parse_case(figure.case).workload for figure in publication.figures if figure.case}
+    biases = [
+        bias
+        for result in view.results.values()
+        if result.case.protocol == "as-published" and result.case.workload in workloads
+        if (right := view.results.get(steady_case(result.case).text)) and (bias := find_bias(result, right))
+    ]
+    return Replicated(publication.name, publication.title, (*map(view.sheet, tables), *view.readings()), tuple(biases))
+
+
+class _View:
+    """One publication and its results here."""
+
+    def __init__(self, publication: Publication, results: Sequence[Result], devices: Sequence[str], missing: str):
+        self._publication, self._procedure = publication, PROCEDURES[publication.name]()
+        self.results = {result.case.text: result for result in results}
+        self._devices, self._missing = sorted(devices, key=lambda device: device != CPU), missing
+        self._accelerators = [device for device in devices if device != CPU]
+        # One column, unless there are several accelerators that a row could mean.
+        several = len(self._accelerators) > 1
+        self._places = tuple(f"this {name}" for name in self._accelerators) if several else ("this machine",)
+
+    def sheet(self, table: PublishedTable) -> Sheet:
+        rows: dict[tuple[str, ...], list[Figure]] = {}
+        for figure in table.figures:
+            rows.setdefault(figure.labels, []).append(figure)
+        works = [_here(figures[0], CPU).text for figures in rows.values() if figures[0].case]
+        by_machine = len(set(works)) < len(works)  # rows are machines, so that several of them have the same work
+        runnable = [figure for figure in table.figures if figure.case]
+        runs_on = self._procedure.runs_on
+        devices = [  # those on which any of its work can be replayed
+            device
+            for device in self._devices
+            if not by_machine and any(runs_on(_here(each, device), device.partition(":")[0]) for each in runnable)
+        ]
+        places = tuple(f"this {'CPU' if device == CPU else device}" for device in devices) or self._places
+        return Sheet(
+            publication=self._publication.name,
+            title=table.title,
+            protocol=table.protocol,
+            headers=table.headers,
+            columns=tuple(dict.fromkeys(figure.column for figure in table.figures)),
+            places=places,
+            rows=tuple(self._row(labels, figures, devices) for labels, figures in rows.items()),
+            is_comparable=NO_RATIO not in table.notes,
+            by_machine=by_machine,
+            has_speedup=len(places) > 1 and any(figure.kind == "derived" for figure in table.figures),
+        )
+
+    def readings(self) -> Iterator[Sheet]:
+        """One more table where text and effect of a listing differ: all that it can be understood to do."""
+        figure = next(figure for figure in self._publication.figures if figure.case)
+        for device in self._devices:
+            cases = self._procedure.readings(_here(figure, device))
+            found = {name: self.results[case.text] for name, case in cases.items() if case.text in self.results}
+            if cases:
+                rows = (Row((name,), (), (self._own(case, figure),), figure.unit) for name, case in cases.items())
+                yield Sheet(
+                    publication=self._publication.name,
+                    title=f"What the listing can be read as, on {device}",
+                    protocol="",
+                    headers=("reading",),
+                    columns=(),
+                    places=(f"{figure.unit} here",),
+                    rows=tuple(rows),
+                    notes=self._procedure.explain(found),
+                )
+
+    def _row(self, labels: tuple[str, ...], figures: Sequence[Figure], devices: Sequence[str]) -> Row:
+        """One that names a machine is this CPU's if it is a CPU's, else this machine's accelerator's."""
+        figure = next(figure for figure in figures if figure.case)
+        printed = tuple(Printed(each.machine, each.column, each.printed, each.value, each.unit) for each in figures)
+        is_cpu = not devices and self._publication.machine(figure.machine).device == CPU
+        places = [each for each in self._devices if each == CPU] if is_cpu else devices or self._accelerators
+        own = [self._own(_here(figure, device), figure) for device in places]
+        own += [] if own else [Own(reason=NOT_ASKED if is_cpu else self._missing)]
+        own += [Own()] * (len(self._places) - 1 if is_cpu else 0)
+        return Row(labels, printed, tuple(own), figure.unit)
+
+    def _own(self, case: Case, figure: Figure) -> Own:
+        result, right = self.results.get(case.text), self.results.get(steady_case(case).text)
+        if result is None:
+            return Own(case.text, case.device, reason="not replayed")
+        if result.status != "ok" or result.estimate is None:
+            return Own(case.text, case.device, result.status, reason=result.explanation)
+        step_s, job, bias = result.estimate.center_s, result.job, find_bias(result, right) if right else None
+        part = job if job and not job.whole else None
+        return Own(
+            case=case.text,
+            device=case.device,
+            status=result.status,
+            value=_in_unit(step_s, figure),
+            low=_in_unit(part.low_s / part.seconds * step_s, figure) if part else None,
+            high=_in_unit(part.high_s / part.seconds * step_s, figure) if part else None,
+            extrapolated=part is not None,
+            disturbed="; ".join(caution.cause for caution in result.cautions if caution.kind in DISTURBANCES),
+            steady=(bias.steady_s if bias.whole_job else _in_unit(bias.steady_s, figure)) if bias else None,
+        )
+
+
+def _in_unit(step_s: float, figure: Figure) -> float:
+    """Seconds for a step in the unit of a published figure."""
+    values = {"it/s": 1 / step_s, "ms/it": 1000 * step_s, "s": step_s * figure.steps}
+    return values.get(figure.unit, step_s)

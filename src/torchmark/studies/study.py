@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from torchmark.measure.messages import Message
-from torchmark.measure.session import Covered, Finished, Revised, SpreadFound, Started
+from torchmark.analyze.efficiency import NONE, Ceilings, with_peak
+from torchmark.analyze.summary import combine_results
+from torchmark.analyze.verdict import cautions_of
+from torchmark.measure.process import without_figure
+from torchmark.measure.session import Covered, Finished, Plan, Revised, SpreadFound, Started
 from torchmark.records import Case, Conclusion, Machine, Result, Rigor
 
 
@@ -34,24 +39,21 @@ class Completed(Struct, frozen=True):
 
 
 Event = Started | Finished | Completed | Revised | Covered | SpreadFound | Activity | Announcement
+Listen = Callable[..., None]  # gets each message of a process, and which process that is where there are several
 
 
-class Options(Protocol):
+class Options(Struct, frozen=True, kw_only=True):
     """The options that every study has."""
 
-    @property
-    def budget_s(self) -> float: ...
-    @property
-    def seed(self) -> int: ...
+    budget_s: float = 600.0
+    timeout_s: float = 600.0  # for one answer of a process
+    seed: int = 0
+    data: str | None = None  # folder with the real data sets
+
     @property
     def command(self) -> str:
         """The command line that repeats the study. It never holds a path, nor anything from the environment."""
-
-
-class Listen(Protocol):
-    """Hears what a process says, and which process that is where there are several."""
-
-    def __call__(self, message: Message, who: str = "") -> None: ...
+        raise NotImplementedError
 
 
 class Study(ABC):
@@ -61,12 +63,18 @@ class Study(ABC):
     rigor: Rigor = "quick"
     open_ended: ClassVar[bool] = False  # more cases may follow than are known beforehand
 
-    def __init__(self, options: Options, machine: Machine | None = None, cases: Iterable[Case] = ()) -> None:
+    def __init__(self, options: Options | Plan, machine: Machine | None = None, cases: Iterable[Case] = ()) -> None:
         self.options, self.planned = options, tuple(case.text for case in cases)
         if machine:
             self.machine = machine
-        self.listen: Listen = lambda _, __="": None
+        self.listen: Listen = lambda *_: None
         self.log: Path | None = None  # what processes print goes here
+        self.began = time.monotonic()
+        self.under_way: Case | None = None  # a case that has no result yet
+
+    @property
+    def left_s(self) -> float:
+        return self.began + self.options.budget_s - time.monotonic()
 
     def place(self, side: str) -> tuple[Machine, tuple[str, ...]]:
         """Where a side is measured, and the cases known beforehand; with several sides, after its first result."""
@@ -79,9 +87,16 @@ class Study(ABC):
 
     def unfinished(self) -> Iterable[Event]:
         """What is left to be stored after an interrupt."""
-        return ()
+        case, reason = self.under_way, "the run was stopped while it was being measured"
+        return (Revised(without_figure(case, "interrupted", reason)),) if case else ()
 
     def conclusion(self, side: str = "") -> Conclusion | None:
         """What is known by now; None where that is nothing."""
         del side
         return None
+
+
+def summed_up(results: Sequence[Result], ceilings: Ceilings = NONE, strict: bool = False) -> Result:
+    """All processes of a case as one result, compared with the ceilings, with its cautions."""
+    result = with_peak(combine_results(results, strict), ceilings)
+    return replace(result, cautions=cautions_of(result))

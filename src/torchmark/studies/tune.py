@@ -2,9 +2,8 @@
 
 Number formats with layouts come first, then compiling the best of them, then every other setting by itself, each time
 against the leader. In a heat the slower half leaves after every other round; the leader is replaced only by a candidate
-that is faster beyond chance. The winner is then measured against the default in pairs of fresh processes that took no
-part in the search, because the best of many looks better than it is. The winner without those settings that gained
-little takes part, too: a setting that owed its gain to one lucky process is dropped there.
+that is faster beyond chance. The winner is then measured against the default in pairs of fresh processes, because the
+best of many looks better than it is; so is the winner without the settings that gained little, perhaps by luck.
 """
 
 from __future__ import annotations
@@ -12,43 +11,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import product
 from typing import Literal
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import field
+from msgspec.structs import asdict, replace
 
-from torchmark.analyze.efficiency import NONE, Ceilings, with_peak
+from torchmark.analyze import search
+from torchmark.analyze.efficiency import NONE, Ceilings
+from torchmark.analyze.grades import is_contended
 from torchmark.analyze.pairing import TUNED_OPTIONS, USUAL, changed, differing, name_of, same_precision, setting
-from torchmark.analyze.search import (
-    Round,
-    Settled,
-    Tuned,
-    best_at_precision,
-    best_of_each_precision,
-    contributions,
-    core_of,
-    find_break_even,
-    leads,
-    noise_of,
-    scores,
-    seen_gain,
-    settle,
-    simplest,
-    survivors,
-    verdict,
-)
-from torchmark.analyze.summary import combine_results
-from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import NothingMeasuredError, UnknownName, UsageError
 from torchmark.measure.case_options import chosen_instructions, offered, tunable_dtypes
 from torchmark.measure.cases import check_case, full_params, split_values
 from torchmark.measure.lifecycle import temporary_folder
-from torchmark.measure.messages import Message
-from torchmark.records import CASE_OPTIONS, Case, Machine, Result, Tuning, Value, parse_value
+from torchmark.records import CASE_OPTIONS, Case, Machine, Result, Rigor, Tuning, Value, parse_value
 from torchmark.studies.ab import rounds_for
-from torchmark.studies.candidates import CandidatePool, Opening, PoolOptions, open_side
-from torchmark.studies.study import Announcement, Completed, Event, Study
+from torchmark.studies.candidates import CandidatePool
+from torchmark.studies.study import Announcement, Completed, Event, Options, Study, summed_up
 
 Axes = dict[str, tuple[Value, ...]]  # the values worth a try for each setting
 
@@ -64,17 +45,13 @@ _FEW_CORES = 2  # where threads have nowhere else to go, binding them and how th
 HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
 
 
-class TuneOptions(Struct, frozen=True):
+class TuneOptions(Options, frozen=True):
     """What is tuned, within what, and for how long at most."""
 
     case: Case
     axes: Axes
-    budget_s: float = 600.0
-    timeout_s: float = 600.0
-    seed: int = 0
-    data: str | None = None
     hold: tuple[str, ...] = ()  # settings that must stay as they are
-    added: dict[str, tuple[str, ...]] = {}  # values that the user added to some axes
+    added: dict[str, tuple[str, ...]] = field(default_factory=dict)  # values that the user added to some axes
 
     @property
     def command(self) -> str:
@@ -99,72 +76,57 @@ class Tune(Study):
     options: TuneOptions
     open_ended = True
 
-    def __init__(
-        self,
-        options: TuneOptions,
-        machine: Machine,
-        ceilings: Ceilings = NONE,
-        began: float | None = None,  # when the budget began to run
-        opening: Opening = open_side,
-    ) -> None:
+    def __init__(self, options: TuneOptions, machine: Machine, ceilings: Ceilings = NONE) -> None:
         super().__init__(options, machine, [options.case])
-        self._ceilings, self._open = ceilings, opening
-        self._rounds: list[Round] = []  # of the search
-        self._settled: Settled | None = None  # once the winner was measured again
+        self._ceilings, self._default, self._leader = ceilings, options.case, options.case
+        self._rounds: list[search.Round] = []  # of the search
+        self._settled: search.Settled | None = None  # once the winner was measured again
         self._disturbed = 0  # pairs that do not count
-        self._began = time.monotonic() if began is None else began
-        self._leader = options.case
         self._instructions = chosen_instructions()  # that lines to paste must choose, too
         self._refused: set[str] = set()  # number formats that are useless here
         self._stopped: Literal["done", "budget", "interrupted"] = "interrupted"
-        self._pool = CandidatePool(PoolOptions())
-
-    def result(self, text: str) -> Result:
-        """All processes of a case as one; a later one that failed does not undo what the earlier ones gave."""
-        several = self._pool.results[text]
-        good = [result for result in several if result.status == "ok"]
-        result = with_peak(combine_results(good or several[-1:]), self._ceilings)
-        return replace(result, cautions=cautions_of(result), rigor="default" if len(good) > 1 else "quick")
+        self._pool = CandidatePool(options, lambda case, message: self.listen(message, name_of(case, self._default)))
 
     def events(self) -> Iterator[Event]:
         """Search, then confirm what was found."""
-        options, default = self.options, self.options.case
-
-        def hear(text: str, message: Message) -> None:
-            self.listen(message, name_of(self._pool.cases[text], default))
-
-        with temporary_folder("torchmark-compiled-") as folder:
-            deadline = self._began + options.budget_s
-            limits = PoolOptions(options.timeout_s, options.seed, options.data, folder, deadline)
-            with CandidatePool(limits, hear, self._open) as self._pool:
-                self._stopped = "done"
-                try:
-                    yield from self._search()
-                    yield from self._confirm()
-                except BaseException:
-                    self._stopped = "interrupted"
-                    raise
+        with temporary_folder("torchmark-compiled-") as self._pool.compile_cache, closing(self._pool):
+            self._pool.deadline = self.began + self.options.budget_s
+            self._stopped = "done"
+            try:
+                yield from self._search()
+                yield from self._confirm()
+            except BaseException:
+                self._stopped = "interrupted"
+                raise
 
     def unfinished(self) -> Iterator[Event]:
         """Results of processes that have just ended."""
         while self._pool.unsaved:
             text = self._pool.unsaved.pop(0)
             *earlier, last = self._pool.results[text]
-            yield Completed(sum(result.status == "ok" for result in earlier), last, self.result(text))
+            yield Completed(sum(result.status == "ok" for result in earlier), last, self._result(text))
+
+    def _result(self, text: str) -> Result:
+        """All processes of a case as one; a later one that failed does not undo what the earlier ones gave."""
+        several = self._pool.results[text]
+        good = [result for result in several if result.status == "ok"]
+        rigor: Rigor = "default" if len(good) > 1 else "quick"
+        return replace(summed_up(good or several[-1:], self._ceilings), rigor=rigor)
 
     def conclusion(self, side: str = "") -> Tuning | None:  # noqa: ARG002 -- there is one
-        return self.outcome().conclusion if self.options.case.text in self._pool.results else None
+        return self.outcome().conclusion if self._default.text in self._pool.results else None
 
-    def outcome(self) -> Tuned:
+    def outcome(self) -> search.Tuned:
         """What is known by now."""
-        default, settled = self.options.case, self._settled or Settled(self.options.case, self._leader)
-        gain, found = settled.gain, settled.placed(scores(self._rounds))
+        default, settled = self._default, self._settled or search.Settled(self._default, self._leader)
+        gain, found = settled.gain, settled.placed(search.scores(self._rounds))
         cases, several = self._pool.cases, self._pool.results
-        results = {text: self.result(text) for text in several}
+        results = {text: self._result(text) for text in several}
         firsts = {text: each[0] for text, each in several.items()}  # later ones find a warm compile cache
         winner = settled.leader if settled.is_confirmed else default
-        same = winner if same_precision(winner, default) else best_at_precision(default, cases, found)
-        return Tuned(
+        same = winner if same_precision(winner, default) else search.best_at_precision(default, cases, found)
+        is_placed = {default.text, winner.text} <= found.keys()
+        return search.Tuned(
             default=default,
             winner=winner,
             same_precision=same,
@@ -176,51 +138,45 @@ class Tune(Study):
             pairs=len(settled.pairs),
             unconfirmed=settled.leader if settled.leader != winner else None,
             disturbed=self._disturbed,
-            same_precision_gain=seen_gain(default, same, found),
-            contributions=contributions(default, winner, found) if {default.text, winner.text} <= found.keys() else (),
-            break_even=find_break_even(default, winner, results, firsts, found),
-            relative={text: seen_gain(default, cases[text], found) or 0.0 for text in found},
-            duration_s=time.monotonic() - self._began,
+            same_precision_gain=search.seen_gain(default, same, found),
+            contributions=search.contributions(default, winner, found) if is_placed else (),
+            break_even=search.find_break_even(default, winner, results, firsts, found),
+            relative={text: search.seen_gain(default, cases[text], found) or 0.0 for text in found},
+            duration_s=time.monotonic() - self.began,
         )
 
     def _search(self) -> Iterator[Event]:
-        default, axes = self.options.case, self.options.axes
+        default, axes = self._default, self.options.axes
         if not (yield from self._enter(default)):
             if default.text not in self._pool.results:
                 raise NothingMeasuredError(
                     f"the budget was spent before {default.text} was measured", "Give it more time with --budget"
                 )
             failed = self._pool.results[default.text][-1]
-            raise NothingMeasuredError(
-                f"{default.text} itself ended as {failed.status}: {failed.reason}",
-                "Choose a case that runs here",
-                failed.detail or "",
-            )
+            ended = f"{default.text} itself ended as {failed.status}: {failed.reason}"
+            raise NothingMeasuredError(ended, "Choose a case that runs here", failed.detail or "")
         yield from self._heat(default, combinations(default, axes, NUMBERS))
-        plain, modes = self._best_of_each(self._rounds) or [default], axes.get("compile", ())
+        best = search.best_of_each_precision(default, self._pool.cases, search.scores(self._rounds))
+        plain, modes = best or [default], axes.get("compile", ())
         yield from self._heat(self._leader, [changed(case, "compile", mode) for case in plain for mode in modes[:1]])
         if self._leader.compile != "off":
             yield from self._heat(self._leader, [changed(self._leader, "compile", mode) for mode in modes[1:]])
-        rest = [name for name in axes if name not in (*NUMBERS, "compile")]
-        yield from self._vary(rest)
-        yield from self._dismiss()
-
-    def _vary(self, names: Sequence[str]) -> Iterator[Event]:
-        """All other settings one by one, and those that helped together."""
+        # All other settings one by one, then those that helped together.
         start = self._leader
-        yield from self._heat(start, variations(start, self.options.axes, names))
-        found = scores(self._rounds)
-        least, helped = max(HELPS, noise_of(self._rounds).deviation), dict[str, Case]()
-        for case in variations(start, self.options.axes, names):
+        variants = variations(start, axes, [name for name in axes if name not in (*NUMBERS, "compile")])
+        yield from self._heat(start, variants)
+        found = search.scores(self._rounds)
+        least, helped = max(HELPS, search.noise_of(self._rounds).deviation), dict[str, Case]()
+        for case in variants:
             (name,) = differing(start, case) or ("",)
             if case.text in found and found[start.text] - found[case.text] > least:
-                known = helped.get(name)
-                helped[name] = min((each for each in (known, case) if each), key=lambda each: found[each.text])
+                helped[name] = min((helped.get(name, case), case), key=lambda each: found[each.text])
         if len(helped) > 1:
             together = start
             for name, case in helped.items():
                 together = changed(together, name, setting(case, name))
             yield from self._heat(self._leader, [together])
+        yield from self._dismiss()
 
     def _heat(self, incumbent: Case, challengers: Sequence[Case]) -> Iterator[Event]:
         """Incumbent and challengers in common rounds, fewer after each cut; the leader of all is known afterwards."""
@@ -230,105 +186,97 @@ class Tune(Study):
             entered += [self._with_instructions(case).text] if is_in else []
         if not entered or not (yield from self._enter(incumbent)):
             return
-        field, rounds = [incumbent.text, *entered], list[Round]()
+        field, rounds = [incumbent.text, *entered], list[search.Round]()
         while len(field) > 1 and not self._is_late():
             rounds += [self._pool.play(field) for _ in range(ROUNDS)]
             yield from self.unfinished()
-            field = self._pool.alive(field)
-            if not field or self._left_s <= 0:
+            field = [name for name in field if name in self._pool.alive]
+            if not field or self.left_s <= 0:
                 break
             if len(field) == 2 and incumbent.text in field:
                 (challenger,) = (name for name in field if name != incumbent.text)
-                answer = verdict(rounds, challenger, incumbent.text, noise_of([*self._rounds, *rounds]))
+                answer = search.verdict(rounds, challenger, incumbent.text, search.noise_of([*self._rounds, *rounds]))
                 field = {"faster": [challenger], "not faster": [incumbent.text], "unsure": field}[answer]
             else:
-                field = survivors(rounds, field, incumbent.text)
-            incumbent = yield from self._next_leader(incumbent, field, rounds)
-            best = self._best_of_each([*self._rounds, *rounds])
+                field = search.survivors(rounds, field, incumbent.text)
+            default, cases, found = self._default, self._pool.cases, search.scores([*self._rounds, *rounds])
+            if field and incumbent.text not in field:
+                was_leader = incumbent.text == self._leader.text
+                incumbent = search.simplest(default, [cases[name] for name in field], found)
+                if was_leader:
+                    self._leader = incumbent
+                    for case in (default, incumbent):  # on the disk before it is announced
+                        self._pool.sum_up(case.text)
+                    yield from self.unfinished()
+                    yield News(incumbent, default, "leads", search.seen_gain(default, incumbent, found))
+            best = search.best_of_each_precision(default, cases, found)
             yield from self._dismiss({*field, self._leader.text, *(case.text for case in best)})
         self._rounds += rounds
 
-    def _next_leader(
-        self, incumbent: Case, field: Sequence[str], rounds: Sequence[Round]
-    ) -> Generator[Event, None, Case]:
-        """The leader of a heat that has dropped its incumbent. If that was the leader of all, so is its successor."""
-        if incumbent.text in field or not field:
-            return incumbent
-        found = scores([*self._rounds, *rounds])
-        successor = simplest(self.options.case, [self._pool.cases[name] for name in field], found)
-        if incumbent.text == self._leader.text:
-            self._leader = successor
-            for case in (self.options.case, successor):  # on the disk before it is announced
-                self._pool.sum_up(case.text)
-            yield from self.unfinished()
-            yield self._news(successor, "leads", seen_gain(self.options.case, successor, found))
-        return successor
-
     def _dismiss(self, keep: Container[str] = ()) -> Iterator[Event]:
-        for name in self._pool.alive():
+        for name in [*self._pool.alive]:
             if name not in keep:
-                self._pool.leave(name)
+                self._pool.sum_up(name, end=True)
                 yield from self.unfinished()
-
-    def _best_of_each(self, rounds: Sequence[Round]) -> list[Case]:
-        return best_of_each_precision(self.options.case, self._pool.cases, scores(rounds))
 
     def _enter(self, case: Case) -> Generator[Event, None, bool]:
         """Into the pool, unless its number format is known to be of no use, or the time is up."""
         case = self._with_instructions(case)
-        if self._pool.alive([case.text]):
+        if case.text in self._pool.alive:
             return True
         if case.dtype in self._refused or self._is_late():
             return False
-        is_in = self._pool.enter(case, until=self._began + (1 + SEARCH_SHARE) / 2 * self.options.budget_s)
+        is_in = self._pool.enter(case, until=self.began + (1 + SEARCH_SHARE) / 2 * self.options.budget_s)
         yield from self.unfinished()
         if is_in:
             return True
         failed = self._pool.results[case.text][-1]
         reason = ": ".join(filter(None, (failed.status, failed.reason, failed.detail)))
-        yield self._news(case, "failed", reason=reason)
-        inside = {self._pool.cases[name].dtype for name in self._pool.alive()}
-        if case.dtype not in (self.options.case.dtype, *inside) and case.compile == "off":
+        yield News(case, self._default, "failed", reason=reason)
+        inside = {each.case.dtype for each in self._pool.alive.values()}
+        if case.dtype not in (self._default.dtype, *inside) and case.compile == "off":
             self._refused.add(case.dtype)
         return False
 
     def _with_instructions(self, case: Case) -> Case:
-        """The case with this machine's limit of instructions, which a shorter number format needs wherever it runs."""
+        """The case with this machine's limit of instructions, which a shorter number format needs."""
         isa = self._instructions if "isa" not in (*case.options, *self.options.hold) else None
-        return changed(case, "isa", isa) if isa and case.dtype != self.options.case.dtype else case
-
-    @property
-    def _left_s(self) -> float:
-        return self.options.budget_s - (time.monotonic() - self._began)
+        return changed(case, "isa", isa) if isa and case.dtype != self._default.dtype else case
 
     def _is_late(self) -> bool:
-        late = self._left_s < (1 - SEARCH_SHARE) * self.options.budget_s
+        late = self.left_s < (1 - SEARCH_SHARE) * self.options.budget_s
         if late:
             self._stopped = "budget"
         return late
 
     def _confirm(self) -> Iterator[Event]:
-        """Pairs of fresh processes, as many as were decided on after the first, as far as the budget goes. One in which
-        other programs were busy does not count, and another takes its place."""
-        default, winner = self.options.case, self._leader
+        """Measure the finalists in common rounds of fresh processes, several times; disturbed ones are repeated."""
+        default, winner, pool = self._default, self._leader, self._pool
         if winner.text == default.text:
             return
-        found = scores(self._rounds)
-        core = core_of(default, winner, found) if default.text in found else winner
+        found = search.scores(self._rounds)
+        core = search.core_of(default, winner, found) if default.text in found else winner
         field = list({case.text: case for case in (default, core, winner)}.values())
-        pairs, due, longest_s = list[list[Round]](), PAIRS, len(field) * self._pool.entry_s[default.text]
+        pairs, due, longest_s = list[list[search.Round]](), PAIRS, len(field) * pool.entry_s[default.text]
         try:
             while len(pairs) < due and self._disturbed < due:
-                if self._left_s < longest_s:
+                if self.left_s < longest_s:
                     self._stopped = "budget"
                     break
                 began = time.monotonic()
-                yield self._news(winner, "confirms", seen_gain(default, winner, scores(self._rounds)))
-                pair = yield from self._measure_pair(field)
-                if not leads([pair], winner, default):
-                    self._stopped = "budget" if self._left_s <= 0 else self._stopped
+                yield News(winner, default, "confirms", search.seen_gain(default, winner, found))
+                entered = [case.text for case in field if pool.enter(case, spared=True)]
+                yield from self.unfinished()
+                pair, steps_s = list[search.Round](), [pool.alive[name].prepared.step_s for name in entered]
+                if len(entered) > 1:
+                    count = max(ROUNDS, rounds_for(max(steps_s)) - FEWER_ROUNDS)
+                    pair += [pool.play(entered) for _ in range(count)]
+                    yield from self._dismiss()
+                if not search.leads([pair], winner, default):
+                    self._stopped = "budget" if self.left_s <= 0 else self._stopped
                     break
-                if any(map(self._pool.was_contended, (case.text for case in field))):
+                last = [pool.results[case.text][-1].estimate for case in field]
+                if any(is_contended(each) for each in last if each):  # other programs were busy
                     self._disturbed += 1
                 else:
                     pairs.append(pair)
@@ -336,25 +284,7 @@ class Tune(Study):
                 if len(pairs) == 1 and longest_s > SLOW_PAIR_S * len(field) / 2:
                     due = FEW_PAIRS
         finally:
-            self._settled = settle(default, core, winner, pairs)
-
-    def _measure_pair(self, field: Sequence[Case]) -> Generator[Event, None, list[Round]]:
-        """Fresh processes of all of them, in rounds that they share."""
-        entered = [case.text for case in field if self._pool.enter(case, spared=True)]
-        yield from self.unfinished()
-        if len(entered) < 2:
-            return []
-        count = max(ROUNDS, rounds_for(max(map(self._pool.step_s, entered), default=1.0)) - FEWER_ROUNDS)
-        rounds = [self._pool.play(entered) for _ in range(count)]
-        for name in entered:
-            self._pool.leave(name)
-            yield from self.unfinished()
-        return rounds
-
-    def _news(
-        self, case: Case, event: Literal["failed", "leads", "confirms"], gain: float | None = None, reason: str = ""
-    ) -> News:
-        return News(case, self.options.case, event, gain, reason)
+            self._settled = search.settle(default, core, winner, pairs)
 
 
 def axes_of(case: Case, machine: Machine, keep: Iterable[str] = (), also: Mapping[str, Sequence[str]] = {}) -> Axes:
@@ -369,18 +299,12 @@ def axes_of(case: Case, machine: Machine, keep: Iterable[str] = (), also: Mappin
             raise UnknownName("setting", name, known)
         for value in usual[name] if name in also else ():
             check_case(changed(case, name, value))
+    current = asdict(full_params(case)) | {name: setting(case, name) for name in (*TUNED_OPTIONS, *CASE_OPTIONS)}
     return {
-        name: tuple(value for value in dict.fromkeys(values) if value != _current(case, name))
+        name: tuple(value for value in dict.fromkeys(values) if value != current[name])
         for name, values in usual.items()
         if name not in keep
     }
-
-
-def _current(case: Case, name: str) -> Value | None:
-    if name in TUNED_OPTIONS or name in CASE_OPTIONS:
-        return setting(case, name)
-    value: Value = getattr(full_params(case), name)
-    return value
 
 
 def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[tuple[str, tuple[Value, ...]]]:
@@ -405,8 +329,7 @@ def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[t
 
 
 def _thread_counts(case: Case, machine: Machine) -> tuple[int, ...]:
-    """From one to all that the machine runs at once, in doubles: which of them is best differs from work to work. What
-    a process takes by itself is the case without a number."""
+    """From one to all that the machine runs at once, in doubles, without the number that a process takes by itself."""
     most, physical = max(1, machine.logical_cores), max(1, machine.physical_cores)
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else most
     if allowed < (os.cpu_count() or 1):  # a job that may use some of the cores
