@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from torchmark.workloads.contract import ATTENTION, CaseOption, Setting
+from torchmark.workloads.contract import ATTENTION, CaseOption, Count, Setting
 from torchmark.workloads.encoder import POSITIONS, SHAPES, Size, encoder_config
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec, guessing
 
@@ -18,7 +18,7 @@ class Params(Struct, frozen=True):
     """The model's size, rows in a step, and tokens in a row."""
 
     size: Size = "base"
-    batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 16
+    batch: Count = 16
     sequence: Annotated[int, Meta(ge=1, le=POSITIONS)] = 128
 
 

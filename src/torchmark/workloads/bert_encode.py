@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from torchmark.workloads.contract import ATTENTION, GRADIENTS, Setting
+from torchmark.workloads.contract import ATTENTION, GRADIENTS, Count, Setting
 from torchmark.workloads.encoder import POSITIONS, SHAPES, Size, encoder_config
 from torchmark.workloads.model import Cost, Model, ModelWorkload
 
@@ -18,7 +18,7 @@ class Params(Struct, frozen=True):
     """The model's size, rows in a step, and tokens in a row."""
 
     size: Size = "base"
-    batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 1
+    batch: Count = 1
     sequence: Annotated[int, Meta(ge=1, le=POSITIONS)] = 128
 
 

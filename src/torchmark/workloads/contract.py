@@ -6,9 +6,9 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from torchmark.errors import UnsupportedError
 from torchmark.records import Work
@@ -21,6 +21,7 @@ __all__ = [
     "GRADIENTS",
     "LAYOUT",
     "CaseOption",
+    "Count",
     "NoParams",
     "Pairs",
     "Setting",
@@ -31,6 +32,7 @@ __all__ = [
     "smaller_sizes",
 ]
 
+Count = Annotated[int, Meta(ge=1, le=1_048_576)]  # of rows, images, tokens, …
 Tensors = Sequence["torch.Tensor"]
 Pairs = Sequence[tuple["torch.Tensor", "torch.Tensor"]]
 

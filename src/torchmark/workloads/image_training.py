@@ -108,7 +108,7 @@ class ImageTraining(ModelWorkload):
         train: Batches = model.feed.__self__  # type: ignore[union-attr]  # of `build`
         images, network = train.images, model.module
         assert images
-        training = self.prepared(model, params, setting)
+        training = self.prepared(params, setting, model)
         step, forward = training.step(), training.forward
         test = Normalized(images.test_images, images.test_labels, *recipe.normal)
         size = recipe.test_batch or params.batch

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from torchmark.workloads.contract import GRADIENTS, Setting
+from torchmark.workloads.contract import GRADIENTS, Count, Setting
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec
 
 _INPUTS, _WIDTH, _GATES = 1024, 512, 4
@@ -16,8 +16,8 @@ _CHECKED = (slice(2), slice(16))  # sequences and steps; later steps cannot chan
 class Params(Struct, frozen=True):
     """Sequences in a step, their length, and layers on top of one another."""
 
-    batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 8
-    sequence: Annotated[int, Meta(ge=1, le=1_048_576)] = 128
+    batch: Count = 8
+    sequence: Count = 128
     layers: Annotated[int, Meta(ge=1, le=1024)] = 4
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
+from torchmark.workloads.contract import Count, Setting, Step, Tensors, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -19,8 +19,8 @@ _COLUMNS_AT_ONCE = 1024
 class Params(Struct, frozen=True):
     """`batch` products of size × size matrices, or of a left one that has fewer rows; 0 rows: as many as columns."""
 
-    size: Annotated[int, Meta(ge=1, le=1_048_576)] = 2048
-    batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 1
+    size: Count = 2048
+    batch: Count = 1
     rows: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from torchmark.workloads.contract import GRADIENTS, Setting
+from torchmark.workloads.contract import GRADIENTS, Count, Setting
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec
 
 _WIDTHS = (1024, 512, 512, 512)
@@ -16,8 +15,8 @@ _WIDTHS = (1024, 512, 512, 512)
 class Params(Struct, frozen=True):
     """Rows in a step of one worker, and numbers that come out for each of them."""
 
-    batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 128
-    outputs: Annotated[int, Meta(ge=1, le=1_048_576)] = 2
+    batch: Count = 128
+    outputs: Count = 2
 
 
 class Mlp(ModelWorkload):

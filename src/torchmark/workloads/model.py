@@ -178,23 +178,22 @@ class ModelWorkload(Workload):
         return replace(model, inputs=inputs, targets=targets)
 
     def prepare(self, params: Any, setting: Setting) -> Step:
-        return self.prepared(self.made(params, setting), params, setting).step()
+        return self.prepared(params, setting, self.made(params, setting)).step()
 
-    def prepared(self, model: Model, params: Any, setting: Setting) -> Inference | Training:
+    def prepared(self, params: Any, setting: Setting, model: Model) -> Inference:
         """A model that `made` returned, ready to run."""
-        work = self.work(params, setting) or count_work(model, setting)
-        if setting.mode == "train":
-            return Training(self, model, setting, work, cache(lambda: self.made(params, setting).module))
-        return Inference(self, model, setting, work)
+        return (Training if setting.mode == "train" else Inference)(self, params, setting, model)
 
 
-class _Prepared:
-    """A model on its device, with what its numeric check needs: the same model in float64 and a few rows."""
+class Inference:
+    """A forward pass without gradients, and its check against the same model in float64 with a few rows."""
 
-    def __init__(self, workload: ModelWorkload, model: Model, setting: Setting, work: Work) -> None:
-        self.workload, self.model, self.setting, self.work = workload, model, setting, work
+    def __init__(self, workload: ModelWorkload, params: Any, setting: Setting, model: Model) -> None:
+        self.workload, self.setting, self.model = workload, setting, model
+        self.work = workload.work(params, setting) or count_work(model, setting)
         self.call, self.notes = model.caller(), dict(model.notes)
         self.dtype = "float64"  # of the reference
+        self.losses: list[torch.Tensor] = []  # of the first training step and the last one
         few, training = (model.inputs, model.targets), setting.mode == "train"
         if workload.rows_are_independent or training or model.few:
             few = (model.few or _two_rows)(*few)
@@ -208,6 +207,32 @@ class _Prepared:
         self.shared = setting.parallel(self.module) if training else self.module
         self.forward = setting.compiled(self.shared)
         self.feed = _feeder(setting, (model.inputs, model.targets) if training else model.inputs, model.feed)
+
+    def step(self) -> Step:
+        training, run = self.setting.mode == "train", self.runner()
+        return Step(
+            run=run,
+            work=self.work,
+            outputs=self.checked_outputs,
+            reference=lambda: self.reference() if self.is_checked else (),
+            copies=lambda: self.copies or tuple(zip(fingerprints(self.module), self.made, strict=True)),
+            alone=self.setting.alone(self.shared, run) if training else None,
+            metrics=lambda: ({"loss": float(self.losses[-1])} if self.losses else {}) | self.model.metrics(),
+            notes=self.notes,
+        )
+
+    def checked_outputs(self) -> Tensors:
+        """What the device computes. The loss of a timed step itself, with its whole batch, its dropout and its norms by
+        the batch, cannot be computed another way, but one far from guessing is wrong."""
+        if self.losses and self.model.first_loss:
+            (low, high), found = self.model.first_loss, float(self.losses[0])
+            if not low < found < high:
+                raise WrongResultError(
+                    f"the loss of the first step was {found:.3g}; of a model that has learned nothing it is between "
+                    f"{low:.3g} and {high:.3g}",
+                    "Do not trust this device with this dtype in training before you know why",
+                )
+        return self.outputs() if self.is_checked else ()
 
     @contextmanager
     def exact(self, module: nn.Module) -> Iterator[nn.Module]:
@@ -257,11 +282,7 @@ class _Prepared:
             self.notes["numbers"] = "not checked: the model draws at random"
         return "numbers" not in self.notes
 
-
-class Inference(_Prepared):
-    """A forward pass without gradients."""
-
-    def step(self) -> Step:
+    def runner(self) -> Callable[[], object]:
         forward, feed, call, setting = self.forward, self.feed, self.call, self.setting
         result, drain, usual = self.model.result, _drain(setting), self.workload.usual_gradients
 
@@ -269,20 +290,10 @@ class Inference(_Prepared):
             with setting.without_gradients(usual):
                 return drain(result(call(forward, feed())))
 
-        return Step(
-            run=run,
-            work=self.work,
-            outputs=self.outputs,
-            reference=self.reference,
-            copies=lambda: tuple(zip(fingerprints(self.module), self.made, strict=True)),
-            metrics=self.model.metrics,
-            notes=self.notes,
-        )
+        return run
 
     def outputs(self) -> Tensors:
         """By the timed function, with the whole batch where the check does not replace it."""
-        if not self.is_checked:
-            return ()
         with self.setting.without_gradients(self.workload.usual_gradients):
             found = self.looked_at(self.forward, self.feed())
         rows = _ends(row_count(self.model.inputs))
@@ -291,8 +302,6 @@ class Inference(_Prepared):
         return [tensor[rows] if tensor.dim() else tensor for tensor in found]
 
     def reference(self) -> Tensors:
-        if not self.is_checked:
-            return ()
         return self.computed(_two_rows(self.inputs, None)[0] if self.by_row and not self.model.few else self.inputs)
 
     @cached_property
@@ -301,21 +310,18 @@ class Inference(_Prepared):
         if self.workload.rows_are_independent:
             return True
         count = row_count(self.inputs)
-        if not self.is_checked or count <= 2:
+        if count <= 2:
             return False
         two = self.computed(_two_rows(self.inputs, None)[0])
         three = self.computed(map_tensors(lambda each: each[[0, 1, count - 1]], self.inputs))
-        return all(tensor.dim() and len(tensor) == 3 for tensor in three) and _alike(
-            two, [each[[0, 2]] for each in three]
-        )
+        by_row = all(tensor.dim() and len(tensor) == 3 for tensor in three)
+        return by_row and _alike(two, [each[[0, 2]] for each in three])
 
 
-class Training(_Prepared):
+class Training(Inference):
     """Clear the gradients, forward, loss, backward, change the weights."""
 
-    def __init__(
-        self, workload: ModelWorkload, model: Model, setting: Setting, work: Work, remake: Callable[[], nn.Module]
-    ) -> None:
+    def __init__(self, workload: ModelWorkload, params: Any, setting: Setting, model: Model) -> None:
         import torch
 
         self.scale = model.loss_scale if setting.dtype == "float16" else 1.0
@@ -323,15 +329,14 @@ class Training(_Prepared):
             raise UnsupportedError("training in float16 alone does not stay finite", "Train in bfloat16 or float32")
         if not any(weight.requires_grad for weight in model.module.parameters()):
             raise UnsupportedError("the model has no weights to train", "Measure it with --mode infer")
-        super().__init__(workload, model, setting, work)
+        super().__init__(workload, params, setting, model)
         # Norms without a batch to go by let values of later weights grow past all bounds: only the first are checked.
         goes_by_batches = any(getattr(each, "running_mean", None) is not None for each in self.module.modules())
-        self.remake = remake if goes_by_batches else None
+        self.remake = cache(lambda: workload.made(params, setting).module) if goes_by_batches else None
         self.optimizer = model.optimizer.make(self.module.parameters(), self.scale)
         self.gradient = setting.place(torch.tensor(self.scale)) if self.scale != 1 else None
-        self.losses: list[torch.Tensor] = []  # of the first step and the last one
 
-    def step(self) -> Step:
+    def runner(self) -> Callable[[], object]:
         setting, feed = self.setting, self.feed
 
         def run() -> torch.Tensor:
@@ -345,35 +350,13 @@ class Training(_Prepared):
                 float(self.losses[-1])
             return setting.drain(self.losses[-1])
 
-        return Step(
-            run=run,
-            work=self.work,
-            outputs=self.outputs,
-            reference=self.reference,
-            copies=lambda: self.copies,
-            alone=setting.alone(self.shared, run),
-            metrics=lambda: ({"loss": float(self.losses[-1])} if self.losses else {}) | self.model.metrics(),
-            notes=self.notes,
-        )
+        return run
 
     def loss(self, forward: Callable[..., Any], inputs: Any, targets: Any) -> torch.Tensor:
         return (self.model.loss or usual_loss)(self.call(forward, inputs), inputs, targets)
 
     def outputs(self) -> Tensors:
-        """Loss, gradients and movements by the timed functions, of a few rows. All ranks do this together.
-
-        The loss of the timed step itself, with its whole batch, its dropout and its norms by the batch, cannot be
-        computed another way, but one far from guessing is wrong.
-        """
-        low, high = self.model.first_loss or (-math.inf, math.inf)
-        if self.model.first_loss and self.losses and not low < float(self.losses[0]) < high:
-            raise WrongResultError(
-                f"the loss of the first step was {float(self.losses[0]):.3g}; of a model that has learned nothing it "
-                f"is between {low:.3g} and {high:.3g}",
-                "Do not trust this device with this dtype in training before you know why",
-            )
-        if not self.is_checked:
-            return ()
+        """Loss, gradients and movements by the timed functions, of a few rows. All ranks do this together."""
         setting, optimizer = self.setting, self.optimizer
         inputs, targets = map_tensors(setting.place, (self.inputs, self.targets))
         optimizer.zero_grad()
@@ -397,8 +380,6 @@ class Training(_Prepared):
         """The same by the reference, with the optimizer's formula."""
         import torch
 
-        if not self.is_checked:
-            return ()
         with self.exact(self.remake() if self.remake else self.module) as exact, _steady(exact, None):
             loss = self.loss(exact, *self.in_reference((self.inputs, self.targets)))
             found = torch.autograd.grad(loss, _checked_weights(exact), allow_unused=True)  # some may be for other tasks

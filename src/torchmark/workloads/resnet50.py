@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from torchmark.workloads.contract import GRADIENTS, LAYOUT, Setting
+from torchmark.workloads.contract import GRADIENTS, LAYOUT, Count, Setting
 from torchmark.workloads.encoder import LABELS, image_classifier
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec
 
@@ -19,7 +19,7 @@ _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width inside the blocks, nu
 class Params(Struct, frozen=True):
     """Images in a step, and their width and height in pixels."""
 
-    batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 32
+    batch: Count = 32
     image: Annotated[int, Meta(ge=32, le=4096)] = 224
 
 

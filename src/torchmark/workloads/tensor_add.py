@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
+from torchmark.workloads.contract import Count, Setting, Step, Tensors, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ _AMOUNTS = {"as-written": (6, 2), "as-run": (2, 1), "resident": (3, 1)}
 class Params(Struct, frozen=True):
     """Tensors are size × size. The source of the published figures reads `as-written`, but ran `as-run`."""
 
-    size: Annotated[int, Meta(ge=1, le=1_048_576)] = 12288
+    size: Count = 12288
     variant: Literal["as-written", "as-run", "resident"] = "resident"
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from torchmark.workloads.contract import ATTENTION, Setting
+from torchmark.workloads.contract import ATTENTION, Count, Setting
 from torchmark.workloads.encoder import LABELS, SHAPES, Size, encoder_config, image_classifier
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec
 
@@ -18,7 +18,7 @@ class Params(Struct, frozen=True):
     """The model's size, images in a step, and their width and height in pixels."""
 
     size: Size = "base"
-    batch: Annotated[int, Meta(ge=1, le=1_048_576)] = 8
+    batch: Count = 8
     image: Annotated[int, Meta(ge=_PATCH, le=4096)] = 224
 
 

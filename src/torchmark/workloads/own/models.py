@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, Struct, defstruct
 
 from torchmark.errors import UnsupportedError, UsageError
-from torchmark.workloads.contract import ATTENTION, GRADIENTS, LAYOUT, Setting, Workload
+from torchmark.workloads.contract import ATTENTION, GRADIENTS, LAYOUT, Count, Setting, Workload
 from torchmark.workloads.model import COUNTING, Model, ModelWorkload, leaves_of, map_tensors, row_count
 from torchmark.workloads.own.files import OwnFile, find_file, forget_files, import_member, split_name
 from torchmark.workloads.own.inspection import REQUIRED, Outline, inspect_file
@@ -25,7 +25,6 @@ from torchmark.workloads.own.shapes import HELP, Tensor, join_batch, make_tensor
 
 _WRITTEN = r"^[A-Za-z0-9_.-]*$"
 _BATCH = Annotated[int, Meta(ge=0, le=1_048_576)]
-_COUNT = Annotated[int, Meta(ge=1, le=1_048_576)]
 _OURS: dict[str, tuple[str, Any, Any]] = {
     "batch": ("batch", _BATCH, 0),
     "input": ("input", Annotated[str, Meta(pattern=_WRITTEN, description="what --input says")], ""),
@@ -219,19 +218,8 @@ Task = Literal[
     "seq2seq-lm",
     "image-classification",
 ]
-_CLASSES = {
-    "features": "AutoModel",
-    "masked-lm": "AutoModelForMaskedLM",
-    "causal-lm": "AutoModelForCausalLM",
-    "seq2seq-lm": "AutoModelForSeq2SeqLM",
-}
 # What files call the same, at the end of the name of the model that they were saved from.
-_ENDINGS = {
-    "LMHeadModel": "causal-lm",
-    "ForConditionalGeneration": "seq2seq-lm",
-    "ForCausalLM": "causal-lm",
-    "ForMaskedLM": "masked-lm",
-}
+_ENDINGS = {"LMHeadModel": "causal-lm", "ForConditionalGeneration": "seq2seq-lm"}
 _LEFT_OUT = ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version")  # no part of the work
 
 
@@ -277,10 +265,10 @@ class ConfiguredModel(ModelWorkload):
         config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
         if task == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = 0  # decoders look for the end of a text by it
-        name = _CLASSES.get(task) or "AutoModelFor" + "".join(map(str.title, task.split("-")))
+        head = "For" + task.title().replace("-", "").replace("Lm", "LM") if task != "features" else ""
         try:
             chosen = {"attn_implementation": attention} if attention else {}
-            return getattr(transformers, name).from_config(config, trust_remote_code=False, **chosen)
+            return getattr(transformers, f"AutoModel{head}").from_config(config, trust_remote_code=False, **chosen)
         except ValueError as error:
             if "Unrecognized configuration" not in str(error):
                 raise
@@ -296,10 +284,10 @@ def _configured(file: OwnFile) -> Workload:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UsageError(f"{file.name} describes no model: it has no model_type", "Name a config.json of transformers")
     images, pixels = "image_size" in config or "num_channels" in config, config.get("image_size")
-    size: tuple[str, Any, Any] = ("sequence", _COUNT, min(128, _positions(config) or 128))
+    size: tuple[str, Any, Any] = ("sequence", Count, min(128, _positions(config) or 128))
     if images:
-        size = ("image", _COUNT, pixels if isinstance(pixels, int) else 224)
-    params = defstruct("Params", [("task", Task, _usual_task(config)), ("batch", _COUNT, 8), size], frozen=True)
+        size = ("image", Count, pixels if isinstance(pixels, int) else 224)
+    params = defstruct("Params", [("task", Task, _usual_task(config)), ("batch", Count, 8), size], frozen=True)
     return _derived(
         ConfiguredModel,
         file.name,
@@ -322,7 +310,7 @@ def _usual_task(config: dict[str, Any]) -> str:
     saved = config.get("architectures")
     name = saved[0] if isinstance(saved, list) and saved and isinstance(saved[0], str) else ""
     found = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
-    words = re.sub(r"(?<!^)(?=[A-Z])", "-", name.rpartition("For")[2]).lower()
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.rpartition("For")[2]).lower()
     return next(iter(found), words if words in get_args(Task) else "features")
 
 
