@@ -88,6 +88,7 @@ class Column(Struct, frozen=True):
     wraps: bool = False  # on a page, a long unit may go to a second line
     about: str = ""  # what the figure is
     of: Field = ""  # what it shows of a record
+    shown: bool = True  # whether `table` has it at all
 
     @property
     def is_number(self) -> bool:
@@ -213,6 +214,7 @@ def value_of(record: Any, field: Field) -> Any:
 
 def table(columns: Sequence[Column], records: Iterable[Any], **more: Any) -> Table:
     """A row for each record, by what each column shows of it."""
+    columns = [column for column in columns if column.shown]
     return Table(columns, [[value_of(record, column.of) for column in columns] for record in records], **more)
 
 

@@ -71,17 +71,17 @@ def gathered_document(members: Sequence[Member]) -> doc.Document:
 
 def status_document(members: Sequence[Member], shown: Sequence[Member] | None = None) -> doc.Document:
     """The state of every job, or of those that there is room for."""
+    shown = members if shown is None else shown
+    named = any(member.names for member in shown)
     columns = [
         doc.Column("node", "name", of="label"),
-        doc.Column("name", of=lambda each: ",".join(each.names)),
+        doc.Column("name", shown=named, of=lambda each: ",".join(each.names)),
         doc.Column("kind", of="about"),
         doc.Column("state", "name", of=lambda each: doc.judged(each.state)),
         doc.Column("cases", "name", of="cases"),
         doc.Column("", of="reason"),
     ]
-    shown = members if shown is None else shown
-    named = any(member.names for member in shown)
-    table = doc.table([column for column in columns if named or column.title != "name"], shown)
+    table = doc.table(columns, shown)
     records = doc.Records(json=lambda: {"nodes": [member.facts() for member in members]})
     return doc.Document(lambda: [doc.Title(summary(members)), table], records)
 
@@ -98,16 +98,16 @@ def summary(members: Sequence[Member]) -> str:
 def _blocks(
     members: Sequence[Member], rows: Sequence[KindRow], outliers: Sequence[Outlier], scalings: Sequence[Scaling]
 ) -> Iterator[doc.Block]:
+    several = len({row.kind for row in rows}) > 1
     columns = [
         doc.Column("case", "case", repeats="blank", of="case"),
-        doc.Column("kind", "name", of="kind"),
+        doc.Column("kind", "name", shown=several, of="kind"),
         doc.Column("nodes", "figure", of=lambda row: str(row.machines)),
         doc.Column("per step", "figure", of=lambda row: units.duration(row.step_s)),
         doc.Column("±", "figure", of=lambda row: units.relative(row.spread)),
         doc.Column("rate", "figure", of=lambda row: units.rate(row.rate, row.unit)),
         doc.Column("verdict", of=lambda row: ", ".join(row.verdicts)),
     ]
-    several = len({row.kind for row in rows}) > 1
     kinds: dict[str, str] = {}  # in words: as its nodes describe themselves, else as the scheduler does
     for member in members:
         if member.run and member.run.header.machine.cpu:
@@ -116,7 +116,7 @@ def _blocks(
             kinds.setdefault(member.kind, member.about)
     yield doc.Title(summary(members))
     yield doc.Facts(sorted(kinds.items()))
-    yield doc.table([column for column in columns if several or column.title != "kind"], rows)
+    yield doc.table(columns, rows)
     yield doc.quiet(_NOTE if rows else "")
     yield from (scaling_section(each, nodes=True) for each in scalings)
     yield doc.Section("Disturbed", [doc.Remarks(_disturbed(members if scalings else ()))])

@@ -33,16 +33,15 @@ def headline_blocks(headline: Headline, machine: Machine, named: bool = True) ->
         model = names.plain_model(names.machine_line(machine, areas.device))
         about = f"{model} · {device} float32" if model else f"{device} float32"
         yield from [doc.Title(about)] if named or len(headline.blocks) > 1 else []
+        faster, slower = any(area.faster for area in areas.areas), any(area.slower for area in areas.areas)
         columns = [  # the first three always fit; a column without neighbours is left out
             doc.Column("area", "name", of="name"),
             doc.Column("this machine", "name", of=figure),
             doc.Column("±", "name", of=lambda area: doc.Cell(margin(area), doc.word(area.grade.word).look)),
             doc.Column("grade", "name", drop=3, of=lambda area: doc.judged(area.grade.text)),
-            doc.Column("next faster", "name", drop=1, of=lambda area: neighbour(area.faster, marks)),
-            doc.Column("next slower", "name", drop=2, of=lambda area: neighbour(area.slower, marks)),
+            doc.Column("next faster", "name", 1, shown=faster, of=lambda area: neighbour(area.faster, marks)),
+            doc.Column("next slower", "name", 2, shown=slower, of=lambda area: neighbour(area.slower, marks)),
         ]
-        alone = {f"next {side}" for side in ("faster", "slower") if not any(getattr(a, side) for a in areas.areas)}
-        columns = [column for column in columns if column.title not in alone]
         others = [other for area in areas.areas for other in (area.faster, area.slower) if other]
         notes = [(mark, flaw) for flaw, mark in marks.items() if any(flaw in other.flaws for other in others)]
         yield doc.table(columns, areas.areas, footnotes=notes, rule=False)

@@ -195,7 +195,7 @@ def _costs(page: _Page, prices: Prices) -> doc.Section:
 
     columns = [
         doc.Column("case", "case", of=lambda row: doc.Cell(names.full_name(row[1].case))),
-        doc.Column("machine", of=lambda row: doc.Cell(row[0].name)),
+        doc.Column("machine", shown=page.several, of=lambda row: doc.Cell(row[0].name)),
         doc.Column("per million items", "figure", of=lambda row: price(row[2].million_items)),
         doc.Column("per epoch", "figure", of=lambda row: price(row[2].epoch)),
         doc.Column("whole job", "figure", of=lambda row: price(row[2].job)),
@@ -203,7 +203,6 @@ def _costs(page: _Page, prices: Prices) -> doc.Section:
     rows = [(each, *found) for each in page.series for found in figures.costs(tuple(each.results), prices)]
     notes = dict.fromkeys(figures.cost_note(run.results, prices) for run in page.runs)
     lead = f"{figures.cost_heading(prices)}. {' '.join(filter(None, notes))}"
-    columns = [column for column in columns if page.several or column.title != "machine"]
     table = doc.table(columns, rows[:_MOST_ROWS], caption="Cost of each result.")
     return doc.Section("Cost", [table], lead if rows else "", "cost")
 

@@ -119,7 +119,7 @@ def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = Fal
         return units.NOTHING if row.communication_share is None else units.percent(row.communication_share)
 
     columns = [
-        doc.Column("nodes", "figure", of=lambda row: str(row.nodes)),
+        doc.Column("nodes", "figure", shown=nodes, of=lambda row: str(row.nodes)),
         doc.Column("workers", "figure", of=lambda row: str(row.workers)),
         doc.Column("per step", "figure", of=lambda row: units.duration(row.step_s)),
         doc.Column("rate", "figure", of=lambda row: units.rate(row.rate, found.unit)),
@@ -127,7 +127,7 @@ def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = Fal
         doc.Column("communication", "figure", of=communication),
     ]
     name = found.case.replace(f"@{shared}", "", 1) if shared else found.case
-    table = doc.table(columns[0 if nodes else 1 :], found.rows)
+    table = doc.table(columns, found.rows)
     return doc.Section(f"Scaling of {name}", [table, doc.quiet(scaling_note(found))])
 
 
