@@ -15,7 +15,7 @@ import pytest
 
 from torchmark.errors import LockedError, StoreError
 from torchmark.store import Holder, machine_lock
-from torchmark.store.lock import lock_path
+from torchmark.store.files import lock_path
 
 HOLD = """
 import sys

@@ -20,7 +20,7 @@ _FALLBACKS = ("PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_ENABLE_XPU_FALLBACK")
 
 def _list_kinds() -> tuple[str, ...]:
     names = [module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NOT_KINDS]
-    # The CPU is everywhere, so whatever stands beside it is what a person asks about first.
+    # Every machine has a CPU, so accelerators come first.
     return tuple(sorted(names, key=lambda name: (name == "cpu", name)))
 
 
@@ -92,7 +92,7 @@ def forbid_fallback() -> None:
     """Keep missing operators from running on the CPU unseen.
 
     Torch reads these variables once, while it is being imported. Once it is imported they are left alone, so that
-    they still tell what torch read.
+    they still report what torch read.
     """
     if "torch" not in sys.modules:
         for variable in _FALLBACKS:

@@ -1,4 +1,4 @@
-"""What a device must be able to do: say who it is, time steps rightly, and tell its memory.
+"""The contract of a device: describe itself, time steps correctly, and report its memory.
 
 Each device synchronises in exactly one place, `synchronize`; nothing else in torchmark may.
 """

@@ -56,11 +56,11 @@ def cpu_model(root: Path = Path("/")) -> str:
 
 
 def cache_bytes(root: Path = Path("/")) -> int | None:
-    """The size of one cache of the last level; None where the system does not tell."""
+    """The size of one cache of the last level; None if the system does not report it."""
     if sys.platform == "darwin":
         names = ("hw.l3cachesize", "hw.perflevel0.l2cachesize", "hw.l2cachesize")
-        told = [_answer("sysctl", "-n", name).strip() for name in names]
-        return next((int(text) for text in told if text.isdecimal() and int(text)), None)
+        sizes = [_answer("sysctl", "-n", name).strip() for name in names]
+        return next((int(text) for text in sizes if text.isdecimal() and int(text)), None)
     sizes = []
     for place in sorted(root.glob("sys/devices/system/cpu/cpu0/cache/index*/size")):
         try:

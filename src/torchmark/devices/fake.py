@@ -24,7 +24,7 @@ _STREAM_LENGTH = 100_000
 _UNSYNCHRONIZED_SHARE = 0.01
 _SCALE = 1.01
 _WATTS, _CLOCK_HZ, _COOL_C, _HOT_C = 50.0, 2e9, 50.0, 95.0
-_RECENT, _SLOWER = 5, 1.1  # steps that tell how fast it is now, and when that counts as held down
+_RECENT, _SLOWER = 5, 1.1  # steps that show the present speed, and when that counts as held down
 
 
 class Script(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Script(Struct, frozen=True):
     sleep: bool = False  # on: time really passes
     fault: str = "none"
     after: int = 5  # steps before a crash, a hang or an out-of-memory error
-    meter: str = "none"  # what it tells of itself: nothing, steady power and clock, or a clock that falls with heat
+    meter: str = "none"  # what it reports: nothing, steady power and clock, or a clock that falls with heat
     issue: float = 0.0  # seconds that pass on the host while a step is handed over
 
 
@@ -188,7 +188,7 @@ class Fake(Device):
             relative = stream(self.script.stream, np.random.default_rng(self.script.seed), _STREAM_LENGTH)
             self._durations_s = cast("list[float]", (relative * self.script.step).tolist())
         index = self._played
-        if index >= _STREAM_LENGTH:  # the second half again: whatever warms up has done so by then
+        if index >= _STREAM_LENGTH:  # the second half again: the warm-up is over by then
             half = _STREAM_LENGTH // 2
             index = half + (index - half) % half
         return self._durations_s[index]

@@ -75,7 +75,7 @@ def run_kernel(device: Device) -> None:
 
 
 def refuse_fallback(variable: str, name: str) -> None:
-    """Refuse a torch that was imported while told to run missing operators on the CPU, unseen."""
+    """Refuse a torch that was imported with the setting to run missing operators on the CPU silently."""
     if os.environ.get(variable, "0") not in ("", "0"):
         raise DeviceError(
             f"{variable} was set when torch was imported: operators that {name} lacks would run on the CPU unseen",

@@ -27,7 +27,7 @@ class Xpu(QueuedDevice):
     def diagnose(cls) -> tuple[Remark, ...]:
         import torch
 
-        # Most Intel CPUs carry a small GPU that nobody means to compute on; Intel's compute tools show intent.
+        # Most Intel CPUs have a small GPU that is not meant for computing; Intel's compute tools show intent.
         intended = shutil.which("xpu-smi") or (cls.root / "opt/intel/oneapi").exists()
         if not intended or not cls._has_gpu() or torch.xpu.is_available():
             return ()

@@ -1,1 +1,1 @@
-"""Many machines: hands `torchmark run` to a cluster's own scheduler, and tells how every job stands."""
+"""Many machines: hands `torchmark run` to a cluster's own scheduler, and reports the state of every job."""

@@ -149,12 +149,6 @@ class FleetFolder:
             )
         sweep(self.jobs)
 
-    def kept_aside(self) -> set[str]:
-        """The names of tasks with an earlier run file that was renamed."""
-        with contextlib.suppress(OSError):
-            return {path.name.partition(".jsonl.aside-")[0] for path in self.path.glob("*.jsonl.aside-*")}
-        return set()
-
     def distrust(self) -> str | None:
         """Why other users can decide what runs from here, if they can."""
         # Links may lead to the folder; inside it, only other users would create one.

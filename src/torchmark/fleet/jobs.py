@@ -200,7 +200,9 @@ class Observer:
         """The present status of all tasks."""
         kept = {task.name: outcome for task in tasks if (outcome := self._folder.outcome(task))}
         open_jobs = [job for task in tasks if task.name not in kept and (job := self._folder.job(task))]
-        renamed = self._folder.kept_aside()
+        renamed: set[str] = set()  # tasks with an earlier run file that was renamed
+        with contextlib.suppress(OSError):
+            renamed = {path.name.partition(".jsonl.aside-")[0] for path in self._folder.path.glob("*.jsonl.aside-*")}
         reported = self._engine.outcomes(open_jobs) if self._engine and open_jobs else {}
         return tuple(
             self._status(task, kept.get(task.name), reported.get(task.name), task.name in renamed) for task in tasks

@@ -1,8 +1,8 @@
 """Run files: write, load, find, examine and export them; and the lock that keeps two runs apart."""
 
 from torchmark.local_log import log_path
+from torchmark.store.files import Holder, machine_lock
 from torchmark.store.lines import as_shared
-from torchmark.store.lock import Holder, machine_lock
 from torchmark.store.reader import (
     Account,
     HeaderLine,

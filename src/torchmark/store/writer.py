@@ -19,8 +19,7 @@ from torchmark.errors import StoreError
 from torchmark.local_log import keep_detail
 from torchmark.records import SCHEMA_VERSION, Conclusion, Result, Run, RunHeader
 from torchmark.store import lines
-from torchmark.store.files import explained, make_folder, set_aside, sync_folder, write_all, write_whole
-from torchmark.store.lock import claim, let_go
+from torchmark.store.files import claim, explained, let_go, make_folder, set_aside, sync_folder, write_all, write_whole
 from torchmark.store.reader import FILE_BYTES, load, read_header
 
 FREE_BYTES = 16 << 20  # a long run with all its samples
