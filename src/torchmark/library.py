@@ -168,12 +168,11 @@ def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
 
 def _typed(**values: Value | Sequence[Value] | None) -> dict[str, list[str]]:
     """Arguments as they are typed on the command line, without those that are not given."""
-    several = {
-        name: value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        for name, value in values.items()
-        if value is not None
+    given = {name: value for name, value in values.items() if value is not None}
+    return {
+        name: [*map(str, value)] if isinstance(value, Sequence) and not isinstance(value, str) else [str(value)]
+        for name, value in given.items()
     }
-    return {name: [*map(str, each)] for name, each in several.items()}
 
 
 def _look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
@@ -235,18 +234,10 @@ class Measurement(Study):
 def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
     machine, cases = study.place(side)
     options = study.options
-    names = ("processes", "target", "steps", "sustain_s", "guarded") if isinstance(options, Plan) else ()
-    return store.new_header(
-        options.command,
-        machine,
-        cases,
-        label=label,
-        rigor=study.rigor,
-        budget_s=options.budget_s,
-        seed=options.seed,
-        open_ended=study.open_ended,
-        **{name: getattr(options, name) for name in names},
-    )
+    planned = ("processes", "target", "steps", "sustain_s", "guarded") if isinstance(options, Plan) else ()
+    details = {name: getattr(options, name) for name in ("budget_s", "seed", *planned)}
+    details |= {"label": label, "rigor": study.rigor, "open_ended": study.open_ended}
+    return store.new_header(options.command, machine, cases, **details)
 
 
 def store_events(

@@ -121,7 +121,15 @@ class FileCheck:
         return self
 
     def report(self, others: analysis.Corroboration) -> FileReport:
-        flaws = (*self.flaws, *_from_others(self._name, others))
+        flaws = [*self.flaws]
+        for each, ratio, count in others.apart:
+            if each.file == self._name:
+                text = f"{each.case} is {1 / ratio:.3g}× as fast as in {count} other files of this device and software"
+                flaws.append(Remark("corroborated", text, line=each.line, place="$.result.estimate.center_s"))
+        for first, copy in others.copies:
+            if copy.file == self._name and copy.run != first.run:
+                text = f"{copy.case} has the samples of {first.file}, which calls itself another run"
+                flaws.append(Remark("corroborated", text, line=copy.line, place="$.result.estimate"))
         supported = sum(file == self._name for file, _ in others.supported)
         measured = [case for case in self._cases.values() if case.processes]
         broken = {flaw.kind for flaw in flaws}
@@ -143,7 +151,7 @@ class FileCheck:
             processes=sum(case.processes for case in measured),
             recounted=sum(min(case.recounted, case.processes) for case in measured),
             supported=supported,
-            flaws=flaws,
+            flaws=tuple(flaws),
         )
 
     def testimony(self) -> Iterator[analysis.Witness]:
@@ -178,14 +186,3 @@ class FileCheck:
                 case.witness = analysis.witness(
                     self._name, header.id, account.line, header.machine, result, case.series
                 )
-
-
-def _from_others(file: str, found: analysis.Corroboration) -> Iterator[Remark]:
-    for each, ratio, count in found.apart:
-        if each.file == file:
-            text = f"{each.case} is {1 / ratio:.3g}× as fast as in {count} other files of this device and software"
-            yield Remark("corroborated", text, line=each.line, place="$.result.estimate.center_s")
-    for first, copy in found.copies:
-        if copy.file == file and copy.run != first.run:
-            text = f"{copy.case} has the samples of {first.file}, which calls itself another run"
-            yield Remark("corroborated", text, line=copy.line, place="$.result.estimate")

@@ -416,10 +416,8 @@ class _Board:
             room = max(self._console.height - _RESERVED_LINES, 3)
             first = sorted(statuses, key=lambda each: (each.state != "running", each.state != "waiting"))[:room]
             shown = _members([each for each in statuses if each in first], private=True)
-            document, color = (
-                documents.status_document(_members(statuses), shown),
-                self._console.color_system is not None,
-            )
+            document = documents.status_document(_members(statuses), shown)
+            color = self._console.color_system is not None
             table = Text.from_ansi(render(document, "table", self._console.width, color))
             self._live.update(table, refresh=True)
         return bool(news)

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from msgspec.structs import replace
@@ -143,17 +144,17 @@ def select(
 
 
 def make_plan(cases: tuple[Case, ...], options: RunOptions) -> Plan:
-    plan = execution.record_of(
-        Plan,
-        options,
-        cases=cases,
-        budget_s=options.budget_s or 0.0,
-        timeout_s=options.timeout_s + (options.sustain_s or 0.0),
-        target=options.target or TARGET,
-        guarded=not options.workloads and not options.tiny,
-        rendezvous=find_rendezvous(cases, options.nodes, options.rendezvous),
-    )
+    target, guarded = options.target or TARGET, not options.workloads and not options.tiny
+    plan = _plan(options, cases, options, budget_s=options.budget_s or 0.0, target=target, guarded=guarded)
     return with_budget(plan, None if options.workloads else options.suite or "quick")
+
+
+def _plan(settings: RunOptions | RunHeader, cases: tuple[Case, ...], options: RunOptions, **more: Any) -> Plan:
+    """A plan with the settings of the options, or of the run that is resumed."""
+    meeting = find_rendezvous(cases, options.nodes, options.rendezvous)
+    timeout_s = options.timeout_s + (settings.sustain_s or 0.0)
+    fixed = {"cases": cases, "timeout_s": timeout_s, "data": options.data, "rendezvous": meeting}
+    return execution.record_of(Plan, settings, **fixed, **more)
 
 
 def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> Rendezvous | None:
@@ -289,17 +290,8 @@ def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Resul
                 cause = f"this run was started on another machine: its {name} was {was} and is {now} here"
                 raise UsageError(cause, "Start a new run without --resume")
     share = missing / max(header.processes * len(cases), 1)
-    plan = execution.record_of(
-        Plan,
-        header,
-        cases=cases,
-        budget_s=options.budget_s or max((header.budget_s or 0.0) * share, 1.0),
-        timeout_s=options.timeout_s + (header.sustain_s or 0.0),
-        data=options.data,
-        rendezvous=find_rendezvous(cases, options.nodes, options.rendezvous),
-        more=run.ended,
-    )
-    return plan, done
+    budget_s = options.budget_s or max((header.budget_s or 0.0) * share, 1.0)
+    return _plan(header, cases, options, budget_s=budget_s, more=run.ended), done
 
 
 def _check_files(header: RunHeader, path: Path, named: Sequence[str]) -> None:

@@ -210,7 +210,7 @@ def limits(options: LimitsArguments) -> int:
             return _emit_plan(lines, f"cases, then larger products as long as they pay, within {budget_s:g} s")
         study = Limits(chosen)
         show = partial(_show_limits, study)
-        return execute(study, options, show, then="torchmark show {} --details has every case in full")
+        return execute(study, options, show, then="torchmark show {} --details")
 
 
 def _show_limits(study: Limits, ending: Ending) -> int:

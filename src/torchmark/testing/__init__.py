@@ -18,24 +18,16 @@ if TYPE_CHECKING:
 _RECORDER: pytest.StashKey[Recorder] = pytest.StashKey()
 _BASELINE: pytest.StashKey[Run | None] = pytest.StashKey()
 LABEL = "pytest"  # of the run
-_CHECKED = ("--torchmark-label", "--torchmark-out", "--torchmark-against")
+_OPTIONS = ("label", "out", "against", "fail_if_slower", "allow_inconclusive", "budget")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("torchmark", "times of steps")
     group.addoption("--torchmark-against", metavar="RUN", help="Fail where a step is slower than in this stored run.")
-    group.addoption(
-        "--torchmark-fail-if-slower",
-        metavar="SHARE",
-        type=_share,
-        default=0.1,
-        help="How much slower a step may be, beyond what chance explains; default: 10%%.",
-    )
-    group.addoption(
-        "--torchmark-allow-inconclusive",
-        action="store_true",
-        help="Pass where so small a difference would not be visible.",
-    )
+    slower = "How much slower a step may be, beyond what chance explains; default: 10%%."
+    group.addoption("--torchmark-fail-if-slower", metavar="SHARE", type=_share, default=0.1, help=slower)
+    unseen = "Pass where so small a difference would not be visible."
+    group.addoption("--torchmark-allow-inconclusive", action="store_true", help=unseen)
     group.addoption("--torchmark-budget", metavar="SECONDS", type=float, default=5.0, help="For one step; default: 5.")
     group.addoption("--torchmark-label", metavar="NAME", help=f"Name of the run; default: {LABEL}.")
     group.addoption("--torchmark-out", metavar="FILE", help="Where to keep the run; default: with the others.")
@@ -43,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options before any test runs. Workers of pytest-xdist get options that its controller has checked."""
-    label, out, against = map(config.getoption, _CHECKED)
+    label, out, against = (config.getoption(f"torchmark_{name}") for name in _OPTIONS[:3])
     if not hasattr(config, "workerinput") and (label, out, against) != (None, None, None):
         from torchmark.testing.session import check_options
 
@@ -92,17 +84,11 @@ def _recorder(config: pytest.Config) -> Recorder:
     from torchmark.testing.session import Recorder, load_baseline
 
     if _RECORDER not in config.stash:
-        label, out, against = map(config.getoption, _CHECKED)
-        label = label or LABEL
-        config.stash[_RECORDER] = Recorder(
-            against=against,
-            stored=config.stash[_BASELINE] if _BASELINE in config.stash else load_baseline(against, label),
-            limit=config.getoption("--torchmark-fail-if-slower"),
-            allow=config.getoption("--torchmark-allow-inconclusive"),
-            budget_s=config.getoption("--torchmark-budget"),
-            label=label,
-            out=out or "",
-        )
+        given = {name: config.getoption(f"torchmark_{name}") for name in _OPTIONS}
+        given["label"] = given["label"] or LABEL
+        known = _BASELINE in config.stash
+        stored = config.stash[_BASELINE] if known else load_baseline(given["against"], given["label"])
+        config.stash[_RECORDER] = Recorder(stored, **given)
     return config.stash[_RECORDER]
 
 

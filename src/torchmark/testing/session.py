@@ -71,7 +71,7 @@ class Bench:
         if (case, device) in self._timed or owner != self._node:
             raise failure(f"{case} was timed already: give this step a name of its own")
         self._timed.add((case, device))
-        budget_s = budget_s or self._recorder.budget_s
+        budget_s = budget_s or self._recorder.budget
         with store.machine_lock(wait=True):  # parallel tests would disturb each other
             result = time_step(step, device, name=case, items=items, unit=unit, budget_s=budget_s, **more)
         if slower := self._recorder.add(result):
@@ -110,13 +110,13 @@ def check_file(path: Path, params: dict[str, Any]) -> dict[str, NumericCheck | N
 class Recorder:
     """All results so far; `run` is what was kept of them at the end."""
 
-    against: str | None
-    stored: Run | None
-    limit: float
-    allow: bool
-    budget_s: float
+    stored: Run | None  # to compare with
     label: str
-    out: str
+    out: str | None
+    against: str | None
+    fail_if_slower: float
+    allow_inconclusive: bool
+    budget: float
     results: list[Result] = field(default_factory=list)
     run: Run | None = None
     _compared: list[str] = field(default_factory=list)
@@ -134,10 +134,10 @@ class Recorder:
             reasons = [each.reason for each in comparison.unpaired if each.case == case and each.kind != "missing"]
             self._compared.append(f"{case}: {f'not compared, {reasons[0]}' if reasons else _NO_BASELINE}")
             return ""
-        gate, pair = gate_runs([replace(comparison, unpaired=())], self.limit), comparison.pairs[0]
+        gate, pair = gate_runs([replace(comparison, unpaired=())], self.fail_if_slower), comparison.pairs[0]
         words = f"{case}: {speed(pair)} as fast ({interval(pair)}), {pair.verdict}"
         self._compared.append(f"{words}, {gate.word}")
-        if gate.word == "PASS" or (gate.word == "INCONCLUSIVE" and self.allow):
+        if gate.word == "PASS" or (gate.word == "INCONCLUSIVE" and self.allow_inconclusive):
             return ""
         why = gate_lines(gate, complaints_of(gate), "--torchmark-fail-if-slower")
         return "\n".join([f"{words} against {self.against}", *why])
@@ -193,12 +193,10 @@ class Recorder:
         return measure_spread()
 
     def _header(self, results: list[Result]) -> RunHeader:
-        names = dict.fromkeys(each.case.device for each in results)
-        machine, cases = (
-            describe_machine(open_device(name).info() for name in names),
-            (each.case.text for each in results),
-        )
-        return store.new_header("pytest", machine, dict.fromkeys(cases), label=self.label, rigor="quick")
+        devices = dict.fromkeys(each.case.device for each in results)
+        machine = describe_machine(open_device(name).info() for name in devices)
+        cases = dict.fromkeys(each.case.text for each in results)
+        return store.new_header("pytest", machine, cases, label=self.label, rigor="quick")
 
 
 def load_baseline(against: str | None, label: str) -> Run | None:
