@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+from torchmark.cli.execution import avoid_missing_instructions
 from torchmark.cli.options import Options, command, flag, option
 from torchmark.cli.output import emit, print_report
+from torchmark.devices import check_device, find_devices, open_device
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE
+from torchmark.measure.audit import audit_device
+from torchmark.measure.machine import DtypeSupport, Inventory, take_inventory
 from torchmark.report.document import Block, Column, Document, Lines, Records, Remarks, Table
 from torchmark.report.units import NOTHING
-
-if TYPE_CHECKING:
-    from torchmark.measure.machine import DtypeSupport, Inventory
 
 _MARKS = {True: "pass", False: "FAIL", None: "  --"}
 
@@ -28,24 +28,16 @@ class DevicesOptions(Options):
 @command(DevicesOptions)
 def devices(options: DevicesOptions) -> int:
     """Show the devices of this machine, what torch supports on them, and problems with their fixes."""
-    from torchmark.cli.execution import avoid_missing_instructions
-    from torchmark.devices import check_device, find_devices
-
     names = tuple(check_device(name.strip()) for name in options.device.split(",")) if options.device else None
     avoid_missing_instructions(names)
     if options.audit:
         return _audit(names or find_devices(), options.format)
-    from torchmark.measure.machine import take_inventory
-
     inventory = take_inventory(names)
     print_report(Document(lambda: _inventory(inventory), Records(json=lambda: inventory)), options.format)
     return EXIT_FINE
 
 
 def _audit(names: tuple[str, ...], format_: str) -> int:
-    from torchmark.devices import open_device
-    from torchmark.measure.audit import audit_device
-
     proofs = []
     for proof in (each for name in names for each in audit_device(open_device(name))):
         proofs.append(proof)
@@ -69,10 +61,10 @@ def _inventory(inventory: Inventory) -> Iterator[Block]:
         ]
     )
     titles = ("device", "model", "memory", "driver", "capability", "cores")
-    facts = [
-        (info.name, info.model, _gib(info.memory_bytes), info.driver, info.capability, info.cores)
-        for info in machine.devices
-    ]
+    facts = []
+    for info in machine.devices:
+        memory = f"{info.memory_bytes / 1024**3:.1f} GiB" if info.memory_bytes else ""
+        facts.append((info.name, info.model, memory, info.driver, info.capability, info.cores))
     yield _table(titles, facts)
     support = {(found.device, found.dtype): _support_text(found) for found in inventory.dtypes}
     dtypes = tuple(dict.fromkeys(found.dtype for found in inventory.dtypes))
@@ -86,10 +78,6 @@ def _inventory(inventory: Inventory) -> Iterator[Block]:
 def _table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     cells = [[NOTHING if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
     return Table([Column(title, "name") for title in titles], cells, rule=False)
-
-
-def _gib(size_bytes: int | None) -> str:
-    return f"{size_bytes / 1024**3:.1f} GiB" if size_bytes else ""
 
 
 def _support_text(support: DtypeSupport) -> str:

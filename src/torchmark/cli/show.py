@@ -9,17 +9,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from torchmark.analyze.pairing import join_machines
-from torchmark.cli.options import (
-    FILE,
-    FormatOptions,
-    GateOptions,
-    Options,
-    PriceOptions,
-    argument,
-    command,
-    flag,
-    option,
-)
+from torchmark.cli import options as opt
+from torchmark.cli.options import argument, command, flag, option
 from torchmark.cli.output import emit, headline_of, print_report, say, screen
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName, UsageError
 from torchmark.publications import find_publication
@@ -32,8 +23,8 @@ from torchmark.store import find_run, home, load_runs, read_header, scan_runs, s
 _RUNS_HELP = "A RUN of any command is an id or its beginning, a label, `last`, `last~1`, a publication, or a file."
 
 
-@command(FormatOptions, epilog=_RUNS_HELP)
-def runs(options: FormatOptions) -> None:
+@command(opt.FormatOptions, epilog=_RUNS_HELP)
+def runs(options: opt.FormatOptions) -> None:
     """List the stored runs, newest first."""
     problems: list[str] = []
 
@@ -59,7 +50,7 @@ Examples:
 """
 
 
-class ShowOptions(PriceOptions, FormatOptions):
+class ShowOptions(opt.PriceOptions, opt.FormatOptions):
     run: str = argument()
     case: str | None = option("Only cases whose text contains TEXT, in full.", metavar="TEXT")
     details: bool = flag("Every case in full.")
@@ -115,7 +106,7 @@ Examples:
 """
 
 
-class CompareOptions(GateOptions, FormatOptions):
+class CompareOptions(opt.GateOptions, opt.FormatOptions):
     names: tuple[str, ...] = argument(nargs=-1, required=True, metavar="RUN...")
     by: str | None = option("Compare what differs in this: device, dtype, compile, transfer, batch, …", metavar="WHAT")
 
@@ -160,9 +151,9 @@ Examples:
 """
 
 
-class ExportOptions(Options):
+class ExportOptions(opt.Options):
     run: str = argument()
-    out: Path | None = option("The new file; default: named after the run.", "-o", "--out", type=FILE)
+    out: Path | None = option("The new file; default: named after the run.", "-o", "--out", type=opt.FILE)
     show: bool = flag("Print every byte that leaves; without -o, write nothing.")
 
 
