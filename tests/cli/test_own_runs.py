@@ -88,7 +88,7 @@ def test_a_run_goes_on_only_with_the_same_file(place: Path, tmp_path: Path, monk
     monkeypatch.setenv("TORCHMARK_FAKE", "stream=iid2,step=0.01")
     out = tmp_path / "run.jsonl"
     (place / "my_model.py").write_text((Path(cli.__file__).parents[1] / "workloads" / "null.py").read_text())
-    begun = ["run", "my_model.py", "--device", "fake", "--out", str(out), "--budget", "2s"]
+    begun = ["run", "my_model.py", "--device", "fake", "--out", str(out), "--budget", "20s"]
     assert run(*begun, folder=place).returncode == 0
     lines = out.read_text().splitlines()
     last = max(number for number, line in enumerate(lines) if '"started"' in line)
