@@ -17,8 +17,8 @@ from torchmark.errors import UnsupportedError, WrongResultError
 from torchmark.measure.cases import list_parameters
 from torchmark.measure.check import check_step
 from torchmark.workloads.contract import Setting, Step, Workload
-from torchmark.workloads.filling import without_drawing
 from torchmark.workloads.model import ModelWorkload, count_flops, count_work
+from torchmark.workloads.reference import without_drawing
 
 NAMES = workloads.names()
 FORBIDDEN_CALLS = {"synchronize", "print", "perf_counter", "monotonic", "process_time", "sleep", "item", "tolist"}

@@ -13,8 +13,8 @@ from torchmark.errors import WrongResultError
 from torchmark.measure.check import check_step
 from torchmark.workloads import find_workload, llama, llm_decode, llm_prefill, stable_diffusion
 from torchmark.workloads.contract import Setting, Step
-from torchmark.workloads.filling import fill, without_drawing
 from torchmark.workloads.model import count_flops
+from torchmark.workloads.reference import fill, without_drawing
 from torchmark.workloads.stable_diffusion import SHAPES
 
 NAMES = ["stable-diffusion", "llm-prefill", "llm-decode"]

@@ -12,8 +12,8 @@ from torchmark.errors import UnsupportedError, WrongResultError
 from torchmark.measure.check import check_step
 from torchmark.workloads import bert_classify, find_workload, resnet50
 from torchmark.workloads.contract import Setting
-from torchmark.workloads.filling import without_drawing
 from torchmark.workloads.model import Model, ModelWorkload
+from torchmark.workloads.reference import without_drawing
 
 MODELS = {"resnet50": 25_557_032, "bert-classify": 108_311_810, "bert-encode": 109_482_240, "vit-train": 86_567_656}
 NAMES = list(MODELS)

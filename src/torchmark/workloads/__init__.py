@@ -13,7 +13,7 @@ from torchmark.workloads.contract import Workload
 from torchmark.workloads.own.files import split_name
 
 _GROUP = "torchmark.workloads"  # the entry point group of installed packages
-_FRAMEWORK = {"contract", "model", "reference", "filling", "own"}
+_FRAMEWORK = {"contract", "model", "reference", "own"}
 _SHARED = {"encoder", "image_training", "images", "llama"}  # between several workloads
 
 

@@ -16,7 +16,15 @@ from msgspec.structs import replace
 from torchmark.errors import UnsupportedError, UsageError, WrongResultError
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.reference import exact_by_layer, exact_model, exactly, fingerprints, meta_model
+from torchmark.workloads.reference import (
+    exact_by_layer,
+    exact_model,
+    exactly,
+    fill,
+    fingerprints,
+    meta_model,
+    without_drawing,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -162,8 +170,6 @@ class ModelWorkload(Workload):
     def made(self, params: Any, setting: Setting) -> Model:
         """The model and its inputs on the host, in the setting's dtype."""
         if self.filled:
-            from torchmark.workloads.filling import fill, without_drawing
-
             with without_drawing(setting.torch_dtype):
                 model = self.build(params, setting)
             fill(model.module, setting)

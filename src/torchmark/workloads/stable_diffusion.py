@@ -8,9 +8,8 @@ from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
-from torchmark.workloads.filling import fill, without_drawing
 from torchmark.workloads.model import count_flops
-from torchmark.workloads.reference import exact_by_layer, exactly, fingerprints
+from torchmark.workloads.reference import exact_by_layer, exactly, fill, fingerprints, without_drawing
 
 if TYPE_CHECKING:
     import torch
@@ -263,10 +262,7 @@ def make_unet(shape: Shape) -> Any:
     from diffusers import UNet2DConditionModel
 
     return UNet2DConditionModel(
-        sample_size=64,
-        block_out_channels=shape.unet,
-        norm_num_groups=shape.groups,
-        cross_attention_dim=shape.text,
+        sample_size=64, block_out_channels=shape.unet, norm_num_groups=shape.groups, cross_attention_dim=shape.text
     )
 
 
@@ -287,11 +283,7 @@ def _make_scheduler(params: Params) -> Any:
     from diffusers import PNDMScheduler
 
     scheduler = PNDMScheduler(
-        beta_start=_FIRST_BETA,
-        beta_end=_LAST_BETA,
-        beta_schedule="scaled_linear",
-        skip_prk_steps=True,
-        steps_offset=1,
+        beta_start=_FIRST_BETA, beta_end=_LAST_BETA, beta_schedule="scaled_linear", skip_prk_steps=True, steps_offset=1
     )
     scheduler.set_timesteps(params.steps)
     return scheduler
