@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any, get_type_hints
 
@@ -23,18 +23,16 @@ from torchmark.workloads.contract import Setting, Workload
 
 RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
 
-_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?:([+x])(\d{1,18}))?")
 _MOST_VALUES = 1000
-_MOST_THINGS = 1 << 20  # where a user's model does not say how many of something it takes
 _AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a sweep can choose
 
 
 class Sweep(Struct, frozen=True):
     """Every combination of these. All values are as typed: with commas, numbers with ranges.
 
-    A workload is a name or a whole case in its text form, which is taken as it is. An axis that is not named is at its
-    default: the first mode of a workload, and as many workers as it is published with. Threads are torch's own choice,
-    but if several counts of workers are compared, every rank of them gets the same number.
+    A workload is a name, or the text form of a case, which is taken as it is. The default is the first mode of a
+    workload and its published number of workers. Torch chooses the threads, but where numbers of workers are compared,
+    every rank gets the same number.
     """
 
     workloads: Sequence[str]
@@ -74,7 +72,7 @@ def _check_count(count: int) -> None:
 
 
 def check_case(case: Case) -> Case:
-    """The case without settings that are at their default; raises for what does not exist."""
+    """The case without settings that are at their default; raise for what does not exist."""
     workload = find_workload(case.workload)
     _check_name(f"mode of {case.workload}", case.mode, workload.modes)
     check_device(case.device)
@@ -97,8 +95,7 @@ def full_params(case: Case) -> Struct:
 
 
 def memory_needed(case: Case, nodes: int = 1) -> float | None:
-    """About how much memory of its device a case needs at its peak; None if too little to matter. Ranks share a CPU;
-    of other devices each has its own."""
+    """About how much memory of its device a case needs; None if too little to matter. Only a CPU is shared by ranks."""
     setting = Setting(mode=case.mode, device=case.device, dtype=case.dtype)
     needed = find_workload(case.workload).memory_bytes(full_params(case), setting)
     ranks = case.workers // nodes if case.device == "cpu" else 1
@@ -112,7 +109,7 @@ def range_of(case: Case, name: str) -> tuple[int, int] | None:
     (kind,) = (field.type for field in info.fields if field.name == name)
     if not isinstance(kind, inspect.IntType):
         return None
-    return 1 if kind.ge is None else kind.ge, _MOST_THINGS if kind.le is None else kind.le
+    return 1 if kind.ge is None else kind.ge, 1 << 20 if kind.le is None else kind.le
 
 
 def _changed(workload: Workload, params: Struct) -> dict[str, Value]:
@@ -192,15 +189,13 @@ def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | 
             if parameter.choices:
                 raise UnknownName(f"{name} of {workload.name}", str(value), parameter.choices) from None
             shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-            raise UsageError(
-                f"{name}={shown} is not possible for {workload.name}: it takes {parameter.takes}",
-                f"The default is {name}={parameter.default}",
-            ) from None
+            cause = f"{name}={shown} is not possible for {workload.name}: it takes {parameter.takes}"
+            raise UsageError(cause, f"The default is {name}={parameter.default}") from None
     return replace(start or workload.params(), **changes)
 
 
 def split_settings(texts: Iterable[str], example: str = "-p batch=16,64") -> dict[str, tuple[str, ...]]:
-    """The names of `-p batch=16,64 -p outputs=2`, each with its values as typed."""
+    """`-p batch=16,64 -p outputs=2` as names with their values as typed."""
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -211,40 +206,35 @@ def split_settings(texts: Iterable[str], example: str = "-p batch=16,64") -> dic
 
 
 def split_values(texts: Iterable[str]) -> tuple[str, ...]:
-    """All values of comma-separated texts, with ranges written out; no shell needs them quoted."""
-    parts = [part.strip() for text in texts for part in text.split(",")]
-    if "" in parts:
-        raise UsageError("a value is empty", "Separate values by single commas, such as 16,64")
-    return tuple(value for part in parts for value in _write_out(part))
+    """All values of comma-separated texts, with ranges written out."""
+    values: list[str] = []
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        if not part:
+            raise UsageError("a value is empty", "Separate values by single commas, such as 16,64")
+        found = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})(?:([+x])(\d{1,18}))?", part)
+        if not found:
+            values.append(part)
+            continue
+        value, last, sign, by = int(found[1]), int(found[2]), found[3] or "+", int(found[4] or 1)
+        if value > last or by == 0 or (sign == "x" and (by == 1 or value == 0)):
+            raise UsageError(f"the range '{part}' is empty or endless", RANGE_HELP)
+        room = len(values) + _MOST_VALUES
+        while value <= last:
+            if len(values) == room:
+                raise UsageError(f"the range '{part}' has more than {_MOST_VALUES} values", RANGE_HELP)
+            values.append(str(value))
+            value = value * by if sign == "x" else value + by
+    return tuple(values)
 
 
-def _write_out(text: str) -> Iterator[str]:
-    found = _RANGE.fullmatch(text)
-    if not found:
-        yield text
-        return
-    value, last, sign, by = int(found[1]), int(found[2]), found[3] or "+", int(found[4] or 1)
-    if value > last or by == 0 or (sign == "x" and (by == 1 or value == 0)):
-        raise UsageError(f"the range '{text}' is empty or endless", RANGE_HELP)
-    for _ in range(_MOST_VALUES):
-        yield str(value)
-        value = value * by if sign == "x" else value + by
-        if value > last:
-            return
-    raise UsageError(f"the range '{text}' has more than {_MOST_VALUES} values", RANGE_HELP)
-
-
-@cache
-def _types(params: type[Struct]) -> dict[str, Any]:
-    return get_type_hints(params, include_extras=True)
+_types = cache(partial(get_type_hints, include_extras=True))
 
 
 @cache
 def _describe(params: type[Struct]) -> tuple[Parameter, ...]:
     info = inspect.type_info(params)
     assert isinstance(info, inspect.StructType)
-    kinds = ((field.name, field.default, field.type) for field in info.fields)
-    return tuple(Parameter(name, default, _takes(kind), _choices(kind)) for name, default, kind in kinds)
+    return tuple(Parameter(each.name, each.default, _takes(each.type), _choices(each.type)) for each in info.fields)
 
 
 def _choices(kind: inspect.Type) -> tuple[str, ...]:

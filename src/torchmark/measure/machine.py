@@ -37,21 +37,19 @@ from torchmark.settings import is_known_system, shareable_build, shareable_hardw
 from torchmark.workloads import find_workload
 
 GIB = 1024**3
-_MEMORY_STEP = GIB // 4
-_BUSY_SHARE = 0.1
-_STEAL_SHARE = 0.02
-_LISTEN_S = 0.3  # to what other programs do
-_SURVEY_TIMEOUT_S = 120.0
 SHARED_BYTES = 32 << 20  # a few batches of every loading process
 SLOW = 20.0  # times slower than float32: computed, but without hardware or code made for it
-_SIZES = (128, 256, 512, 1024, 2048, 4096)
-_ENOUGH_S = 1e-3  # a float32 product this long is beyond the cost of handing it over
 _TOO_LONG_S = 0.1
 
 
 def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
     """The machine as a run file keeps it. Torch is described without being imported."""
     import psutil
+
+    def shareable(info: DeviceInfo) -> DeviceInfo:
+        # Memory is rounded to a quarter of a GiB: to the byte, it identifies one machine among all others.
+        rounded = None if info.memory_bytes is None else max(1, round(4 * info.memory_bytes / GIB)) * GIB // 4
+        return replace(info, model=shareable_hardware(info.model) or "unknown device", memory_bytes=rounded)
 
     logical, power = psutil.cpu_count() or 1, read_power()
     version, build = torch_version()
@@ -66,19 +64,11 @@ def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
         torch_build=build,
         power_mode=power.mode,
         on_battery=power.on_battery,
-        devices=tuple(map(_shareable_device, devices)),
+        devices=tuple(map(shareable, devices)),
     )
 
 
-def _shareable_device(info: DeviceInfo) -> DeviceInfo:
-    """Memory is rounded to a quarter of a GiB: to the byte, it identifies one machine among all others."""
-    size = info.memory_bytes
-    rounded = None if size is None else max(1, round(size / _MEMORY_STEP)) * _MEMORY_STEP
-    return replace(info, model=shareable_hardware(info.model) or "unknown device", memory_bytes=rounded)
-
-
 def _os_name() -> str:
-    """The system's name and major version."""
     system = platform.system()
     if system == "Darwin":
         return f"macOS {platform.mac_ver()[0].partition('.')[0]}"
@@ -106,7 +96,7 @@ def torch_version() -> tuple[str | None, str | None]:
 
 
 def read_build(text: str) -> str:
-    """What torch was built for, according to the text of its own version file."""
+    """What torch was built for, from the text of its version file."""
     for name, label in (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU")):
         found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE)
         if found:
@@ -174,7 +164,6 @@ def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
 
 
 def judge_threads(threads: Threads) -> Iterator[Remark]:
-    """More threads than cores wait for each other."""
     useful = max(1, math.ceil(min(threads.cores_allowed, threads.cores_worth)))
     if threads.within_operators > useful:
         cause = f"torch uses {threads.within_operators} threads, but this process may use {useful} core(s)"
@@ -182,7 +171,6 @@ def judge_threads(threads: Threads) -> Iterator[Remark]:
 
 
 def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> Iterator[Remark]:
-    """A number format that kills its process was promised by the hardware and then refused by it."""
     for support in dtypes:
         if support.crashed:
             fix = "Leave this dtype out, or try another version of torch and of the driver"
@@ -193,7 +181,6 @@ def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> Iterator[Remark]:
 
 
 def judge_power() -> Iterator[Remark]:
-    """A machine that saves power is slower than it can be."""
     power = read_power()
     if power.saving:
         cause = f"the machine is set to save power ({power.mode})"
@@ -203,26 +190,25 @@ def judge_power() -> Iterator[Remark]:
 
 
 def _listen() -> Iterator[Remark]:
-    """What others do for a moment."""
     read = open_conditions()
     before = read()
-    time.sleep(_LISTEN_S)
+    time.sleep(0.3)
     return judge_load(before, read())
 
 
 def judge_load(before: Conditions, after: Conditions) -> Iterator[Remark]:
-    """Other programs and other virtual machines take time that a measurement then seems to need."""
+    """What other programs and other virtual machines take from a measurement."""
 
     def share(earlier: float | None, later: float | None) -> float:
         growth = 0.0 if earlier is None or later is None else later - earlier
         return growth / max(after.at_s - before.at_s, 1e-9)
 
     other = share(before.other_cpu_s, after.other_cpu_s)
-    if other > _BUSY_SHARE * after.capacity:
+    if other > 0.1 * after.capacity:
         cause = f"other programs use {other:.1f} of the {after.capacity:g} cores"
         yield Remark("busy", cause, "Close them, or measure when they are done")
     steal = share(before.steal_s, after.steal_s) / after.capacity
-    if steal > _STEAL_SHARE:
+    if steal > 0.02:
         cause = f"the hypervisor gives {steal:.0%} of this machine's time to others"
         yield Remark("steal", cause, "Use a machine with cores of its own")
 
@@ -232,25 +218,25 @@ def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> Iterator[Re
     place = root / "dev/shm"
     loading = any(getattr(full_params(case), "loader_workers", 0) for case in cases)
     if loading and place.is_dir() and (free := shutil.disk_usage(place).free) < SHARED_BYTES:
-        cause = f"only {free >> 20} MiB of shared memory are free, through which loading processes hand over their "
+        free_mib = f"only {free >> 20} MiB of shared memory are free"
         fix = "Give the container more (docker run --shm-size=1g), or empty /dev/shm"
-        yield Remark("shared-memory", f"{cause}batches", fix)
+        yield Remark("shared-memory", f"{free_mib}, through which loading processes hand over their batches", fix)
 
 
 def try_dtypes(device: str, dtypes: Sequence[str] = DTYPES) -> tuple[DtypeSupport, ...]:
-    """Each number format on this device, within a few seconds, in a process that may crash."""
+    """Each number format on this device, in a process that may crash."""
     tried = try_each("torchmark.measure.machine:time_dtypes", device, dtypes, DtypeSupport)
     died = partial(DtypeSupport, device, runs=False, crashed=True)
     return tuple(died(dtype=one.dtype, reason=one.cause) if isinstance(one, Death) else one for one in tried)
 
 
 def time_dtypes(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[DtypeSupport]:
-    """Each of these number formats on this device, in this very process."""
+    """Each of these number formats on this device, in this process."""
     device = open_device(name)
     reference: dict[int, float] = {}
-    for size in _SIZES:
+    for size in (128, 256, 512, 1024, 2048, 4096):
         reference[size] = _time_product(device, "float32", size)
-        if reference[size] >= _ENOUGH_S:
+        if reference[size] >= 1e-3:  # long compared with the cost of handing it over
             break
     for dtype in dtypes:
         say(Phase(f"a {dtype} product"))
@@ -305,8 +291,8 @@ def lacks_amx() -> bool | None:
 
 
 def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[Machine, tuple[Remark, ...]]:
-    """The machine with these devices, or all that work, and everything that stands in the way of a good figure of these
-    cases. Opening a device runs a kernel on it; one that is named and does not is an error."""
+    """The machine with these devices, or all that work, and what would spoil the figures of these cases. A device
+    that is named must run a kernel."""
     cases = tuple(cases)
     workloads = {case.workload for case in cases}
     if devices is not None and ACCELERATOR in devices:  # which one there is, only a look at all devices shows
@@ -319,13 +305,13 @@ def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[M
 
 
 def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
-    """The machine and what is wrong with it; found out in a worker, so that this process needs no torch. Later workers
-    share what is imported there for these workloads."""
+    """The machine and what is wrong with it, from a worker, so that this process needs no torch. Later workers share
+    what is imported there for these workloads."""
     imports_torch = devices is None or any(not name.startswith("fake") for name in devices)
     imports = dict.fromkeys(module for name in workloads for module in find_workload(name).imports)
     modules = ("torch", *imports) if imports_torch else ()
     try:
-        with Process(modules=modules, timeout_s=_SURVEY_TIMEOUT_S) as process:
+        with Process(modules=modules, timeout_s=120.0) as process:
             return process.ask(SurveyJob(None if devices is None else tuple(devices)), Surveyed)
     except ProcessFailed as failure:
         reason = failure.result.reason
@@ -334,7 +320,7 @@ def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surv
 
 @contextmanager
 def keep_awake() -> Iterator[None]:
-    """No sleep inside; where the system offers nothing, measuring goes on all the same."""
+    """Keep the machine from sleeping, where the system offers a way."""
     own, command = str(os.getpid()), list[str]()
     if sys.platform == "darwin":
         command = ["caffeinate", "-i", "-w", own]

@@ -17,7 +17,7 @@ START = "start"  # the phase before a worker has said anything
 
 
 class Rendezvous(Struct, frozen=True):
-    """Where the nodes of a run meet, how many they are, and how long one waits for the others."""
+    """Where the nodes of a run meet, and how long one waits for the others."""
 
     endpoint: str  # host:port, the same on every node
     nodes: int
@@ -25,7 +25,7 @@ class Rendezvous(Struct, frozen=True):
 
 
 class MeasureJob(Struct, frozen=True, tag="measure"):
-    """One case to be measured in one fresh process."""
+    """Measure one case in one fresh process."""
 
     case: Case
     settings: Settings
@@ -44,13 +44,13 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
 
 
 class SurveyJob(Struct, frozen=True, tag="survey"):
-    """Find out what machine this is, where torch may be imported."""
+    """Survey the machine where torch may be imported."""
 
     devices: tuple[str, ...] | None = None  # None: all that are here
 
 
 class Call(Struct, frozen=True, tag="call"):
-    """Call a generator function of torchmark's with `Say` and these arguments; report each record that it yields."""
+    """Call a generator function of torchmark with `Say` and these arguments; report each record that it yields."""
 
     function: str  # module:function
     arguments: Raw  # a list
@@ -63,25 +63,19 @@ class Phase(Struct, frozen=True, tag="phase"):
 
 
 class Sampled(Struct, frozen=True, tag="sampled"):
-    """A checkpoint of the engine."""
-
     progress: Progress
 
 
 class Measured(Struct, frozen=True, tag="measured"):
-    """The case's result in this process, raw samples included."""
-
-    result: Result
+    result: Result  # with its raw samples
 
 
 class Found(Struct, frozen=True, tag="found"):
-    """One of the records that a called function yields."""
-
-    record: Raw
+    record: Raw  # one of those that a called function yields
 
 
 class Surveyed(Struct, frozen=True, tag="surveyed"):
-    """The machine, with the devices that were asked for, and what stands in the way of the others."""
+    """The machine with the devices that were asked for, and why others do not work."""
 
     machine: Machine
     cautions: tuple[Remark, ...] = ()
@@ -96,21 +90,15 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 class Joined(Struct, frozen=True, tag="joined"):
-    """A rank is there and waits for its part."""
-
-    rank: int
+    rank: int  # is there and waits for its part
 
 
 class TakePart(Struct, frozen=True, tag="take part"):
-    """What a rank is to do, and how long it took to start it."""
-
     job: MeasureJob
-    starting_s: float
+    starting_s: float  # that it took to start the rank
 
 
 class Failed(Struct, frozen=True, tag="failed"):
-    """A rank cannot go on."""
-
     rank: int
     status: Status
     reason: str
@@ -118,18 +106,18 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 
 class Opened(Struct, frozen=True, tag="opened"):
-    """A side of a live comparison has imported what it needs and waits for the order to prepare."""
+    """A side of a live comparison has imported its packages and waits for `Prepare`."""
 
     machine: Machine
     packages: dict[str, str]  # versions of what the workload is made of, other than torch
 
 
 class Prepare(Struct, frozen=True, tag="prepare"):
-    """Build the case, run its first steps and check its numbers, while the other side waits."""
+    """Build the case, run its first steps and check its numbers."""
 
 
 class Stepped(Struct, frozen=True, tag="stepped"):
-    """A side has done its first step, which may have compiled something, and a warm one; its check is still to come."""
+    """A side has run its first step and warm ones, but no check yet."""
 
     first_s: float
     step_s: float
@@ -137,15 +125,15 @@ class Stepped(Struct, frozen=True, tag="stepped"):
 
 
 class Prepared(Struct, frozen=True, tag="prepared"):
-    """A side is ready for its turns: about how long a step takes, how many make a sample, what one is worth."""
+    """A side is ready for its turns."""
 
     step_s: float
-    block_size: int
+    block_size: int  # steps that make a sample
     items: float = 0.0
 
 
 class TakeTurn(Struct, frozen=True, tag="take turn"):
-    """Run steps for so long; time them, or only get warm."""
+    """Run steps for so long; time them, or only warm up."""
 
     seconds: float
     block_size: int
@@ -153,13 +141,11 @@ class TakeTurn(Struct, frozen=True, tag="take turn"):
 
 
 class Turned(Struct, frozen=True, tag="turned"):
-    """The median step of a turn; nothing where it was not timed."""
-
-    step_s: float = 0.0
+    step_s: float = 0.0  # the median of the turn; 0 where it was not timed
 
 
 class SumUp(Struct, frozen=True, tag="sum up"):
-    """Give the result of all turns so far; more may follow."""
+    """Report the result of all turns so far; more may follow."""
 
 
 Order = MeasureJob | SurveyJob | Call | Prepare | TakeTurn | SumUp
@@ -184,7 +170,14 @@ class Channel:
         """`ended` is called, in that thread, when the parent closes its end or is gone."""
         self._orders: SimpleQueue[Order] = SimpleQueue()
         self._replies = os.fdopen(replies_to, "wb")
-        threading.Thread(target=self._listen, args=(orders_from, ended), daemon=True).start()
+
+        def listen() -> None:
+            with os.fdopen(orders_from, "rb") as stream:
+                for line in stream:
+                    self._orders.put(_decode_order(line))
+            ended()
+
+        threading.Thread(target=listen, daemon=True).start()
 
     def receive(self) -> Order:
         """Sleep until there is an order."""
@@ -193,9 +186,3 @@ class Channel:
     def say(self, message: Message) -> None:
         self._replies.write(encode(message) + b"\n")
         self._replies.flush()
-
-    def _listen(self, orders_from: int, ended: Callable[[], None]) -> None:
-        with os.fdopen(orders_from, "rb") as stream:
-            for line in stream:
-                self._orders.put(_decode_order(line))
-        ended()

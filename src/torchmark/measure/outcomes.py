@@ -31,7 +31,6 @@ VARIABLE, SAFE = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 AMX_FIX = f"The CPU offers an instruction that it cannot run, as virtual machines do with AMX: set {VARIABLE}={SAFE}"
 
 _WORKER = "the worker"
-_OURS = Path(__file__).parents[1]
 _LIBRARIES = sys.stdlib_module_names | {"torch", "torchmark", "numpy", "msgspec", "psutil", "transformers", "diffusers"}
 _STATUSES: dict[type[TorchmarkError], Status] = {
     WrongResultError: "wrong-result",
@@ -44,12 +43,10 @@ _STATUSES: dict[type[TorchmarkError], Status] = {
 _DTYPES = {"Half": "float16", "BFloat16": "bfloat16", "Float": "float32", "Double": "float64", "Bool": "bool"}
 _DTYPES |= {"Char": "int8", "Byte": "uint8", "Short": "int16", "Int": "int32", "Long": "int64"}
 _DTYPES |= {"ComplexHalf": "complex32", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}
-_FAULTS = re.compile(r"illegal memory access|misaligned", re.IGNORECASE)
-_HINTS = re.compile(r"alloc|memory|primitive|mmap|thread", re.IGNORECASE)
 
 
 class Failure(NamedTuple):
-    """How a case ended without a figure. The reason may be shared; the detail is what others said, and stays here."""
+    """How a case ended without a figure. The reason may be shared; the detail stays on this machine."""
 
     status: Status
     reason: str
@@ -57,8 +54,8 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException, phase: str) -> Failure:
-    """What an exception that ended a case means: in torchmark's own words, with its message apart from them. As in
-    `out of memory: RuntimeError during first step (my_model.py, line 12)`."""
+    """What an exception that ended a case means, such as `out of memory: RuntimeError during first step (my_model.py,
+    line 12)`, with its message as the detail."""
     text = f"{type(error).__name__}: {error}"  # by name, so that it needs no torch
     no_room = isinstance(error, MemoryError) or text.startswith("OutOfMemoryError:") or OUT_OF_MEMORY.search(text)
     refused = isinstance(error, NotImplementedError) or UNSUPPORTED.search(text)
@@ -66,7 +63,7 @@ def failure_of(error: BaseException, phase: str) -> Failure:
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), said)
     # Plug-ins and models can raise the same errors with any text.
     frames = list(traceback.walk_tb(error.__traceback__))
-    is_ours = not frames or Path(frames[-1][0].f_code.co_filename).is_relative_to(_OURS)
+    is_ours = not frames or Path(frames[-1][0].f_code.co_filename).is_relative_to(Path(__file__).parents[1])
     if isinstance(error, TorchmarkError) and error.shareable and is_ours:
         return Failure(status, error.shared_text, _short(error.detail))
     # What a file of the user's raised is behind the error that says so.
@@ -103,8 +100,8 @@ def _short(text: str) -> str | None:
 
 
 def type_name(error: BaseException | None) -> str:
-    """The name of the exception's class, or of its nearest base class that a known library defines: names of classes
-    in a user's own code are not shared."""
+    """The name of the exception's class, or of its nearest base class that a known library defines: names in a user's
+    code are not shared."""
 
     def is_known(kind: type) -> bool:
         module = sys.modules.get(kind.__module__)
@@ -115,7 +112,7 @@ def type_name(error: BaseException | None) -> str:
 
 
 def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: str = _WORKER) -> tuple[Status, str]:
-    """The status and the reason for a worker, or a rank, that died without a word."""
+    """The status and the reason for a worker, or a rank, that died without a report."""
     if exit_code is None:
         return "crashed", f"{who} stopped answering during {phase}"
     if exit_code >= 0:
@@ -133,8 +130,10 @@ def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: st
 def may_be_memory(result: Result) -> bool:
     """Whether a case that crashed may have been refused memory: its worker died, or a library hints at it."""
     died = re.match(rf"{_WORKER} (was ended|exited|stopped)", result.reason or "")
-    said = re.sub(r"^\S+, line \d+: ", "", result.detail or "")  # the name of a file is no hint
-    return result.status == "crashed" and bool(died or (_HINTS.search(said) and not _FAULTS.search(said)))
+    said = re.sub(r"^\S+, line \d+: ", "", result.detail or "").lower()  # the name of a file is no hint
+    fault = re.search("illegal memory access|misaligned", said)
+    hint = None if fault else re.search("alloc|memory|primitive|mmap|thread", said)
+    return result.status == "crashed" and bool(died or hint)
 
 
 def memory_kills(root: Path = ROOT) -> int:

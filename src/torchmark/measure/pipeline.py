@@ -11,7 +11,7 @@ import re
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -39,14 +39,7 @@ from torchmark.settings import PLUGIN, VARIABLES, key_of, redacted
 from torchmark.workloads import brought_by, find_workload
 from torchmark.workloads.contract import Setting, Step
 
-WARM_STEPS, WARM_STEPS_S = 5, 0.2
-ALTERNATING = 2  # processes of a live comparison that are alive at the same time and share the memory
-PREPARED_SHARE = 0.3  # of the time that preparing took: steps get at least that, or preparing would not be worth it
-SLOW_SAMPLES = 1.9  # two steps of a slow case are enough
-EXPENSIVE_STEP_S = 2.0
 ENDING_S = 2.0  # for a worker to sum up its result
-LONGEST_COUNTED_S = 0.05  # a longer step does not consist of handing operators over
-STARTING_PHASES = ("ranks", "build", "first step", "compile")  # with which a job begins
 # How torch reports that a device lacks an operator, which runs on the CPU instead.
 _FALLBACK = re.compile(r"fall(s|ing)? ?back.*\bCPU\b", re.IGNORECASE | re.DOTALL)
 _OPERATOR = re.compile(r"operator 'aten::(\w{1,80})")
@@ -63,8 +56,8 @@ def check_numbers(step: Step, device: Device, dtype: str) -> NumericCheck | None
 
 
 class PreparedCase:
-    """One case in this process, from its device to the checked step that is timed, and how long each phase took. Ranks
-    that share the work override what the whole team does together."""
+    """One case in this process, from its device to the checked step, with the time of each phase. Ranks override what
+    the whole team does together."""
 
     device: Device
     step: Step
@@ -86,7 +79,6 @@ class PreparedCase:
 
     @property
     def phases_s(self) -> dict[str, float]:
-        """How long each phase took, the current one as far as it is."""
         now = {self.phase: self._seconds.get(self.phase, 0.0) + time.monotonic() - self._since} if self.phase else {}
         return self._seconds | now
 
@@ -95,19 +87,15 @@ class PreparedCase:
         return sum(self.phases_s.values())
 
     def open_device(self, name: str) -> Device:
-        """The device of that name; what it times, the whole team runs."""
         return open_device(name)
 
     def take(self, step: Step) -> None:
-        """The step is built: from now on it is what the team runs."""
         self.step = step
 
     def check_numbers(self, dtype: str) -> NumericCheck | None:
-        """Whether the outputs are right, on all members alike."""
         return check_numbers(self.step, self.device, dtype)
 
     def memory(self) -> Memory:
-        """What the whole team used."""
         return read_memory(self.device)
 
     def team_metrics(self, estimate: Estimate) -> dict[str, float]:
@@ -116,7 +104,7 @@ class PreparedCase:
         return {}
 
     def run(self, drive: Callable[[], Result]) -> Result:
-        """The result of a driver; every failure that can be caught becomes a status."""
+        """The driver's result; a failure that can be caught becomes a status."""
         try:
             job, case = self.job, self.job.case
             self.workload, self.params = find_workload(case.workload), full_params(case)  # its file may have changed
@@ -132,7 +120,6 @@ class PreparedCase:
             return Result(**self.common, **failure, phases_s=self.phases_s)
 
     def open(self) -> None:
-        """Open the device and set what the case asks of the process."""
         job, case = self.job, self.job.case
         self.enter("import")
         self.device = self.open_device(case.device)
@@ -145,7 +132,7 @@ class PreparedCase:
         self.settings |= self.team_settings
 
     def build(self, sharers: int) -> None:
-        """Build the model and run its first step; several processes on this machine may share the memory."""
+        """Build the model and run its first step; `sharers` processes on this machine divide the memory."""
         job, device = self.job, self.device
         limit_memory(device, sharers, job.memory_bytes)
         if job.preheat_s > 0 and device.needs_torch:  # clocks rise with time, not with counts
@@ -173,7 +160,6 @@ class PreparedCase:
         return numeric
 
     def result(self, estimate: Estimate, **found: Any) -> Result:
-        """The result with everything that goes with the times."""
         found["settings"] = self.settings | dict(self.step.notes)
         if self.fallen_back:
             estimate = with_flag(estimate, "cpu-fallback")
@@ -189,20 +175,19 @@ def with_flag(estimate: Estimate, flag: str) -> Estimate:
 
 
 def measure(job: MeasureJob, say: Say, case: PreparedCase | None = None) -> Result:
-    """The result of a case that this process measures by itself, or leads."""
+    """Measure a case in this process, alone or as the leader of others."""
     case = case or PreparedCase(job, say)
     return case.run(lambda: _measure_alone(case))
 
 
 def measure_in_turns(job: MeasureJob, channel: Channel) -> None:
-    """Take turns with another process, when ordered to, and report the result of all turns whenever asked."""
+    """Take turns with another process on order, and report the result of all turns when asked."""
     case = PreparedCase(job, channel.say)
     channel.say(Measured(case.run(lambda: _take_part(case, channel))))
 
 
 def _measure_alone(case: PreparedCase) -> Result:
-    """Time until enough is known, or for a fixed number of steps; then check. Before the steps, the check made those of
-    resnet50 28% faster in some runs."""
+    """Time the steps, then check: a check before the steps made those of resnet50 28% faster in some runs."""
     job, say = case.job, case.say
     case.open()
     case.build(case.local_size)
@@ -223,10 +208,10 @@ def _measure_alone(case: PreparedCase) -> Result:
     numeric = case.check()
     metrics = {name: float(value) for name, value in (step.metrics() if step.metrics else {}).items()}
     metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    # Where a step that returns is done, handing its operators over is a part of its time: how many there are shows how
-    # large a part. A compiled one hides them, and ranks would have to run it together.
+    # Without a queue, handing operators over is a part of a short step's time: their number shows how large a part. A
+    # compiled step hides them, and ranks would have to run it together.
     countable = case.uses_torch and not device.queues and job.case.compile == "off" and job.case.workers == 1
-    if countable and 0 < step_s <= LONGEST_COUNTED_S:
+    if countable and 0 < step_s <= 0.05:
         metrics["operators"] = float(count_operators(step.run))
     if was_paused(case.began, read_moment()):
         estimate = with_flag(estimate, PAUSED)
@@ -243,15 +228,20 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
     for name in case.workload.imports:
         importlib.import_module(name)
     device = case.device
-    say(messages.Opened(describe_machine([device.info()]), _versions(case.workload.imports)))
+    versions = {}
+    modules = (name for name in case.workload.imports if not name.startswith("torch."))
+    for name in dict.fromkeys(module.partition(".")[0] for module in modules):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    say(messages.Opened(describe_machine([device.info()]), versions))
     channel.receive()  # to prepare: until then another process prepares, or is not there yet
     if job.compile_cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compile_cache
-    case.build(ALTERNATING)
+    case.build(2)  # the two processes of a comparison that are alive share the memory
     step, items, since = case.step, case.step.work.items, device.clock()
     time_block = device.timer(step.run)
     steps_s = [time_block(1).total_s]  # the quickest of a few, where they are short enough to be disturbed as a whole
-    while len(steps_s) < WARM_STEPS and device.clock() - since < WARM_STEPS_S:
+    while len(steps_s) < 5 and device.clock() - since < 0.2:
         steps_s.append(time_block(1).total_s)
     step_s = min(steps_s)
     say(messages.Stepped(case.first_s, step_s, items))
@@ -278,36 +268,32 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
 
 
 def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
-    """How long to time the steps, and about how long one takes: slow ones get enough for a figure, and an expensive
-    start is made use of. A case that cannot give a figure in its time reports how long it would need."""
+    """How long to time the steps, and about how long one takes. Slow steps get enough time for a figure, and steps get
+    30% of the time of preparing at least. A case that does not fit into its time reports how long it needs."""
     job, settings, step_s = case.job, case.job.settings, 0.0
     left_s = math.inf if job.time_left_s is None else job.time_left_s
 
     def enough_s(step_s: float) -> float:
-        """Seconds for steps that give a figure."""
-        return step_s * (SLOW_SAMPLES if step_s >= SLOW_STEP_S else FEWEST_SAMPLES)
+        return step_s * (1.9 if step_s >= SLOW_STEP_S else FEWEST_SAMPLES)  # two steps of a slow case are enough
 
     if settings.steps is None:
         step_s, fits = case.first_s, case.spent_s + enough_s(case.first_s) < left_s
-        if not (job.case.compile == "off" and step_s > EXPENSIVE_STEP_S and fits):
-            step_s = case.device.timer(case.step.run)(
-                1
-            ).total_s  # unless it could only be faster, and would cost as much again
+        # A second step is only worth its time where it can be much faster, or decides whether the case fits.
+        if job.case.compile != "off" or step_s <= 2.0 or not fits:
+            step_s = case.device.timer(case.step.run)(1).total_s
         needed_s = case.spent_s + enough_s(step_s)
         if needed_s > left_s:
-            raise DoesNotFitError(
-                f"a process needs about {needed_s:.3g} s (a step takes {step_s:.3g} s) "
-                f"where {max(left_s, 0.0):.3g} s are left",
-                "Give it more time with --budget",
-            )
+            needs = f"a process needs about {needed_s:.3g} s (a step takes {step_s:.3g} s)"
+            cause = f"{needs} where {max(left_s, 0.0):.3g} s are left"
+            raise DoesNotFitError(cause, "Give it more time with --budget")
     if settings.sustain:
         return replace(settings, warm=True), step_s
-    seconds = min(max(settings.budget_s, PREPARED_SHARE * case.spent_s), left_s - case.spent_s)
+    seconds = min(max(settings.budget_s, 0.3 * case.spent_s), left_s - case.spent_s)
     return replace(settings, warm=True, budget_s=max(seconds, enough_s(step_s))), step_s
 
 
 def _measure_job(case: PreparedCase, estimate: Estimate) -> JobEstimate | None:
-    """Run whole where that was asked for and fits. Later processes time the main step only."""
+    """The time of the whole job, run whole where that was asked for and fits; in the first process only."""
     job, step, device, say = case.job, case.step, case.device, case.say
     expected = None if job.process > 0 else measure_job(step, estimate, device, job.settings)
     if expected and job.whole:
@@ -316,24 +302,13 @@ def _measure_job(case: PreparedCase, estimate: Estimate) -> JobEstimate | None:
         expected = whole or replace(expected, note="not run whole, for which --timeout left too little time")
     if not expected or not any(stage.steps for stage in expected.stages):
         return expected
-    phases_s = case.phases_s
-    start_s = sum(phases_s.get(name, 0.0) for name in STARTING_PHASES)
+    start_s = sum(case.phases_s.get(name, 0.0) for name in ("ranks", "build", "first step", "compile"))
     times_s = {name: getattr(expected, name) + start_s for name in ("seconds", "low_s", "high_s")}
     start = StageEstimate(START_UP, 1, start_s, start_s, start_s)
     return replace(expected, **times_s, stages=(*expected.stages, start))
 
 
-def _versions(modules: Iterable[str]) -> dict[str, str]:
-    """Of the libraries, other than torch, that the workload is made of."""
-    found = {}
-    for name in dict.fromkeys(module.partition(".")[0] for module in modules if not module.startswith("torch.")):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
-
-
 def setting_of(job: MeasureJob, place: str, rank: int, world_size: int) -> Setting:
-    """What a rank of this case must follow."""
     setting = convert(job.case, Setting, from_attributes=True)
     return replace(setting, device=place, seed=job.seed, rank=rank, world_size=world_size, data=job.data)
 
@@ -360,7 +335,6 @@ def watch(device: Device, step: Step, say: Say) -> None:
 
 
 def log_traceback() -> None:
-    """For the local log."""
     with contextlib.suppress(OSError):  # a log that cannot be written must not hide what went wrong
         traceback.print_exc()
 
@@ -386,8 +360,8 @@ def prepare_torch(case: Case) -> dict[str, Value | None]:
 
 
 def limit_memory(device: Device, sharers: int, most_bytes: int | None = None) -> None:
-    """On the CPU, refuse this process more memory than is free, or its share where ranks divide it, or more than it may
-    have: then too large a case ends as `oom`, not the whole machine."""
+    """On the CPU, limit this process to its share of the free memory and to `most_bytes`, so that a case that is too
+    large ends as `oom`, and not the whole machine."""
     try:
         import resource
 
@@ -406,7 +380,7 @@ def limit_memory(device: Device, sharers: int, most_bytes: int | None = None) ->
 
 
 def count_operators(run: Callable[[], object]) -> int:
-    """How many operators one step hands to torch. Runs it once more."""
+    """How many operators one step hands to torch; runs it once more."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     called = 0
@@ -431,8 +405,8 @@ def count_operators(run: Callable[[], object]) -> int:
 def watch_fallback(kind: str = "") -> Iterator[list[str]]:
     """Collect the operators that torch reports to run on the CPU instead of a device of this kind.
 
-    Torch reports each once per process, so watch the first step. On the CPU itself nothing can fall back: there, such a
-    warning comes from the model. An operator is named only if torch has it: the model can warn in the same words.
+    Torch reports each once per process, so watch the first step. The model can warn in the same words, so nothing is
+    collected on the CPU, and only operators of torch are named.
     """
     found: list[str] = []
     if kind == "cpu":

@@ -11,16 +11,10 @@ from statistics import fmean, median
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.analyze import spread
 from torchmark.analyze.efficiency import IMPLAUSIBLE, NONE, Ceilings, case_again, ceilings_of, merge, with_peak
 from torchmark.analyze.grades import margin_of
-from torchmark.analyze.spread import (
-    LEAST_MARGIN,
-    Spread,
-    relative_spread,
-    typical_spread,
-    with_interval,
-    with_intervals,
-)
+from torchmark.analyze.spread import LEAST_MARGIN, Spread, typical_spread, with_intervals
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import TorchmarkError
@@ -37,24 +31,15 @@ PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
 MOST_PROCESSES = 30
 # Processes differ by more than the steps inside one of them, so the time goes to more processes, not to more steps.
 STEPS_S: dict[Rigor, float] = {"quick": 60.0, "default": 1.0, "rigorous": 3.0}
-SETTLED = 3.0  # the error inside a process need not be smaller than this fraction of the spread between them
-PREHEAT_S = 1.0
-LEAST_SHARE_S = 0.2
-LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
-TIMEOUT_SHARE = 0.5  # preparing, slow steps and whole jobs come on top
-MOST_SUSTAINED = 20_000  # samples: enough for any slope, and a file that can be sent around
+PREHEAT_S, LEAST_SHARE_S = 1.0, 0.2
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
 EXTRA_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 REFERENCE_PROCESSES = 3
-CEILING_TRIES = 3  # a busy machine can hide what it can do once, a result that is wrong stays wrong
 FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only how two kinds of work compare by it means anything
-STARTING_S = 0.2  # a worker that is forked, and put away again
-USUAL_RANKS_S = 5.0  # every rank imports torch for itself
-REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run has no time to measure anything beyond what was asked for
 
 
 class Plan(Struct, frozen=True):
-    """What a run is going to measure, and how."""
+    """Which cases a run measures, and how."""
 
     cases: tuple[Case, ...]
     rigor: Rigor = "default"
@@ -71,7 +56,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def processes(self) -> int:
-        """The fewest fresh processes of a case; a fixed number of steps or a fixed time is one procedure in one."""
+        """The fewest fresh processes of a case; a fixed number of steps or a fixed time takes one."""
         return 1 if self.steps is not None or self.sustain_s is not None else PROCESSES[self.rigor]
 
     @property
@@ -100,7 +85,7 @@ class Finished(Struct, frozen=True):
 
 
 class Covered(Struct, frozen=True):
-    """Every case has had its first process: there is an answer, which the rest of the time makes more precise."""
+    """Every case has had its first process; the rest of the time makes the results more precise."""
 
     results: tuple[Result, ...]
 
@@ -155,8 +140,9 @@ class Session:
         self._deadline = time.monotonic() + self._plan.budget_s
         for case in self._plan.cases:
             if not self._results.get(case.text):
-                left_out = (self._plan.guarded and self._too_large(case)) or self._too_slow(case)
-                yield from (self._add(case, left_out),) if left_out else self._measure(case)
+                reason = self._why_left_out(case)
+                skipped = without_figure(case, "skipped", reason) if reason else None
+                yield from (self._add(case, skipped),) if skipped else self._measure(case)
         yield Covered(tuple(self._current.values()))
         while following := self._next():
             yield from self._measure(following)
@@ -169,7 +155,7 @@ class Session:
         return tuple(Result(case, "interrupted", reason=f"the run was stopped {when}") for case in left)
 
     def watch(self, case: Case) -> None:
-        """Run one case until the session is interrupted; raises where it cannot run."""
+        """Run one case until the session is interrupted; raise where it cannot run."""
         self._deadline = time.monotonic() + self._plan.timeout_s
         result = self._run(replace(self._job(case, 0), watch=True))
         raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}", detail=result.detail or "")
@@ -187,7 +173,7 @@ class Session:
         yield replace(self._add(case, result), process=process, samples_s=samples)
 
     def _next(self) -> Case | None:
-        """The case whose next process helps most: in rounds until each has had the fewest, then by what it gains."""
+        """The case whose next process helps most: in rounds until each has the fewest, then by what it gains."""
         due = [case for case in self._plan.cases if self._wants_more(case)]
         behind = [case for case in due if len(self._results[case.text]) < self._plan.processes]
         if behind:
@@ -195,7 +181,6 @@ class Session:
         return max(due, key=self._gain, default=None)
 
     def _wants_more(self, case: Case) -> bool:
-        """Whether there is something to gain from another process, and time for it."""
         plan, count = self._plan, len(self._results.get(case.text, []))
         if not count or case.text in self._exhausted or not self._is_good(case):
             return False
@@ -213,55 +198,50 @@ class Session:
         estimate, count = self._current[case.text].estimate, len(self._results[case.text])
         if estimate is None or estimate.spread is None or estimate.freedom is None:
             return 0.0
-        after = with_interval(estimate, Spread(estimate.spread**2, estimate.freedom + 1), count + 1)
+        after = spread.with_interval(estimate, Spread(estimate.spread**2, estimate.freedom + 1), count + 1)
         return (estimate.precision - after.precision) / self._cost_s(case)
 
     def _cost_s(self, case: Case) -> float:
-        """Seconds that another process of this case takes, judged by those that it had."""
+        """Seconds that another process of this case takes, judged by those it had."""
         once = (START, "preheat", "check", "job")  # phases of the first process only
         costs = [phases_s(result, *once) for result in self._results[case.text]]
-        return fmean(costs) + STARTING_S
+        return fmean(costs) + 0.2  # to fork a worker, and to end it
 
     @property
     def _left_s(self) -> float:
         return self._deadline - time.monotonic()
 
     def _room_s(self) -> float:
-        """What is left for a case that has not begun; in a suite, those that have begun get their processes first."""
+        """The time left for a case that has not begun: a suite reserves some for those that have, and a fifth of its
+        budget is the most for one case."""
         if not self._plan.guarded:
             return self._left_s
         begun = [case for case in self._plan.cases if self._results.get(case.text) and self._is_good(case)]
         due = [(case, self._plan.processes - len(self._results[case.text])) for case in begun]
         reserved = sum(self._cost_s(case) * max(count, 0) for case, count in due)
-        return min(self._left_s - reserved, LARGEST_SHARE * self._plan.budget_s)
+        return min(self._left_s - reserved, 0.2 * self._plan.budget_s)
 
     def _is_good(self, case: Case) -> bool:
         return all(result.status == "ok" for result in self._results[case.text])
 
-    def _too_slow(self, case: Case) -> Result | None:
-        """A suite leaves out what would take more than its share, and every run what comes after the budget."""
+    def _why_left_out(self, case: Case) -> str | None:
+        """A suite leaves out what cannot fit or takes more than its share, every run what comes after the budget."""
+        plan, devices = self._plan, self._machine.devices if self._machine else ()
+        if plan.guarded:  # named by itself, the case is tried and ends as `oom`
+            room = next((info.memory_bytes for info in devices if info.name == case.device), None)
+            needed = memory_needed(case, plan.rendezvous.nodes if plan.rendezvous else 1)
+            if needed is not None and room is not None and needed > room:
+                needs = f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}"
+                return f"{needs}. Name the case to try it"
         if self._is_fixed:
             return None
         room_s, once_s = self._room_s(), least_s(case, self._current.values())
-        needed_s = None if once_s is None else once_s * self._plan.processes
-        if room_s >= LEAST_SHARE_S and (not self._plan.guarded or needed_s is None or needed_s <= room_s):
+        needed_s = None if once_s is None else once_s * plan.processes
+        if room_s >= LEAST_SHARE_S and (not plan.guarded or needed_s is None or needed_s <= room_s):
             return None
         needs = "" if needed_s is None else f"it needs about {max(needed_s, 1):.0f} s, and "
-        reason = (
-            f"{needs}{max(room_s, 0.0):.0f} s of the budget of {self._plan.budget_s:g} s are left for it. "
-            "Give it more time with --budget, or run it by itself"
-        )
-        return without_figure(case, "skipped", reason)
-
-    def _too_large(self, case: Case) -> Result | None:
-        """A suite leaves out what cannot fit; named by itself, the case is tried and ends as `oom`."""
-        devices = self._machine.devices if self._machine else ()
-        room = next((info.memory_bytes for info in devices if info.name == case.device), None)
-        needed = memory_needed(case, self._plan.rendezvous.nodes if self._plan.rendezvous else 1)
-        if needed is None or room is None or needed <= room:
-            return None
-        reason = f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}. Name the case to try it"
-        return without_figure(case, "skipped", reason)
+        left = f"{max(room_s, 0.0):.0f} s of the budget of {plan.budget_s:g} s are left for it"
+        return f"{needs}{left}. Give it more time with --budget, or run it by itself"
 
     def _run(self, job: MeasureJob, listen: Listen | None = None) -> Result:
         fresh = self._plan.rigor == "rigorous"
@@ -275,15 +255,17 @@ class Session:
             time_left_s = self._room_s() / plan.processes if first else self._left_s
         share_s = plan.budget_s / (len(plan.cases) * plan.processes)  # for the steps
         if not self._is_fixed:  # nodes must decide alike, although their clocks differ
-            share_s = max(min(share_s, STEPS_S[plan.rigor], TIMEOUT_SHARE * plan.timeout_s), LEAST_SHARE_S)
+            # Half the timeout is for preparing, slow steps and whole jobs.
+            share_s = max(min(share_s, STEPS_S[plan.rigor], 0.5 * plan.timeout_s), LEAST_SHARE_S)
             share_s = min(share_s, max(self._left_s, LEAST_SHARE_S))
         settings = replace(DEFAULTS, target=plan.target, budget_s=plan.sustain_s or share_s, steps=plan.steps)
         if plan.sustain_s is not None:
-            settings = replace(settings, sustain=True, max_samples=MOST_SUSTAINED)
+            settings = replace(settings, sustain=True, max_samples=20_000)  # enough for any slope, in a small file
         elif plan.rigor != "quick":
             known = self._current.get(case.text)
-            spread = known.estimate.spread or 0.0 if known and known.estimate else 0.0
-            target = max(min(plan.target, DEFAULTS.target), spread / SETTLED)
+            between = known.estimate.spread or 0.0 if known and known.estimate else 0.0
+            # The error inside a process need not be smaller than a third of the spread between processes.
+            target = max(min(plan.target, DEFAULTS.target), between / 3.0)
             settings = replace(settings, target=target, min_time_s=share_s / 2)
         return MeasureJob(
             case=case,
@@ -317,17 +299,16 @@ class Session:
         """The results in the light of all others, and how far processes differ here."""
         before = dict(self._current)
         # A short run measures nothing beyond what was asked for.
-        roomy = self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None
+        roomy = self._plan.budget_s >= 20.0 and self._plan.steps is None
         real = [result for result in before.values() if not result.case.device.startswith("fake")]
         unknown = any(result.estimate and len(result.processes) == 1 for result in real)
         if roomy and unknown and typical_spread(real) is None:
-            found = _reference_spread(self._look)
-            self._borrowed = found or self._borrowed
+            self._borrowed = _reference_spread(self._look) or self._borrowed
         for result in with_intervals([*before.values()], self._borrowed):
             self._ceilings.remember(result)
-        spread = typical_spread([*before.values()]) or self._borrowed
-        if spread is not None:
-            yield SpreadFound(spread)
+        found = typical_spread([*before.values()]) or self._borrowed
+        if found is not None:
+            yield SpreadFound(found)
         yield from (Revised(result) for result in self._ceilings.revised() if result != before[result.case.text])
 
     def _look(self, case: Case) -> Result:
@@ -342,12 +323,12 @@ def measure_spread(timeout_s: float = 120.0) -> float | None:
 
 def _reference_spread(measure: Callable[[Case], Result]) -> float | None:
     centers = [each.center_s for _ in range(REFERENCE_PROCESSES) for each in measure(REFERENCE).processes]
-    return relative_spread(centers) if len(centers) >= REFERENCE_PROCESSES else None
+    return spread.relative_spread(centers) if len(centers) >= REFERENCE_PROCESSES else None
 
 
 def results_so_far(run: Run) -> dict[str, list[Result]]:
-    """What a stored run has already, by case and process; a case that was interrupted or skipped has nothing. Budget
-    and times of phases are sums over the processes, so they go to the first alone."""
+    """The results of a stored run by case and process, without cases that were interrupted or skipped. Budget and times
+    of phases are sums over the processes, so the first gets them."""
     return {
         result.case.text: [
             replace(result, processes=result.processes[:1]),
@@ -359,7 +340,7 @@ def results_so_far(run: Run) -> dict[str, list[Result]]:
 
 
 class PeakJudge:
-    """Says of every result how close it comes to the machine's best; doubts the ceiling before it doubts the result."""
+    """Adds to every result its share of the machine's peak; measures the ceiling again where that is too good."""
 
     def __init__(self, known: Ceilings, measure_again: Callable[[Case], Result]) -> None:
         self._known, self._measure_again = known, measure_again
@@ -367,14 +348,13 @@ class PeakJudge:
         self._again: set[str] = set()
 
     def remember(self, result: Result) -> None:
-        """A result that was there before this run went on."""
         self._results[result.case.text] = result
 
     def judge(self, result: Result) -> Result:
-        """The result with its share of the peak. Where that is too good, its ceiling is measured again first."""
         self.remember(result)
         judged = self._judged(result)
-        for _ in range(0 if result.case.text in self._again else CEILING_TRIES):
+        # A busy machine can hide its ceiling for a while; a result that is wrong stays wrong.
+        for _ in range(0 if result.case.text in self._again else 3):
             too_good = judged.peak is not None and judged.peak.share > IMPLAUSIBLE
             case = case_again(judged, self._ceilings) if too_good else None
             if case is None:
@@ -386,7 +366,7 @@ class PeakJudge:
         return judged
 
     def revised(self) -> Iterator[Result]:
-        """All results now that all ceilings are known. Use it at the end."""
+        """All results at the end, when all ceilings are known."""
         for result in tuple(self._results.values()):  # a ceiling that is found to be higher changes the others
             self.judge(result)
         for result in tuple(self._results.values()):
@@ -403,24 +383,22 @@ class PeakJudge:
 
 
 def phases_s(result: Result, *but: str) -> float:
-    """How long all processes of a result took, without these phases."""
     return sum(seconds for name, seconds in result.phases_s.items() if name not in but)
 
 
 def cost_s(work: Work | None) -> float:
-    """How long a step takes on no machine in particular; 0 where its work is not known."""
+    """How long a step takes on some machine; 0 where its work is not known."""
     return max((work.flops or 0.0) / FLOPS_PER_S, (work.bytes or 0.0) / BYTES_PER_S) if work else 0.0
 
 
 def least_s(case: Case, known: Iterable[Result]) -> float | None:
-    """Whole seconds to prepare a case and run the fewest steps that give a figure, at least one, judged by what its
-    device did with the same workload, or else with others; None where it did nothing yet."""
+    """Whole seconds to prepare a case and run the fewest steps that give a figure, at least one, judged by results of
+    the same workload on this device, or else of others; None without any."""
     results = list(known)
     there = [(each, each.estimate) for each in results if each.estimate and each.case.device == case.device]
     seen = [pair for pair in there if pair[0].case.workload == case.workload] or there
     if not seen:
         return None
-
     setting = Setting(case.mode, case.device, case.dtype, world_size=case.workers)
     cost = cost_s(find_workload(case.workload).work(full_params(case), setting))
     paces = [estimate.center_s / cost_s(each.work) for each, estimate in seen if cost_s(each.work)]
@@ -429,5 +407,5 @@ def least_s(case: Case, known: Iterable[Result]) -> float | None:
     apart = (START, "steps", "preheat", "job", "ranks")
     preparing_s = median(phases_s(each, *apart) / max(1, len(each.processes)) for each, _ in seen)
     ranks_s = [each.phases_s["ranks"] / max(1, len(each.processes)) for each in results if each.phases_s.get("ranks")]
-    starting_ranks_s = median(ranks_s or [USUAL_RANKS_S]) if case.workers > 1 else 0.0
+    starting_ranks_s = median(ranks_s or [5.0]) if case.workers > 1 else 0.0  # every rank imports torch for itself
     return max(1.0, float(math.ceil(preparing_s + starting_ranks_s + (FEWEST_SAMPLES + 1) * step_s)))

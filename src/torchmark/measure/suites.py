@@ -14,7 +14,6 @@ from torchmark.measure.cases import Sweep, expand, list_parameters
 from torchmark.records import AXES, Case
 from torchmark.workloads import find_workload
 
-_SIZES = ("size", "model")  # choices that set how large the work is
 Only = Literal["", "cpu", "accelerators"]
 
 
@@ -102,10 +101,16 @@ SUITES: Mapping[str, tuple[tuple[Only, Sweep], ...]] = {"quick": _QUICK, "standa
 
 
 def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
-    """The cases of each line of a suite. Tiny keeps what sets no size: variants, dtypes, modes."""
+    """The cases of each line of a suite. Tiny keeps the choices that set no size: variants, dtypes, modes."""
     if name not in SUITES:
         raise UnknownName("suite", name, SUITES)
-    return tuple(Part(expand(_made_tiny(sweep) if tiny else sweep), only) for only, sweep in SUITES[name])
+
+    def shrunk(sweep: Sweep) -> Sweep:
+        declared = [parameter for name in sweep.workloads for parameter in list_parameters(find_workload(name))]
+        chosen = {each.name for each in declared if each.choices} - {"size", "model"}
+        return replace(sweep, tiny=True, params={name: sweep.params[name] for name in sweep.params if name in chosen})
+
+    return tuple(Part(expand(shrunk(sweep) if tiny else sweep), only) for only, sweep in SUITES[name])
 
 
 def place(parts: Sequence[Part], devices: Iterable[str]) -> tuple[Case, ...]:
@@ -118,10 +123,3 @@ def place(parts: Sequence[Part], devices: Iterable[str]) -> tuple[Case, ...]:
             placed = (replace(case, device=device) if case.device == ACCELERATOR else case for case in part.cases)
             cases.update((case.text, case) for case in placed)
     return tuple(cases.values())
-
-
-def _made_tiny(sweep: Sweep) -> Sweep:
-    """With its choices that set no size."""
-    declared = [parameter for name in sweep.workloads for parameter in list_parameters(find_workload(name))]
-    chosen = {parameter.name for parameter in declared if parameter.choices and parameter.name not in _SIZES}
-    return replace(sweep, tiny=True, params={name: sweep.params[name] for name in sweep.params if name in chosen})

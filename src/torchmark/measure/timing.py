@@ -19,29 +19,16 @@ from torchmark.analyze.verdict import LEAST_POWER_S, cautions_of, was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import CaseError, UsageError
-from torchmark.measure.engine import (
-    DEFAULTS,
-    Progress,
-    ReadConditions,
-    Samples,
-    Settings,
-    TimeBlock,
-    as_block,
-    block_size_for,
-    choose_block_size,
-    measure_steps,
-)
+from torchmark.measure import engine
+from torchmark.measure.engine import DEFAULTS, Progress, ReadConditions, Samples, Settings, TimeBlock, as_block
 from torchmark.meters import Meter, open_conditions, open_vitals, provenance, unavailable
 from torchmark.meters.contention import Wait, wait_reader
 from torchmark.meters.process import read_moment
 from torchmark.records import STEP, Block, Case, Conditions, Estimate, JobEstimate, Moment, Result, StageEstimate, Work
-from torchmark.workloads.contract import Stage, Step
+from torchmark.workloads.contract import Step
 
-PROBE_ROUNDS = 30_000  # about 2 ms of pure Python: one core, no memory, no library
-PROBE_TRIES = 3
 PAUSED, LAUNCH_BOUND = "paused", "launch-bound"
 LONGEST_LAUNCH_S = 0.1  # a longer step may fill the queue, and then the host waits for the device
-_NAME = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?")
 MOST_VOID = 100  # a machine whose clocks never agree is measured all the same
 
 
@@ -55,12 +42,12 @@ def time_step(
     target: float = DEFAULTS.target,
     budget_s: float = DEFAULTS.budget_s,
 ) -> Result:
-    """Time any callable rightly, in this process: warm, synchronised, until it is known well enough.
+    """Time any callable in this process: warm, synchronised, until the result is precise enough.
 
     `items` says what one call is worth, so that the result has a rate. The step must neither synchronise nor time
     itself, and must leave its work on `device`.
     """
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?", name):
         raise UsageError(f"'{name}' is no name that a case can have", "Use letters, digits, dots and dashes")
     opened = open_device(device)
     found = time_on(opened, step, replace(DEFAULTS, target=target, budget_s=budget_s))
@@ -85,7 +72,7 @@ def time_on(
     real = device.clock is time.perf_counter
     read = open_conditions(family=device.family, device=device.name) if real else device.conditions
     with quiet_interpreter():
-        estimate = measure_steps(
+        estimate = engine.measure_steps(
             time_block,
             clock=device.clock,
             sync_cost_s=costs.sync_s,
@@ -117,12 +104,9 @@ def quiet_interpreter() -> Iterator[None]:
 
 
 class WatchedTimer:
-    """Times blocks of steps, and reads before and after each what happened meanwhile.
-
-    Blocks across which the machine slept or the process was stopped are void: they are taken again, and counted.
-    `issue_shares` says how much of a step alone passed until all of it was handed over: nearly all of it where the
-    device waits for the host.
-    """
+    """Times blocks of steps, with waits and pauses. Blocks in which the machine slept or the process was stopped are
+    void: they are counted and taken again. `issue_shares` are the parts of single steps until all was handed over, near
+    1 where the device waits for the host."""
 
     def __init__(
         self,
@@ -150,7 +134,6 @@ class WatchedTimer:
             self.void_count += 1
 
     def completed(self, estimate: Estimate) -> Estimate:
-        """The estimate with the void blocks."""
         count = self.void_count
         return replace(estimate, void_count=count, flags=(*estimate.flags, PAUSED)) if count else estimate
 
@@ -162,15 +145,15 @@ def watch_timer(device: Device, step: Callable[[], object]) -> WatchedTimer:
 
 
 def with_probe(read: ReadConditions) -> ReadConditions:
-    """Each reading with a short fixed calculation, which slows down on a busy machine."""
+    """Each reading with the time of a short fixed calculation, which slows down on a busy machine."""
 
     def probe_s() -> float:
         total, started = 0, time.perf_counter()
-        for number in range(PROBE_ROUNDS):
+        for number in range(30_000):  # about 2 ms of pure Python: one core, no memory, no library
             total += number
         return time.perf_counter() - started
 
-    return lambda: replace(read(), probe_s=min(probe_s() for _ in range(PROBE_TRIES)))
+    return lambda: replace(read(), probe_s=min(probe_s() for _ in range(3)))
 
 
 SAMPLING_S = 3.0
@@ -181,10 +164,8 @@ PAUSE_S = 0.05
 def complete_power(
     estimate: Estimate, device: Device, run: Callable[[], object] | None = None, all_seen: bool = True
 ) -> tuple[Estimate, dict[str, str]]:
-    """The estimate with the power that is known, and where each reading of a meter comes from.
-
-    Where there is no counter, `run` is kept going for a few seconds to sample the power; without it there is none.
-    """
+    """The estimate with its power, and the source of each meter. Without a counter, `run` is repeated for a few seconds
+    to sample the power."""
     if device.clock is not time.perf_counter:
         return estimate, {}  # a made-up device has no meters of this machine's
     sources, metered = provenance(device.name), estimate.metered
@@ -202,7 +183,7 @@ def complete_power(
 
 
 def sample_power(meter: Meter, device: Device, run: Callable[[], object]) -> list[float]:
-    """Watts, one after another, while another thread keeps asking and this one keeps the device at work."""
+    """Watts that another thread reads while this one keeps the device at work."""
     watts: list[float] = []
     done, began, time_block = threading.Event(), time.monotonic(), device.timer(run)
 
@@ -223,19 +204,30 @@ def sample_power(meter: Meter, device: Device, run: Callable[[], object]) -> lis
     return watts
 
 
-STAGE_SHARE = 0.15  # of the case's budget, for each stage other than the main one
 LEAST_STAGE_S = 0.3
-STAGE_SAMPLES = 8
-OFTEN = 50
 
 
 def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) -> JobEstimate | None:
-    """The job's wall time from the main step's estimate and a short look at each other stage; None: there is no job."""
+    """The job's wall time from the main step's estimate and a short look at each other stage; None without a job."""
     if not step.job_steps and not step.stages:
         return None
-    # A sum of many steps follows their mean, not their median.
-    stages = [_stage_of(main, STEP, step.job_steps)] if step.job_steps else []
-    stages += [_time_stage(stage, device, settings) for stage in step.stages]
+
+    def stage_of(found: Estimate, name: str, steps: int) -> StageEstimate:  # many steps add up to their mean
+        return StageEstimate(name, steps, found.mean_s, max(found.mean_low_s, 0.0), found.mean_high_s)
+
+    budget_s = max(0.15 * settings.budget_s, LEAST_STAGE_S)  # of each stage other than the main one
+    least_s = min(settings.min_time_s, LEAST_STAGE_S)
+    brief = replace(settings, budget_s=budget_s, steps=None, min_samples=8, min_time_s=least_s)
+    stages = [stage_of(main, STEP, step.job_steps)] if step.job_steps else []
+    for stage in step.stages:
+        time_block = device.timer(stage.run)
+        once_s = time_block(1).total_s
+        if once_s > budget_s and stage.steps >= 50:  # the first time may have started what all the others use
+            once_s = time_block(1).total_s
+        if once_s > budget_s:  # there is only time for one: right within a factor of two
+            stages.append(StageEstimate(stage.name, stage.steps, once_s, once_s / 2, once_s * 2))
+        else:
+            stages.append(stage_of(time_on(device, stage.run, brief), stage.name, stage.steps))
     ends = ("center_s", "low_s", "high_s")
     seconds, low_s, high_s = (sum(stage.steps * getattr(stage, end) for stage in stages) for end in ends)
     return JobEstimate(seconds, low_s, high_s, whole=False, stages=tuple(stages), epochs=step.epochs)
@@ -244,8 +236,7 @@ def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) 
 def run_whole(
     step: Step, device: Device, expected: JobEstimate, time_left_s: float, listen: Callable[[float], None]
 ) -> JobEstimate | None:
-    """Every step of the job, one after another; `listen` hears the share that is done. None where it is not done in
-    the time that is left: it is not even begun if that is known before."""
+    """Run every step of the job; `listen` gets the share that is done. None where the time is too short."""
     started, total, last_s = device.clock(), max(expected.seconds, 1e-9), 0.0
     if total > time_left_s:
         return None
@@ -263,29 +254,8 @@ def run_whole(
     return replace(expected, seconds=seconds, low_s=seconds, high_s=seconds, whole=True)
 
 
-def _stage_of(found: Estimate, name: str, steps: int) -> StageEstimate:
-    return StageEstimate(name, steps, found.mean_s, max(found.mean_low_s, 0.0), found.mean_high_s)
-
-
-def _time_stage(stage: Stage, device: Device, settings: Settings) -> StageEstimate:
-    budget_s = max(STAGE_SHARE * settings.budget_s, LEAST_STAGE_S)
-    time_block = device.timer(stage.run)
-    once_s = time_block(1).total_s
-    if once_s > budget_s and stage.steps >= OFTEN:  # the first time may have started what all the others use
-        once_s = time_block(1).total_s
-    if once_s > budget_s:  # once is all there is time for: right within a factor of two, and said so
-        return StageEstimate(stage.name, stage.steps, once_s, once_s / 2, once_s * 2)
-    least_s = min(settings.min_time_s, LEAST_STAGE_S)
-    brief = replace(settings, budget_s=budget_s, steps=None, min_samples=STAGE_SAMPLES, min_time_s=least_s)
-    return _stage_of(time_on(device, stage.run, brief), stage.name, stage.steps)
-
-
 # Before each turn: threads of the other side may spin for 0.2 s after their last step, and caches are cold.
 WARM_S = 0.2
-SURELY_LONG_S = 0.1  # from here on, one timing of a step decides how many make a sample
-_COUNTERS = (
-    "at_s", "other_cpu_s", "steal_s", "throttled_s", "wait_s", "major_fault_count", "thermal_count", "energy_j"
-)  # fmt: skip
 
 
 class Turns:
@@ -302,13 +272,13 @@ class Turns:
             self._read = with_probe(open_conditions(family=device.family, device=device.name))
         self._spans: list[tuple[Conditions, Conditions]] = []
         self._duration_s = 0.0
-        if step_s >= SURELY_LONG_S:
-            self.block_size = block_size_for(step_s - costs.sync_s, costs.sync_s)
+        if step_s >= 0.1:  # one timing of so long a step decides how many make a sample
+            self.block_size = engine.block_size_for(step_s - costs.sync_s, costs.sync_s)
         else:
-            self.block_size = choose_block_size(self._time_block, costs.sync_s)
+            self.block_size = engine.choose_block_size(self._time_block, costs.sync_s)
 
     def warm_up(self, seconds: float, block_size: int) -> None:
-        """Run steps for about so long; slow ones warm nothing that they do not cool again: they only wait."""
+        """Run steps for about so long. Slow steps only wait: they cool again whatever they warm."""
         if self._step_s >= WARM_S:
             time.sleep(min(seconds, WARM_S))
             return
@@ -332,7 +302,6 @@ class Turns:
         return max(float(np.median(samples.values[first:])) - samples.call_cost_s, 1e-12)
 
     def estimate(self, first_step_s: float) -> Estimate:
-        """The estimate from all turns together."""
         rule = self._samples.rule(replace(self._settings, steps=self._samples.count))
         rule.look(self._samples.values)
         readings = joined(self._spans) if self._real else ()
@@ -341,7 +310,8 @@ class Turns:
 
 
 def joined(spans: Sequence[tuple[Conditions, Conditions]]) -> tuple[Conditions, ...]:
-    """Readings before and after each turn, as though there had been nothing between: then the other side worked."""
+    """Readings before and after each turn, without what happened between turns, while the other side worked."""
+    counters = ("at_s", "other_cpu_s", "steal_s", "throttled_s", "wait_s", "major_fault_count", "thermal_count")
 
     def less(value: float | None, gap: float | None) -> float | None:
         return None if value is None or gap is None else value - gap
@@ -349,7 +319,7 @@ def joined(spans: Sequence[tuple[Conditions, Conditions]]) -> tuple[Conditions, 
     readings: list[Conditions] = []
     for before, after in spans:
         last = readings[-1] if readings else before
-        gaps = {name: less(getattr(before, name), getattr(last, name)) for name in _COUNTERS}
+        gaps = {name: less(getattr(before, name), getattr(last, name)) for name in (*counters, "energy_j")}
         readings += [
             replace(reading, **{name: less(getattr(reading, name), gap) for name, gap in gaps.items()})
             for reading in (before, after)

@@ -13,8 +13,6 @@ from msgspec import Struct
 from torchmark.records import Conditions
 
 ROOT = Path("/")  # tests put a recorded tree in its place
-
-
 _FIELDS = {
     "energy": "energy_j",
     "clock": "clock_hz",
@@ -27,12 +25,11 @@ _FIELDS = {
 
 
 class Meter(Struct, frozen=True):
-    """One source. What cannot be read gives None, never zero; `provenance` names the source or the reason."""
+    """One source. A reading is None, never zero, where there is none; `provenance` names the source or the reason."""
 
     read: Callable[[], Any]
     provenance: str
-    # The power at this moment, where energy is not counted. A reading may take a tenth of a second, so it is only taken
-    # during untimed steps.
+    # The power where energy is not counted. A reading may take a tenth of a second: only for untimed steps.
     watts: Callable[[], float | None] = lambda: None
 
 
@@ -40,7 +37,6 @@ Meters = dict[str, Meter]  # by the quantity that they read
 
 
 def missing(reason: str) -> Meter:
-    """A meter that reads nothing, for this reason."""
     return Meter(lambda: None, unavailable(reason))
 
 
@@ -49,12 +45,12 @@ def unavailable(reason: str) -> str:
 
 
 def try_meter(read: Callable[[], Any], reason: str, source: str = "the system") -> Meter:
-    """A meter of this reading, which is tried once; `reason` is for where it gives nothing."""
+    """A meter of this reading, which is tried once; unavailable for this reason where it gives nothing."""
     return Meter(read, unavailable(reason) if read() is None else f"measured by {source}")
 
 
 def of_files(files: Sequence[Path], combine: Callable[[list[float]], float]) -> Callable[[], float | None]:
-    """A reader that combines the numbers in these files of the kernel's."""
+    """A reader that combines the numbers in these files of the kernel."""
 
     def read() -> float | None:
         numbers = [number for file in files if (number := read_number(file)) is not None]
@@ -64,7 +60,7 @@ def of_files(files: Sequence[Path], combine: Callable[[list[float]], float]) -> 
 
 
 def read_text(path: Path) -> str | None:
-    """A small file of the kernel's without its line end, or None; such files may vanish or refuse at any time."""
+    """A small file of the kernel without its line end; None where it is missing, vanishes or refuses."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -72,7 +68,6 @@ def read_text(path: Path) -> str | None:
 
 
 def read_number(path: Path) -> float | None:
-    """The number in a small file of the kernel's, or None."""
     try:
         return float(read_text(path) or "")
     except ValueError:
@@ -80,8 +75,8 @@ def read_number(path: Path) -> float | None:
 
 
 def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
-    """Folders of this process's control groups under a controller, from the outermost to its own. Some may not exist: a
-    container sees the names of its groups, but not always their folders."""
+    """Folders of this process's control groups under a controller, from the outermost to its own. A container sees the
+    names of its groups, but not always their folders."""
     folders: list[Path] = []
     top = root / "sys/fs/cgroup"
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
@@ -99,11 +94,8 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
 
 
 def open_conditions(root: Path = ROOT, family: int | None = None, device: str = "cpu") -> Callable[[], Conditions]:
-    """A reader of the machine's state at this moment; what it needs is looked up once, so that a reading is cheap.
-
-    `family` is the process whose descendants all belong to the measurement, where it is not this one.
-    Energy, clock and heat are those of `device`.
-    """
+    """A cheap reader of the machine's state; energy, clock and heat are those of `device`. `family` is the process
+    whose descendants all belong to the measurement, where it is not this one."""
     from torchmark.meters import contention
     from torchmark.meters.process import read_host_memory
 

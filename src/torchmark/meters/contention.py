@@ -12,7 +12,6 @@ from pathlib import Path
 from torchmark.meters import ROOT, Meters, control_groups, read_number, read_text, try_meter
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
-_STEAL = (7,)
 Wait = tuple[float | None, int | None]  # None is unreadable
 
 
@@ -64,26 +63,14 @@ def open_waits(root: Path = ROOT) -> Meters:
 
     def throttled() -> float | None:
         texts = (read_text(folder / "cpu.stat") or "" for folder in groups)
-        found = (
-            each for text in texts for each in re.findall(r"^(throttled_(?:usec|time)) (\d+)$", text, re.MULTILINE)
-        )
+        found = re.findall(r"^(throttled_(?:usec|time)) (\d+)$", "\n".join(texts), re.MULTILINE)
         return max((int(value) * scales[key] for key, value in found), default=None)
 
-    steal = partial(_core_seconds, root, allowed_cores(), _STEAL)
-    return {
-        "steal": try_meter(steal, "the system has no /proc/stat"),
-        "quota": try_meter(throttled, "no control group limits this process's CPU time"),
-        "run-queue wait": try_meter(_wait_reader_of_all(root), "the kernel keeps no scheduler statistics"),
-    }
-
-
-def _wait_reader_of_all(root: Path) -> Callable[[], float | None]:
-    """A reader of the seconds that the threads of this process were ready to run but waited for a core, summed."""
     tasks = root / "proc/self/task"
     last: dict[str, int] = {}
     ended_ns = 0
 
-    def read() -> float | None:
+    def waited_s() -> float | None:
         nonlocal last, ended_ns
         try:
             names = os.listdir(tasks)  # noqa: PTH208 -- names are enough, and this is read often
@@ -95,12 +82,15 @@ def _wait_reader_of_all(root: Path) -> Callable[[], float | None]:
         last = now
         return (ended_ns + sum(now.values())) / 1e9 if now or ended_ns else None
 
-    return read
+    return {
+        "steal": try_meter(partial(_core_seconds, root, allowed_cores(), (7,)), "the system has no /proc/stat"),
+        "quota": try_meter(throttled, "no control group limits this process's CPU time"),
+        "run-queue wait": try_meter(waited_s, "the kernel keeps no scheduler statistics"),
+    }
 
 
 def wait_reader() -> Callable[[], Wait]:
-    """A reader that takes about a microsecond: how many seconds the calling thread waited for a core, how often it lost
-    one."""
+    """A fast reader of how long the calling thread waited for a core, and how often it lost one."""
     try:
         import resource
 
@@ -117,7 +107,7 @@ def wait_reader() -> Callable[[], Wait]:
 
 
 def _core_seconds(root: Path, cores: frozenset[int], columns: tuple[int, ...]) -> float | None:
-    """The sum of these counters of these cores in /proc/stat, in the kernel's order; None where there are none."""
+    """Seconds in these columns of /proc/stat for these cores, in the kernel's order; None without any."""
     try:
         with (root / "proc/stat").open(errors="replace") as file:
             ticks = None
@@ -154,5 +144,4 @@ def _descendants(root: Path, process: str) -> list[str]:
 
 
 def _limiting_groups(root: Path) -> list[Path]:
-    """The control groups that may limit this process's CPU time: its own and all above it."""
     return [folder for folder in control_groups("cpu", root) if (folder / "cpu.stat").exists()]

@@ -14,11 +14,9 @@ from msgspec import Struct
 from torchmark.meters import ROOT, Meter, Meters, missing, of_files, read_number, read_text, try_meter
 from torchmark.meters.contention import allowed_cores
 
-_MOST_CORES = 4  # reading a core's clock can interrupt it, so a few stand for all
 _CPU_ZONES = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "soc_thermal", "acpitz")
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 _CPU = "sys/devices/system/cpu"
-_SELF_SCALING = ("intel_pstate", "amd-pstate-epp")  # drivers whose `powersave` still reaches the full clock
 
 
 def open_vitals(root: Path = ROOT) -> Meters:
@@ -27,7 +25,7 @@ def open_vitals(root: Path = ROOT) -> Meters:
 
     def core_files(name: str) -> list[Path]:
         files = (root / _CPU / f"cpu{core}" / name for core in sorted(allowed_cores()))
-        return [file for file in files if file.exists()][:_MOST_CORES]
+        return [file for file in files if file.exists()][:4]  # reading a core's clock can interrupt it
 
     zones = {read_text(zone / "type"): zone / "temp" for zone in (root / "sys/class/thermal").glob("thermal_zone*")}
     chips = {read_text(chip / "name"): chip / "temp1_input" for chip in (root / "sys/class/hwmon").glob("hwmon*")}
@@ -38,21 +36,18 @@ def open_vitals(root: Path = ROOT) -> Meters:
     sensor = [file for file in sensors if file and read_number(file) is not None][:1]
     temperature = of_files(sensor, lambda thousandths: thousandths[0] / 1000)
     throttling, own = of_files(counts, lambda times: int(sum(times))), "the processor's own counter"
+    silent = "the system does not report the CPU's"
     return {
         "energy": open_rapl(root),
-        "clock": try_meter(clock, "the system does not report the CPU's clock", "cpufreq"),
-        "temperature": try_meter(
-            temperature, "the system does not report the CPU's temperature", "the processor's sensor"
-        ),
+        "clock": try_meter(clock, f"{silent} clock", "cpufreq"),
+        "temperature": try_meter(temperature, f"{silent} temperature", "the processor's sensor"),
         "throttling": try_meter(throttling, "the system does not count thermal throttling", own),
     }
 
 
 def open_rapl(root: Path = ROOT) -> Meter:
-    """Joules that all packages used since the first reading, and their memory where it is counted separately.
-
-    `core` and `uncore` zones are parts of a package, and `psys` contains all packages, so they are left out.
-    """
+    """Joules that all packages used since the first reading, and their memory where it is counted separately. `core`
+    and `uncore` zones are parts of a package, and `psys` contains all packages."""
 
     def zones(folder: Path, pattern: str, name: str) -> list[Path]:
         return [zone for zone in sorted(folder.glob(pattern)) if (read_text(zone / "name") or "").startswith(name)]
@@ -107,7 +102,6 @@ class Power(Struct, frozen=True):
 
 
 def read_power(root: Path = ROOT, platform: str = sys.platform) -> Power:
-    """The system's battery and its power mode."""
     if platform == "darwin":
         return read_pmset(_ask("pmset", "-g"), _ask("pmset", "-g", "batt"))
     if platform != "linux":
@@ -134,12 +128,13 @@ def read_power(root: Path = ROOT, platform: str = sys.platform) -> Power:
         mode=", ".join(f"{name} {value}" for name, value in named if value) or None,
         saving=profile in ("low-power", "quiet", "cool")
         or preference == "power"
-        or (governor == "powersave" and driver not in _SELF_SCALING),
+        # Drivers that scale by themselves reach the full clock with `powersave`, too.
+        or (governor == "powersave" and driver not in ("intel_pstate", "amd-pstate-epp")),
     )
 
 
 def read_pmset(settings: str, battery: str) -> Power:
-    """What macOS's `pmset -g` and `pmset -g batt` say."""
+    """The answers of macOS's `pmset -g` and `pmset -g batt`."""
     low = re.search(r"^\s*(?:lowpowermode|powermode)\s+(\d)", settings, re.MULTILINE)
     source = re.search(r"drawing from '([^']+)'", battery)
     modes = {"0": "automatic", "1": "low power", "2": "high power"}

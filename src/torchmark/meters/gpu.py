@@ -11,9 +11,7 @@ from typing import Any
 
 from torchmark.meters import Meter, Meters, missing, try_meter
 
-_QUANTITIES = ("energy", "clock", "temperature", "throttling")
 _NO_ZEUS = "zeus is not installed: pip install torchmark with its extra energy"
-_APPLE_PARTS = ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj")
 # NVML's name of each bit, and what it means. Idle, chosen clocks and the like slow nothing down unasked.
 _NVML_REASONS = {
     "SwPowerCap": "power limit",
@@ -26,8 +24,8 @@ _Read = Callable[[], Any]
 
 
 def without_vitals(reason: str) -> Meters:
-    """A device of which nothing can be read."""
-    return dict.fromkeys(_QUANTITIES, missing(reason))
+    """A device whose meters cannot be read, for this reason."""
+    return dict.fromkeys(("energy", "clock", "temperature", "throttling"), missing(reason))
 
 
 def open_nvidia(index: int) -> Meters:
@@ -129,7 +127,8 @@ def open_apple() -> Meter:
 
     def read() -> float | None:
         seen = _answer(chip.get_total_energy_consumption)
-        known = [part for name in _APPLE_PARTS if (part := getattr(seen, name, None)) is not None]
+        names = ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj")
+        known = [part for name in names if (part := getattr(seen, name, None)) is not None]
         return sum(known) / 1e3 if known else None
 
     return Meter(read, "measured by the chip's own counters, through zeus: processor, GPU and memory")
@@ -138,7 +137,7 @@ def open_apple() -> Meter:
 def _meters(
     source: str, silent: str, counted: str = "", through: str = "", watts: _Read = lambda: None, **reads: _Read
 ) -> Meters:
-    """Each reading is tried once: what gives none is unavailable because of `silent`."""
+    """Meters of one source; those that give no reading when tried are unavailable because of `silent`."""
     found = without_vitals(silent)
     for name, read in reads.items():
         found[name] = try_meter(read, silent, counted if name == "energy" and counted else source + through)
@@ -149,7 +148,7 @@ def _meters(
 
 
 def _answer(question: Callable[[], Any], factor: float = 1) -> Any:
-    """None if anything goes wrong inside: each maker's library has errors of its own, and none may end a run."""
+    """None on any error: each maker's library has errors of its own, and none may end a run."""
     try:
         value = question()
     except Exception:

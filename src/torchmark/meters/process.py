@@ -14,7 +14,6 @@ from torchmark.meters import ROOT, read_text
 from torchmark.records import Moment
 
 AT_ONCE_S = 0.01  # far less than two clocks may differ before it counts as a pause
-_PATIENCE = 10
 _stops = 0
 
 
@@ -27,7 +26,6 @@ class HostMemory(NamedTuple):
 
 
 def forget_peak(root: Path = ROOT) -> None:
-    """Forget the peak so far, where the kernel allows it."""
     with suppress(OSError):
         (root / "proc/self/clear_refs").write_text("5")
 
@@ -49,9 +47,9 @@ def read_host_memory(root: Path = ROOT) -> HostMemory:
 
 
 def read_moment() -> Moment:
-    """What all clocks say now, in about a microsecond, so that it can be read around every block of steps. If something
-    came between the readings the clocks would seem to disagree, so they are read again."""
-    for _ in range(_PATIENCE):
+    """All clocks, read in about a microsecond, so cheap enough around every block of steps. They are read again where
+    something came between the readings, as the clocks would seem to disagree."""
+    for _ in range(10):
         boot_s = None if _BOOT is None else time.clock_gettime(_BOOT)
         moment = Moment(time.perf_counter(), time.time(), boot_s, _stops)
         if time.perf_counter() - moment.steady_s < AT_ONCE_S:
@@ -60,7 +58,7 @@ def read_moment() -> Moment:
 
 
 def count_stops() -> None:
-    """From now on, count every stop of this process when it continues. Only for processes that are all ours."""
+    """Count every stop of this process from now on, when it continues. Only for processes of our own."""
 
     def continued(*_: object) -> None:
         global _stops
