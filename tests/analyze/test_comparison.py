@@ -14,7 +14,6 @@ from torchmark.analyze.comparison import (
     compare_all,
     compare_runs,
     compare_within,
-    find_lost,
     find_slower,
     gate_runs,
     holm,
@@ -155,7 +154,7 @@ def test_what_cannot_be_paired_says_why() -> None:
         TEXTS[2]: "not in the second run",
         TEXTS[3]: "not in the first run",
     }
-    assert {each.case for each in find_lost([compare_runs(a, b)])} == {TEXTS[0], TEXTS[2]}
+    assert {each.case for each in gate_runs([compare_runs(a, b)], 0.05).lost} == {TEXTS[0], TEXTS[2]}
 
 
 def test_a_time_of_zero_cannot_be_compared() -> None:

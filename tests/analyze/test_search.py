@@ -27,7 +27,6 @@ from torchmark.analyze.search import (
     most_efficient,
     next_contender,
     next_size,
-    noise_of,
     scores,
     settle,
     survivors,
@@ -42,14 +41,14 @@ times = st.dictionaries(st.sampled_from("abcdef"), st.floats(-3, 3), min_size=2)
 
 @given(times, st.lists(st.floats(-2, 2), min_size=2, max_size=6))
 def test_what_disturbs_a_whole_round_changes_no_distance(truth: dict[str, float], disturbances: list[float]) -> None:
-    found = scores([{name: value + extra for name, value in truth.items()} for extra in disturbances])
+    found, _ = scores([{name: value + extra for name, value in truth.items()} for extra in disturbances])
     first = next(iter(truth))
     for name in truth:
         assert found[name] - found[first] == pytest.approx(truth[name] - truth[first], abs=1e-9)
 
 
 def test_contestants_that_never_met_are_compared_through_a_rival() -> None:
-    found = scores([{"a": 0.0, "b": 1.0}, {"b": 5.0, "c": 5.5}])
+    found, _ = scores([{"a": 0.0, "b": 1.0}, {"b": 5.0, "c": 5.5}])
     assert found["c"] - found["a"] == pytest.approx(1.5)
 
 
@@ -70,7 +69,7 @@ def decided(gain: float, spread: float, seed: int) -> tuple[str, int]:
     answer = "unsure"
     while answer == "unsure":
         rounds += [{"new": noise.gauss(-gain, spread), "old": noise.gauss(0, spread)} for _ in range(2)]
-        answer = verdict(rounds, "new", "old", noise_of([*before, *rounds]))
+        answer = verdict(rounds, "new", "old", scores([*before, *rounds])[1])
     return answer, len(rounds)
 
 
@@ -93,16 +92,16 @@ def test_a_small_gain_is_found_where_the_noise_is_smaller() -> None:
 
 def test_nothing_is_decided_on_two_turns_each_alone() -> None:
     rounds = [{"new": -0.5 + extra, "old": extra} for extra in (0.0, 0.01)]
-    assert verdict(rounds, "new", "old", noise_of(rounds)) == "unsure"
+    assert verdict(rounds, "new", "old", scores(rounds)[1]) == "unsure"
 
 
 @given(st.integers(2, 5), st.integers(3, 12), st.integers(0, 1000))
 def test_the_noise_is_that_of_the_turns(contestants: int, count: int, seed: int) -> None:
     noise, names = random.Random(seed), "abcde"[:contestants]
     steady = [{name: place + extra for place, name in enumerate(names)} for extra in range(count)]
-    assert noise_of(steady).deviation == pytest.approx(0, abs=1e-9)
+    assert scores(steady)[1].deviation == pytest.approx(0, abs=1e-9)
     noisy = [{name: value + noise.gauss(0, 0.05) for name, value in each.items()} for each in steady]
-    found = noise_of(noisy)
+    found = scores(noisy)[1]
     assert found.freedom == (contestants - 1) * (count - 1)
     spread = statistics.stdev([each["a"] - each["b"] for each in noisy]) / math.sqrt(2)
     if contestants == 2:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.jobs import extrapolate, later_step, project, sustained_of
+from torchmark.analyze.pairing import grouped
 from torchmark.analyze.spread import Spread, with_interval
 from torchmark.analyze.statistics import Series, read_series
 from torchmark.analyze.summary import Observations, combine, summarise
@@ -28,22 +29,15 @@ from torchmark.records import STEP, Estimate, JobEstimate, Laps, Machine, Remark
 
 EXACT = 1e-6  # relative; figures are stored with all digits and differ by rounding alone
 CORRELATED = 1e-3  # sums over long series differ more from one version of numpy to another
-FIRST_RUN = datetime(2026, 1, 1, tzinfo=UTC)
-CLOCK_OFF = timedelta(days=1)
 LONGEST_S = 1e9  # thirty years
-MOST_WATTS = 1e6
 TIMED_TWICE = 1.02  # samples cannot take longer than the time in which they were taken, beyond rounding
 # The work between samples takes at most this many times as long as they do, plus this for looking at them, plus this
 # for every block.
 IDLE_TIMES, IDLE_S, IDLE_BLOCK_S = 3.0, 10.0, 2e-3
 
 # Fields of an estimate that follow from the kept samples alone, and those that follow from rules that may change.
-_DESCRIBED = (
-    "center_s", "mean_s", "median_s", "min_s", "p90_s", "p90_high_s", "p99_s", "p99_high_s", "mad_s", "outlier_share",
-)  # fmt: skip
+_DESCRIBED = ("center_s", "mean_s", "median_s", "min_s", "p90_s", "p90_high_s", "p99_s", "p99_high_s", "mad_s")
 _BY_METHOD = ("autocorrelation_time", "effective_samples", "low_s", "high_s", "mean_low_s", "mean_high_s")
-_COMBINED = ("center_s", "first_step_s", "sample_count", "duration_s", "verdict")
-_COMBINED_BY_METHOD = ("low_s", "high_s", "effective_samples")
 
 
 def _violations(*rules: tuple[bool, str, str]) -> list[Remark]:
@@ -62,7 +56,7 @@ def check_header(header: RunHeader, now: datetime) -> Iterator[Remark]:
     cores = f"{machine.physical_cores} physical cores, {machine.logical_cores} logical ones"
     no_version = f"'{machine.torch}' is no version of torch"
     yield from _violations(
-        (FIRST_RUN <= created <= now + CLOCK_OFF, "header.created", when),
+        (created.year >= 2026 and created <= now + timedelta(days=1), "header.created", when),
         (1 <= machine.physical_cores <= machine.logical_cores <= 100_000, "header.machine", cores),
         (1 <= machine.memory_gib <= 1_000_000, "header.machine.memory_gib", f"{machine.memory_gib} GiB of memory"),
         (machine.torch is None or bool(re.match(r"\d+\.\d", machine.torch)), "header.machine.torch", no_version),
@@ -98,7 +92,8 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
             found, spread = combine(processes), estimate.spread
             if spread is not None and estimate.freedom:  # the spread of the whole run, shared by its cases
                 found = with_interval(found, Spread(spread**2, estimate.freedom), len(processes))
-            names = (*_COMBINED, *(_COMBINED_BY_METHOD if same_method else ()))
+            names = ["center_s", "first_step_s", "sample_count", "duration_s", "verdict"]
+            names += ["low_s", "high_s", "effective_samples"] if same_method else []
             size = max(max(abs(each.center_s), each.call_cost_s) for each in processes)
             yield from _compare(estimate, found, names, "result.estimate", "processes", EXACT, size)
         steps_s, sampled_s = result.phases_s.get("steps", math.inf), estimate.duration_s
@@ -109,12 +104,22 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
     if numeric:
         off = f"ok although its numbers are wrong: off by {numeric.error:.2g} where {numeric.tolerance:.2g} is allowed"
         yield from _violations((0 <= numeric.error <= numeric.tolerance, "result.numeric", off))
-    if result.job:
-        yield from _check_job(result, result.job)
+    if job := result.job:
+        inside = job.low_s <= job.seconds * (1 + EXACT) and job.seconds <= job.high_s * (1 + EXACT)
+        replayed = result.case.protocol == "as-published"  # its parts were timed on the way, even where it was whole
+        total = project(job.stages, job) if job.stages and (replayed or not job.whole) else job
+        main = next((stage.center_s for stage in job.stages if stage.name == STEP), 0.0)
+        means = [each.mean_s for each in processes]
+        together = [math.exp(sum(map(math.log, means)) / len(means))] if means and min(means) > 0 else [0.0]
+        known = not main or not means or any(_close(main, each, EXACT) for each in together + means)
+        yield from _violations(
+            (inside, "result.job.seconds", "it lies outside its own interval"),
+            (known, "result.job.stages", f"a step of {main:.6g} s, which is the mean of no process"),
+        )
+        yield from _compare(job, total, ("seconds",), "result.job", "stages", EXACT)
 
 
 def _impossible(estimate: Estimate, place: str) -> list[Remark]:
-    """An interval without its centre, and times, counts and powers that cannot be."""
     spans = (estimate.call_cost_s, estimate.duration_s, estimate.first_step_s, estimate.high_s - estimate.low_s)
     possible = estimate.block_size >= 1 and all(0 <= span < LONGEST_S for span in spans)
     inside, center_s = estimate.low_s <= estimate.center_s <= estimate.high_s, estimate.center_s
@@ -123,23 +128,8 @@ def _impossible(estimate: Estimate, place: str) -> list[Remark]:
         (inside, f"{place}.center_s", "it lies outside its own interval"),
         (center_s + estimate.call_cost_s > 0, f"{place}.center_s", f"a step of {center_s:.3g} s takes no time"),
         (possible and estimate.low_s >= -LONGEST_S, place, "an impossible time or count"),
-        (0 <= watts <= MOST_WATTS, f"{place}.metered.mean_w", f"{watts:.3g} W"),
+        (0 <= watts <= 1e6, f"{place}.metered.mean_w", f"{watts:.3g} W"),
     )
-
-
-def _check_job(result: Result, job: JobEstimate) -> Iterator[Remark]:
-    inside = job.low_s <= job.seconds * (1 + EXACT) and job.seconds <= job.high_s * (1 + EXACT)
-    replayed = result.case.protocol == "as-published"  # its parts were timed on the way, even where it was run whole
-    total = project(job.stages, job) if job.stages and (replayed or not job.whole) else job
-    main = next((stage.center_s for stage in job.stages if stage.name == STEP), 0.0)
-    means = [each.mean_s for each in result.processes]
-    together = [math.exp(sum(map(math.log, means)) / len(means))] if means and min(means) > 0 else [0.0]
-    known = not main or not means or any(_close(main, each, EXACT) for each in together + means)
-    yield from _violations(
-        (inside, "result.job.seconds", "it lies outside its own interval"),
-        (known, "result.job.stages", f"a step of {main:.6g} s, which is the mean of no process"),
-    )
-    yield from _compare(job, total, ("seconds",), "result.job", "stages", EXACT)
 
 
 def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_method: bool) -> Iterator[Remark]:
@@ -157,21 +147,29 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
     for index, (stored, series) in enumerate(zip(result.processes[first:], values, strict=True), first):
         place = f"result.processes[{index}]"
         wrong = _check_process(stored, series, place, same_method)
-        if not wrong and not _is_simulated(result):
-            wrong = _check_duration(stored, series, f"{place}.duration_s")
+        if not wrong and not _is_simulated(result):  # samples take their time: no more than there was, nor much less
+            by_events = stored.estimand == "median" and stored.block_size > 1
+            steps = 1 if by_events else stored.block_size
+            total_s, lasted = float((series + stored.call_cost_s).sum()) * steps, stored.duration_s
+            first_s = float(series[0]) * stored.block_size  # it may have begun before the clock
+            longest = IDLE_TIMES * total_s + IDLE_BLOCK_S * len(series) * steps / stored.block_size + IDLE_S
+            took, where = f"took {total_s:.4g} s", f"{place}.duration_s"
+            wrong = _violations(
+                (total_s - first_s <= TIMED_TWICE * lasted, where, f"{lasted:.4g} s, but its samples {took}"),
+                (lasted <= longest, where, f"{lasted:.4g} s for samples that {took}"),
+            )
         yield from wrong
         if result.sustained and same_method and not wrong:
-            found = sustained_of(replace(stored, samples_s=tuple(series.tolist())))
-            ends = ("first_s", "last_s")
+            ends, found = ("first_s", "last_s"), sustained_of(replace(stored, samples_s=tuple(series.tolist())))
             yield from _compare(result.sustained, found, ends, "result.sustained", "samples", CORRELATED)
 
 
 def _check_process(stored: Estimate, samples: Series, place: str, same_method: bool) -> list[Remark]:
-    """Summarise the samples again, from the recorded warm-up cut on, and compare."""
     if wrong := _impossible_samples(stored, samples, place):
         return wrong
     found = recompute(stored, samples)
-    wrong = _compare(stored, found, _DESCRIBED, place, "samples", EXACT, float(samples.max()) + stored.call_cost_s)
+    described = (*_DESCRIBED, "outlier_share")
+    wrong = _compare(stored, found, described, place, "samples", EXACT, float(samples.max()) + stored.call_cost_s)
     if same_method and not wrong:
         center = abs(found.center_s) + stored.call_cost_s
         wrong = _compare(stored, found, _BY_METHOD, place, "samples", CORRELATED, center)
@@ -183,7 +181,6 @@ def _check_process(stored: Estimate, samples: Series, place: str, same_method: b
 
 
 def _impossible_samples(stored: Estimate, samples: Series, place: str) -> list[Remark]:
-    """Another count than the recorded one, a cut beyond the half, and steps that take no time or forever."""
     count, cut = len(samples), stored.warmup_cut
     counts, cuts = f"{stored.sample_count}, but there are {count} samples", f"{cut} of {count} samples"
     if stored.sample_count != count:
@@ -204,22 +201,6 @@ def recompute(stored: Estimate, samples: Series) -> Estimate:
     known = {name: getattr(stored, name) for name in same}
     seen = Observations(confirmed=stored.verdict == "stable", wall_step_s=stored.wall_step_s or 0.0, **known)
     return summarise(raw, reading, seen)
-
-
-def _check_duration(stored: Estimate, samples: Series, place: str) -> list[Remark]:
-    """Samples take their time: no more than there was, and not much less."""
-    by_events = stored.estimand == "median" and stored.block_size > 1
-    blocks = len(samples) / stored.block_size if by_events else len(samples)
-    total = float((samples + stored.call_cost_s).sum()) * (1 if by_events else stored.block_size)
-    first, lasted = float(samples[0]) * stored.block_size, stored.duration_s  # it may have begun before the clock
-    return _violations(
-        (total - first <= TIMED_TWICE * lasted, place, f"{lasted:.4g} s, but its samples took {total:.4g} s"),
-        (
-            lasted <= IDLE_TIMES * total + IDLE_BLOCK_S * blocks + IDLE_S,
-            place,
-            f"{lasted:.4g} s for samples that took {total:.4g} s",
-        ),
-    )
 
 
 def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: bool) -> Iterator[Remark]:
@@ -248,19 +229,15 @@ def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: 
 
 def _is_from_laps(job: JobEstimate, steps: Series) -> bool:
     """Whether one part of the job is the loop that the samples are of; a part has first and later stages."""
-    parts: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for stage in job.stages:
-        parts[re.sub(r"^(first|interrupted|later) ", "", stage.name)].append((stage.steps, stage.center_s))
-    known: dict[tuple[bool, bool], list[tuple[int, float]]] = {}  # computed once, however many parts there are
+    parts = grouped(job.stages, lambda stage: re.sub(r"^(first|interrupted|later) ", "", stage.name))
+    known: dict[tuple[bool, bool], JobEstimate] = {}  # computed once, however many parts there are
     for stored in parts.values():
-        count = sum(steps for steps, _ in stored)
+        count = sum(stage.steps for stage in stored)
         kind = count == 1, count <= len(steps)
-        if kind not in known:
-            stages = extrapolate([Laps("", steps.tolist(), count)]).stages
-            known[kind] = [(stage.steps, stage.center_s) for stage in stages]
-        found = known[kind]
-        alike = [_close(a, b, EXACT) for (_, a), (_, b) in zip(stored, found, strict=False)]
-        if len(stored) == len(found) and all(alike) and (len(found) == 1 or stored[0][0] == found[0][0]):
+        known[kind] = known.get(kind) or extrapolate([Laps("", steps.tolist(), count)])
+        found = known[kind].stages
+        alike = [_close(a.center_s, b.center_s, EXACT) for a, b in zip(stored, found, strict=False)]
+        if len(stored) == len(found) and all(alike) and (len(found) == 1 or stored[0].steps == found[0].steps):
             return True
     return False
 
@@ -288,11 +265,10 @@ def _is_simulated(result: Result) -> bool:
     return result.case.device.partition(":")[0] == "fake"
 
 
-ENOUGH_FILES = 3  # files
-APART = 0.10  # what fresh processes, other memory and a warmer room explain
-SPREADS = 3.0  # plus this many of the files' own margins
-WIDEST_MARGIN = 0.2  # a margin that explains everything would say nothing
-
+# How far files may be apart: what fresh processes, other memory and a warmer room explain, plus so many of their own
+# margins; a margin that explains everything would say nothing.
+APART, MARGINS, WIDEST_MARGIN = 0.10, 3.0, 0.2
+ENOUGH_FILES = 3
 DIGITS, DISTINCT = 6, 3  # of the digest: decimals of samples relative to their median, and different values at least
 WINDOW, LEAST_SAMPLES = 256, 10  # samples of a process that are compared one by one: at most, and at least
 NEAR, COPIED = 1e-5, 0.9  # relative difference of copied samples, and their share; honest repeats differ by far more
@@ -346,13 +322,10 @@ def witness(
 
 def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
     """Compare what can be compared: each figure with the median of all others of the same work, device and software."""
-    groups: dict[tuple[str, ...], list[Witness]] = defaultdict(list)
-    for each in witnesses:
-        groups[each.place].append(each)
     supported: set[tuple[str, str]] = set()
     copies: list[tuple[Witness, Witness]] = []
     apart: list[tuple[Witness, float, int]] = []
-    for group in groups.values():
+    for group in grouped(witnesses, lambda each: each.place).values():
         pairs = list(zip(group, _originals(group), strict=True))
         copies += [(first, each) for each, first in pairs if first is not each]
         counting = [each for each, first in pairs if first is each and each.counts]
@@ -362,7 +335,7 @@ def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
                 continue
             ratio = each.center_s / statistics.median(other.center_s for other in others)
             margin = min(max(each.margin, statistics.median(other.margin for other in others)), WIDEST_MARGIN)
-            if max(ratio, 1 / ratio) > 1 + APART + SPREADS * margin:
+            if max(ratio, 1 / ratio) > 1 + APART + MARGINS * margin:
                 apart.append((each, ratio, len(others)))
             else:
                 supported.add((each.file, each.case))
@@ -384,8 +357,7 @@ def _originals(group: Sequence[Witness]) -> list[Witness]:
         copied = np.mean(np.abs(distances) < NEAR, axis=1) >= COPIED
         return known[int(np.argmax(copied))][1] if copied.any() else None
 
-    for index in sorted(range(len(group)), key=lambda index: not group[index].counts):
-        each = group[index]
+    for index, each in sorted(enumerate(group), key=lambda numbered: not numbered[1].counts):
         found[index] = next(filter(None, map(original, each.series)), each)
         if found[index] is each:
             for key in each.series:

@@ -1,9 +1,7 @@
 """Compare stored runs case by case, and two sides that took turns: the ratio of step times and how sure it is.
 
-Step times are compared as logarithms. Fresh processes of a case differ by more than the interval inside one of them, so
-the interval of a ratio rests on the spread between processes: the case's own, moderated by the other cases of its run,
-or one measured on a reference case. Two runs also differ as wholes (RUN_SPREAD). Without a known spread there is no
-answer. A published figure has no interval: such a pair is judged by an assumed uncertainty.
+The interval of a ratio rests on the spread between processes: the case's own, or one measured on a reference case.
+Without one there is no answer. Published figures have no interval: they are judged by an assumed uncertainty.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from torchmark.analyze import pairing, spread
 from torchmark.analyze.grades import answer_within, band_of, flaws_of, is_published
 from torchmark.analyze.pairing import Difference, Match, Pairing, Places, Unpaired
 from torchmark.analyze.spread import CHANCE, Interval, critical, total_variance, variance, with_known
-from torchmark.records import BreakEven, Estimate, Live, Machine, Remark, Result, Run
+from torchmark.records import BreakEven, Live, Machine, Remark, Result, Run
 
 Answer = Literal["faster", "slower", "same", "similar", "unsure"]  # similar: as far as a published figure can say
 
@@ -31,8 +29,7 @@ EVERYTHING = 700.0  # logarithm of about the largest ratio that a computer can h
 
 
 def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool | None = None) -> Answer:
-    """Whether b is faster, from the interval of its time over a's; `is_clear` is a test that replaces the
-    interval's."""
+    """Whether b is faster, by the interval of its time over a's; `is_clear` is a test that replaces the interval's."""
     apart = low > 1 + DIFFERENT or high < 1 / (1 + DIFFERENT)
     if apart if is_clear is None else is_clear:
         return "slower" if low * high > 1 else "faster"
@@ -49,8 +46,7 @@ def break_even(eager: Result, compiled: Result, saved: float | None = None) -> B
 
 
 class Pair(Struct, frozen=True):
-    """One case on both sides. `ratio` is the step time of b over that of a, or the time of an item where steps
-    differ."""
+    """One case on both sides. `ratio` is the step time of b over a's, or the time of an item where steps differ."""
 
     case: str
     ratio: float
@@ -123,14 +119,13 @@ def compare_within(runs: Sequence[Run], by: str) -> tuple[Comparison, ...]:
 
 
 class Side(Struct, frozen=True):
-    """One run's knowledge of the logarithm of a time; the variance is None where it is unknown."""
+    """One run's knowledge of the logarithm of a time."""
 
     logs: tuple[float, ...]  # of each process
     basis: str
-    variance: float | None = None
-    freedom: float = 1.0
-    doubt: str | None = None
-    spread: float = 0.0  # the variance of one process
+    variance: float  # of one process
+    freedom: float
+    doubt: str | None  # why the variance is unknown
 
 
 def per_item(a: Result, b: Result) -> bool:
@@ -145,32 +140,26 @@ def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> t
     scaled, sides = per_item(*results), []
     for result, estimates, borrowed in zip(results, several, spreads, strict=True):
         times = [each.mean_s if as_mean and each.estimand != "mean" else each.center_s for each in estimates]
-        if result.estimate is None or not all(0 < time < math.inf for time in times):
+        known, count = result.estimate, len(times)
+        if known is None or not all(0 < time < math.inf for time in times):
             return None
-        items = result.work.items if scaled and result.work else 1.0
-        sides.append(_side(result, estimates, tuple(math.log(time / items) for time in times), borrowed, as_mean))
+        only, items = estimates[0], result.work.items if scaled and result.work else 1.0
+        logs = tuple(math.log(time / items) for time in times)
+        # The spread that the run found for the case, else that of its processes, else a borrowed one.
+        variances, freedom, doubt = (variance(logs) if count > 1 else 0.0), count - 1.0, None
+        basis = f"{count} processes" if count > 1 else "a borrowed spread"
+        if count == 1 and only.verdict == "as-published":
+            basis = doubt = "a published figure" if "printed" in result.settings else "timed as published"
+        elif known.spread is not None and known.freedom:
+            variances, freedom = known.spread**2, known.freedom
+        elif count == 1 and borrowed is None:
+            basis, doubt = "one process", "one process, and no spread between processes is known"
+        elif count == 1 and borrowed is not None:
+            ends = (only.mean_low_s, only.mean_high_s) if as_mean and only.estimand != "mean" else ()
+            variances = math.log1p(borrowed) ** 2 + spread.within_variance(only, *ends)
+            freedom = spread.BORROWED_FREEDOM
+        sides.append(Side(logs, basis, variances, freedom, doubt))
     return sides[0], sides[1]
-
-
-def _side(
-    result: Result, estimates: Sequence[Estimate], logs: tuple[float, ...], borrowed: float | None, as_mean: bool
-) -> Side:
-    """Use the spread that the run found for the case, else that of its processes, else a borrowed one."""
-    only, known, count = estimates[0], result.estimate, len(logs)
-    if count == 1 and only.verdict == "as-published":
-        doubt = "a published figure" if "printed" in result.settings else "timed as published"
-        return Side(logs, doubt, doubt=doubt)
-    basis = f"{count} processes" if count > 1 else "a borrowed spread"
-    if known is not None and known.spread is not None and known.freedom:
-        return Side(logs, basis, known.spread**2 / count, known.freedom, spread=known.spread**2)
-    if count > 1:
-        between = variance(logs)
-        return Side(logs, basis, between / count, count - 1.0, spread=between)
-    if borrowed is None:
-        return Side(logs, "one process", doubt="one process, and no spread between processes is known")
-    ends = (only.mean_low_s, only.mean_high_s) if as_mean and only.estimand != "mean" else ()
-    alone = math.log1p(borrowed) ** 2 + spread.within_variance(only, *ends)
-    return Side(logs, basis, alone, spread.BORROWED_FREEDOM, spread=alone)
 
 
 def explained(result: Result) -> float:
@@ -193,9 +182,8 @@ def _compare(a: Run, b: Run, paired: Pairing, axis: str | None) -> Comparison:
     unpaired = []
     for match in paired.matches:
         if both := _sides((match.a, match.b), spreads):
-            known.append(
-                (_pair(match, both, pairing.differences_of(match.a, match.b, a.header, b.header), apart), both)
-            )
+            differences = pairing.differences_of(match.a, match.b, a.header, b.header)
+            known.append((_pair(match, both, differences, apart), both))
         else:
             unpaired.append(Unpaired(match.a.case.text, "no step time above zero", "refused", match.a, match.b))
     groups = pairing.grouped(known, lambda each: each[0].a.case.workload)
@@ -207,23 +195,22 @@ def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference,
     a, b, (first, second) = match.a, match.b, sides
     difference = min(max(fmean(second.logs) - fmean(first.logs), -EVERYTHING), EVERYTHING)
     ratio, basis, doubt = math.exp(difference), f"{first.basis} against {second.basis}", first.doubt or second.doubt
-    pair = Pair(a.case.text, ratio, "unsure", basis, a, b, differences=differences, no_interval=doubt)
-    pair = replace(pair, explained=explained(b if difference > 0 else a))
+    blame = explained(b if difference > 0 else a)
+    pair = Pair(a.case.text, ratio, "unsure", basis, a, b, differences=differences, no_interval=doubt, explained=blame)
     if is_published(a) or is_published(b):  # judged by what such figures are assumed to be off
         band, flaws = band_of(a, b), tuple(dict.fromkeys((*flaws_of(a), *flaws_of(b))))
         basis = "the assumed uncertainty of published figures"
         pair = replace(pair, basis=basis, no_interval=None, assumed=band, flaws=flaws, visible=band)
         return replace(pair, verdict=answer_within(ratio, band))
-    if first.variance is None or second.variance is None:
+    if doubt:
         return pair
     drift = spread.DRIFT**2 if apart else 0.0  # inside one run, cases share the state of the machine
-    parts = [(side.variance + drift * side.spread, side.freedom) for side in sides if side.variance is not None]
+    parts = [(side.variance / len(side.logs) + drift * side.variance, side.freedom) for side in sides]
     total, freedom = with_known(*total_variance(parts), apart)
     return _with_interval(pair, math.sqrt(total), freedom)
 
 
 def _family(name: str, cases: Sequence[tuple[Pair, tuple[Side, Side]]], apart: float) -> Family:
-    """The mean of a workload's cases; `apart` is the variance that two runs add as wholes."""
     pairs, count = [pair for pair, _ in cases], len(cases)
     center = math.fsum(math.log(pair.ratio) for pair in pairs) / count
     blame = math.fsum(explained(pair.b if center > 0 else pair.a) for pair in pairs) / count
@@ -290,13 +277,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _judge(rows: Sequence[Row]) -> list[Row]:
     corrected = iter(holm([row.p_value for row in rows if row.p_value is not None]))
-    judged = []
-    for row in rows:
-        if row.p_value is None or row.low is None or row.high is None:
-            judged.append(row)
-            continue
-        p_value = next(corrected)
-        judged.append(replace(row, p_value=p_value, verdict=answer_of(row.low, row.high, SAME, p_value < CHANCE)))
+    judged = list(rows)
+    for index, row in enumerate(rows):
+        if row.p_value is not None and row.low is not None and row.high is not None:
+            p_value = next(corrected)
+            verdict = answer_of(row.low, row.high, SAME, p_value < CHANCE)
+            judged[index] = replace(row, p_value=p_value, verdict=verdict)
     return judged
 
 
@@ -372,8 +358,8 @@ def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CO
     if count < 2:
         return None
     centers = [float(median(rounds)) for rounds in pairs]
-    # How far the median of a pair may be off, by a spread in which one disturbed round counts little. A few pairs may
-    # agree by chance more closely than each of them is known.
+    # A few pairs may agree by chance more closely than the median of each is known: by a spread that one disturbed
+    # round hardly moves.
     inside = [
         math.pi / 2 * (spread.MAD_TO_DEVIATION * median(abs(each - center) for each in rounds)) ** 2 / len(rounds)
         for rounds, center in zip(pairs, centers, strict=True)
@@ -386,8 +372,7 @@ def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CO
 def why_stop(
     pairs: Sequence[Sequence[float]], target: float | None = None, limit: float | None = None
 ) -> Stopped | None:
-    """Why to stop after these pairs, only at a fixed look: at a target precision, else when the answer is clear, and
-    also whether B is slower by more than the limit."""
+    """Why to stop after these pairs, only at a fixed look: at a target precision, else when the answer is clear."""
     found = ratio_interval(pairs) if len(pairs) in LOOKS else None
     if found is None:
         return None
@@ -447,17 +432,13 @@ def find_slower(comparisons: Sequence[Comparison], share: float) -> tuple[Pair |
     return (*slower, *(p for p in pairs if p.assumed is not None and p.ratio > (1 + share) * (1 + p.assumed)))
 
 
-def find_lost(comparisons: Sequence[Comparison]) -> tuple[Unpaired, ...]:
-    """Cases that succeeded on the first side, and on the other failed or are not there."""
-    unpaired = [each for comparison in comparisons for each in comparison.unpaired]
-    return tuple(each for each in unpaired if each.a and each.a.status == "ok" and each.kind != "refused")
-
-
 def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = False) -> Gate:
     """The gate on stored runs. Inside one run nothing can have gone missing."""
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     slower = find_slower(comparisons, limit)
-    lost = tuple(each for each in find_lost(comparisons) if each.kind == "failed" or not inside)
+    unpaired = [each for comparison in comparisons for each in comparison.unpaired]
+    kinds = ("failed",) if inside else ("failed", "missing")
+    lost = tuple(each for each in unpaired if each.a and each.a.status == "ok" and each.kind in kinds)
     blind = tuple(pair for pair in pairs if pair.visible is None or pair.visible > limit)
     visible = max((math.inf if pair.visible is None else pair.visible for pair in pairs), default=math.inf)
     word: Word = "FAIL" if slower or lost else "INCONCLUSIVE" if blind else "PASS"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -13,8 +14,6 @@ from torchmark.analyze.pairing import grouped
 from torchmark.records import Bound, Case, Estimate, Peak, Result, Value, Work, parse_case
 
 IMPLAUSIBLE = 1.05  # of the ceiling: more than noise makes of a result that reaches it
-LAUNCH_SHARE = 0.5  # of a step that goes into handing its operators over
-NAMED_SHARE = 0.25  # of a step, from which launching or loading may be what bounds it
 AHEAD_SHARE = 0.9  # of a step: a host that hands work over ahead, or loads ahead, hides what is less
 NO_FAST_PATH = 20.0  # times slower than float32: computed, but without hardware or code made for it
 LEAST_S = 1e-9
@@ -22,7 +21,6 @@ MEMORY, EXCHANGE = "memory", "all-reduce"
 LOADING = "load batch"  # the stage of a job that fetches data inside its steps
 PASSES = {"as-written": 6, "as-run": 2, "resident": 3}  # that variants of `tensor-add` make over an array
 LEAST_SIZE = 1024  # of a product that may show how fast a device is
-PRODUCT_OPTIONS = ("isa", "matmul")  # that decide which numbers are multiplied, and by which instructions
 
 
 class Ceiling(Struct, frozen=True):
@@ -69,8 +67,8 @@ def is_ceiling(result: Result) -> bool:
 
 
 def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    """The results whose ceilings can be kept, and the names of those that cannot: one disturbed case excludes all of
-    its kind, as the best of the rest would pass for the machine's best."""
+    """The results whose ceilings can be kept, and the names of those that cannot: one disturbed case excludes its kind,
+    as the best of the rest would pass for the machine's best."""
 
     def kind(result: Result) -> tuple[str, str]:
         workload = result.case.workload
@@ -107,7 +105,7 @@ def with_peak(result: Result, ceilings: Ceilings, again: bool = False) -> Result
     if peak is None or estimate is None:
         return result
     raised = {
-        "launch-bound": peak.bound == "launch" and peak.shares["launch"] >= LAUNCH_SHARE,
+        "launch-bound": peak.bound == "launch" and peak.shares["launch"] >= 0.5,
         "implausible": again and peak.share > IMPLAUSIBLE,
     }
     seen = {flag for process in result.processes for flag in process.flags}
@@ -143,9 +141,8 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
         "launch": called if launch is None else launch if launch >= AHEAD_SHARE else 0.0,
         "loader": loader if loader >= AHEAD_SHARE or not ahead else 0.0,
     }
-    bounds: list[Bound] = ["compute", "bandwidth"]
-    others: tuple[Bound, ...] = ("launch", "loader")
-    bounds += [bound for bound in others if shares[bound] >= NAMED_SHARE]
+    bounds: list[Bound] = ["compute", "bandwidth", "launch", "loader"]
+    bounds[2:] = [bound for bound in bounds[2:] if shares[bound] >= 0.25]
     return Peak(
         share=max(shares["compute"], shares["bandwidth"]),
         bound=max(bounds, key=shares.__getitem__),
@@ -200,7 +197,7 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
         product = parse_case(known.flops[arithmetic(case)].case)
         small = int(product.params.get("size", LEAST_SIZE)) < LEAST_SIZE
         params: dict[str, Value] = {"size": LEAST_SIZE} if small else product.params
-        options = {name: case.options[name] for name in PRODUCT_OPTIONS if name in case.options}
+        options = {name: value for name, value in case.options.items() if name in ("isa", "matmul")}
         return Case("matmul", "infer", params, product.device, product.dtype, options=options)
     if path_of(result) == MEMORY:
         size = int(min(max(extent_of(result) // 4096 * 4096, 65_536), 2**32))
@@ -238,8 +235,7 @@ def _ceilings(result: Result) -> DeviceCeilings:
 
 
 def _array_bytes(result: Result, otherwise: float) -> float:
-    """Its size parameter, which may be anything in a stranger's file."""
-    size = result.params.get("size_bytes")
+    size = result.params.get("size_bytes")  # which may be anything in a stranger's file
     return float(size) if isinstance(size, int | float) and size > 0 else otherwise
 
 
@@ -250,7 +246,6 @@ def step_energy(estimate: Estimate) -> float | None:
 
 
 def item_energy(result: Result) -> float | None:
-    """Joules of one item."""
     joules = step_energy(result.estimate) if result.estimate else None
     items = result.work.items if result.work else 0.0
     return joules / items if joules is not None and items > 0 else None
@@ -319,20 +314,18 @@ def find_scaling(results: Sequence[Result]) -> tuple[Scaling, ...]:
         if result.status == "ok" and estimate and work and estimate.center_s > 0:
             counts = nodes if isinstance(nodes, int) else 1, result.case.workers  # a single process records no nodes
             groups.setdefault(replace(result.case, workers=1).text, {})[counts] = result, estimate, work
-    return tuple(_scaling(text, found) for text, found in groups.items() if len(found) > 1)
-
-
-def _scaling(text: str, found: dict[tuple[int, int], tuple[Result, Estimate, Work]]) -> Scaling:
-    rows, threads = [], {result.settings.get("threads") for result, _, _ in found.values()}
-    rates = {counts: work.items / estimate.center_s for counts, (_, estimate, work) in found.items()}
-    for counts in sorted(found):
-        (result, estimate, _), (nodes, workers) = found[counts], counts
-        share = result.metrics.get("communication_share")
-        row = ScalingRow(workers, estimate.center_s, rates[counts], communication_share=share, nodes=nodes)
-        if rates.get((1, 1)):
-            alone = found[1, 1][1]
-            margin = 0.0 if estimate is alone else math.hypot(estimate.precision, alone.precision)
-            row = replace(row, efficiency=row.rate / workers / rates[1, 1], margin=margin)
-        rows.append(row)
-    known = threads.pop() if len(threads) == 1 else None
-    return Scaling(text, found[min(found)][2].unit, tuple(rows), known if isinstance(known, int) else None)
+    scalings = []
+    for text, found in groups.items():
+        rows, threads = [], {result.settings.get("threads") for result, _, _ in found.values()}
+        rates = {counts: work.items / estimate.center_s for counts, (_, estimate, work) in found.items()}
+        for counts, (result, estimate, _) in sorted(found.items(), key=itemgetter(0)):
+            (nodes, workers), share = counts, result.metrics.get("communication_share")
+            row = ScalingRow(workers, estimate.center_s, rates[counts], communication_share=share, nodes=nodes)
+            if rates.get((1, 1)):
+                alone = found[1, 1][1]
+                margin = 0.0 if estimate is alone else math.hypot(estimate.precision, alone.precision)
+                row = replace(row, efficiency=row.rate / workers / rates[1, 1], margin=margin)
+            rows.append(row)
+        known, unit = threads.pop() if len(threads) == 1 else None, found[min(found)][2].unit
+        scalings.append(Scaling(text, unit, tuple(rows), known if isinstance(known, int) else None))
+    return tuple(each for each in scalings if len(each.rows) > 1)

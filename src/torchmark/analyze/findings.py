@@ -21,8 +21,6 @@ from torchmark.records import DISTURBED, NO_ROOM, Remark, Result, Run
 PUBLISHED_FACTOR = 1.5
 WORTHWHILE = 1.1  # smaller gains are not mentioned
 FIRST_STEP_S, FIRST_STEP_TIMES = 3.0, 10.0  # a shorter first step is not mentioned
-LOADING_SHARE = 0.2  # of a step, from which waiting for data is mentioned
-MANY_RUNS = 3  # of more runs only the fastest and the slowest are mentioned
 _SHOWN = 3  # workloads that a sentence lists
 _AXES = ("device", "dtype", "compile", "batch", "threads", "workers", "transfer")
 ORDER = ("runs", "outlier", "device", "disturbed", *_AXES[1:], "loader", "memory", "first-step")
@@ -30,8 +28,15 @@ ORDER = ("runs", "outlier", "device", "disturbed", *_AXES[1:], "loader", "memory
 
 def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
     """Everything worth saying about these runs, the most important first. Settings are compared inside each machine."""
-    machines = join_machines(runs)
-    found = _about_runs(runs) if len(runs) > 1 else []
+    machines, against = join_machines(runs), []  # every later run against the first, over all their cases
+    for run, comparison in zip(runs[1:], compare_all(runs) if len(runs) > 1 else (), strict=True):
+        if finding := _about_two(runs[0], run, comparison):
+            mean = overall(comparison.families)
+            against.append((mean.ratio if mean else 1.0, finding))
+    if len(against) > 3:  # the fastest and the slowest
+        against.sort(key=itemgetter(0))
+        against = [against[0], against[-1]]
+    found = [finding for _, finding in against]
     found += [Remark("outlier", each.text) for each in find_outliers(runs)]
     for run in machines:
         own = [*_claims(run), *_disturbed(run.results), *_loading(run.results), *_first_step(run.results)]
@@ -42,7 +47,6 @@ def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
 
 
 def _claims(run: Run) -> Iterator[Remark]:
-    """Compare devices first, then settings on each device."""
     devices = dict.fromkeys(result.case.device for result in run.results)
     for axis in _AXES:
         values = {getattr(result.case, axis, None) or result.case.params.get(axis) for result in run.results}
@@ -70,8 +74,12 @@ def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
             yield from _device_advice(value, own) if axis == "device" else _gains(axis, value, own)
     if axis == "device":
         yield from _crossings(clear)
-    if axis in ("batch", "threads"):
-        yield from _best_of(clear, axis)
+    best = min((pair for pair in clear if 1 / pair.ratio > WORTHWHILE), key=lambda pair: pair.ratio, default=None)
+    if best and axis in ("batch", "threads"):
+        fewer, more = (_count_name(axis, axis_value(each, axis)) for each in (best.a, best.b))
+        gives = f"{'give' if more.endswith('s') else 'gives'} {times(1 / best.ratio)}"
+        unit, case = "the rate of" if axis == "batch" else "the speed of", best.a.case
+        yield f"{more} {gives} {unit} {fewer} on {case.workload}/{case.mode}", [best]
     if axis == "threads":
         slow = [pair for pair in clear if pair.ratio > WORTHWHILE]
         for pair in sorted(slow, key=lambda pair: -pair.ratio)[:1]:
@@ -125,9 +133,7 @@ def _device_advice(device: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
 
 def _gains(axis: str, value: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     """'bfloat16 makes bert-classify 1.9× as fast as float32, but matmul 0.45×'"""
-    makes, base = ("torch.compile makes", "without")
-    if axis == "dtype":
-        makes, base = f"{value} makes", pairs[0].a.case.dtype
+    makes, base = (f"{value} makes", pairs[0].a.case.dtype) if axis == "dtype" else ("torch.compile makes", "without")
     better, worse = _split(pairs)
     parts = [listed([f"{each.name} {times(each.speed)}" for each in own[:_SHOWN]]) for own in (better, worse) if own]
     if not parts:
@@ -139,20 +145,10 @@ def _gains(axis: str, value: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     yield f"{makes} {', but '.join(parts)}{after if axis == 'compile' else ''}", rests_on
 
 
-def _best_of(clear: Sequence[Pair], axis: str) -> Iterator[Claim]:
-    """What a larger batch, or more threads, bring at most."""
-
-    def name(value: object) -> str:
-        if axis == "batch":
-            return "the default batch" if value == "default" else f"batch {value}"
-        return f"{value} thread{'s' if value != 1 else ''}"
-
-    best = min((pair for pair in clear if 1 / pair.ratio > WORTHWHILE), key=lambda pair: pair.ratio, default=None)
-    if best:
-        few, many = name(axis_value(best.a, axis)), name(axis_value(best.b, axis))
-        gives = f"{'give' if many.endswith('s') else 'gives'} {times(1 / best.ratio)}"
-        unit, case = "the rate of" if axis == "batch" else "the speed of", best.a.case
-        yield f"{many} {gives} {unit} {few} on {case.workload}/{case.mode}", [best]
+def _count_name(axis: str, value: object) -> str:
+    if axis == "batch":
+        return "the default batch" if value == "default" else f"batch {value}"
+    return f"{value} thread{'s' if value != 1 else ''}"
 
 
 def _crossings(clear: Sequence[Pair]) -> Iterator[Claim]:
@@ -173,7 +169,6 @@ def _crossings(clear: Sequence[Pair]) -> Iterator[Claim]:
 
 
 def _is_clear(pair: Pair) -> bool:
-    """Whether the difference is more than chance, a busy machine or a flawed procedure can explain."""
     if _is_published(pair):
         return max(pair.ratio, 1 / pair.ratio) >= PUBLISHED_FACTOR
     return pair.verdict in ("faster", "slower")
@@ -207,25 +202,11 @@ def _all_pairs(entries: Sequence[_Entry]) -> list[Pair]:
 
 
 def _device_name(device: str) -> str:
-    """A device as a sentence calls it."""
     return "the CPU" if device == "cpu" else device
 
 
-def _about_runs(runs: Sequence[Run]) -> list[Remark]:
-    """How every later run compares with the first, over all their cases; of many the fastest and the slowest."""
-    found = []
-    for run, comparison in zip(runs[1:], compare_all(runs), strict=True):
-        if finding := _about_two(runs[0], run, comparison):
-            mean = overall(comparison.families)
-            found.append((mean.ratio if mean else 1.0, finding))
-    if len(found) > MANY_RUNS:
-        found.sort(key=itemgetter(0))
-        found = [found[0], found[-1]]
-    return [finding for _, finding in found]
-
-
 def _about_two(first: Run, second: Run, comparison: Comparison) -> Remark | None:
-    """Name the faster run first. Figures without an interval count only if published, and are marked so."""
+    # The faster run is named first. Figures without an interval count only if published, and are marked so.
     mean, pairs = overall(comparison.families), comparison.pairs
     published = all(is_published(pair.a) or is_published(pair.b) for pair in pairs)
     if mean is None:
@@ -259,12 +240,12 @@ def _disturbed(results: Sequence[Result]) -> Iterator[Remark]:
 
 
 def _loading(results: Sequence[Result]) -> Iterator[Remark]:
-    """Shares that matter at both ends of their intervals; loaders that work ahead hide a part of them."""
     shares: dict[str, float] = {}
     cases: list[str] = []
     for result in results:
         stages = [stage for stage in result.job.stages if stage.name == LOADING] if result.job else []
-        if stages and result.estimate and stages[0].low_s > LOADING_SHARE * result.estimate.mean_high_s > 0:
+        # A share matters if it does at both ends of its interval. Loaders that work ahead hide a part of it.
+        if stages and result.estimate and stages[0].low_s > 0.2 * result.estimate.mean_high_s > 0:
             task, share = result.case.task, stages[0].center_s / result.estimate.mean_s
             shares[task] = max(share, shares.get(task, 0.0))
             cases.append(result.case.text)
@@ -274,7 +255,6 @@ def _loading(results: Sequence[Result]) -> Iterator[Remark]:
 
 
 def _memory(results: Sequence[Result]) -> Iterator[Remark]:
-    """The batch that still fits where a larger one did not."""
     tried = [(result.params.get("batch", result.case.params.get("batch")), result) for result in results]
     sizes = [(size, r) for size, r in tried if isinstance(size, int) and r.status in ("ok", *NO_ROOM)]
 
@@ -291,12 +271,10 @@ def _memory(results: Sequence[Result]) -> Iterator[Remark]:
 
 
 def _first_step(results: Sequence[Result]) -> Iterator[Remark]:
-    """The slowest of all, if it took long."""
-    known = [(found.first_step_s, found.center_s, r.case) for r in results if (found := r.estimate)]
-    slow = [
-        each for each in known if each[2].compile == "off" and each[0] > max(FIRST_STEP_S, FIRST_STEP_TIMES * each[1])
-    ]
-    for first_s, step_s, case in sorted(slow, key=lambda each: -each[0])[:1]:
+    eager = [(result.case, result.estimate) for result in results if result.case.compile == "off"]
+    known = [(found.first_step_s, found.center_s, case) for case, found in eager if found]
+    slow = [each for each in known if each[0] > max(FIRST_STEP_S, FIRST_STEP_TIMES * each[1])]
+    for first_s, step_s, case in sorted(slow, key=itemgetter(0), reverse=True)[:1]:
         rest = f"{times(first_s / max(step_s, 1e-9))} as long as a later one"
         text = f"The first step of {case.task} took {first_s:.3g} s, {rest}"
         yield Remark("first-step", text, cases=(case.text,))

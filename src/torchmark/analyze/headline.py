@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct, field
@@ -18,7 +18,6 @@ from torchmark.records import Case, Result, Run, Value
 
 Figure = Literal["rate", "step", "job"]
 
-QUIET_SHARE = 0.02  # of the processor, that others may take unnoticed
 NOT_A_NEIGHBOUR = frozenset(("overheated", "unknown-hardware", "unknown-device", "not-comparable"))
 # Flaws that make a published figure far from what the machine can do, in a few words.
 FOOTNOTES = {
@@ -120,9 +119,14 @@ def build_headline(run: Run, published: Sequence[Run], name: str | None = None) 
     """The headline; None for a run without lead cases. `name` is what the next commands call the run."""
     if run.header.steps or run.header.command.split(" ")[:2] != ["torchmark", "run"]:
         return None
-    devices = dict.fromkeys(result.case.device for result in run.results)
-    leads = [each for device in devices for each in _leads(run, device)]
-    tried = [(lead, result, _found(lead, result, published)) for lead, result in leads]
+    tried = []
+    for device in dict.fromkeys(result.case.device for result in run.results):
+        for lead in LEADS:  # the result with the lead's parameters, else with the defaults
+            cases = [Case(lead.workload, lead.mode, params, device) for params in (lead.params, {})]
+            same = [[each for each in run.results if replace(each.case, threads=None) == case] for case in cases]
+            leading = next((each[0] for each in same if len(each) == 1), None)
+            if leading:
+                tried.append((lead, leading, _found(lead, leading, published)))
     found = [each for _, _, each in tried if each]
     if not found:
         return None
@@ -136,11 +140,17 @@ def build_headline(run: Run, published: Sequence[Run], name: str | None = None) 
             order = [(value or 0.0) * (-1 if lead.figure == "rate" else 1) for value in values]
             blocks = [blocks[index] for index in sorted(range(len(blocks)), key=order.__getitem__)]
             break
+    names, word = [other.run for each in found for other in each.others], shlex.quote(name or run.header.id)
+    machine = "3090" if any("3090" in name for name in names) else shlex.quote(names[0]) if names else ""
+    commands = [("Details", f"torchmark show {word}")]
+    commands += [("Compare", f"torchmark compare {word} {machine}")] if names else []
+    commands.append(("Picture", f"torchmark report{'' if word == 'last' else f' {word}'} -o card.png"))
+    commands.append(("Faster", f"torchmark tune {found[0].lead.workload}"))
     return Headline(
         blocks=tuple(blocks),
         grade=grades.worst([each.area.grade.word for each in found]),
         confidence=_confidence(found) + missing,
-        commands=tuple(_commands(found, name or run.header.id)),
+        commands=tuple(Command(*each) for each in commands),
     )
 
 
@@ -149,19 +159,7 @@ def times(ratio: float) -> str:
     return f"{float(f'{ratio:.2g}'):g}×"
 
 
-def _leads(run: Run, device: str) -> Iterator[tuple[Lead, Result]]:
-    """The representative result of each area: with the lead's parameters, else with the defaults."""
-    for lead in LEADS:
-        for params in (lead.params, {}):
-            same = [Case(lead.workload, lead.mode, params, device, threads=each.case.threads) for each in run.results]
-            found = [each for each, case in zip(run.results, same, strict=True) if each.case == case]
-            if len(found) == 1:
-                yield lead, found[0]
-                break
-
-
 def _found(lead: Lead, result: Result, published: Sequence[Run]) -> _Found | None:
-    """The area of a lead case; None where it has no figure."""
     estimate, job = result.estimate, result.job
     if estimate is not None and lead.figure == "job":  # its interval is at least as wide as that of its steps
         seconds = job.seconds if job else 0.0
@@ -191,8 +189,7 @@ def _found(lead: Lead, result: Result, published: Sequence[Run]) -> _Found | Non
 
 
 def _neighbour(ours: Result, other: Result, run: Run) -> tuple[str, Neighbour] | None:
-    """A published machine that did the same work: its hardware without the maker, and what it is called, as in the
-    publication where that is shorter."""
+    """A published machine that did the same work, by its hardware; its name is the publication's where shorter."""
     case, estimate, device = ours.case, other.estimate, other.case.device
     if other.status != "ok" or not ours.estimate or not estimate or estimate.center_s <= 0:
         return None
@@ -213,7 +210,7 @@ def _neighbour(ours: Result, other: Result, run: Run) -> tuple[str, Neighbour] |
 
 def _in_short(device: str, found: Sequence[_Found]) -> str:
     """How it relates to the nearest machine of its kind in each area, and to the fastest accelerator in the first area
-    in which any is known to be faster: a card of its own before a chip's part."""
+    in which one is faster: a card of its own before a chip's part."""
     relations, best = dict[str, list[str]](), ""
     for each in found:
         alike = [other for other in each.others if (other.device == "cpu") == (device == "cpu") and not other.flaws]
@@ -237,7 +234,6 @@ def _in_short(device: str, found: Sequence[_Found]) -> str:
 
 
 def _confidence(found: Sequence[_Found]) -> str:
-    """How many areas are good, what keeps the worst from a better grade, and whether anything disturbed the machine."""
     areas = [each.area for each in found]
     good, word = sum(area.grade.word == "good" for area in areas), grades.worst([area.grade.word for area in areas])
     parts = [] if len(areas) == 1 else [f"{'all' if good == len(areas) else f'{good} of'} {len(areas)} areas are good"]
@@ -248,18 +244,6 @@ def _confidence(found: Sequence[_Found]) -> str:
         verb = "is" if len(names) == 1 and not names[0].endswith("s") else "are"
         parts.append(f"{subject} {verb} {word}: {causes} ({fix})")
     taken = max(grades.taken_share(each.result.estimate.contention) for each in found if each.result.estimate)
-    quiet = taken <= QUIET_SHARE
-    parts.append("nothing disturbed the machine" if quiet else f"others took {taken:.0%} of the processor")
+    parts.append("nothing disturbed the machine" if taken <= 0.02 else f"others took {taken:.0%} of the processor")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
-
-
-def _commands(found: Sequence[_Found], name: str) -> Iterator[Command]:
-    word = shlex.quote(name)
-    yield Command("Details", f"torchmark show {word}")
-    names = [other.run for each in found for other in each.others]
-    if names:
-        machine = "3090" if any("3090" in name for name in names) else shlex.quote(names[0])
-        yield Command("Compare", f"torchmark compare {word} {machine}")
-    yield Command("Picture", f"torchmark report{'' if name == 'last' else f' {word}'} -o card.png")
-    yield Command("Faster", f"torchmark tune {found[0].lead.workload}")

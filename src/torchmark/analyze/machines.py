@@ -1,11 +1,7 @@
 """Many machines: leaderboards, outliers among peers, and one figure per case for each kind of machine.
 
-A leaderboard has one board for each task, version, precision and procedure. A machine takes one place for each choice
-of settings, with its latest undisturbed result: the best one would favour those who measure more often. Disturbed
-results have no rank; where intervals overlap, places share one.
-
-Peers have the same processor, cores, memory, devices and torch. How a machine's step times compare with those of its
-peers over all common cases goes through Rosner's test for several outliers, so that one cannot hide another.
+On a board, a machine has one place for each choice of settings, with its latest undisturbed result: the best one would
+favour those who measure more often. Peers have the same processor, cores, memory, devices and torch.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ from torchmark.records import DISTURBED, Result, Run, Status, Verdict
 
 # These make a step another piece of work, or its time another quantity; every other option is a way to use a machine.
 PROCEDURES = frozenset(("+per-step", "+pinned", "+as-published"))
-LONGEST_REASON = 200
 Contender = tuple[str, int, int, str, str]  # processor, cores, GiB of memory, device, model
 
 
@@ -84,44 +79,40 @@ class Entry(Struct, frozen=True, array_like=True):
     @classmethod
     def of_run(cls, run: Run, file: str) -> tuple[Entry, ...]:
         """All results of a run that was read from `file`."""
-        return tuple(_entry(run, with_spread(result, run.process_spread), file) for result in run.results)
-
-
-def _entry(run: Run, result: Result, file: str) -> Entry:
-    header, machine, case = run.header, run.header.machine, result.case
-    estimate, work, grade = result.estimate, result.work, grade_of(result)
-    return Entry(
-        task=case.task,
-        version=result.version,
-        dtype=case.dtype,
-        procedure="".join(suffix for suffix in case.suffixes if suffix in PROCEDURES),
-        setting="".join(suffix for suffix in case.suffixes if suffix not in PROCEDURES),
-        cpu=machine.cpu,
-        cores=machine.physical_cores,
-        memory_gib=machine.memory_gib,
-        device=case.device.partition(":")[0],
-        model=next((info.model for info in machine.devices if info.name == case.device), ""),
-        case=case.text,
-        status=result.status,
-        reason=result.reason and result.reason[:LONGEST_REASON],
-        items=work.items if work else None,
-        unit=work.unit if work else "",
-        grade=grade.text if grade else estimate.verdict if estimate else "",
-        disturbed=is_disturbed(result),
-        file=file,
-        run=header.id,
-        created=header.created,
-        label=header.label,
-        torch=machine.torch,
-        **{name: getattr(estimate, name, None) for name in ("verdict", "center_s", "low_s", "high_s")},
-    )
+        header, machine, entries = run.header, run.header.machine, []
+        for result in (with_spread(result, run.process_spread) for result in run.results):
+            case, estimate, work, grade = result.case, result.estimate, result.work, grade_of(result)
+            entry = cls(
+                task=case.task,
+                version=result.version,
+                dtype=case.dtype,
+                procedure="".join(suffix for suffix in case.suffixes if suffix in PROCEDURES),
+                setting="".join(suffix for suffix in case.suffixes if suffix not in PROCEDURES),
+                cpu=machine.cpu,
+                cores=machine.physical_cores,
+                memory_gib=machine.memory_gib,
+                device=case.device.partition(":")[0],
+                model=next((info.model for info in machine.devices if info.name == case.device), ""),
+                case=case.text,
+                status=result.status,
+                reason=result.reason and result.reason[:200],
+                items=work.items if work else None,
+                unit=work.unit if work else "",
+                grade=grade.text if grade else estimate.verdict if estimate else "",
+                disturbed=is_disturbed(result),
+                file=file,
+                run=header.id,
+                created=header.created,
+                label=header.label,
+                torch=machine.torch,
+                **{name: getattr(estimate, name, None) for name in ("verdict", "center_s", "low_s", "high_s")},
+            )
+            entries.append(entry)
+        return tuple(entries)
 
 
 # Without a figure these say nothing about the machine: the run was stopped, had no time, or a step took none.
 _NO_STATEMENT = frozenset(("interrupted", "skipped", "ok"))
-COMMON_SHARE = 0.5  # of all machines: work that fewer of them have done does not count for the overall ranking
-
-Rates = dict[Contender, tuple[float, float]]  # of each machine its rate, and the low end of its interval
 
 
 class Place(Struct, frozen=True):
@@ -183,7 +174,7 @@ class Tally:
     """The undisturbed rates of every machine on every board, for the overall ranking."""
 
     def __init__(self) -> None:
-        self._boards: dict[str, Rates] = {}
+        self._boards: dict[str, dict[Contender, tuple[float, float]]] = {}  # rates, and low ends of their intervals
         self._machines: dict[Contender, None] = {}
 
     def add(self, name: str, places: Iterable[Place]) -> None:
@@ -194,9 +185,8 @@ class Tally:
             rates.setdefault(place.entry.machine, (place.rate, place.low))
 
     def overall(self, top: int) -> Overall | None:
-        """Over the boards that at least half of all machines are on; None for fewer than two machines on all of
-        them."""
-        least = max(2.0, COMMON_SHARE * len(self._machines))
+        """Over the boards that half of all machines are on; None for fewer than two machines on all of them."""
+        least = max(2.0, 0.5 * len(self._machines))
         common = {name: rates for name, rates in self._boards.items() if len(rates) >= least}
         everywhere = [each for each in self._machines if common and all(each in rates for rates in common.values())]
         if len(everywhere) < 2:
@@ -217,7 +207,18 @@ def rank_boards(entries: Iterable[Entry], top: int, tally: Tally | None = None) 
     """One board after the other with its `top` places. Entries of one board must come one after the other."""
     counting = (entry for entry in entries if entry.rate or entry.status not in _NO_STATEMENT)
     for _, group in groupby(counting, key=attrgetter("group")):
-        yield _rank_board(group, top, tally)
+        contenders = grouped(group, lambda entry: (entry.machine, entry.setting)).values()
+        places = [_place(own) for own in contenders]
+        places.sort(key=lambda place: (-place.rate, place.entry.file, place.entry.case))
+        ranked = _with_ranks([place for place in places if place.rate and not place.entry.disturbed])
+        disturbed = [place for place in places if place.rate and place.entry.disturbed]
+        failed = [place for place in places if not place.rate]
+        first = places[0].entry
+        if tally:
+            tally.add(f"{first.task} {first.dtype}{first.procedure} version {first.version}", ranked)
+        shown, unsure, lost = (tuple(places[:top]) for places in (ranked, disturbed, failed))
+        unit, counts = first.unit if first.items else "step", map(len, (ranked, disturbed, failed))
+        yield Board(*first.group, unit, shown, unsure, lost, *counts)
 
 
 def order_boards(boards: Iterable[Board]) -> tuple[Board, ...]:
@@ -225,27 +226,10 @@ def order_boards(boards: Iterable[Board]) -> tuple[Board, ...]:
     return tuple(sorted(boards, key=lambda board: (-board.ranked_count, board.task, board.dtype, board.version)))
 
 
-def _rank_board(entries: Iterable[Entry], top: int, tally: Tally | None) -> Board:
-    def preference(entry: Entry) -> tuple[bool, bool, str, str]:
-        """A figure before none, undisturbed before others, then the latest."""
-        return entry.rate > 0, not entry.disturbed, entry.created, entry.file
-
-    contenders = grouped(entries, lambda entry: (entry.machine, entry.setting)).values()
-    places = [_place(max(own, key=preference), len({each.run for each in own})) for own in contenders]
-    places.sort(key=lambda place: (-place.rate, place.entry.file, place.entry.case))
-    ranked = _with_ranks([place for place in places if place.rate and not place.entry.disturbed])
-    disturbed = [place for place in places if place.rate and place.entry.disturbed]
-    failed = [place for place in places if not place.rate]
-    first = places[0].entry
-    if tally:
-        tally.add(f"{first.task} {first.dtype}{first.procedure} version {first.version}", ranked)
-    shown, unsure, lost = (tuple(places[:top]) for places in (ranked, disturbed, failed))
-    unit, counts = first.unit if first.items else "step", map(len, (ranked, disturbed, failed))
-    return Board(*first.group, unit, shown, unsure, lost, *counts)
-
-
-def _place(entry: Entry, runs: int) -> Place:
-    rate = entry.rate
+def _place(entries: Sequence[Entry]) -> Place:
+    """By a figure before none, an undisturbed one before others, then the latest."""
+    entry = max(entries, key=lambda each: (each.rate > 0, not each.disturbed, each.created, each.file))
+    runs, rate = len({each.run for each in entries}), entry.rate
     if not rate or not entry.center_s:
         return Place(entry, runs)
     below = max(0.0, 1 - (entry.low_s or 0.0) / entry.center_s)
@@ -268,7 +252,6 @@ LEAST_MACHINES = 4  # among three, the odd one cannot be identified
 FALSE_ALARM = 0.01  # of an outlier in a group of equal machines
 LEAST = 0.03  # smaller deviations are not worth a visit
 MOST_SHARE = 0.25  # of a group that can stand out; beyond that it is two groups
-MENTIONED_SHARE = 1 / 3  # of its results, from which their disturbance is mentioned
 
 
 class Outlier(Struct, frozen=True):
@@ -297,8 +280,8 @@ def find_outliers(runs: Sequence[Run]) -> tuple[Outlier, ...]:
         devices = tuple((device.name, device.model, device.memory_bytes) for device in machine.devices)
         return machine.cpu, machine.physical_cores, machine.memory_gib, machine.torch, machine.torch_build, devices
 
-    groups = [group for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES]
-    return tuple(sorted((each for group in groups for each in _among(group)), key=lambda outlier: -outlier.ratio))
+    found = [each for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES for each in _among(group)]
+    return tuple(sorted(found, key=lambda outlier: -outlier.ratio))
 
 
 def _among(runs: Sequence[Run]) -> list[Outlier]:
@@ -320,22 +303,22 @@ def _among(runs: Sequence[Run]) -> list[Outlier]:
         header, estimates = runs[index].header, [each.estimate for each in runs[index].results if each.estimate]
         verdicts = Counter[str](estimate.verdict for estimate in estimates)
         worst: str = max((*DISTURBED, "slowing"), key=lambda name: verdicts[name])
-        disturbed = worst if verdicts[worst] > 0 and verdicts[worst] / len(estimates) >= MENTIONED_SHARE else None
+        disturbed = worst if verdicts[worst] > 0 and verdicts[worst] / len(estimates) >= 1 / 3 else None
         outliers.append(Outlier(header.label or header.id, header.id, ratio, peers, len(apart[index]), disturbed))
     return outliers
 
 
 def _rosner(numbers: dict[int, float]) -> list[int]:
-    """Remove the most extreme again and again; the last one beyond its limit makes all before it outliers."""
+    """Rosner's test, in which no outlier hides another: remove the most extreme again and again; the last one beyond
+    its limit makes all before it outliers."""
     left, taken, count = dict(numbers), list[int](), 0
     for _ in range(max(1, int(len(numbers) * MOST_SHARE)) if len(numbers) >= LEAST_MACHINES else 0):
         mean, spread = statistics.fmean(left.values()), statistics.stdev(left.values())
         if not spread:
             break
         farthest = max(left, key=lambda index: abs(left[index] - mean))
-        extreme = abs(left[farthest] - mean) / spread
+        extreme, size = abs(left[farthest] - mean) / spread, len(left)
         taken.append(farthest)
-        size = len(left)
         t = critical(size - 2, FALSE_ALARM / size)
         if extreme > (size - 1) * t / math.sqrt((size - 2 + t * t) * size):
             count = len(taken)
@@ -369,8 +352,8 @@ def tabulate(members: Iterable[tuple[str, Run]]) -> tuple[KindRow, ...]:
     """Every case with its kinds, in the order in which they come up. Members are runs, each with its kind."""
     found = [(kind, result) for kind, run in members for result in run.results]
     kinds, cases = list(dict.fromkeys(kind for kind, _ in found)), grouped(found, lambda each: each[1].case.text)
-    rows = [(case, kind, [r for name, r in own if name == kind]) for case, own in cases.items() for kind in kinds]
-    return tuple(_row(case, kind, results) for case, kind, results in rows if results)
+    split = [(case, kind, [r for name, r in own if name == kind]) for case, own in cases.items() for kind in kinds]
+    return tuple(_row(case, kind, results) for case, kind, results in split if results)
 
 
 def _row(case: str, kind: str, results: list[Result]) -> KindRow:

@@ -1,8 +1,4 @@
-"""The arithmetic of searches: for the fastest settings, and for the largest and the most efficient size that fits.
-
-Settings are compared in rounds, in which every candidate has one turn in random order. Only differences within rounds
-count: a time is the candidate's own plus what its round added to all. The winner is measured again in fresh processes.
-"""
+"""The arithmetic of searches: for the fastest settings, and for the largest and the most efficient size that fits."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, astuple, replace
 
 from torchmark.analyze.comparison import DIFFERENT, LOOK_CONFIDENCE, answer_of, break_even, ratio_interval
 from torchmark.analyze.grades import grade_of, is_contended
@@ -31,6 +27,7 @@ LAST_CONFIDENCE = 0.9  # after the last round: who wins here is measured again, 
 WIDEST = 2.0  # times its low end: an interval whose high end is above this says nothing that is of use
 WORTH_CONFIDENCE = 0.8  # that settings which brought little are worth keeping
 
+# In a round every candidate has one turn in random order. Only differences within rounds count.
 Round = Mapping[str, float]  # the logarithm of the seconds that one item took, by candidate
 
 
@@ -42,12 +39,10 @@ class Tuned(Tuning, frozen=True, kw_only=True):
 
     @property
     def conclusion(self) -> Tuning:
-        """The part of it that the run keeps, in addition to the results."""
         return Tuning(**{name: getattr(self, name) for name in Tuning.__struct_fields__})
 
 
 def recall_tuned(run: Run) -> Tuned:
-    """What a stored search has found, from what is kept of it."""
     assert run.tuning is not None
     kept = asdict(run.tuning) | {"same_precision": run.tuning.same_precision or run.tuning.default}
     if run.tuning.gain is None and run.tuning.winner != run.tuning.default:  # as older versions stored it
@@ -62,17 +57,9 @@ class Noise(Struct, frozen=True):
     freedom: int
 
 
-def scores(rounds: Sequence[Round]) -> dict[str, float]:
-    """Every candidate's own time on one logarithmic scale, also of those that never met but share rivals."""
-    return _fit(rounds)[0]
-
-
-def noise_of(rounds: Sequence[Round]) -> Noise:
-    """What remains of all turns without candidates and rounds: two rounds of one pair are too few."""
-    return _fit(rounds)[1]
-
-
-def _fit(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
+def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
+    """Every candidate's own time on one logarithmic scale, also of those that never met but share rivals, and what
+    remains of all turns without candidates and rounds."""
     names = list(dict.fromkeys(name for each in rounds for name in each))
     turns = [(index, name, value) for index, each in enumerate(rounds) for name, value in each.items()]
     if not turns:
@@ -93,7 +80,7 @@ def lead(rounds: Sequence[Round], name: str, other: str) -> list[float]:
 
 def survivors(rounds: Sequence[Round], field: Sequence[str], incumbent: str) -> list[str]:
     """The better half of the field. The incumbent stays until it is clearly beaten."""
-    found = scores([{name: each[name] for name in field if name in each} for each in rounds])
+    found, _ = scores([{name: each[name] for name in field if name in each} for each in rounds])
     ranked = sorted(field, key=lambda name: found[name])
     best = found[ranked[0]]
     kept = [name for name in ranked[: math.ceil(len(ranked) / 2)] if found[name] - best < math.log(HOPELESS)]
@@ -153,10 +140,9 @@ def simplest(default: Case, cases: Sequence[Case], found: Mapping[str, float]) -
 
 def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tuple[Contribution, ...]:
     """The way from the default to the winner, one setting after another as far as tried so; the gains multiply."""
-    return tuple(
-        Contribution(" + ".join(setting_text(name, setting(winner, name)) for name in names), gain)
-        for names, gain in _way(default, winner, found)
-    )
+    way = _way(default, winner, found)
+    named = (([setting_text(name, setting(winner, name)) for name in names], gain) for names, gain in way)
+    return tuple(Contribution(" + ".join(texts), gain) for texts, gain in named)
 
 
 def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
@@ -173,7 +159,6 @@ def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
 
 
 def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """The settings changed together, one or two where that was tried, and the factor gained."""
     here = default
     while here.text != winner.text:
         names = differing(here, winner)
@@ -185,7 +170,6 @@ def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tu
 
 
 def _with_settings_of(case: Case, other: Case, names: Sequence[str]) -> Case:
-    """The case with these settings of the other."""
     for name in names:
         case = changed(case, name, setting(other, name))
     return case
@@ -234,7 +218,7 @@ class Settled(Struct, frozen=True):
 
     @property
     def gain(self) -> Interval | None:
-        """How many times as fast as the default the leader is; None where there are fewer than two bouts."""
+        """How many times as fast as the default the leader is; None for fewer than two bouts."""
         found = ratio_interval(self.pairs, 1 - CHANCE)
         return Interval(1 / found.center, 1 / found.high, 1 / found.low) if found else None
 
@@ -271,8 +255,7 @@ def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Rou
 
 def leads(bouts: Sequence[Sequence[Round]], case: Case, other: Case) -> tuple[tuple[float, ...], ...]:
     """How much longer a case took than another in each round of each bout, as far as both were in it."""
-    found = (tuple(lead(rounds, case.text, other.text)) for rounds in bouts)
-    return tuple(logs for logs in found if logs)
+    return tuple(logs for rounds in bouts if (logs := tuple(lead(rounds, case.text, other.text))))
 
 
 TRIES = 3  # processes in which the largest size has to fit
@@ -281,8 +264,6 @@ CONTENDING = 0.85  # of the highest rate: what reaches it could be the most effi
 RATE_TRIES = 2  # processes behind the rates of those
 CONTENDED = "contended"  # as grades call it
 RISING = 1.05  # times the least memory: below, the largest thing in memory is not yet what grows
-_TRUSTED = 5  # sizes near the answer after which halving is surer than the model
-_FINENESS = 32  # parts of the largest size that fits, one of which is a step
 # The fields that a search and its stored conclusion have in common.
 _KEPT = ("parameter", "limit_bytes", "bound", "largest", "efficient", "unit", "step", "duration_s")
 
@@ -297,11 +278,6 @@ class Probe(Struct, frozen=True):
     rate: float | None = None  # items a second
     tries: int = 1
     doubt: str = ""  # why no conclusion may rest on its rate
-
-    @property
-    def bytes(self) -> float | None:
-        """The highest peak."""
-        return max(self.peaks, default=None)
 
 
 class MemoryModel(Struct, frozen=True):
@@ -338,34 +314,25 @@ class Fitted(Struct, frozen=True):
     def conclusion(self, case: Case) -> Fitting:
         """The part of it that the run keeps, in addition to the results."""
         tried = [Tried(p.result.case.text, p.size, p.rate, p.tries, p.peaks, p.doubt) for p in self.probes]
-        return Fitting(
-            case=case,
-            tries=self.answer.tries if self.answer else 0,
-            fixed_bytes=self.model.fixed if self.model else None,
-            item_bytes=self.model.per_item if self.model else None,
-            line_error=self.model.error if self.model else 0.0,
-            tried=tuple(tried),
-            **{name: getattr(self, name) for name in _KEPT},
-        )
+        tries, kept = self.answer.tries if self.answer else 0, {name: getattr(self, name) for name in _KEPT}
+        if self.model:
+            fixed, per_item, error = astuple(self.model)
+            kept |= {"fixed_bytes": fixed, "item_bytes": per_item, "line_error": error}
+        return Fitting(case=case, tries=tries, tried=tuple(tried), **kept)
 
 
 def recall_fitted(run: Run) -> Fitted:
-    """What a stored search has found, from what is kept of it."""
     found, results = run.fitting, {result.case.text: result for result in run.results}
     assert found is not None
     known = [(each, results[each.case]) for each in found.tried if each.case in results]
-    probes = [
-        Probe(each.size, result.status == "ok", result, each.peaks, each.rate, each.tries, each.doubt)
-        for each, result in known
-    ]
+    probes = [Probe(t.size, r.status == "ok", r, t.peaks, t.rate, t.tries, t.doubt) for t, r in known]
     fixed, per_item = found.fixed_bytes, found.item_bytes
     model = None if fixed is None or per_item is None else MemoryModel(fixed, per_item, found.line_error)
     return Fitted(probes=tuple(probes), model=model, **{name: getattr(found, name) for name in _KEPT})
 
 
 def rate_center_s(result: Result) -> tuple[float, str]:
-    """The step time behind a size's rate, from undisturbed processes where there are any, and why it is not
-    reliable."""
+    """The step time behind a size's rate, from undisturbed processes if there are any, and why it is not reliable."""
     calm = [each for each in result.processes if not is_contended(each)] or list(result.processes)
     centers, ends = [each.center_s for each in calm], {"low_s": min(each.low_s for each in calm)}
     ends |= {"high_s": max(each.high_s for each in calm), "center_s": sum(centers) / len(centers)}
@@ -375,12 +342,11 @@ def rate_center_s(result: Result) -> tuple[float, str]:
 
 def usual_step(size: int) -> int:
     """How fine an answer is worth its time: about 3%, in a power of two."""
-    return 1 if size < 2 * _FINENESS else 2 ** int(math.log2(size / _FINENESS))
+    return 1 if size < 64 else 2 ** int(math.log2(size / 32))
 
 
 def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, int]:
-    """The smallest size known not to fit and the largest below it that fits; one beyond each end where there is
-    none."""
+    """The largest size that fits, and the smallest known not to above it; one beyond each end where there is none."""
     fails = min((each.size for each in probes if not each.fits), default=highest + 1)
     fits = max((each.size for each in probes if each.fits and each.size < fails), default=lowest - 1)
     return fits, fails
@@ -397,12 +363,12 @@ def next_size(
     fine = step or usual_step(low)
     if high - low <= fine or low >= highest:
         return None
-    model = fit_memory(probes)
+    model = fit_memory(probes)  # after five sizes near the answer, halving is surer
     guess = int(model.size_for(limit_bytes)) if model else None
     if high > highest and (guess is None or 2 * low <= guess):
         return min(2 * low, highest)
     tried, near = {each.size for each in probes}, len([each for each in probes if each.size > low / 2])
-    for size in (guess, guess + fine) if guess is not None and near < _TRUSTED else ():
+    for size in (guess, guess + fine) if guess is not None and near < 5 else ():
         if low + fine <= size <= high - fine and size not in tried:
             return size
     return min(max((low + min(high, 2 * low + 1)) // 2, low + 1), highest)
@@ -410,17 +376,15 @@ def next_size(
 
 def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
     """A line through the peaks, as far down as they rise with the size; None where there are too few of them."""
-    points = sorted((each.size, each.bytes) for each in probes if each.fits and each.bytes)
+    points = sorted((each.size, max(each.peaks)) for each in probes if each.fits and any(each.peaks))
     least = min((held for _, held in points), default=0.0)
     rising = [(size, held) for size, held in points if held > RISING * least]
     if len(rising) < 2:
         return None
     sizes, held = np.array(rising, dtype=float).T
     per_item, fixed = (float(value) for value in np.polyfit(sizes, held, 1))
-    if per_item <= 0:
-        return None
     error = float(np.max(np.abs(fixed + per_item * sizes - held) / held))
-    return MemoryModel(fixed, per_item, error)
+    return MemoryModel(fixed, per_item, error) if per_item > 0 else None
 
 
 def doubtful(probes: Sequence[Probe]) -> list[Probe]:
@@ -436,9 +400,8 @@ def most_efficient(probes: Sequence[Probe]) -> int | None:
 
 def next_contender(probes: Sequence[Probe]) -> int | None:
     """The next size to measure again: one on which the most efficient size depends, seen in too few processes."""
-    due = [each for each in _deciding(probes) if each.tries < RATE_TRIES]
-    due += [each for each in doubtful(probes) if each.tries < TRIES]
-    return min((each.size for each in due), default=None)
+    limits = ((_deciding(probes), RATE_TRIES), (doubtful(probes), TRIES))
+    return min((each.size for due, most in limits for each in due if each.tries < most), default=None)
 
 
 def _deciding(probes: Sequence[Probe]) -> list[Probe]:

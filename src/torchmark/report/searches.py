@@ -335,7 +335,7 @@ def _fitting_blocks(run: Run, fitted: Fitted) -> Iterator[doc.Block]:
     yield doc.answer(fitting_conclusion(run), "good" if fitted.largest is not None else "bad")
     columns = [
         doc.Column(fitted.parameter, "figure", of=lambda probe: str(probe.size)),
-        doc.Column("memory", "figure", of=lambda probe: units.size(probe.bytes)),
+        doc.Column("memory", "figure", of=lambda probe: units.size(max(probe.peaks, default=None))),
         doc.Column("rate", "figure", of=lambda probe: units.rate(probe.rate, fitted.unit)),
         doc.Column("", "name", drop=1, of=bar),
         doc.Column("note", of=note),

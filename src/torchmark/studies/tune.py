@@ -119,7 +119,7 @@ class Tune(Study):
     def outcome(self) -> search.Tuned:
         """What is known by now."""
         default, settled = self._default, self._settled or search.Settled(self._default, self._leader)
-        gain, found = settled.gain, settled.placed(search.scores(self._rounds))
+        gain, found = settled.gain, settled.placed(search.scores(self._rounds)[0])
         cases, several = self._pool.cases, self._pool.results
         results = {text: self._result(text) for text in several}
         firsts = {text: each[0] for text, each in several.items()}  # later ones find a warm compile cache
@@ -156,7 +156,7 @@ class Tune(Study):
             ended = f"{default.text} itself ended as {failed.status}: {failed.reason}"
             raise NothingMeasuredError(ended, "Choose a case that runs here", failed.detail or "")
         yield from self._heat(default, combinations(default, axes, NUMBERS))
-        best = search.best_of_each_precision(default, self._pool.cases, search.scores(self._rounds))
+        best = search.best_of_each_precision(default, self._pool.cases, search.scores(self._rounds)[0])
         plain, modes = best or [default], axes.get("compile", ())
         yield from self._heat(self._leader, [changed(case, "compile", mode) for case in plain for mode in modes[:1]])
         if self._leader.compile != "off":
@@ -165,8 +165,8 @@ class Tune(Study):
         start = self._leader
         variants = variations(start, axes, [name for name in axes if name not in (*NUMBERS, "compile")])
         yield from self._heat(start, variants)
-        found = search.scores(self._rounds)
-        least, helped = max(HELPS, search.noise_of(self._rounds).deviation), dict[str, Case]()
+        found, noise = search.scores(self._rounds)
+        least, helped = max(HELPS, noise.deviation), dict[str, Case]()
         for case in variants:
             (name,) = differing(start, case) or ("",)
             if case.text in found and found[start.text] - found[case.text] > least:
@@ -195,11 +195,11 @@ class Tune(Study):
                 break
             if len(field) == 2 and incumbent.text in field:
                 (challenger,) = (name for name in field if name != incumbent.text)
-                answer = search.verdict(rounds, challenger, incumbent.text, search.noise_of([*self._rounds, *rounds]))
+                answer = search.verdict(rounds, challenger, incumbent.text, search.scores([*self._rounds, *rounds])[1])
                 field = {"faster": [challenger], "not faster": [incumbent.text], "unsure": field}[answer]
             else:
                 field = search.survivors(rounds, field, incumbent.text)
-            default, cases, found = self._default, self._pool.cases, search.scores([*self._rounds, *rounds])
+            default, cases, found = self._default, self._pool.cases, search.scores([*self._rounds, *rounds])[0]
             if field and incumbent.text not in field:
                 was_leader = incumbent.text == self._leader.text
                 incumbent = search.simplest(default, [cases[name] for name in field], found)
@@ -254,7 +254,7 @@ class Tune(Study):
         default, winner, pool = self._default, self._leader, self._pool
         if winner.text == default.text:
             return
-        found = search.scores(self._rounds)
+        found, _ = search.scores(self._rounds)
         core = search.core_of(default, winner, found) if default.text in found else winner
         field = list({case.text: case for case in (default, core, winner)}.values())
         pairs, due, longest_s = list[list[search.Round]](), PAIRS, len(field) * pool.entry_s[default.text]
