@@ -1,7 +1,4 @@
-"""How far a figure can be relied on: the grade of a measured one, the assumed uncertainty of a published one.
-
-A published figure is read as ±15%: a single run, an unknown room temperature, the versions of the day. Known flaws add.
-"""
+"""How far a figure can be relied on: the grade of a measured one, the assumed uncertainty of a published one."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ Ranked = TypeVar("Ranked", Word, Verdict)
 
 # The half-width of ± and the share of the processor that others took, up to which a grade is given.
 _LIMITS: tuple[tuple[Word, float, float], ...] = (("good", 0.05, 0.02), ("fair", 0.15, 0.10))
-_REACH = 1.96  # standard errors on each side of a 95% interval
 _LONGER = "measure longer with --budget"
 
 
@@ -76,11 +72,12 @@ def grade_of(result: Result) -> Grade | None:
     word: Word = next((word for word, widest, most in _LIMITS if reach <= widest and taken <= most), "poor")
     if word == "good":
         return Grade(word)
-    cause = "few processes" if estimate.spread is None or "single-process" in estimate.flags else "noisy"
     if taken > _LIMITS[0][2]:
-        cause = "contended"
+        cause: str = "contended"
     elif estimate.verdict in ("throttled", "slowing", "drifting", "warming"):
         cause = estimate.verdict
+    else:
+        cause = "few processes" if estimate.spread is None or "single-process" in estimate.flags else "noisy"
     return Grade(word, cause, VERDICT_FIXES.get(cause, VERDICT_FIXES["noisy"]).grade)
 
 
@@ -109,8 +106,7 @@ def is_contended(estimate: Estimate) -> bool:
 
 
 def with_spread(result: Result, borrowed: float | None = None) -> Result:
-    """The result with the spread between its processes where its estimate lacks it, as in files of older versions; a
-    single process borrows one."""
+    """The result with the spread between its processes, which files of older versions lack; one process borrows it."""
     estimate = result.estimate
     if estimate is None or estimate.spread is not None or estimate.verdict == "as-published":
         return result
@@ -119,14 +115,13 @@ def with_spread(result: Result, borrowed: float | None = None) -> Result:
         return replace(result, estimate=replace(estimate, spread=own))
     if borrowed is None:
         return result
-    center, reach = estimate.center_s, _REACH * borrowed * estimate.center_s
+    center, reach = estimate.center_s, 1.96 * borrowed * estimate.center_s
     low = center - math.hypot(center - estimate.low_s, reach)
     high = center + math.hypot(estimate.high_s - center, reach)
     return replace(result, estimate=replace(estimate, low_s=max(low, 0.0), high_s=high, spread=borrowed))
 
 
-ASSUMED = 0.15
-FEW_STEPS = 100  # start-up cost is spread over so few steps that it matters
+ASSUMED = 0.15  # of a published figure: a single run, an unknown room temperature, the versions of the day
 
 # What each kind of note adds, as the half-width of an interval; 0: a flaw that does not change the number itself.
 # None: no flaw of the figure, but a remark on the text around it or on which work is equal to it.
@@ -141,11 +136,11 @@ _ADDED: dict[str, float | None] = {
     "swapping": 0.50,
     "overheated": 0.50,
 }
-_ADDED.update(dict.fromkeys((
+_ADDED |= dict.fromkeys((
     "device-not-shown", "eager-attention", "learns-nothing", "no-dropout", "not-comparable", "other-code", "single-run",
     "slow-convolutions", "smaller-is-faster", "thread-oversubscription", "two-names", "unknown-device",
     "unknown-hardware", "whole-process",
-), 0.0))  # fmt: skip
+), 0.0)  # fmt: skip
 _ADDED |= dict.fromkeys(("cpu-only", "folded", "other-shape", "overflow", "two-copies", "wrong-claim"))
 # What is paid once, and so only adds where it was spread over few steps.
 _ADDED_ONCE = {
@@ -172,7 +167,7 @@ def uncertainty_of(result: Result) -> float:
     if not is_published(result):
         known = margin_of(result.estimate) if result.estimate else None
         return ASSUMED if known is None else known
-    few = result.estimate is not None and result.estimate.block_size <= FEW_STEPS
+    few = result.estimate is not None and result.estimate.block_size <= 100
     added = [_ADDED.get(caution.kind) or 0.0 for caution in result.cautions]
     added += [_ADDED_ONCE.get(caution.kind, 0.0) for caution in result.cautions] if few else []
     return math.hypot(ASSUMED, *added)

@@ -15,8 +15,6 @@ from torchmark.records import DISTURBED, START_UP, Estimate, JobEstimate, Laps, 
 
 ENOUGH_LAPS = 20  # laps from which on it shows where warm-up ends; of fewer only the first is special
 WARM_UP = "warm-up"
-INTERRUPTED = 3.0  # times as long as others: something else had the processor
-STRETCH = 0.1  # of the laps: what is slow in more of them belongs to the loop
 
 
 def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
@@ -49,7 +47,6 @@ def overheads(procedure: Sequence[Laps]) -> dict[str, float]:
 
 
 def later_step(laps: Laps) -> StageEstimate:
-    """What a step takes once the first ones are over."""
     return _stages(laps)[-1]
 
 
@@ -68,9 +65,9 @@ def _stages(laps: Laps) -> list[StageEstimate]:
     first, later = exactly("first ", begun, times[:begun]), times[begun:]
     if laps.whole:
         return [first, exactly("later ", count - begun, later)]
-    # One interruption by another program, unless interruptions recur.
-    slow, begins, ends = np.flatnonzero(later > INTERRUPTED * np.median(later)), 0, 0
-    if len(slow) and len(later) >= ENOUGH_LAPS and slow[-1] - slow[0] < len(later) * STRETCH:
+    # Laps three times as long are one interruption by another program; over a tenth of the laps, they are of the loop.
+    slow, begins, ends = np.flatnonzero(later > 3 * np.median(later)), 0, 0
+    if len(slow) and len(later) >= ENOUGH_LAPS and slow[-1] - slow[0] < len(later) * 0.1:
         begins, ends = int(slow[0]), int(slow[-1]) + 1
     apart, rest = later[begins:ends], np.concatenate([later[:begins], later[ends:]])
     # A sum of many steps follows their mean, not their median.
@@ -83,9 +80,7 @@ def _stages(laps: Laps) -> list[StageEstimate]:
     return estimates
 
 
-WINDOW_S = 10.0
-WINDOW_SHARE = 0.25  # of all the time, where that is less
-SLOPE_GROUPS = 24  # medians along the time, for the slope
+WINDOW_S, WINDOW_SHARE = 10.0, 0.25  # at each end, and of all the time where that is less
 END_SAMPLES = 6  # samples at each end
 
 
@@ -98,7 +93,7 @@ def sustained_of(estimate: Estimate) -> Sustained | None:
     early, late = end_counts(samples, estimate.duration_s, window_s)
     first, last = _center(samples[:early]), _center(samples[-late:])
     # Seconds a second: the median of the slopes between all group medians (Theil and Sen), which no spike moves.
-    parts = np.array_split(np.arange(len(samples)), min(SLOPE_GROUPS, len(samples) // 3))
+    parts = np.array_split(np.arange(len(samples)), min(24, len(samples) // 3))
     ends = _ends(samples, estimate.duration_s)
     at = np.array([ends[part].mean() for part in parts])
     middle = np.array([np.median(samples[part]) for part in parts])
@@ -119,7 +114,7 @@ def end_counts(samples: Series, seconds: float, window_s: float) -> tuple[int, i
 
 
 def _ends(samples: Series, seconds: float) -> Series:
-    """When each sample ended. What lies between them (looks, readings) is little, and spread over all of them."""
+    # When each sample ended. What lies between them (looks, readings) is little, and spread over all of them.
     return np.asarray(np.cumsum(samples) / float(samples.sum()) * seconds, dtype=np.float64)
 
 

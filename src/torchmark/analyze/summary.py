@@ -14,7 +14,7 @@ from torchmark.analyze.jobs import project
 from torchmark.analyze.spread import CHANCE, MAD_TO_DEVIATION, critical, own_spread, with_interval
 from torchmark.analyze.statistics import WINSOR_MADS, Reading, Series, deviation_of, mean_interval, tail_bound
 from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, metered_of
-from torchmark.records import STEP, Conditions, Contention, Estimand, Estimate, JobEstimate, Memory, Metered, Result
+from torchmark.records import STEP, Conditions, Contention, Estimand, Estimate, Memory, Metered, Result
 
 
 class Observations(Struct, frozen=True):
@@ -33,13 +33,6 @@ class Observations(Struct, frozen=True):
     switches: int | None = None
     device_step_s: float | None = None
     readings: tuple[Conditions, ...] = ()
-
-
-# What an estimate takes from the observations as they are.
-_OBSERVED = (
-    "estimand", "block_size", "first_step_s", "sync_cost_s", "call_cost_s", "target", "duration_s", "wall_step_s",
-    "device_step_s",
-)  # fmt: skip
 
 
 def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate:
@@ -78,7 +71,7 @@ def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate
         outlier_share=float(np.mean(outlying)) if mad > 0 else 0.0,
         contention=contention,
         metered=metered_of(seen.readings),
-        **{name: getattr(seen, name) for name in _OBSERVED},
+        **{name: getattr(seen, name) for name in seen.__struct_fields__ if name in Estimate.__struct_fields__},
     )
 
 
@@ -118,11 +111,10 @@ def _with_mean(estimate: Estimate, **ends: float) -> Estimate:
 
 
 def _with_spread(estimate: Estimate, processes: Sequence[Estimate]) -> Estimate:
-    """The estimate with the centre and the interval of all processes; of empty steps, which have no logarithm, the mean
-    with Student's t, never below what each process claims."""
     centers, count = np.array([process.center_s for process in processes]), len(processes)
     if spread := own_spread(processes):
         return with_interval(replace(estimate, center_s=float(np.exp(np.log(centers).mean()))), spread, count)
+    # Empty steps have no logarithm: the mean with Student's t, never below what each process claims.
     within = math.sqrt(float(np.mean([((e.high_s - e.low_s) / 2) ** 2 for e in processes])) / count)
     center = float(centers.mean())
     reach = max(critical(count - 1, CHANCE) * float(centers.std(ddof=1)) / math.sqrt(count), within)
@@ -144,7 +136,6 @@ def _mean_contention(processes: Sequence[Estimate]) -> Contention:
 
 
 def _join_metered(seen: Sequence[Metered]) -> Metered:
-    """The usual power, and the extreme of all else: the peak, the highest temperature, the deepest drop."""
     powers = [each.mean_w for each in seen if each.mean_w is not None]
     clocks = [each.clock_hz for each in seen if each.clock_hz]
     temperatures = [each.temperature_c for each in seen if each.temperature_c]
@@ -167,6 +158,14 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
     decided = failed or latest
     position = f"process {results.index(failed) + 1}: " if failed and len(results) > 1 else ""
     checks = [result.numeric for result in results if result.numeric]
+    # The job that was run whole; else the first one, its steps as long as on average in all processes.
+    jobs = [result.job for result in good if result.job]
+    job = next((job for job in jobs if job.whole), jobs[0] if jobs else None)
+    if job and not job.whole and len(estimates) > 1:
+        means = [_with_mean(process) for process in estimates]
+        mean = _with_spread(means[0], means)
+        known = {"center_s": mean.center_s, "low_s": max(mean.low_s, 0.0), "high_s": mean.high_s}
+        job = project([replace(stage, **known) if stage.name == STEP else stage for stage in job.stages], job)
     return replace(
         latest,
         status=failed.status if failed and strict else latest.status,
@@ -178,7 +177,7 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
         settings=latest.settings or first.settings,
         memory=most_memory([result.memory for result in results if result.memory]),
         numeric=max(checks, key=lambda check: check.error / check.tolerance, default=None),
-        job=_combine_jobs([result.job for result in good if result.job], estimates),
+        job=job,
         metrics=good[0].metrics | latest.metrics if good else latest.metrics,
         budget_s=sum(result.budget_s or 0.0 for result in results) or None,
         phases_s={
@@ -186,17 +185,6 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
             for name in sorted({name for result in results for name in result.phases_s})
         },
     )
-
-
-def _combine_jobs(jobs: Sequence[JobEstimate], processes: Sequence[Estimate]) -> JobEstimate | None:
-    """The one that was run whole; else the first one, its steps as long as on average in all processes."""
-    job = next((job for job in jobs if job.whole), jobs[0] if jobs else None)
-    if job is None or job.whole or len(processes) < 2:
-        return job
-    means = [_with_mean(process) for process in processes]
-    found = _with_spread(means[0], means)
-    known = {"center_s": found.center_s, "low_s": max(found.low_s, 0.0), "high_s": found.high_s}
-    return project([replace(stage, **known) if stage.name == STEP else stage for stage in job.stages], job)
 
 
 def most_memory(memories: Sequence[Memory]) -> Memory | None:

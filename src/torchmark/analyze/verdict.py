@@ -14,25 +14,16 @@ from torchmark.analyze.grades import VERDICT_FIXES
 from torchmark.analyze.spread import relative_spread
 from torchmark.analyze.statistics import Reading, Series
 from torchmark.analyze.wording import counted
-from torchmark.records import Conditions, Contention, Estimate, Metered, Moment, Remark, Result, Verdict
+from torchmark.records import Case, Conditions, Contention, Estimate, Metered, Moment, Remark, Result, Verdict
 
 TAKEN_SHARE = 0.02  # of the machine's capacity, or of the measuring time
 LEAST_TAKEN_S = 0.04  # four ticks of the kernel's clock: less is within its rounding
-PROBE_SLOWER = 1.03
-IDLE_BELOW = 0.9
-MODE_SHARE = 0.1
-MODE_DISTANCE = 0.03
+PROBE_SLOWER, IDLE_BELOW, CLOCK_DROP = 1.03, 0.9, 0.95
+MODE_SHARE, MODE_DISTANCE = 0.1, 0.03
 MODES_EXPLAIN = 0.85  # share of the variance; two halves of a normal distribution explain 0.64, of a uniform one 0.75
-CLOCK_DROP = 0.95
 PAGING_RATE = 10.0  # major faults a second
-SWAPPED_BYTES = 16 << 20
-LEAST_POWER_S = 0.5  # counters of energy move about ten times a second
-PEAK_S = 0.9
-CLOCKS_AGREE_S = 0.1  # a clock is set, and a machine sleeps, by more than this
-CLOCKS_AGREE_SHARE = 0.001  # clocks drift apart by less than this
-RELIABLE_SAMPLES = 8
-SPREAD = 0.05
-MODES_APART = 0.04  # relative, between two groups of processes
+LEAST_POWER_S, PEAK_S = 0.5, 0.9  # counters of energy move about ten times a second
+CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE = 0.1, 0.001  # clocks drift by less; one is set, and a machine sleeps, by more
 
 
 class Judgement(NamedTuple):
@@ -114,8 +105,7 @@ def is_bimodal(times: Series) -> bool:
     logs = np.sort(np.log(times))
     logs = logs[int(0.01 * len(logs)) : len(logs) - int(0.01 * len(logs))]
     count, total, variance = len(logs), logs.sum(), float(logs.var())
-    below = np.arange(1, count)
-    sums = np.cumsum(logs)[:-1]
+    below, sums = np.arange(1, count), np.cumsum(logs)[:-1]
     distance = (total - sums) / (count - below) - sums / below
     explained = below * (count - below) / count**2 * distance**2
     split = int(np.argmax(explained))
@@ -163,7 +153,7 @@ def is_paging(readings: Sequence[Conditions]) -> bool:
     """Steps that keep waiting for the disk to bring memory back; a few faults are code that runs for the first time."""
     span_s = readings[-1].at_s - readings[0].at_s if readings else 0.0
     faults, swapped = _growth(readings, "major_fault_count") or 0.0, _growth(readings, "swap_bytes") or 0.0
-    return (span_s > 0 and faults > PAGING_RATE * max(span_s, 1.0)) or swapped > SWAPPED_BYTES
+    return (span_s > 0 and faults > PAGING_RATE * max(span_s, 1.0)) or swapped > 16 << 20
 
 
 def _clocks(readings: Sequence[Conditions]) -> tuple[float, float] | None:
@@ -193,7 +183,11 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
     estimate = result.estimate
     if estimate is None or estimate.verdict == "as-published":
         return ()  # one figure alone warns about nothing
-    flags = [_flag_caution(flag, result, estimate) for flag in _FLAGS if flag in estimate.flags]
+    flags = []
+    for flag, (fix, cause) in _FLAGS.items():
+        if flag in estimate.flags:
+            seen = cause if isinstance(cause, str) else cause(result, estimate)
+            flags.append(Remark(flag, seen, fix or f"Try {_lighter(result.case)}"))
     if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
         return tuple(each for each in flags if each.kind == "implausible")
     asked, verdict = result.settings.get("steps"), estimate.verdict
@@ -206,12 +200,12 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
         fix = "The figure is that of the other processes; run the case again"
         found.append(Remark("process-failed", result.reason, fix))
     found += flags
-    if estimate.sample_count < RELIABLE_SAMPLES:
+    if estimate.sample_count < 8:
         count = counted(estimate.sample_count, "sample")
         seen = f"{count}, as asked for with --steps" if asked else f"only {count} fitted into the budget"
         found.append(Remark("few-samples", f"{seen}: too few for a reliable ±", more))
     spread = relative_spread([process.center_s for process in result.processes])
-    if spread is not None and spread > SPREAD:
+    if spread is not None and spread > 0.05:
         seen = _modes(result.processes) or f"{len(result.processes)} fresh processes differ by {spread:.0%}"
         fix = "± includes that; more processes narrow it: measure longer with --budget"
         found.append(Remark("process-spread", seen, fix))
@@ -248,7 +242,7 @@ def _beyond(result: Result, _: Estimate) -> str:
     return f"it would take {peak.share:.0%} of this machine's {what}, which was measured again right after it"
 
 
-# The cautions of flags: the fix, and the cause or how to word it.
+# The cautions of flags: the fix, which a case decides where there is none here, and the cause or how to word it.
 _FLAGS: dict[str, tuple[str, str | Callable[[Result, Estimate], str]]] = {
     "oversubscribed": (
         "Use no more threads and workers than cores: --threads",
@@ -279,16 +273,13 @@ _FLAGS: dict[str, tuple[str, str | Callable[[Result, Estimate], str]]] = {
 }
 
 
-def _flag_caution(flag: str, result: Result, estimate: Estimate) -> Remark:
-    (fix, cause), case = _FLAGS[flag], result.case
-    if flag == "launch-bound":
-        ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
-        fix = f"Try {' or '.join(filter(None, (', '.join(ways[:-1]), ways[-1])))}"
-    return Remark(flag, cause if isinstance(cause, str) else cause(result, estimate), fix)
+def _lighter(case: Case) -> str:
+    ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
+    return " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
 
 
 def _modes(processes: Sequence[Estimate]) -> str | None:
-    """Whether the processes fall into two groups that lie far apart, such as with and without huge pages."""
+    # Two groups of processes that lie far apart, such as with and without huge pages.
     logs = sorted(math.log(process.center_s) for process in processes if process.center_s > 0)
     gaps = [after - before for before, after in pairwise(logs)]
     if len(gaps) < 2:
@@ -296,8 +287,9 @@ def _modes(processes: Sequence[Estimate]) -> str | None:
     split = gaps.index(max(gaps)) + 1
     fast, slow = logs[:split], logs[split:]
     apart = fmean(slow) - fmean(fast)
-    if apart < MODES_APART or max(fast[-1] - fast[0], slow[-1] - slow[0]) * 3 > apart:
+    if apart < 0.04 or max(fast[-1] - fast[0], slow[-1] - slow[0]) * 3 > apart:
         return None
+    count, how = len(slow), f"{math.expm1(apart):.0%} more"
     if len(fast) < len(slow):
-        return f"{len(fast)} of {len(logs)} processes took {1 - math.exp(-apart):.0%} less time than the others"
-    return f"{len(slow)} of {len(logs)} processes took {math.expm1(apart):.0%} more time than the others"
+        count, how = len(fast), f"{1 - math.exp(-apart):.0%} less"
+    return f"{count} of {len(logs)} processes took {how} time than the others"
