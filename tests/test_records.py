@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchmark.case import parse_value
 from torchmark.errors import UsageError
-from torchmark.records import CASE_OPTIONS, Case, parse_case, parse_value
+from torchmark.records import CASE_OPTIONS, Case, parse_case
 
 words = st.from_regex(r"[A-Za-z0-9_.-]{1,12}", fullmatch=True)
 values = st.one_of(

@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
+from torchmark.case import DTYPES
 from torchmark.devices import KINDS
 from torchmark.measure import machine, process
 from torchmark.measure.machine import DtypeSupport, Threads
 from torchmark.meters.cpu import Power
-from torchmark.records import DTYPES, Conditions, DeviceInfo
+from torchmark.records import Conditions, DeviceInfo
 
 
 def test_each_dtype_runs_or_says_why_not():

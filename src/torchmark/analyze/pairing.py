@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.case import AXES as CASE_AXES
 from torchmark.errors import UnknownName
-from torchmark.records import AXES as CASE_AXES
 from torchmark.records import CASE_OPTIONS, Case, Result, Run, RunHeader, Value
 
 AXES = tuple(axis.name for axis in CASE_AXES)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, dataclass_transform
 import click
 
 from torchmark.analyze.efficiency import Prices
+from torchmark.case import AXES
 from torchmark.cli.output import say
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_INCONCLUSIVE, UsageError
-from torchmark.records import AXES
 from torchmark.report import FORMATS
 from torchmark.store import check_label
 

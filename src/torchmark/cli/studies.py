@@ -11,6 +11,7 @@ import psutil
 from msgspec.structs import replace
 
 from torchmark.analyze.pairing import name_of
+from torchmark.case import DTYPES
 from torchmark.cli import options as opt
 from torchmark.cli.execution import Ending, execute, exit_code_of, hint_at_limits, hold_machine, look, record_of
 from torchmark.cli.options import argument, axes_field, command, flag, option, several
@@ -19,7 +20,7 @@ from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED
 from torchmark.library import find_case, locate, stored_ceilings, usable_bytes
 from torchmark.measure.cases import check_device, split_settings
 from torchmark.publications import find_publication, names
-from torchmark.records import DTYPES, Case, DeviceInfo, Limiting, Machine, parse_case
+from torchmark.records import Case, DeviceInfo, Limiting, Machine, parse_case
 from torchmark.report.publications import replication_document
 from torchmark.report.searches import fitting_document, tuning_document
 from torchmark.report.units import factor, rate, size

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from torchmark.case import DTYPES
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import WrongResultError
 from torchmark.measure.machine import first_line
 from torchmark.measure.messages import Phase, Say
 from torchmark.measure.process import Death, try_each
-from torchmark.records import DTYPES
 
 _STEP_S = 0.005  # long enough that launching, synchronising and reading back are negligible
 _ROUNDS = 9

@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Struct, inspect
 from msgspec.structs import asdict, replace
 
+from torchmark.case import AXES, MOST_CASES, parse_value
 from torchmark.devices import ACCELERATOR, KINDS
 from torchmark.errors import UnknownName, UsageError
 from torchmark.measure.case_options import check_options
 from torchmark.meters.contention import allowed_cores
-from torchmark.records import AXES, CASE_OPTIONS, MOST_CASES, Case, Value, parse_case, parse_value
+from torchmark.records import CASE_OPTIONS, Case, Value, parse_case
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Workload
 

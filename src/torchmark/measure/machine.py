@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark import devices
+from torchmark.case import DTYPES
 from torchmark.devices import ACCELERATOR, first_accelerator, open_device
 from torchmark.devices.contract import Device
 from torchmark.devices.cpu import cpu_model
@@ -32,7 +33,7 @@ from torchmark.measure.process import Death, Process, ProcessFailed, try_each
 from torchmark.meters import ROOT, open_conditions, open_vitals, read_text
 from torchmark.meters.contention import allowed_cores, capacity
 from torchmark.meters.cpu import read_power
-from torchmark.records import DTYPES, Case, Conditions, DeviceInfo, Machine, Remark
+from torchmark.records import Case, Conditions, DeviceInfo, Machine, Remark
 from torchmark.settings import is_known_system, shareable_build, shareable_hardware, shareable_system, shareable_version
 from torchmark.workloads import find_workload
 

@@ -8,10 +8,11 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.case import AXES
 from torchmark.devices import ACCELERATOR
 from torchmark.errors import UnknownName
 from torchmark.measure.cases import Sweep, expand, list_parameters
-from torchmark.records import AXES, Case
+from torchmark.records import Case
 from torchmark.workloads import find_workload
 
 Only = Literal["", "cpu", "accelerators"]

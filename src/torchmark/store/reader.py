@@ -17,9 +17,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from torchmark.case import MOST_CASES
 from torchmark.errors import StoreError, UsageError
 from torchmark.local_log import with_details
-from torchmark.records import MOST_CASES, SCHEMA_VERSION, Remark, Result, Run, RunHeader, Tuning, parse_case
+from torchmark.records import SCHEMA_VERSION, Remark, Result, Run, RunHeader, Tuning, parse_case
 from torchmark.store import lines
 from torchmark.store.files import explained, open_regular, write_whole
 

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from torchmark.analyze.efficiency import NO_FAST_PATH, ceilings_of, is_ceiling, split_disturbed
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.verdict import cautions_of
+from torchmark.case import DTYPES
 from torchmark.measure.cases import check_case
 from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.process import measure_case, without_figure
 from torchmark.measure.session import PREHEAT_S, Finished, Revised, Started
-from torchmark.records import DTYPES, Case, DeviceInfo, Limiting, Machine, Result, Value
+from torchmark.records import Case, DeviceInfo, Limiting, Machine, Result, Value
 from torchmark.studies.study import Event, Options, Study, summed_up
 
 PROBE_SIZE = 256  # shows a dtype without a fast path before a long product is tried
