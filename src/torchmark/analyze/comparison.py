@@ -181,7 +181,7 @@ def _compare(a: Run, b: Run, paired: Pairing, axis: str | None) -> Comparison:
     known: list[tuple[Pair, tuple[Side, Side]]] = []
     unpaired = []
     for match in paired.matches:
-        if both := _sides((match.a, match.b), spreads):
+        if both := _sides(match, spreads):
             differences = pairing.differences_of(match.a, match.b, a.header, b.header)
             known.append((_pair(match, both, differences, apart), both))
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,9 +26,6 @@ _OTHER_WORK = {
     "not-comparable": "not comparable: {cause}",
     "whole-process": "image loading is not the published work yet",
 }
-_SHOWN = 3  # candidates that a reason lists
-_NEAR = 2  # things in which another case may differ and still be worth a mention
-
 Key = tuple[object, ...]
 Free = Collection[str | None]  # names in which two results may differ
 Places = tuple[str, str]  # where the two results stand, in words
@@ -106,7 +103,7 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
     return tuple(Difference(name, written(x), written(y)) for name, x, y in known if x != y)
 
 
-class Match(Struct, frozen=True):
+class Match(NamedTuple):
     """Two results of the same work."""
 
     a: Result
@@ -175,30 +172,31 @@ def pair_within(run: Run, axis: str) -> Pairing:
 def join_machines(runs: Sequence[Run]) -> list[Run]:
     """The CPU and the GPU of one machine, which publications have as two, put together; measured runs stay apart."""
 
-    def joined(name: str, runs: Sequence[Run]) -> Run:
-        machines = [run.header.machine for run in runs]
-        machine = next((machine for machine in machines if machine.cpu), machines[0])
-        machine = replace(machine, devices=tuple(info for each in machines for info in each.devices))
-        header = replace(runs[0].header, id=name, label=name, machine=machine)
-        return replace(runs[0], header=header, results=tuple(result for run in runs for result in run.results))
-
     def key(each: tuple[int, Run]) -> str:
         index, header = each[0], each[1].header
         return re.sub(r" (CPU|GPU)$", "", header.id) if header.id == header.label else str(index)
 
-    groups = {name: [run for _, run in group] for name, group in grouped(enumerate(runs), key).items()}
-    return [joined(name, group) if len(group) > 1 else group[0] for name, group in groups.items()]
+    found = []
+    for name, numbered in grouped(enumerate(runs), key).items():
+        group = [run for _, run in numbered]
+        if len(group) > 1:
+            machines = [run.header.machine for run in group]
+            machine = next((machine for machine in machines if machine.cpu), machines[0])
+            machine = replace(machine, devices=tuple(info for each in machines for info in each.devices))
+            header = replace(group[0].header, id=name, label=name, machine=machine)
+            results = tuple(result for run in group for result in run.results)
+            group = [replace(group[0], header=header, results=results)]
+        found += group
+    return found
 
 
 def _check_axis(runs: Sequence[Run], axis: str | None) -> None:
-    """An axis is an option of a case, or a parameter that some workload here has."""
     known = {name for run in runs for result in run.results for name in (*result.params, *result.case.params)}
     if axis is not None and axis not in known.union(AXES):
         raise UnknownName("thing to compare by", axis, known.union(AXES))
 
 
 def _key(result: Result, free: Free) -> Key:
-    """Two results with equal keys differ at most in what is free."""
     case = result.case
     device = case.device.partition(":")[0] if "device number" in free else case.device
     params = tuple(sorted((name, value) for name, value in case.params.items() if name not in free))
@@ -207,7 +205,6 @@ def _key(result: Result, free: Free) -> Key:
 
 
 def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], there: str, free: Free) -> list[Unpaired]:
-    """Why each left-over result has no partner: several possible ones, or none; then the nearest case is named."""
     alike = grouped(others.values(), lambda other: _key(other, free))
     family = grouped(others.values(), lambda other: other.case.workload)
 
@@ -217,26 +214,26 @@ def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], th
 
     def instead(result: Result) -> str:
         if partners := alike.get(_key(result, free)):
-            shown = ", ".join(other.case.text for other in partners[:_SHOWN])
-            return f"; several there could be its partner: {shown}{' …' if len(partners) > _SHOWN else ''}"
+            shown = ", ".join(other.case.text for other in partners[:3])
+            return f"; several there could be its partner: {shown}{' …' if len(partners) > 3 else ''}"
         near = [(apart(result.case, other.case), other) for other in family.get(result.case.workload, ())]
         names, nearest = min(near, key=lambda each: len(each[0]), default=([], result))
-        if not names or len(names) > _NEAR:
+        if not 1 <= len(names) <= 2:  # in more, another case is not near
             return ""
         values = ", ".join(f"{name} {written(axis_value(nearest, name))}" for name in names)
         own = ", ".join(written(axis_value(result, name)) for name in names)
         fix = f" (--by {names[0]} compares them)" if len(names) == 1 else ""
         return f"; the nearest there has {values} instead of {own}{fix}"
 
-    reasons = {text: f"not {there}{instead(result)}" for text, result in left.items()}
-    return [replace(Unpaired(text, reason), **{side: left[text]}) for text, reason in reasons.items()]
+    unpaired = [(Unpaired(text, f"not {there}{instead(result)}"), result) for text, result in left.items()]
+    return [replace(each, **{side: result}) for each, result in unpaired]
 
 
 def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tuple[Match, ...], tuple[Unpaired, ...]]:
     """Split matches into those that can be compared and those that cannot, with the reason."""
     fair, refused = [], []
     for match, places in placed:
-        a, b = match.a, match.b
+        a, b = match
         failed = [f"{each.status} {place}" for each, place in zip((a, b), places, strict=True) if each.status != "ok"]
         obstacle = ", ".join(failed) or next(_obstacles(a, b, places, axis), None)
         if obstacle:
@@ -247,8 +244,6 @@ def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tup
 
 
 def _obstacles(a: Result, b: Result, places: Places, axis: str | None) -> Iterator[str]:
-    """Why two results that look alike are not of the same work."""
-
     def sides(first: object, second: object) -> str:
         return f"{first} {places[0]}, {second} {places[1]}"
 
@@ -270,8 +265,6 @@ def _obstacles(a: Result, b: Result, places: Places, axis: str | None) -> Iterat
 
 
 TUNED_OPTIONS = ("dtype", "transfer", "threads", "compile")
-# The order of settings: number formats first, then memory layout, then execution.
-_ORDER = ("dtype", "matmul", "isa", "layout", "attention", "gradients", "transfer", "threads", "bind", "wait")
 
 
 def changed(case: Case, name: str, value: Value | None) -> Case:
@@ -286,8 +279,9 @@ def changed(case: Case, name: str, value: Value | None) -> Case:
 
 
 def differing(a: Case, b: Case) -> tuple[str, ...]:
-    """The settings that are not the same, in a fixed order."""
-    names = dict.fromkeys((*_ORDER, *sorted({*a.params, *b.params}), *TUNED_OPTIONS))
+    """The settings that are not the same: number formats first, then memory layout, then execution."""
+    first = "dtype", "matmul", "isa", "layout", "attention", "gradients", "transfer", "threads", "bind", "wait"
+    names = (*first, *sorted({*a.params, *b.params}), "compile")
     return tuple(name for name in names if setting(a, name) != setting(b, name))
 
 
