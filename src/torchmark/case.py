@@ -42,24 +42,19 @@ class Axis(Struct, frozen=True):
     most: int | None = None  # of a count
 
     def read(self, text: str) -> Any:
-        """The value of what was typed."""
         if self.most is None:
             return text
         if not re.fullmatch(r"[0-9]{1,9}", text):
-            fix = "Write a whole number, or a range such as 1..4"
-            raise UsageError(f"'{text}' is not a number of {self.name}", fix)
+            raise UsageError(
+                f"'{text}' is not a number of {self.name}", "Write a whole number, or a range such as 1..4"
+            )
         return int(text)
 
     def check(self, value: Any) -> None:
-        """Raise unless there is such a value."""
         if self.values and value not in self.values:
             raise UnknownName(self.name, value, self.values)
         if self.most is not None and value is not None and not 1 <= value <= self.most:
             raise UsageError(f"{self.name} cannot be {value}", f"It takes a whole number from 1 to {self.most}")
-
-    def written(self, value: Any) -> str:
-        """The suffix that sets the value in a case's text."""
-        return f"+{self.words.get(value) or f'{self.name}={value}'}"
 
 
 # Other ways to do the same work, known only to some workloads, devices or processors.
@@ -102,14 +97,17 @@ class Case(Struct, frozen=True):
     @property
     def task(self) -> str:
         """The beginning of the text: the work, without device and settings."""
-        params = ",".join(f"{key}={_value_text(self.params[key])}" for key in sorted(self.params))
-        return f"{self.workload}/{self.mode}{':' if params else ''}{params}"
+        texts = []
+        for name, value in sorted(self.params.items()):
+            text = repr(value).replace("e+", "e") if isinstance(value, float) else str(value)
+            texts.append(f"{name}={text if not isinstance(value, bool) else 'on' if value else 'off'}")
+        return f"{self.workload}/{self.mode}{':' if texts else ''}{','.join(texts)}"
 
     @property
     def suffixes(self) -> tuple[str, ...]:
         """The end of the text: each setting that is not at its default, as +threads=2."""
-        values = ((axis, self.setting(axis.name)) for axis in _SUFFIXED)
-        return tuple(axis.written(value) for axis, value in values if value != axis.default)
+        chosen = ((axis, self.setting(axis.name)) for axis in _SUFFIXED)
+        return tuple(f"+{a.words.get(str(value)) or f'{a.name}={value}'}" for a, value in chosen if value != a.default)
 
     def setting(self, axis: str) -> Value | None:
         """The value on an axis; None for an option that is not set."""
@@ -126,7 +124,6 @@ _CASE = re.compile(
 _BY_WORD = {word: (axis, value) for axis in _SUFFIXED for value, word in axis.words.items()}
 # Of the others a case's text says NAME=VALUE.
 _BY_NAME = {axis.name: axis for axis in _SUFFIXED if not axis.values or len(axis.values) > len(axis.words) + 1}
-_SUFFIX_HELP = ", ".join([*(f"+{word}" for word in _BY_WORD), *(f"+{name}=…" for name in _BY_NAME)])
 
 
 def parse_case(text: str) -> Case:
@@ -147,7 +144,8 @@ def parse_case(text: str) -> Case:
         elif name in _BY_NAME and re.fullmatch(r"[a-z0-9-]+", value):
             _set_once(settings, name, _BY_NAME[name].read(value), text)
         else:
-            raise UsageError(f"'+{suffix}' in '{text}' is not an option of a case", f"Options: {_SUFFIX_HELP}")
+            known = ", ".join([*(f"+{word}" for word in _BY_WORD), *(f"+{name}=…" for name in _BY_NAME)])
+            raise UsageError(f"'+{suffix}' in '{text}' is not an option of a case", f"Options: {known}")
     options = {name: settings.pop(name) for name in CASE_OPTIONS if name in settings}
     parts: dict[str, Any] = {name: found[name] for name in ("workload", "mode", "device", "dtype")}
     return Case(params=params, options=options, **parts, **settings)
@@ -169,9 +167,3 @@ def parse_value(text: str) -> Value:
             raise UsageError(f"'{text}' is too large a number", "Give a smaller one")
         return number
     return {"on": True, "off": False}.get(text, text)
-
-
-def _value_text(value: Value) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return repr(value).replace("e+", "e") if isinstance(value, float) else str(value)

@@ -262,7 +262,7 @@ def _chance(row: Pair | Family, share: float) -> float:
     excess = abs(math.log(row.ratio)) - row.explained - math.log1p(share)
     if not row.error or excess <= 0:
         return 0.0 if excess > 0 else 1.0
-    return spread.two_sided(excess / row.error, row.freedom or 1.0)
+    return spread.two_sided(excess / row.error, row.freedom or 1.0)[0]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

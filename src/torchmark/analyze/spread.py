@@ -1,9 +1,6 @@
 """How far fresh processes of one case differ, and the interval in which a repeat of a run would land: every ±.
 
-Processes differ by more than the interval inside each of them, mostly by modes (memory layout, huge pages, placement of
-threads). The geometric mean of three to five, with a variance that the cases of a run share in part, covers 97% of
-recorded repeats with a half-width of 4%; without the drift between runs it would be 87% (docs/method.md). Student's t
-is computed here because importing scipy takes longer than a comparison.
+docs/method.md explains the model. Student's t is computed here, as importing scipy takes longer than a comparison.
 """
 
 from __future__ import annotations
@@ -28,8 +25,6 @@ LEAST_VARIANCES = 8  # variances below which nothing is learnt from their scatte
 RUN_SPREAD, DRIFT = 0.01, 0.7
 # A borrowed spread stems from a handful of processes of another case: about as much evidence as five processes give.
 BORROWED_FREEDOM = 4.0
-_NORMAL = 1e7  # degrees of freedom from which the normal distribution is the same to ten digits
-_EXPANDED = 1e4  # degrees of freedom from which two terms of the expansion give the excess to seven digits
 
 
 class Interval(NamedTuple):
@@ -40,14 +35,9 @@ class Interval(NamedTuple):
     high: float
 
 
-def two_sided(t: float, freedom: float) -> float:
-    """How often |T| is at least t, which must not be negative."""
-    return _tail(t, freedom)[0]
-
-
-def _tail(t: float, freedom: float) -> tuple[float, float]:
-    """How often |T| is at least t, and t times its density there, by the incomplete beta function."""
-    if freedom > _NORMAL:
+def two_sided(t: float, freedom: float) -> tuple[float, float]:
+    """How often |T| is at least t, which is not negative, and t times its density, by the incomplete beta function."""
+    if freedom > 1e7:  # from which on the normal distribution is the same to ten digits
         return math.erfc(t / math.sqrt(2)), t * math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
     a, x, rest = freedom / 2, freedom / (freedom + t * t), t * t / (freedom + t * t)
     if x <= 0 or rest <= 0:
@@ -84,7 +74,7 @@ def critical(freedom: float, chance: float) -> float:
     first, second = _expansion(z)
     log_t, step = math.log(z + first / freedom + second / freedom**2), 1.0
     while abs(step) >= 1e-6:  # after it Newton is off by about its square
-        found, density = _tail(math.exp(log_t), freedom)
+        found, density = two_sided(math.exp(log_t), freedom)
         step = min((math.log(found) - math.log(chance)) * found / (2 * density), math.log(2))
         log_t += step
     return math.exp(log_t)
@@ -105,10 +95,11 @@ class Spread(Struct, frozen=True):
     variance: float
     freedom: float
 
-    def moderated(self, common: Spread) -> Spread:
-        """Averaged with what many cases have in common, each by its weight."""
-        total = common.freedom + self.freedom
-        return Spread((common.freedom * common.variance + self.freedom * self.variance) / total, total)
+
+def pooled(spreads: Sequence[Spread]) -> Spread:
+    """Their average, each by its weight."""
+    total = math.fsum(each.freedom for each in spreads)
+    return Spread(math.fsum(each.freedom * each.variance for each in spreads) / total, total)
 
 
 def find_common(spreads: Sequence[Spread]) -> Spread | None:
@@ -183,7 +174,7 @@ def total_variance(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 def with_known(variance: float, freedom: float, known: float) -> tuple[float, float]:
     """The sum of an estimated variance and a known one, and the freedom at which an interval of it reaches as far as
-    those of both together. (Satterthwaite's would be too large where the estimate is small by chance.)"""
+    those of both together (Satterthwaite's would be too large where the estimate is small by chance)."""
     total = variance + known
     if total == 0 or known == 0 or freedom >= MOST_FREEDOM:
         return total, freedom
@@ -203,8 +194,8 @@ def with_known(variance: float, freedom: float, known: float) -> tuple[float, fl
 
 
 def _excess(freedom: float) -> float:
-    """How far the square of the critical value lies beyond that of the normal distribution."""
-    if freedom < _EXPANDED:
+    # How far the square of the critical value lies beyond that of the normal distribution.
+    if freedom < 1e4:  # beyond, two terms of the expansion give seven digits
         return critical(freedom, CHANCE) ** 2 - _NORMAL_REACH**2
     first, second = _expansion(_NORMAL_REACH)
     return 2 * _NORMAL_REACH * first / freedom + (first**2 + 2 * _NORMAL_REACH * second) / freedom**2
@@ -228,7 +219,8 @@ def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> 
         estimate, own, processes = result.estimate, own_spread(result.processes), result.processes
         if estimate is not None and estimate.center_s > 0 and estimate.verdict != "as-published":
             if own:
-                estimate = with_interval(estimate, own.moderated(common) if common else own, len(processes))
+                shared = pooled((own, common)) if common else own
+                estimate = with_interval(estimate, shared, len(processes))
             elif lent and len(processes) == 1:
                 alone = Spread(lent.variance + within_variance(processes[0]), lent.freedom)
                 estimate = with_interval(estimate, alone, 1)
@@ -238,20 +230,18 @@ def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> 
 
 def typical_spread(results: Sequence[Result]) -> float | None:
     """How far fresh processes of this run differ, over all of its cases."""
-    _, lent = _common_and_lent(results)
+    _, lent = _common_and_lent(results, None)
     return math.sqrt(lent.variance) if lent else None
 
 
-def _common_and_lent(results: Sequence[Result], borrowed: float | None = None) -> tuple[Spread | None, Spread | None]:
-    """What the cases have in common, and the spread that a case with one process borrows."""
+def _common_and_lent(results: Sequence[Result], borrowed: float | None) -> tuple[Spread | None, Spread | None]:
     own = [spread for result in results if (spread := own_spread(result.processes))]
     common = find_common(own)
     if common:
         return common, Spread(common.variance, max(min(common.freedom, BORROWED_FREEDOM), 1.0))
     if own:
-        total = math.fsum(spread.freedom for spread in own)
-        pooled = math.fsum(spread.freedom * spread.variance for spread in own) / total
-        return None, Spread(pooled, min(total, BORROWED_FREEDOM))
+        mean = pooled(own)
+        return None, Spread(mean.variance, min(mean.freedom, BORROWED_FREEDOM))
     return None, None if borrowed is None else Spread(math.log1p(borrowed) ** 2, BORROWED_FREEDOM)
 
 

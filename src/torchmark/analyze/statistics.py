@@ -21,8 +21,6 @@ BATCHES = 8
 CHI_SQUARED = 14.067140449  # what the chi-squared distribution of BATCHES - 1 degrees reaches in 5% of cases
 GROUPS = 12
 STEADY_RISE = 0.87  # Kendall's tau of 12 group medians; chance reaches it about once in 100,000 series
-TAIL_CAUTION = 1.5  # Hill's estimate rests on few samples
-WIDEST_REACH = 0.45  # share of the samples on one side; beyond it a single spike would decide
 FEW_SAMPLES = 6  # below this, order statistics cannot reach 95%
 TREND_Z = 2.8
 FASTER_Z = -3.0
@@ -150,7 +148,7 @@ def median_interval(times: Series, time: float) -> Interval:
     effective = max(count / time, 2.0)
     reach = critical(max(effective - 1, 2.0), CHANCE) * math.sqrt(count * time) / 2
     low, high = between(reach)
-    if 2 * reach > WIDEST_REACH * count:
+    if 2 * reach > 0.45 * count:  # beyond it a single spike would decide
         return Interval(center, low, high)
     # The same width taken from ranks twice as far out: narrow by luck, or with another mode close by, is not precise.
     low_wide, high_wide = between(2 * reach)
@@ -171,7 +169,7 @@ def binomial(count: int, share: float) -> Series:
 
 
 def _few_samples_interval(times: Series, center: float) -> Interval:
-    """Assume log-normal noise; for one sample, a factor of 2."""
+    # Assume log-normal noise; for one sample, a factor of 2.
     if len(times) < 2:
         return Interval(center, center / 2, center * 2)
     deviation = float(np.log(np.maximum(times, 1e-12)).std(ddof=1))
@@ -195,9 +193,9 @@ def mean_interval(times: Series, time: float) -> Interval:
     lean = error * skewness / (6 * math.sqrt(effective)) * (1 + 2 * t * t)
     top, unseen = max(10, math.isqrt(count)), 0.0
     excess = np.sort(times)[-top - 1 :] - np.median(times)
-    if count >= 4 * top and excess[0] > 0:
+    if count >= 4 * top and excess[0] > 0:  # half as much again, as Hill's estimate rests on few samples
         heaviness = max(1 / max(float(np.mean(np.log(excess[1:] / excess[0]))), 1e-9), 1.2)
-        unseen = TAIL_CAUTION * float(excess[0]) * math.pow(top, 1 / heaviness) / (count * (heaviness - 1))
+        unseen = 1.5 * float(excess[0]) * math.pow(top, 1 / heaviness) / (count * (heaviness - 1))
     return Interval(center, max(center - t * error, 0.0), center + t * error + lean + unseen)
 
 
@@ -256,8 +254,8 @@ def read_series(
 
 
 def _steady_from(logs: Series) -> int:
-    """MSER, then trimming as long as the first quarter differs from the last half (Geweke). Warm-up is slow (or fast)
-    nearly throughout; what comes and goes must be kept."""
+    # MSER, then trimming as long as the first quarter differs from the last half (Geweke). Warm-up is slow (or fast)
+    # nearly throughout; what comes and goes must be kept.
     count, start = len(logs), marginal_error_cut(logs)
     while start < count // 2:
         rest = logs[start:]
@@ -274,7 +272,6 @@ def _steady_from(logs: Series) -> int:
 
 
 def trend_threshold(count: int, time: float) -> float:
-    """Few correlation times make a poor estimate of the correlation, and so a false trend likelier."""
     return TREND_Z * math.sqrt(1 + 10 * time / count)
 
 
