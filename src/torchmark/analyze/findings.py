@@ -39,7 +39,7 @@ def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
     found = [finding for _, finding in against]
     found += [Remark("outlier", each.text) for each in find_outliers(runs)]
     for run in machines:
-        own = [*_claims(run), *_disturbed(run.results), *_loading(run.results), *_first_step(run.results)]
+        own = [*_claims(run), *_about_results(run)]
         own += [] if run.fitting else _memory(run.results)  # its conclusion says it
         name = f"{run.header.label or run.header.id}: " if len(machines) > 1 else ""
         found += [replace(finding, cause=name + finding.cause) for finding in own]
@@ -229,7 +229,8 @@ def _about_two(first: Run, second: Run, comparison: Comparison) -> Remark | None
     return Remark("runs", text, cases=tuple(pair.case for pair in pairs))
 
 
-def _disturbed(results: Sequence[Result]) -> Iterator[Remark]:
+def _about_results(run: Run) -> Iterator[Remark]:
+    results = run.results
     for verdict, cause in zip(DISTURBED, ("a busy machine", "heat or power limits"), strict=True):
         slowed = [each for each in results if each.estimate and each.estimate.verdict == verdict]
         cases = [each.case for each in slowed if (grade := grade_of(each)) and grade.word != "good"]
@@ -237,21 +238,25 @@ def _disturbed(results: Sequence[Result]) -> Iterator[Remark]:
             more, again = (f" and {len(cases) - 1} more were", "them") if len(cases) > 1 else (" was", "it")
             text = f"{cases[0].task}{more} slowed by {cause}: measure {again} again"
             yield Remark("disturbed", text, cases=tuple(case.text for case in cases))
-
-
-def _loading(results: Sequence[Result]) -> Iterator[Remark]:
     shares: dict[str, float] = {}
-    cases: list[str] = []
+    loading: list[str] = []
     for result in results:
         stages = [stage for stage in result.job.stages if stage.name == LOADING] if result.job else []
         # A share matters if it does at both ends of its interval. Loaders that work ahead hide a part of it.
         if stages and result.estimate and stages[0].low_s > 0.2 * result.estimate.mean_high_s > 0:
             task, share = result.case.task, stages[0].center_s / result.estimate.mean_s
             shares[task] = max(share, shares.get(task, 0.0))
-            cases.append(result.case.text)
+            loading.append(result.case.text)
     if shares:
         parts = ", ".join(f"{share:.0%} of a step of {task}" for task, share in shares.items())
-        yield Remark("loader", f"Fetching data takes up to {parts}", cases=tuple(cases))
+        yield Remark("loader", f"Fetching data takes up to {parts}", cases=tuple(loading))
+    eager = [(result.case, result.estimate) for result in results if result.case.compile == "off"]
+    known = [(found.first_step_s, found.center_s, case) for case, found in eager if found]
+    slow = [each for each in known if each[0] > max(FIRST_STEP_S, FIRST_STEP_TIMES * each[1])]
+    for first_s, step_s, case in sorted(slow, key=itemgetter(0), reverse=True)[:1]:
+        rest = f"{times(first_s / max(step_s, 1e-9))} as long as a later one"
+        text = f"The first step of {case.task} took {first_s:.3g} s, {rest}"
+        yield Remark("first-step", text, cases=(case.text,))
 
 
 def _memory(results: Sequence[Result]) -> Iterator[Remark]:
@@ -268,13 +273,3 @@ def _memory(results: Sequence[Result]) -> Iterator[Remark]:
             task, device = without(last[1]).split("@")[0], last[1].case.device
             fact = f"{task} fits into {device} with batch {last[0]:g}, and not with {first[0]:g}"
             yield Remark("memory", fact, cases=(last[1].case.text, first[1].case.text))
-
-
-def _first_step(results: Sequence[Result]) -> Iterator[Remark]:
-    eager = [(result.case, result.estimate) for result in results if result.case.compile == "off"]
-    known = [(found.first_step_s, found.center_s, case) for case, found in eager if found]
-    slow = [each for each in known if each[0] > max(FIRST_STEP_S, FIRST_STEP_TIMES * each[1])]
-    for first_s, step_s, case in sorted(slow, key=itemgetter(0), reverse=True)[:1]:
-        rest = f"{times(first_s / max(step_s, 1e-9))} as long as a later one"
-        text = f"The first step of {case.task} took {first_s:.3g} s, {rest}"
-        yield Remark("first-step", text, cases=(case.text,))
