@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import torchmark
+from torchmark import library
 from torchmark.errors import LockedError, StoreError, UsageError
+from torchmark.records import Remark
 from torchmark.store import find_run, load, machine_lock
 
 
@@ -63,3 +65,15 @@ def test_a_script_without_a_main_guard_runs_once(home: Path) -> None:
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["once", "ok True"]
+
+
+def test_advice_about_the_machine_points_at_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    look, advice = library.look_around, Remark("clock", "It is slow", "Wait")
+    monkeypatch.setattr(library, "look_around", lambda *given: (look(*given)[0], [advice]))
+    with pytest.warns(UserWarning, match=r"It is slow\. Wait") as seen:
+        _ = (
+            torchmark.run("null", device="fake", steps=2, rigor="quick"),
+            torchmark.tune("null", device="fake", keep=["dtype"], budget_s=1),
+            torchmark.fit("mlp", device="cpu", most=1, budget_s=1),
+        )
+    assert [each.filename for each in seen] == [__file__] * 3

@@ -27,7 +27,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names when they are first used, so that `import torchmark` is fast and never imports torch."""
+    """Import public names when they are first used: `import torchmark` is fast and never imports torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'torchmark' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)

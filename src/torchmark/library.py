@@ -1,8 +1,4 @@
-"""torchmark from Python: `run`, `tune` and `fit` as functions for scripts and notebooks.
-
-They do what the commands of the same names do: hold the machine's lock, measure in fresh processes, store every event
-in a run file at once, and return the run. Advice about the machine comes as warnings.
-"""
+"""`run`, `tune` and `fit` for scripts and notebooks: what the commands do; they return the stored run."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -32,13 +29,11 @@ from torchmark.studies.tune import Tune, TuneOptions, axes_of, check_tunable
 
 Params = Mapping[str, Value | Sequence[Value]]
 Axes = Mapping[str, Sequence[str]]  # values as typed, by the name of an axis or a parameter
-Look = Callable[[Sequence[str] | None, Iterable[Case]], Machine]
 
 # Quick means five minutes by the clock: looking at the machine and the last case's teardown come on top.
 SUITE_BUDGETS = {"quick": 275.0, "standard": 1800.0, "full": 6 * 3600.0}
 CASE_BUDGETS: dict[Rigor, float] = {"quick": 5.0, "default": 15.0, "rigorous": 60.0}
 TARGET = 0.03  # of ±, which runs of one machine hardly ever bring below that
-_RECENT = 10  # runs that are searched for the spread between processes
 
 
 def run(
@@ -99,11 +94,12 @@ def tune(
     `keep` names settings that must not change, `also` adds values to try. The rest is as for `run`.
     """
     added = {name: tuple(map(str, values)) for name, values in (also or {}).items()}
+    axes, typed = _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {}))
+    limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
     with _measuring(wait):
-        machine, case = locate(_look, workload, _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {})))
-        axes = axes_of(case, machine, keep, added)
-        limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
-        options = TuneOptions(case, axes, (*keep,), added, **limits)
+        machine, case = locate(partial(_look, stacklevel=4), workload, axes, typed)
+        values = axes_of(case, machine, keep, added)
+        options = TuneOptions(case, values, (*keep,), added, **limits)
         return _execute(Tune(options, machine, stored_ceilings(machine)), label, out)
 
 
@@ -130,19 +126,19 @@ def fit(
 
     `limit_bytes` is the memory it may use, by default all that is free. The rest is as for `run`.
     """
+    axes, typed = _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {}))
+    limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
     with _measuring(wait):
-        machine, case = locate(_look, workload, _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {})))
+        machine, case = locate(partial(_look, stacklevel=4), workload, axes, typed)
         size_range(case, vary)
         limit = usable_bytes(case, machine, limit_bytes)
-        limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
         options = FitOptions(case, vary, limit, step, most, **limits)
         return _execute(Fit(options, machine, stored_ceilings(machine)), label, out)
 
 
 @contextlib.contextmanager
 def _measuring(wait: bool) -> Iterator[None]:
-    """Hold the machine. Meanwhile hide the main module: `multiprocessing` would import it in every process it starts,
-    and so run the user's script again."""
+    """Hold the machine. Hide the main module: `multiprocessing` would run the user's script again in every process."""
     main = sys.modules["__main__"]
     with store.machine_lock(wait), keep_awake():
         sys.modules["__main__"] = ModuleType("__main__")
@@ -153,9 +149,9 @@ def _measuring(wait: bool) -> Iterator[None]:
 
 
 def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
-    header = make_header(study, label)
     if label is not None:
         store.check_label(label)
+    header = make_header(study, label)
     path = Path(out) if out else store.new_path(header)
     store.check_writable(path)
     with store.RunWriter.create(path, header) as writer:
@@ -168,17 +164,18 @@ def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
 
 def _typed(**values: Value | Sequence[Value] | None) -> dict[str, list[str]]:
     """Arguments as they are typed on the command line, without those that are not given."""
-    given = {name: value for name, value in values.items() if value is not None}
     return {
         name: [*map(str, value)] if isinstance(value, Sequence) and not isinstance(value, str) else [str(value)]
-        for name, value in given.items()
+        for name, value in values.items()
+        if value is not None
     }
 
 
-def _look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
+def _look(devices: Sequence[str] | None, cases: Iterable[Case], stacklevel: int = 3) -> Machine:
+    """Look at the machine; its problems become warnings that point at the caller of this module."""
     machine, cautions = look_around(devices, cases)
     for caution in cautions:
-        warnings.warn(f"{caution.cause}. {caution.fix}", stacklevel=3)
+        warnings.warn(f"{caution.cause}. {caution.fix}", stacklevel=stacklevel)
     return machine
 
 
@@ -243,20 +240,15 @@ def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
 def store_events(
     study: Study, writer_of: Callable[[str], store.RunWriter], seen: Callable[[Event], object] = lambda _: None
 ) -> None:
-    """Store every event in the run of its side before the next one is asked for; after an interrupt, also what is left.
-
-    `seen` is called with every event that is stored.
-    """
+    """Store every event in the run of its side, then call `seen`; after an interrupt, store what is left."""
     events = cast("Generator[Event]", study.events())
     try:
         for event in events:
             _store(event, writer_of)
             seen(event)
-    except StoreError:
-        raise
-    except BaseException:
+    except BaseException as error:
         events.close()  # ends its processes
-        for event in study.unfinished():
+        for event in study.unfinished() if not isinstance(error, StoreError) else ():
             _store(event, writer_of)
         raise
     finally:
@@ -295,7 +287,9 @@ def find_case(workload: str, axes: Axes, params: Axes) -> Case:
     return check_tunable(cases[0])
 
 
-def locate(look: Look, workload: str, axes: Axes, params: Axes) -> tuple[Machine, Case]:
+def locate(
+    look: Callable[[Sequence[str] | None, Iterable[Case]], Machine], workload: str, axes: Axes, params: Axes
+) -> tuple[Machine, Case]:
     """The machine with the device that is named, or with all, and the only case on the first of them."""
     case = find_case(workload, axes, params)
     machine = look([case.device] if "device" in axes or "@" in workload else None, [case])
@@ -318,19 +312,17 @@ def stored_ceilings(machine: Machine) -> Ceilings:
     for device in machine.devices:
         for path in store.find_limits(machine, device):
             with contextlib.suppress(StoreError):  # the file is gone or damaged
-                known = store.load(path)
-                own = [result for result in known.results if result.case.device == device.name]
-                results, _ = split_disturbed(own)  # a run of an older version may hold some
+                known = store.load(path)  # a run of an older version may hold disturbed results
+                results, _ = split_disturbed([each for each in known.results if each.case.device == device.name])
                 found = merge(found, ceilings_of(results, known.header.id))
     return found
 
 
 def known_spread(machine: Machine, log: Path | None = None) -> float | None:
     """How much fresh processes differed in the last run on this machine, apart from the run with this log."""
-    for stored in islice(store.scan_runs(), _RECENT):
+    for stored in islice(store.scan_runs(), 10):
         if store.log_path(stored.path) != log and stored.header and stored.header.machine == machine:
             with contextlib.suppress(StoreError):  # a damaged file is ignored
-                spread = store.load(stored.path).process_spread
-                if spread is not None:
+                if (spread := store.load(stored.path).process_spread) is not None:
                     return spread
     return None

@@ -1,7 +1,4 @@
-"""The entry of the command line: a table of the commands, and where errors become one line and an exit code.
-
-Only click is imported here. A command's module is imported when the command is called, so that `--help` is fast.
-"""
+"""The command line: a table of the commands, imported when they are called; errors become a line and an exit code."""
 
 from __future__ import annotations
 
@@ -11,14 +8,13 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from inspect import cleandoc
 from typing import Any
 
 import click
 
 from torchmark import __version__
 from torchmark.errors import EXIT_BUG, EXIT_FINE, EXIT_USAGE, TorchmarkError, UnknownName
-
-EXIT_INTERRUPTED = 130
 
 Table = Mapping[str, tuple[str, str]]  # command -> where it is defined (module:name), and its summary
 
@@ -41,23 +37,6 @@ COMMANDS: Table = {
     "fleet": ("torchmark.cli:fleet_group", "Measure all nodes of a cluster at once."),
 }
 
-_EXAMPLES = """\b
-Examples:
-  torchmark run                        the quick suite on every device
-  torchmark run mlp --budget 30s       one workload, half a minute
-  torchmark run mlp -p batch=64,256 --dtype float32,bfloat16
-  torchmark run my_model.py            a model of your own
-  torchmark devices                    what is here, and problems with it
-  torchmark limits                     its peak performance
-  torchmark show last                  the latest run again
-  torchmark show last --format json    for other programs
-  torchmark compare last~1 last        before against after
-  torchmark report last -o report.html one page to share
-  torchmark export last --show         what a shared run file contains
-  torchmark fleet run                  every node of this cluster
-"""
-
-
 FLEET_COMMANDS: Table = {
     "run": ("torchmark.cli.fleet:fleet_run", "Measure every node, or let several train together."),
     "status": ("torchmark.cli.fleet:status", "Show the state of every job."),
@@ -65,22 +44,19 @@ FLEET_COMMANDS: Table = {
     "cancel": ("torchmark.cli.fleet:cancel", "End the jobs that wait or run."),
 }
 
-_FLEET_EXAMPLES = """\b
-Examples:
-  torchmark fleet run --folder /shared/fleet              the quick suite on every node
-  torchmark fleet run mlp --each-kind --partition gpu     one node of each kind
-  torchmark fleet run mnist-ddp-mlp --together 1,2,4      how training scales over nodes
-  torchmark fleet status /shared/fleet
-  torchmark fleet run --resume /shared/fleet              what is missing, again
-  torchmark fleet gather /shared/fleet
-"""
+
+def split_help(text: str) -> tuple[str, str]:
+    """A docstring as what click shows before the options, and the examples after them."""
+    about, mark, examples = cleandoc(text).partition("\n\nExample")
+    return about, f"\b{mark[1:]}{examples}" if mark else ""
 
 
 class LazyGroup(click.Group):
     """A group that imports a command only when it is called; its help comes from the table alone."""
 
-    def __init__(self, *arguments: Any, table: Table, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, *arguments: Any, table: Table, help: str, **options: Any) -> None:  # noqa: A002
+        about, examples = split_help(help)
+        super().__init__(*arguments, help=about, epilog=examples, **options)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -101,7 +77,6 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
-    epilog=_EXAMPLES,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -110,12 +85,35 @@ def torchmark() -> None:
     """How fast is this machine at PyTorch, and can the figure be believed?
 
     Every result shows its uncertainty and what disturbed it. `torchmark COMMAND --help` has the details.
+
+    Examples:
+      torchmark run                        the quick suite on every device
+      torchmark run mlp --budget 30s       one workload, half a minute
+      torchmark run mlp -p batch=64,256 --dtype float32,bfloat16
+      torchmark run my_model.py            a model of your own
+      torchmark devices                    what is here, and problems with it
+      torchmark limits                     its peak performance
+      torchmark show last                  the latest run again
+      torchmark show last --format json    for other programs
+      torchmark compare last~1 last        before against after
+      torchmark report last -o report.html one page to share
+      torchmark export last --show         what a shared run file contains
+      torchmark fleet run                  every node of this cluster
     """
 
 
-@click.group("fleet", cls=LazyGroup, table=FLEET_COMMANDS, epilog=_FLEET_EXAMPLES, no_args_is_help=True)
+@click.group("fleet", cls=LazyGroup, table=FLEET_COMMANDS, no_args_is_help=True)
 def fleet_group() -> None:
-    """Measure many machines: one `torchmark run` on each node of a Slurm cluster, gathered in one folder."""
+    """Measure many machines: one `torchmark run` on each node of a Slurm cluster, gathered in one folder.
+
+    Examples:
+      torchmark fleet run --folder /shared/fleet              the quick suite on every node
+      torchmark fleet run mlp --each-kind --partition gpu     one node of each kind
+      torchmark fleet run mnist-ddp-mlp --together 1,2,4      how training scales over nodes
+      torchmark fleet status /shared/fleet
+      torchmark fleet run --resume /shared/fleet              what is missing, again
+      torchmark fleet gather /shared/fleet
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -123,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± gets a question mark instead of a crash
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")
-    warnings.showwarning = _show_warning
+    warnings.showwarning = lambda message, category, *_, **__: _say(f"{category.__name__}: {message}")
     try:
         # Click's own `main` would handle errors, but knows neither our exit codes nor our one line.
         # Not list(): the submodule of that name takes the place of the built-in once it is imported.
@@ -143,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "torchmark"
         code = _fail(f"{message}{'' if message.endswith('?') else '.'} See `{path} --help`", EXIT_USAGE, error)
     except (KeyboardInterrupt, click.Abort) as error:
-        code = _fail("interrupted", EXIT_INTERRUPTED, error)
+        code = _fail("interrupted", 130, error)
     except BrokenPipeError:
         code = EXIT_FINE  # the reader had enough, as `| head` does
     except UnicodeEncodeError as error:  # bytes of an argument or a file that are no text
@@ -160,18 +158,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int, error: BaseException) -> int:
-    from torchmark.cli.output import say
-
     if os.environ.get("TORCHMARK_DEBUG"):
         import traceback
 
-        say("".join(traceback.format_exception(error)))
-    say(f"torchmark: error: {' '.join(message.split())}")
+        _say("".join(traceback.format_exception(error)))
+    _say(f"torchmark: error: {' '.join(message.split())}")
     return code
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    """Libraries quote the environment and files in their warnings: print those like everything else."""
+def _say(text: str) -> None:
     from torchmark.cli.output import say
 
-    say(f"{category.__name__}: {message}")
+    say(text)

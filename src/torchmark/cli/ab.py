@@ -28,17 +28,7 @@ from torchmark.settings import redacted
 from torchmark.store import as_shared
 from torchmark.studies.ab import Comparison, ComparisonOptions, PairMeasured, Side, first_device
 
-NAMES = ("A", "B")
-
 Given = TypeVar("Given")
-EXAMPLES = """\b
-Examples:
-  torchmark ab mlp --python old-venv --python new-venv   did the upgrade slow me?
-  torchmark ab mlp --env-b OMP_NUM_THREADS=1             what a variable does
-  torchmark ab mlp --settings one.toml --settings two.toml
-  torchmark ab mlp/train@cpu/float32 mlp/train@cpu/float32+compile
-  torchmark ab resnet50 --python old --python new --fail-if-slower 5%
-"""
 
 
 class AbArguments(opt.HoldOptions, opt.GateOptions, opt.DataOptions, opt.FormatOptions):
@@ -54,13 +44,20 @@ class AbArguments(opt.HoldOptions, opt.GateOptions, opt.DataOptions, opt.FormatO
     label: str = opt.label_field("Both sides are kept as runs: LABEL-a and LABEL-b.", default="ab")
 
 
-@command(AbArguments, epilog=EXAMPLES)
+@command(AbArguments)
 def ab(options: AbArguments) -> int:
     """Compare one case live in two environments.
 
     Two interpreters (two versions of torch), two sets of settings, or two ways to run the same work. Pairs of fresh
     processes take turns in random order until it is clear whether B is faster or slower than A, or the same. The
     other environment needs torch, numpy, msgspec and psutil, but not torchmark itself.
+
+    Examples:
+      torchmark ab mlp --python old-venv --python new-venv   did the upgrade slow me?
+      torchmark ab mlp --env-b OMP_NUM_THREADS=1             what a variable does
+      torchmark ab mlp --settings one.toml --settings two.toml
+      torchmark ab mlp/train@cpu/float32 mlp/train@cpu/float32+compile
+      torchmark ab resnet50 --python old --python new --fail-if-slower 5%
     """
     with hold_machine(options):
         sides = find_sides(options)
@@ -69,23 +66,21 @@ def ab(options: AbArguments) -> int:
             return EXIT_FINE
         avoid_missing_instructions([side.case.device for side in sides])
         study = Comparison(record_of(ComparisonOptions, options, a=sides[0], b=sides[1]))
-        return execute(study, options, lambda ending: _show(ending, study.outcome(), options), _announce)
 
+        def announce(news: PairMeasured) -> str:
+            return f"pair {news.count}: {so_far(news.interval)}"
 
-def _announce(news: PairMeasured) -> str:
-    return f"pair {news.count}: {so_far(news.interval)}"
+        return execute(study, options, lambda ending: _show(ending, study.outcome(), options), announce)
 
 
 def _show(ending: Ending, found: LiveComparison, options: opt.GateOptions) -> int:
     """Without ratios there is nothing to judge, unless it is B that failed."""
     shown = found if ending.format == "table" else replace(found, a=_shared(found.a), b=_shared(found.b))
     print_report(live_document(shown), ending.format)
-    failed = found.b.result.status not in ("ok", "interrupted")
-    limit = options.limit
+    failed, limit = found.b.result.status not in ("ok", "interrupted"), options.limit
     if not ending.code and limit is not None and (failed or (found.ratios and not found.failed)):
-        gate = gate_live(found, limit)
         complaint = "B failed" if failed else f"B is slower than A by more than {percent(limit)}"
-        return options.judge(gate, [complaint])
+        return options.judge(gate_live(found, limit), [complaint])
     return EXIT_NOTHING_MEASURED if found.failed or not found.ratios else EXIT_FINE
 
 
@@ -116,7 +111,7 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
     """Both sides. An option given once applies to both, one given twice to A and to B."""
     if not given.cases:
         raise UsageError("no case is named", "Name one, such as mlp or mlp/infer@cpu/float32")
-    if max(map(len, (given.cases, given.pythons, given.settings))) < len(NAMES) and not (given.env_a or given.env_b):
+    if max(map(len, (given.cases, given.pythons, given.settings))) < 2 and not (given.env_a or given.env_b):
         for values, text in ((given.pythons, "--python"), (given.settings, "--settings")):
             if values:  # nothing makes the sides differ
                 raise UsageError(f"{text} is given once, for both sides", f"Give it twice: {text} for A, then for B")
@@ -125,8 +120,13 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
     files = _for_both("--settings", [read_settings(path) for path in given.settings] or [SettingsFile()])
     named = given.device if given.device != ACCELERATOR else None
     sides = []
-    for name, text, python, file, typed in zip(NAMES, texts, pythons, files, (given.env_a, given.env_b), strict=True):
-        environment = {key: str(value) for key, value in file.environment.items()} | dict(map(_assignment, typed))
+    for name, text, python, file, typed in zip("AB", texts, pythons, files, (given.env_a, given.env_b), strict=True):
+        environment = {key: str(value) for key, value in file.environment.items()}
+        for assignment in typed:
+            key, equals, value = assignment.partition("=")
+            if not key or not equals:
+                raise UsageError(f"'{assignment}' sets nothing", "Write NAME=VALUE, as in OMP_NUM_THREADS=1")
+            environment[key] = value
         # Without a named device, A's interpreter is asked for its first one below.
         device = named or file.case.device or "cpu"
         cases = expand(Sweep([text], {"device": [device]}))
@@ -156,16 +156,9 @@ def read_settings(path: Path) -> SettingsFile:
 
 
 def _for_both(name: str, values: Sequence[Given]) -> Sequence[Given]:
-    if len(values) > len(NAMES):
+    if len(values) > 2:
         raise UsageError(f"{name} is given {len(values)} times", "Two are compared: once for A, once for B")
-    return values if len(values) == len(NAMES) else [values[0]] * len(NAMES)
-
-
-def _assignment(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise UsageError(f"'{text}' sets nothing", "Write NAME=VALUE, as in OMP_NUM_THREADS=1")
-    return name, value
+    return values if len(values) == 2 else [values[0]] * 2
 
 
 def _changed(case: Case, settings: CaseSettings) -> Case:
@@ -184,7 +177,8 @@ def _check_work(a: Case, b: Case) -> None:
         raise UsageError(f"A and B do different work: {a.text} and {b.text}", fix)
     for case in (a, b):
         if case.workers > 1:
-            fix = "ab compares cases of one: leave +workers out"
-            raise UsageError(f"{case.text} takes {case.workers} workers", fix)
+            raise UsageError(
+                f"{case.text} takes {case.workers} workers", "ab compares cases of one: leave +workers out"
+            )
         if case.protocol != "steady":
             raise UsageError(f"{case.text} is timed as published", "Replay it with `torchmark replicate`")

@@ -23,27 +23,24 @@ from torchmark.records import Level, Remark, RunHeader
 from torchmark.report.files import FileReport, check_document
 from torchmark.store import Account, HeaderLine, Sealed, examine, find_run, is_folder
 
-MOST_FLAWS = 100  # of one file
-EXAMPLES = """\b
-Examples:
-  torchmark check last
-  torchmark check result-from-somebody.jsonl
-  torchmark check lab                              every run file in a folder
-  torchmark check lab/*.jsonl --format json
-"""
-
 
 class CheckOptions(FormatOptions):
     files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
 
 
-@command(CheckOptions, epilog=EXAMPLES)
+@command(CheckOptions)
 def check(options: CheckOptions) -> int:
     """Check run files for damage and inconsistencies; exit code 1 if there is a finding.
 
     A file is well-formed where every line can be read and the checksum is right; consistent where its figures follow
     from its raw samples and everything in it fits; corroborated where at least three files of the same device and
     software agree. No level proves that a figure is true. FILE may be anything that names a run, or a folder of runs.
+
+    Examples:
+      torchmark check last
+      torchmark check result-from-somebody.jsonl
+      torchmark check lab                              every run file in a folder
+      torchmark check lab/*.jsonl --format json
     """
     found: dict[str, Path] = {}
     for text in options.files:
@@ -81,8 +78,7 @@ class _CaseRecord:
     witness: analysis.Witness | None = None
 
     @property
-    def is_recounted(self) -> bool:
-        """Whether its figure follows from the samples in the file."""
+    def is_recounted(self) -> bool:  # its figure follows from the samples in the file
         return self.recounted >= max(1, self.processes)
 
 
@@ -111,7 +107,7 @@ class FileCheck:
                     case Sealed():
                         self._sealed = True
                 self.flaws |= {replace(each, line=part.line): None for each in found}
-                if len(self.flaws) >= MOST_FLAWS:
+                if len(self.flaws) >= 100:  # enough to report
                     return self
         # A run that was stopped and says so ends where it was stopped.
         missing, stopped = sorted(self._planned - self._cases.keys()), {each.status for each in self._cases.values()}
@@ -155,8 +151,7 @@ class FileCheck:
         )
 
     def testimony(self) -> Iterator[analysis.Witness]:
-        """The figures to compare with other files. Those of a file with findings, and those that could not be
-        recomputed from samples, support no other."""
+        """The figures to compare with other files; doubtful ones support no other."""
         for case in self._cases.values():
             if case.witness:
                 yield replace(case.witness, counts=case.is_recounted and not self.flaws)
@@ -173,8 +168,8 @@ class FileCheck:
         yield from analysis.check_result(result, same_method)
         yield from (Remark("consistent", cause, place=place) for place, cause in compare_with_known(result))
         said = [blake2b(msgspec.json.encode(process)).digest() for process in result.processes]
-        for index, (now, then) in enumerate(zip(said, case.said, strict=False)):
-            if now != then:
+        for index in range(min(len(said), len(case.said))):
+            if said[index] != case.said[index]:
                 yield Remark("consistent", "an earlier line says otherwise", place=f"$.result.processes[{index}]")
         case.said = max(said, case.said, key=len)
         case.recounted += len(account.samples)
@@ -183,6 +178,5 @@ class FileCheck:
             yield from analysis.check_samples(result, account.samples, same_method)
             case.series += map(analysis.keep, account.samples.values())
             if header:
-                case.witness = analysis.witness(
-                    self._name, header.id, account.line, header.machine, result, case.series
-                )
+                where = self._name, header.id, account.line
+                case.witness = analysis.witness(*where, header.machine, result, case.series)

@@ -1,5 +1,4 @@
-"""Executes a study: prepares the machine, stores every event, shows progress and the result, and ends in order on
-signals and full disks."""
+"""Executes a study: prepares the machine, stores every event, shows progress and the result, ends in order."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from textwrap import fill
 from types import FrameType
 from typing import Any, TypeVar
@@ -29,8 +29,6 @@ from torchmark.measure.process import kill_all
 from torchmark.measure.session import Covered, Finished, Started
 from torchmark.records import Case, Machine, Run, RunHeader
 from torchmark.studies.study import Activity, Announcement, Event, Study
-
-AGAIN_S = 0.1  # until a finalizer has ended
 
 Record = TypeVar("Record", bound=Struct)
 
@@ -59,13 +57,12 @@ def orderly_end() -> Iterator[None]:
         os._exit(128 + number)
 
     def send_again(unraisable: sys.UnraisableHookArgs) -> None:
-        """Send a signal again that arrived in a finalizer, where Python drops exceptions."""
         error = unraisable.exc_value
         if not isinstance(error, Interrupted):
             report_unraisable(unraisable)
             return
-        set_handlers(dict.fromkeys(kept, once))
-        threading.Timer(AGAIN_S, os.kill, (os.getpid(), error.number)).start()
+        set_handlers(dict.fromkeys(kept, once))  # it arrived in a finalizer, where Python drops exceptions
+        threading.Timer(0.1, os.kill, (os.getpid(), error.number)).start()
 
     set_handlers(dict.fromkeys(kept, once))
     sys.unraisablehook = send_again
@@ -81,19 +78,20 @@ def orderly_end() -> Iterator[None]:
     set_handlers(kept)
 
 
+@dataclass
 class Ending:
     """How measuring ended: all done, stopped by a signal, or because a run file could not be written.
 
     Used as a context, it catches and records StoreError, so that what was measured is still shown.
     """
 
-    def __init__(self, format: str) -> None:  # noqa: A002
-        self.format, self.code = format, EXIT_FINE
-        self.error: StoreError | None = None
-        self.writers: dict[str, store.RunWriter] = {}  # by side, as far as there is a result
+    format: str
+    code: int = EXIT_FINE
+    error: StoreError | None = None
+    writers: dict[str, store.RunWriter] = field(default_factory=dict)  # by side, as far as there is a result
 
-    def __enter__(self) -> Ending:
-        return self
+    def __enter__(self) -> None:
+        pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if isinstance(error, StoreError):
@@ -160,6 +158,7 @@ def execute(
 def _measure(
     study: Study, ending: Ending, writer_of: Callable[[str], store.RunWriter], announce: Callable[[Any], str]
 ) -> None:
+    """Store and show all events of a study."""
     progress = ProgressLine(() if study.open_ended else study.planned)
 
     def seen(event: Event) -> None:
@@ -198,7 +197,7 @@ def new_run(header: RunHeader, options: object) -> Iterator[store.RunWriter]:
 
 @contextlib.contextmanager
 def _own_options(options: object) -> Iterator[None]:
-    """Fixes of errors name only options that the command has."""
+    """Let the fixes of errors name only options that the command has."""
     try:
         yield
     except StoreError as error:
@@ -210,7 +209,6 @@ def _own_options(options: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def announced(writer: store.RunWriter) -> Iterator[store.RunWriter]:
-    """Say at the end what happened to the file meanwhile."""
     try:
         with writer:
             yield writer
@@ -240,9 +238,6 @@ def _say_saved(writers: Sequence[store.RunWriter], then: str) -> None:
         hint(f"Saved {'' if is_whole else 'in part '}as {' and '.join(ids)}: {then.format(name)}")
 
 
-# The machine: its lock, its description, its known limits, and warnings.
-
-
 def record_of(kind: type[Record], options: object, **more: Any) -> Record:
     """The fields of a record, taken from the options of the same names and from `more`."""
     return kind(**{name: getattr(options, name) for name in kind.__struct_fields__ if hasattr(options, name)} | more)
@@ -250,13 +245,10 @@ def record_of(kind: type[Record], options: object, **more: Any) -> Record:
 
 def hold_machine(options: HoldOptions) -> AbstractContextManager[None]:
     """The machine's lock, as --wait and --share say; none for a dry run."""
-
-    def waiting(holder: store.Holder) -> None:
-        say(f"Waiting for another run on this machine: {holder.text}")
-
     if options.dry_run:
         return contextlib.nullcontext()
-    return store.machine_lock(options.wait, options.share, on_wait=waiting)
+    waiting = "Waiting for another run on this machine:"
+    return store.machine_lock(options.wait, options.share, on_wait=lambda holder: say(f"{waiting} {holder.text}"))
 
 
 def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
@@ -265,7 +257,7 @@ def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
     with noted("looking at the machine …"):
         machine, cautions = look_around(devices, cases)
     for caution in cautions:
-        _warn(f"{caution.cause}. {caution.fix}.")
+        _warn(f"{caution.cause}. {caution.fix}")
     return machine
 
 
@@ -284,11 +276,11 @@ def avoid_missing_instructions(devices: Sequence[str] | None) -> None:
                 store.keep_note("instructions", amx, known)
     if known == b"missing":
         os.environ[VARIABLE] = SAFE
-        _warn(f"This CPU announces AMX but does not have it: oneDNN uses {SAFE} instead ({VARIABLE}).")
+        _warn(f"This CPU announces AMX but does not have it: oneDNN uses {SAFE} instead ({VARIABLE})")
 
 
 def _warn(text: str) -> None:
-    say(fill(f"! {text}", terminal_width(), subsequent_indent="  "))
+    say(fill(f"! {text}.", terminal_width(), subsequent_indent="  "))
 
 
 def hint_at_limits(run: Run) -> None:

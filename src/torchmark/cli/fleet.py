@@ -1,9 +1,4 @@
-"""`torchmark fleet`: runs on many machines through a cluster's own scheduler.
-
-`fleet run` is one `torchmark run` on every node of a cluster, or one that several nodes share. It takes the options of
-`torchmark run`, checks them here, and writes them out again for the nodes. While jobs run, results are shown as they
-come in, and below them the state of every node.
-"""
+"""`torchmark fleet`: submits `torchmark run` to the nodes of a cluster, follows the jobs and gathers their results."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 from msgspec.structs import replace
@@ -44,29 +39,8 @@ DEFAULT_FOLDER = "torchmark-fleet"
 CANCEL_S, LOOK_S = 60.0, 0.5  # patience with jobs that are being cancelled
 SHORTEST_S, LONGEST_S = 0.5, 5.0  # between two looks: schedulers are shared
 PATIENCE_S = 300.0  # with a scheduler that does not answer
-_RESERVED_LINES = 6  # of a terminal, for results
 
 FORWARDED = tuple(PlanOptions.parameters())
-_RESUMABLE = {"resume", "time_s", "sbatch", "python", "setup", "no_probe", "trusted", "detach", "dry_run", "format"}
-
-_RUN_EXAMPLES = """\b
-Examples:
-  torchmark fleet run --folder /shared/fleet           the quick suite on every node
-  torchmark fleet run mlp matmul --nodes 4 --time 30m
-  torchmark fleet run --suite standard --each-kind --partition gpu
-  torchmark fleet run mnist-ddp-mlp --together 1,2,4 --workers 4,8,16
-  torchmark fleet run mlp --sbatch=--account=lab --setup 'module load python'
-  torchmark fleet run mlp --engine local --nodes 2     to try it on this machine
-  torchmark fleet run --resume /shared/fleet           what is missing, again
-"""
-
-
-_GATHER_EXAMPLES = """\b
-Examples:
-  torchmark fleet gather /shared/fleet
-  torchmark fleet gather /shared/fleet --format md
-  torchmark report --leaderboard /shared/fleet     the folder is one of run files
-"""
 
 
 class FolderOptions(Options):
@@ -91,25 +65,38 @@ class GatherOptions(FormatOptions, FolderOptions):
     names: bool = flag("With the names of the nodes.")
 
 
-@command(StatusOptions, epilog="\b\nExample:\n  torchmark fleet status /shared/fleet --names")
+@command(StatusOptions)
 def status(options: StatusOptions) -> None:
-    """Show the state of every job of the fleet in FOLDER, by default in `torchmark-fleet` right here."""
+    """Show the state of every job of the fleet in FOLDER, by default in `torchmark-fleet` right here.
+
+    Example:
+      torchmark fleet status /shared/fleet --names
+    """
     print_report(documents.status_document(_members(options.look(), options.names, private=True)), options.format)
 
 
-@command(GatherOptions, epilog=_GATHER_EXAMPLES)
+@command(GatherOptions)
 def gather(options: GatherOptions) -> int:
     """Show everything that the fleet in FOLDER has measured, whether its jobs have ended or not.
 
     For every case and kind of node: the median over its nodes and how much they differ; then which nodes stand out
     among their peers, how training scales over nodes, and what is missing. Every run file in FOLDER is an ordinary one.
+
+    Examples:
+      torchmark fleet gather /shared/fleet
+      torchmark fleet gather /shared/fleet --format md
+      torchmark report --leaderboard /shared/fleet     the folder is one of run files
     """
     return _print_gathered(options.look(), options.format, options.names)
 
 
-@command(FolderOptions, epilog="\b\nExample:\n  torchmark fleet cancel /shared/fleet")
+@command(FolderOptions)
 def cancel(options: FolderOptions) -> None:
-    """End the jobs of the fleet in FOLDER that wait or run. Results so far are kept, and --resume continues."""
+    """End the jobs of the fleet in FOLDER that wait or run. Results so far are kept, and --resume continues.
+
+    Example:
+      torchmark fleet cancel /shared/fleet
+    """
     place, fleet, engine = options.open()
     observer = Observer(place, engine)
     open_tasks = [each.task for each in observer.look(fleet.tasks) if each.state in UNDER_WAY]
@@ -123,7 +110,6 @@ def cancel(options: FolderOptions) -> None:
 
 
 def _print_gathered(statuses: Sequence[TaskStatus], format: str, names: bool = False) -> int:  # noqa: A002
-    """Everything that was measured, without what only this user may see."""
     print_report(documents.gathered_document(_members(statuses, names)), format)
     measured = any(result.status == "ok" for each in statuses if each.run for result in each.run.results)
     return EXIT_FINE if measured else EXIT_NOTHING_MEASURED
@@ -172,40 +158,61 @@ class FleetRunOptions(PlanOptions, FormatOptions):
     dry_run: bool = flag("Show nodes and commands; submit nothing.")
 
     @property
-    def team_sizes(self) -> list[int]:
-        """The counts of nodes that work together; none if each works by itself."""
-        return sorted({_count(text) for text in split_values(self.together)})
+    def teams(self) -> dict[int, list[int]]:
+        """The counts of workers by the count of nodes that work together; empty if each works by itself.
+
+        Workers are counted on all nodes together; by default each node has one.
+        """
+        given = [_count(text) for text in split_values(self.axes.get("workers", ()))]
+        teams = {}
+        for size in sorted({_count(text) for text in split_values(self.together)}):
+            teams[size] = [count for count in given or [size] if count % size == 0]
+            if not teams[size]:
+                fix = f"Give one that can: --workers {size}"
+                raise UsageError(f"no number of workers in --workers can be shared out among {size} nodes", fix)
+        return teams
 
 
-@command(FleetRunOptions, name="run", epilog=_RUN_EXAMPLES)
+@command(FleetRunOptions, name="run")
 def fleet_run(options: FleetRunOptions) -> int:
     """Measure every node of a cluster: one exclusive Slurm job on each, with its own run file in the shared folder.
 
     Takes the options of `torchmark run`. One small task on a node of each kind finds out first whether it sees the
     folder and has torchmark. The jobs continue when this command is stopped.
+
+    Examples:
+      torchmark fleet run --folder /shared/fleet           the quick suite on every node
+      torchmark fleet run mlp matmul --nodes 4 --time 30m
+      torchmark fleet run --suite standard --each-kind --partition gpu
+      torchmark fleet run mnist-ddp-mlp --together 1,2,4 --workers 4,8,16
+      torchmark fleet run mlp --sbatch=--account=lab --setup 'module load python'
+      torchmark fleet run mlp --engine local --nodes 2     to try it on this machine
+      torchmark fleet run --resume /shared/fleet           what is missing, again
     """
     if options.resume:
-        return _resume(options, options.resume)
-    sizes = options.team_sizes
-    for size in sizes:  # report mistakes before anything is submitted; only a node knows which devices it has
-        workers = tuple(map(str, _workers(options, size)))
-        team = dataclasses.replace(options, axes={**options.axes, "workers": workers})
+        return _resume(options, FleetFolder(options.resume))
+    teams = options.teams
+    for size, workers in teams.items():  # report mistakes before anything is submitted; only nodes know their devices
+        team = dataclasses.replace(options, axes={**options.axes, "workers": tuple(map(str, workers))})
         select(team, size, "node:1" if size > 1 else None)
-    if not sizes:
+    if not teams:
         select(options)
     folder = FleetFolder(options.folder or Path(DEFAULT_FOLDER))
     engine = ENGINES[options.engine]()
-    if sum(map(bool, (options.count, options.each_kind, sizes))) > 1:
+    if sum(map(bool, (options.count, options.each_kind, teams))) > 1:
         raise UsageError("--nodes, --each-kind and --together contradict each other", "Give one of them")
-    count = options.count or max(sizes, default=None)
+    count = options.count or max(teams, default=None)
     nodes = engine.nodes(options.partition, options.constraint, options.nodelist, count)
     if not nodes:
         raise UsageError("there are no nodes", "See what `sinfo` says, or name another --partition")
-    if sizes:
-        tasks = together(nodes, sizes, _team_arguments(options, nodes), options.label)
+    if teams:
+        rest = _run_arguments(leave_out="workers")
+        rest += [] if options.axes.get("threads") else ["--threads", str(equal_threads(nodes, teams))]
+        arguments = {size: [*rest, "--workers", ",".join(map(str, workers))] for size, workers in teams.items()}
+        tasks = together(nodes, [*teams], arguments.__getitem__, options.label)
     else:
         chosen = choose(nodes, options.count, options.each_kind)
-        tasks = one_each(chosen, _plain_arguments(), options.label, options.names)
+        tasks = one_each(chosen, _run_arguments(), options.label, options.names)
     python = options.python or sys.executable
     terms = Terms(options.engine, options.partition, options.time_s, options.sbatch, python, options.setup)
     fleet = Fleet(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), terms, tasks)
@@ -214,22 +221,21 @@ def fleet_run(options: FleetRunOptions) -> int:
     return _start(engine, folder, fleet, tasks, nodes, options)
 
 
-def _resume(options: FleetRunOptions, path: Path) -> int:
+def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
     """Submit the tasks again that are neither done nor under way; a run that had begun is resumed."""
-    context = click.get_current_context()
-    source = click.core.ParameterSource.COMMANDLINE
-    if {name for name in context.params if context.get_parameter_source(name) == source} - _RESUMABLE:
+    context, source = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
+    given = {name for name in context.params if context.get_parameter_source(name) == source}
+    changeable = {"resume", "time_s", "sbatch", "python", "setup", "no_probe", "trusted", "detach", "dry_run", "format"}
+    if given - changeable:
         raise UsageError(
             "--resume continues a fleet with its own options, which cannot be changed",
             "Leave everything out but --time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach "
             "and --format",
         )
-    folder = FleetFolder(path)
     fleet = folder.load()
     changes = {"time_s": options.time_s, "options": options.sbatch, "python": options.python, "setup": options.setup}
     terms = replace(fleet.terms, **{name: value for name, value in changes.items() if value})
-    fleet = replace(fleet, terms=terms)
-    engine = ENGINES[terms.engine]()
+    fleet, engine = replace(fleet, terms=terms), ENGINES[terms.engine]()
     statuses = Observer(folder, engine).look(fleet.tasks)
     missing = [each.task for each in statuses if each.state != "done" and each.state not in UNDER_WAY]
     nodes = _nodes_of(engine, fleet) if missing and not options.dry_run else ()
@@ -250,8 +256,9 @@ def _start(
     nodes: Sequence[Node],
     options: FleetRunOptions,
 ) -> int:
-    runs = [(each, " ".join(("torchmark run", *each.arguments))) for each in tasks]
-    described = [f"{task.label}: {run}, on {' and '.join(task.nodes)}" for task, run in runs]
+    described = [
+        f"{task.label}: {' '.join(('torchmark run', *task.arguments))}, on {' and '.join(task.nodes)}" for task in tasks
+    ]
     if options.dry_run:
         emit("\n".join(described) or "nothing is missing")
         return EXIT_FINE
@@ -289,12 +296,12 @@ def _check_trust(folder: FleetFolder, terms: Terms, described: Sequence[str], tr
     why = folder.distrust()
     if why is None or trusted:
         return
+    cause = f"{why}, who could make this fleet run anything"
     lines = (*terms.setup, f"{terms.python} -m torchmark", *terms.options, *described)
-    would = "\n".join(f"  {clean(line)}" for line in lines)
-    answer = confirm(f"{why}, who could make this fleet run anything. It would run:\n{would}", "Run it?")
+    answer = confirm("\n".join((f"{cause}. It would run:", *(f"  {clean(line)}" for line in lines))), "Run it?")
     if answer is None:
         raise FleetError(
-            f"{why}, who could make this fleet run anything",
+            cause,
             f"Start the fleet in a folder of your own, make this one yours (chown, then chmod -R go-w {folder.path}), "
             "or trust them: --trust-folder",
         )
@@ -303,14 +310,14 @@ def _check_trust(folder: FleetFolder, terms: Terms, described: Sequence[str], tr
 
 
 def _give_up(engine: Engine, folder: FleetFolder, fleet: Fleet, statuses: Sequence[TaskStatus]) -> bool:
-    """If nothing runs any more, and all that waits does so for nodes that take no jobs, cancel it: it would wait
-    forever."""
+    """If nothing runs, and all that waits does so for nodes that take no jobs, cancel it: it would wait forever."""
     if any(each.state == "running" for each in statuses):
         return False
     obstacles = {node.name: node.obstacle for node in _nodes_of(engine, fleet)}
-    waiting = [each.task for each in statuses if each.state in UNDER_WAY]
     stuck: list[tuple[Task, JobOutcome | None]] = [
-        (task, next((why for name in task.nodes if (why := obstacles.get(name))), None)) for task in waiting
+        (each.task, next((why for name in each.task.nodes if (why := obstacles.get(name))), None))
+        for each in statuses
+        if each.state in UNDER_WAY
     ]
     if not all(why for _, why in stuck):
         return False
@@ -319,15 +326,12 @@ def _give_up(engine: Engine, folder: FleetFolder, fleet: Fleet, statuses: Sequen
     return True
 
 
-# The options of `torchmark run`.
-
-
-def _plain_arguments(leave_out: str = "") -> list[str]:
-    """What was given to this command, as `torchmark run` takes it."""
+def _run_arguments(leave_out: str = "") -> list[str]:
+    """The options that were given to this command, as `torchmark run` takes them."""
     context = click.get_current_context()
     written: list[str] = []
     for parameter in FORWARDED:
-        name = parameter.name or ""
+        name, kind = parameter.name or "", parameter.type
         value = context.params[name]
         if name == leave_out:
             continue
@@ -335,33 +339,15 @@ def _plain_arguments(leave_out: str = "") -> list[str]:
             written += value
         elif context.get_parameter_source(name) != click.core.ParameterSource.DEFAULT:
             long = max(parameter.opts, key=len)
-            values = value if isinstance(value, tuple) else (value,)
-            written += [long] if value is True else [part for each in values for part in (long, _text(parameter, each))]
+            if value is True:
+                written.append(long)
+                continue
+            for each in value if isinstance(value, tuple) else (value,):
+                text = str(Path(each).absolute()) if isinstance(kind, click.Path) else str(each)
+                if kind in (opt.DURATION, opt.SHARE):
+                    text = f"{each:.9f}".rstrip("0").rstrip(".") + "s" * (kind is opt.DURATION)
+                written += [long, text]
     return written
-
-
-def _text(parameter: click.Parameter, value: Any) -> str:
-    if parameter.type in (opt.DURATION, opt.SHARE):
-        return f"{value:.9f}".rstrip("0").rstrip(".") + "s" * (parameter.type is opt.DURATION)
-    return str(Path(value).absolute()) if isinstance(parameter.type, click.Path) else str(value)
-
-
-def _team_arguments(options: FleetRunOptions, nodes: Sequence[Node]) -> Callable[[int], list[str]]:
-    """The same for a team of nodes: the counts of workers that it can share out, with equal threads."""
-    workers = {size: _workers(options, size) for size in options.team_sizes}
-    rest = _plain_arguments(leave_out="workers")
-    threads = [] if options.axes.get("threads") else ["--threads", str(equal_threads(nodes, workers))]
-    return lambda size: [*rest, "--workers", ",".join(map(str, workers[size])), *threads]
-
-
-def _workers(options: FleetRunOptions, size: int) -> list[int]:
-    """Workers are counted on all nodes together; by default each node has one."""
-    given = [_count(text) for text in split_values(options.axes.get("workers", ()))]
-    fitting = [count for count in given or [size] if count % size == 0]
-    if not fitting:
-        fix = f"Give one that can: --workers {size}"
-        raise UsageError(f"no number of workers in --workers can be shared out among {size} nodes", fix)
-    return fitting
 
 
 def _count(text: str) -> int:
@@ -370,13 +356,10 @@ def _count(text: str) -> int:
     return int(text)
 
 
-# Progress.
-
-
 def follow(look: Callable[[], tuple[TaskStatus, ...]], give_up: Callable[[Sequence[TaskStatus]], bool]) -> None:
     """Show the state of the jobs until none waits or runs, or `give_up` has cancelled the rest."""
     pause_s, last_answer = SHORTEST_S, time.monotonic()
-    live = sys.stderr.isatty()  # on a terminal a live table, elsewhere plain lines
+    live = sys.stderr.isatty()
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if live else 200)
     screen = Live(console=console, auto_refresh=False, transient=True) if live else contextlib.nullcontext()
     with screen as table:
@@ -413,13 +396,12 @@ class _Board:
         for line in news:
             self._console.print(Text(clean(line)), overflow="ellipsis", no_wrap=True)
         if self._live:  # as many jobs as the terminal has room for, those that run first
-            room = max(self._console.height - _RESERVED_LINES, 3)
+            room = max(self._console.height - 6, 3)  # the rest is for results
             first = sorted(statuses, key=lambda each: (each.state != "running", each.state != "waiting"))[:room]
             shown = _members([each for each in statuses if each in first], private=True)
-            document = documents.status_document(_members(statuses), shown)
-            color = self._console.color_system is not None
-            table = Text.from_ansi(render(document, "table", self._console.width, color))
-            self._live.update(table, refresh=True)
+            size = self._console.width, self._console.color_system is not None
+            table = render(documents.status_document(_members(statuses), shown), "table", *size)
+            self._live.update(Text.from_ansi(table), refresh=True)
         return bool(news)
 
     def _news(self, status: TaskStatus) -> Iterator[str]:

@@ -20,15 +20,6 @@ from torchmark.report import units
 from torchmark.report.document import Block, Cell, Code, Column, Document, Facts, Lines, Records, Section, Table, Title
 from torchmark.workloads.contract import Setting, Workload
 
-EXAMPLES = """\b
-Examples:
-  torchmark list
-  torchmark list mlp
-  torchmark list my_model.py
-  torchmark list --publications
-  torchmark list --publications m1-chips
-"""
-
 
 class ListOptions(Options):
     name: str | None = argument(metavar="[NAME]", required=False)
@@ -36,11 +27,18 @@ class ListOptions(Options):
     format: str = option("How to print.", type=click.Choice(["table", "json"]), default="table")
 
 
-@command(ListOptions, name="list", epilog=EXAMPLES)
+@command(ListOptions, name="list")
 def list_command(options: ListOptions) -> None:
     """List the workloads, or show everything about one: parameters, work of a step, commands to try.
 
     With --publications: the publications with the number of their figures, or everything about one.
+
+    Examples:
+      torchmark list
+      torchmark list mlp
+      torchmark list my_model.py
+      torchmark list --publications
+      torchmark list --publications m1-chips
     """
     document = _publications(options.name) if options.publications else _workloads(options.name)
     print_report(document, options.format)

@@ -14,12 +14,6 @@ from torchmark.errors import UsageError
 from torchmark.report.text import clean
 from torchmark.store.files import explained, write_whole
 
-EXAMPLES = """\b
-Examples:
-  torchmark new my-model                my_model.py, with a model to replace
-  torchmark new my-model --out -        show it, write nothing
-  torchmark new my-kernel --workload    with full control
-"""
 _STEM = "my_model"  # in the starters
 
 
@@ -29,11 +23,16 @@ class NewOptions(Options):
     out: str | None = option("Where to write it; - for stdout; default: NAME.py.", "-o", "--out", metavar="FILE")
 
 
-@command(NewOptions, epilog=EXAMPLES)
+@command(NewOptions)
 def new(options: NewOptions) -> None:
     """Write a commented starter file for a model of your own.
 
     It runs as it is: `torchmark run my_model.py`, `pytest my_model.py`. Replace the model in it with yours.
+
+    Examples:
+      torchmark new my-model                my_model.py, with a model to replace
+      torchmark new my-model --out -        show it, write nothing
+      torchmark new my-kernel --workload    with full control
     """
     stem = options.name.removesuffix(".py").replace("-", "_")
     if not re.fullmatch(r"[A-Za-z_]\w*", stem, re.ASCII):

@@ -4,14 +4,13 @@ class Show(FormatOptions):
     run: str = argument()
     details: bool = flag("Every case in full.")
 
-@command(Show, epilog=EXAMPLES)
+@command(Show)
 def show(options: Show) -> None: ...
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ import click
 
 from torchmark.analyze.efficiency import Prices
 from torchmark.case import AXES
+from torchmark.cli import split_help
 from torchmark.cli.output import say
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_INCONCLUSIVE, UsageError
 from torchmark.report import FORMATS
@@ -120,15 +120,15 @@ def _field(default: Any, make: Callable[[str], list[click.Parameter]]) -> Any:
 def command(
     record: type[Record], name: str | None = None, epilog: str = ""
 ) -> Callable[[Callable[[Record], int | None]], click.Command]:
-    """Make a function of an options record a click command; its docstring is the help."""
+    """Make a function of an options record a click command; its docstring is the help, with examples at its end."""
 
     def make(function: Callable[[Record], int | None]) -> click.Command:
         def call(**given: Any) -> int | None:
             return function(record.read(given))
 
-        about = inspect.getdoc(function)
-        params = record.parameters()
-        return click.Command(name or function.__name__, callback=call, params=params, help=about, epilog=epilog)
+        about, examples = split_help(function.__doc__ or "")
+        name_ = name or function.__name__
+        return click.Command(name_, callback=call, params=record.parameters(), help=about, epilog=examples or epilog)
 
     return make
 

@@ -23,19 +23,6 @@ from torchmark.store.files import write_whole
 
 PAGE, CARDS, TEXTS = "html", ("svg", "png"), ("md", "csv", "json")
 FORMATS = (PAGE, *TEXTS, *CARDS)
-MANY = 500  # files that take more than a moment to read
-_HEAD_BYTES = 4096  # the start of a file, in which a report says that it is one
-
-EXAMPLES = """\b
-Examples:
-  torchmark report                                the latest run, as a page
-  torchmark report last~1 last -o upgrade.html    two runs, before and after
-  torchmark report last m1-chips                  next to published machines
-  torchmark report last --baseline 'm1-chips/M1 GPU'
-  torchmark report -o card.png                    a score card to post
-  torchmark report last --format csv              for a spreadsheet, to stdout
-  torchmark report --leaderboard runs -o board.html
-"""
 
 
 class ReportOptions(PriceOptions):
@@ -50,12 +37,21 @@ class ReportOptions(PriceOptions):
     force: bool = flag("Overwrite FILE even if it is not a report.")
 
 
-@command(ReportOptions, epilog=EXAMPLES)
+@command(ReportOptions)
 def report(options: ReportOptions) -> None:
     """Write a self-contained page about one or more RUNs.
 
     Without a RUN: the latest. A RUN is a file, `last`, `last~1`, a publication such as `m1-chips`, one machine of it, a
     label, or the beginning of an id.
+
+    Examples:
+      torchmark report                                the latest run, as a page
+      torchmark report last~1 last -o upgrade.html    two runs, before and after
+      torchmark report last m1-chips                  next to published machines
+      torchmark report last --baseline 'm1-chips/M1 GPU'
+      torchmark report -o card.png                    a score card to post
+      torchmark report last --format csv              for a spreadsheet, to stdout
+      torchmark report --leaderboard runs -o board.html
     """
     suffix = options.out.suffix.lower().lstrip(".") if options.out else ""
     format_ = options.format or suffix or PAGE
@@ -68,7 +64,17 @@ def report(options: ReportOptions) -> None:
 
 
 def _content(options: ReportOptions, format_: str) -> str | bytes:
-    runs = _load(options, samples=format_ == PAGE)
+    runs: list[Run] = []
+    faults: list[StoreError] = []
+    for name in options.names or ("last",):
+        try:
+            runs += load_runs(name, samples=format_ == PAGE)
+        except StoreError as error:
+            faults.append(error)
+    if faults and not runs:
+        raise faults[0]
+    for fault in faults:
+        say(clean(f"torchmark: left out: {fault}"))
     baseline = None
     if options.baseline:
         baseline, *others = load_runs(options.baseline)
@@ -78,8 +84,9 @@ def _content(options: ReportOptions, format_: str) -> str | bytes:
             raise UsageError(cause, f"Name one of {labels}")
     if format_ in CARDS:
         if len(runs) != 1:
-            fix = "Name one, and another with --baseline if wanted"
-            raise UsageError(f"a card shows one run, not {len(runs)}", fix)
+            raise UsageError(
+                f"a card shows one run, not {len(runs)}", "Name one, and another with --baseline if wanted"
+            )
         from torchmark.report.headline import draw_png, render_card
 
         card = render_card(runs[0], __version__, baseline, headline_of(runs[0]))
@@ -103,22 +110,6 @@ def _content(options: ReportOptions, format_: str) -> str | bytes:
         return render(page_document(runs, __version__, first, drawn, options.prices, headlines), PAGE)
 
 
-def _load(options: ReportOptions, samples: bool) -> list[Run]:
-    """All runs that can be read. A damaged file is named and left out, unless nothing else is left."""
-    runs: list[Run] = []
-    faults: list[StoreError] = []
-    for name in options.names or ("last",):
-        try:
-            runs += load_runs(name, samples=samples)
-        except StoreError as error:
-            faults.append(error)
-    if faults and not runs:
-        raise faults[0]
-    for fault in faults:
-        say(clean(f"torchmark: left out: {fault}"))
-    return runs
-
-
 def _leaderboard(options: ReportOptions, format_: str) -> str:
     if options.names or options.baseline:
         raise UsageError("a leaderboard is made of all run files of its folder", "Leave out RUN and --baseline")
@@ -136,18 +127,19 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
     with noted("") as progress:
 
         def show(done: int, total: int) -> None:
-            if done < total and total >= MANY:
+            if done < total and total >= 500:  # fewer take no more than a moment
                 progress.note(f"reading run files: {done:,} of {total:,}")
 
         boards, found = ask_folder(folder, Entry, rank, show, _why_unsound)
     if not found.files:
-        fix = "Name a folder with the .jsonl files of `torchmark run`"
-        raise UsageError(f"there are no run files in {folder}", fix)
+        raise UsageError(
+            f"there are no run files in {folder}", "Name a folder with the .jsonl files of `torchmark run`"
+        )
     if not boards:
         why = found.problems[0] if found.problems else "No case in them was measured"
         raise StoreError(f"there is nothing to rank in the {found.files:,} run files of {folder}", why)
-    source = Source(found.files, found.extracts, found.problems)
-    return render(leaderboard_document(boards, source, __version__, tally.overall(options.top)), format_)
+    source, overall = Source(found.files, found.extracts, found.problems), tally.overall(options.top)
+    return render(leaderboard_document(boards, source, __version__, overall), format_)
 
 
 def _why_unsound(path: Path) -> str:
@@ -163,8 +155,7 @@ def _why_unsound(path: Path) -> str:
 
 
 def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None:
-    """Write the report, and report on stderr where it is and how large. Text goes to stdout unless a file is named: it
-    is mostly wanted by another program."""
+    """Write the report to its file. Text goes to stdout unless a file is named: other programs read it."""
     subject = "leaderboard" if options.leaderboard else "report" if format_ == PAGE else "card"
     out = options.out or Path("-" if format_ in TEXTS else f"torchmark-{subject}.{format_}")
     if out == Path("-"):
@@ -180,7 +171,7 @@ def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None
 
         try:
             with out.open("rb") as file:
-                beginning = file.read(_HEAD_BYTES)
+                beginning = file.read(4096)
         except OSError as error:
             raise StoreError(f"cannot read {out}: {error.strerror}", "Name another place with --out") from error
         if beginning and not is_own_page(beginning):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +33,6 @@ from torchmark.report.text import Drawn, clean
 from torchmark.report.units import digits, duration, relative
 from torchmark.workloads import find_workload
 from torchmark.workloads.own.files import file_paths, find_file, split_name
-
-WIDER = 1.2  # an interval that is so many times as wide as before is reported
-_WATCH_S = 30 * 24 * 3600.0
-
-EXAMPLES = """\b
-Examples:
-  torchmark run                                    the quick suite on every device
-  torchmark run mlp matmul --budget 1m             two workloads
-  torchmark run mlp --mode infer,train -p batch=16,64 --dtype float32,bfloat16
-  torchmark run matmul --threads 1..4 --label after-upgrade
-  torchmark run mlp/infer:batch=64@cpu/float32     one case, as results print it
-  torchmark run mnist-ddp-mlp --workers 1,2,4      how it scales
-  torchmark run resnet50 --sustain 2m              does it slow down when hot?
-  torchmark run my_model.py                        a model of your own
-  torchmark run my_model.py:Net --input 'float32[8,3,224,224]' --mode train
-  torchmark run tensor-add --watch                 live rate until Ctrl-C
-  torchmark run --resume last                      resume a run that was stopped
-"""
 
 
 class SweepOptions(opt.ParamOptions):
@@ -88,20 +70,33 @@ class RunOptions(PlanOptions, SessionOptions, opt.MeasureOptions, opt.FormatOpti
     """The options of `torchmark run`."""
 
 
-@command(RunOptions, epilog=EXAMPLES)
+@command(RunOptions)
 def run(options: RunOptions) -> int:
     """Measure how fast this machine is at PyTorch.
 
     Without a WORKLOAD: the quick suite, within five minutes. A WORKLOAD may be a file of your own: a Python file with a
     model, FILE.py:FUNCTION, or a model's config.json. Every case is measured once, then in more fresh processes until
     its ± reaches the target or the budget is spent. ± is where a repeat of the same command would land (95%).
+
+    Examples:
+      torchmark run                                    the quick suite on every device
+      torchmark run mlp matmul --budget 1m             two workloads
+      torchmark run mlp --mode infer,train -p batch=16,64 --dtype float32,bfloat16
+      torchmark run matmul --threads 1..4 --label after-upgrade
+      torchmark run mlp/infer:batch=64@cpu/float32     one case, as results print it
+      torchmark run mnist-ddp-mlp --workers 1,2,4      how it scales
+      torchmark run resnet50 --sustain 2m              does it slow down when hot?
+      torchmark run my_model.py                        a model of your own
+      torchmark run my_model.py:Net --input 'float32[8,3,224,224]' --mode train
+      torchmark run tensor-add --watch                 live rate until Ctrl-C
+      torchmark run --resume last                      resume a run that was stopped
     """
     if options.resume:
         with execution.hold_machine(options):
             return _resume(options, options.resume)
     parts, devices = select(options, options.nodes, options.rendezvous)
     if options.watch and devices:
-        _check_watch(place(parts, devices))
+        _only(place(parts, devices))
     # Before looking at the machine: importing torch would disturb a run that measures.
     with execution.hold_machine(options):
         machine = execution.look(devices or None, place(parts, devices or ["cpu"]))
@@ -124,10 +119,7 @@ def run(options: RunOptions) -> int:
 def select(
     options: PlanOptions, nodes: int = 1, rendezvous: str | None = None
 ) -> tuple[tuple[Part, ...], Sequence[str]]:
-    """The cases that are asked for, and the named devices; no devices means all that are here.
-
-    Raises for mistakes before anything slow is done.
-    """
+    """The cases to measure, and the named devices; no devices means all that are here. Quick: raises for mistakes."""
     params = options.read_params(bool(options.workloads), options.tiny)
     if options.workloads and options.suite:
         raise UsageError("a suite and workloads were both named", "Name one or the other")
@@ -144,17 +136,16 @@ def select(
 
 
 def make_plan(cases: tuple[Case, ...], options: RunOptions) -> Plan:
-    target, guarded = options.target or TARGET, not options.workloads and not options.tiny
-    plan = _plan(options, cases, options, budget_s=options.budget_s or 0.0, target=target, guarded=guarded)
-    return with_budget(plan, None if options.workloads else options.suite or "quick")
+    suite = None if options.workloads else options.suite or "quick"
+    more = {"target": options.target or TARGET, "guarded": bool(suite) and not options.tiny}
+    return with_budget(_plan(options, cases, options, budget_s=options.budget_s or 0.0, **more), suite)
 
 
 def _plan(settings: RunOptions | RunHeader, cases: tuple[Case, ...], options: RunOptions, **more: Any) -> Plan:
     """A plan with the settings of the options, or of the run that is resumed."""
-    meeting = find_rendezvous(cases, options.nodes, options.rendezvous)
-    timeout_s = options.timeout_s + (settings.sustain_s or 0.0)
-    fixed = {"cases": cases, "timeout_s": timeout_s, "data": options.data, "rendezvous": meeting}
-    return execution.record_of(Plan, settings, **fixed, **more)
+    more |= {"cases": cases, "timeout_s": options.timeout_s + (settings.sustain_s or 0.0), "data": options.data}
+    more["rendezvous"] = find_rendezvous(cases, options.nodes, options.rendezvous)
+    return execution.record_of(Plan, settings, **more)
 
 
 def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> Rendezvous | None:
@@ -173,18 +164,14 @@ def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> 
 
 
 def describe_plan(plan: Plan) -> str:
-    count, least, several = len(plan.cases), *(("at least ", "es") if plan.processes > 1 else ("", ""))
     limit = f"at most {duration(plan.budget_s)} in all"
     if plan.steps:
         limit = f"{plan.steps} steps each"
     elif plan.sustain_s:
         limit = f"run for {duration(plan.sustain_s)} each"
-    processes = f"{least}{plan.processes} process{several} each"
-    summary = f"{count} case{'s' if count > 1 else ''}, {processes}, {limit}"
+    processes = f"at least {plan.processes} processes" if plan.processes > 1 else f"{plan.processes} process"
+    summary = f"{len(plan.cases)} case{'s' * (len(plan.cases) > 1)}, {processes} each, {limit}"
     return "\n".join([*(case.text for case in plan.cases), "", summary])
-
-
-# Measuring.
 
 
 def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, before: Run | None = None) -> int:
@@ -192,7 +179,7 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
     name = "last" if writer.path.parent == store.home() else str(writer.path)
 
     def first_answer(_: object) -> str:
-        """The headline after the first round, on a terminal; the rest of the time makes it more precise."""
+        """The headline after the first round; the rest of the time makes it more precise."""
         headline = headline_of(writer.run) if study.options.processes > 1 and options.format == "table" else None
         if not headline:
             return ""
@@ -203,8 +190,8 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
 
     def show(ending: execution.Ending) -> int:
         run = ending.run()
-        for text in _widened(before, run) if before else ():
-            say(text)
+        if before:
+            _report_widened(before, run)
         headline = headline_of(run, name)
         if headline and ending.error:
             headline = replace(headline, commands=())  # they need the file
@@ -230,20 +217,16 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
     return execution.execute(study, options, show, first_answer, fix=fix, writer=writer)
 
 
-def _widened(before: Run, after: Run) -> Iterator[str]:
-    """Rows whose interval more processes have made wider: nothing gets worse in silence."""
+def _report_widened(before: Run, after: Run) -> None:
+    """Report rows whose interval more processes have made clearly wider."""
     known = {result.case.text: result.estimate for result in before.results if result.estimate}
     for result in after.results:
         old, new = known.get(result.case.text), result.estimate
-        if old and new and old.spread is not None and new.spread is not None and new.precision > WIDER * old.precision:
-            change = new.center_s / old.center_s - 1
-            yield (
-                f"{result.case.text}: ± widened from {relative(old.precision)} to {relative(new.precision)}, "
-                f"because later processes disagree; the figure moved by {change:+.1%}"
+        if old and new and old.spread is not None and new.spread is not None and new.precision > 1.2 * old.precision:
+            say(
+                f"{result.case.text}: ± widened from {relative(old.precision)} to {relative(new.precision)}, because "
+                f"later processes disagree; the figure moved by {new.center_s / old.center_s - 1:+.1%}"
             )
-
-
-# Resuming.
 
 
 def _resume(options: RunOptions, name: str) -> int:
@@ -258,8 +241,8 @@ def _resume(options: RunOptions, name: str) -> int:
     _check_files(run.header, path, options.workloads)
     if run.ended and options.budget_s is None:
         print_report(run, options.format, options.prices, headline_of(run, name))
-        again = f"torchmark run --resume {name} --budget 2m"
-        say(f"This run is complete; nothing was measured.\nAdd processes to it: {again}")
+        say("This run is complete; nothing was measured.")
+        say(f"Add processes to it: torchmark run --resume {name} --budget 2m")
         return EXIT_FINE
     plan, done = plan_rest(run, options)
     if options.dry_run:
@@ -274,7 +257,7 @@ def _resume(options: RunOptions, name: str) -> int:
 def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Result]]]:
     header, done = run.header, results_so_far(run)
     cases = expand(Sweep(header.cases))
-    for text, results in done.items():  # a workload, or a file of the user's, may have changed
+    for text, results in done.items():
         now = find_workload(results[0].case.workload).version
         if any(result.version != now for result in results):
             cause = f"the work of {text} has changed since: its version was {results[0].version} and is {now}"
@@ -298,41 +281,36 @@ def _check_files(header: RunHeader, path: Path, named: Sequence[str]) -> None:
     """Load a model file only if this user started the run with it, names it again, or agrees."""
     cases = [*map(parse_case, header.cases)]
     losses = [re.match(r"(.+\.py)\.\w+\.[0-9a-f]{8}$", str(case.params.get("loss", ""))) for case in cases]
-    files = [own[0] for case in cases if (own := split_name(case.workload))]
-    files = list(dict.fromkeys([*files, *(loss[1] for loss in losses if loss)]))
+    files = dict.fromkeys(own[0] for case in cases if (own := split_name(case.workload)))
+    files |= dict.fromkeys(loss[1] for loss in losses if loss)
     known = {find_file(own[0]).name for name in named if (own := split_name(name))}  # cases find it from now on
     origin = store.find_origin(header.id)
     known |= {find_file(str(origin[name])).name for name in files if name not in known and name in origin}
     missing = [name for name in files if name not in known]
-    if missing and not output.confirm(
-        f"This run measures {', '.join(str(Path(name).absolute()) for name in missing)}."
-    ):
+    paths = ", ".join(str(Path(name).absolute()) for name in missing)
+    if missing and not output.confirm(f"This run measures {paths}."):
         fix = f"If you trust it, name it again: torchmark run {' '.join(missing)} --resume {path}"
         raise UsageError(f"this run measures {', '.join(missing)}, and nothing is run because a run file names it", fix)
 
 
-# Watching.
-
-
-def _check_watch(cases: Sequence[Case]) -> None:
+def _only(cases: Sequence[Case]) -> Case:
     if len(cases) != 1:
         raise UsageError(f"--watch shows one case, not {len(cases)}", "Name one case, such as " + cases[0].text)
+    return cases[0]
 
 
 def _watch(plan: Plan) -> int:
     """One line a second with steps a second, and how it compares with the best second, until stopped."""
-    _check_watch(plan.cases)
-    (case,) = plan.cases
+    case = _only(plan.cases)
     live, best_s = sys.stdout.isatty(), float("inf")
 
     def heard(message: Message) -> None:
         nonlocal best_s
         if isinstance(message, Sampled):
-            step_s = message.progress.center_s
+            elapsed_s, step_s = message.progress.elapsed_s, message.progress.center_s
             best_s = min(best_s, step_s)
             figure = f"{digits(1 / step_s)} steps/s · {duration(step_s)} a step"
-            against = f"{step_s / best_s - 1:+.0%} against the best second"
-            text = f"{case.text} · {message.progress.elapsed_s:4.0f} s · {figure} · {against}"
+            text = f"{case.text} · {elapsed_s:4.0f} s · {figure} · {step_s / best_s - 1:+.0%} against the best second"
         elif isinstance(message, Phase) and live:
             text = f"{case.text} · {message.name}"
         else:
@@ -342,7 +320,7 @@ def _watch(plan: Plan) -> int:
 
     try:
         with execution.orderly_end(), keep_awake():
-            Session(replace(plan, timeout_s=_WATCH_S), None, heard).watch(case)
+            Session(replace(plan, timeout_s=opt.LONGEST_S), None, heard).watch(case)
     except execution.Interrupted as interrupt:
         sys.stdout.write("\n" if live else "")
         return EXIT_FINE if interrupt.exit_code == 130 else interrupt.exit_code

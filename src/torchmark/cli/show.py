@@ -38,18 +38,6 @@ def runs(options: opt.FormatOptions) -> None:
     emit(text or f"No runs in {home()}. Measure one with `torchmark run`.")
 
 
-_SHOW_EXAMPLES = """\b
-Examples:
-  torchmark show last
-  torchmark show last~1 --case mlp/train
-  torchmark show nightly --details
-  torchmark show 3f9c --samples --format json
-  torchmark show last --price-per-hour 2.50
-  torchmark show m1-chips
-  torchmark show 'm1-chips/M1 Ultra GPU'
-"""
-
-
 class ShowOptions(opt.PriceOptions, opt.FormatOptions):
     run: str = argument()
     case: str | None = option("Only cases whose text contains TEXT, in full.", metavar="TEXT")
@@ -57,11 +45,20 @@ class ShowOptions(opt.PriceOptions, opt.FormatOptions):
     samples: bool = flag("With the raw samples: drawn in a table, as numbers in json and jsonl.")
 
 
-@command(ShowOptions, epilog=_SHOW_EXAMPLES)
+@command(ShowOptions)
 def show(options: ShowOptions) -> None:
     """Show a stored RUN.
 
     RUN is a file, `last`, `last~1`, a publication or one of its machines, a label, or the beginning of an id.
+
+    Examples:
+      torchmark show last
+      torchmark show last~1 --case mlp/train
+      torchmark show nightly --details
+      torchmark show 3f9c --samples --format json
+      torchmark show last --price-per-hour 2.50
+      torchmark show m1-chips
+      torchmark show 'm1-chips/M1 Ultra GPU'
     """
     from torchmark.report.run import details_document
 
@@ -95,29 +92,26 @@ def _only(found: Sequence[Run], case: str) -> tuple[Run, ...]:
     return tuple(run for run in left if run.results)
 
 
-_COMPARE_EXAMPLES = """\b
-Examples:
-  torchmark compare last~1 last                     before against after
-  torchmark compare last 3090 'M1 CPU'              with published machines
-  torchmark compare last m1-chips                   with all of a publication
-  torchmark compare last --by device                the GPU against the CPU
-  torchmark compare last --by transfer              what per-step copies cost
-  torchmark compare last~1 last --fail-if-slower 5%   exit 1 where it is
-"""
-
-
 class CompareOptions(opt.GateOptions, opt.FormatOptions):
     names: tuple[str, ...] = argument(nargs=-1, required=True, metavar="RUN...")
     by: str | None = option("Compare what differs in this: device, dtype, compile, transfer, batch, …", metavar="WHAT")
 
 
-@command(CompareOptions, epilog=_COMPARE_EXAMPLES)
+@command(CompareOptions)
 def compare(options: CompareOptions) -> int:
     """Compare RUNs case by case: each later one with the first.
 
     Only equal work is compared, and what else differs is named. With one RUN, --by compares inside it: each device with
     the CPU, each dtype with float32, each count of workers with one. A RUN is a file, `last`, `last~1`, a publication
     such as `m1-chips`, a label, the beginning of an id, or a published machine such as `3090` or `M1 CPU`.
+
+    Examples:
+      torchmark compare last~1 last                     before against after
+      torchmark compare last 3090 'M1 CPU'              with published machines
+      torchmark compare last m1-chips                   with all of a publication
+      torchmark compare last --by device                the GPU against the CPU
+      torchmark compare last --by transfer              what per-step copies cost
+      torchmark compare last~1 last --fail-if-slower 5%   exit 1 where it is
     """
     from torchmark.analyze.comparison import compare_all, compare_within, gate_runs
     from torchmark.report.comparison import comparison_document, complaints_of, place
@@ -143,26 +137,23 @@ def compare(options: CompareOptions) -> int:
     return code if code or is_paired else EXIT_NOTHING_MEASURED
 
 
-_EXPORT_EXAMPLES = """\b
-Examples:
-  torchmark export last --show            every byte that would leave; writes nothing
-  torchmark export last -o result.jsonl
-  torchmark export nightly                into the current folder, named after the run
-"""
-
-
 class ExportOptions(opt.Options):
     run: str = argument()
     out: Path | None = option("The new file; default: named after the run.", "-o", "--out", type=opt.FILE)
     show: bool = flag("Print every byte that leaves; without -o, write nothing.")
 
 
-@command(ExportOptions, epilog=_EXPORT_EXAMPLES)
+@command(ExportOptions)
 def export(options: ExportOptions) -> None:
     """Write a RUN to a file that can be shared.
 
     It holds models, versions, settings, times and the label that was given to the run; no names of hosts or people, no
     paths, addresses or environment. Its reader can verify with `torchmark check` that it arrived whole.
+
+    Examples:
+      torchmark export last --show            every byte that would leave; writes nothing
+      torchmark export last -o result.jsonl
+      torchmark export nightly                into the current folder, named after the run
     """
     path = find_run(options.run)
     if options.show:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import click
@@ -33,40 +33,6 @@ from torchmark.studies.tune import NUMBERS, News, Tune, TuneOptions, axes_of, co
 
 DEVICE_BUDGET_S = 50.0  # for the limits of a device; loading torch comes on top
 _COUNT = click.IntRange(1, 1 << 40)
-_TUNE_EXAMPLES = """\b
-Examples:
-  torchmark tune resnet50                          what makes it fastest here?
-  torchmark tune bert-encode -p batch=4 --keep dtype    ... in float32?
-  torchmark tune mlp --also batch=256,512          a larger batch is allowed, too
-  torchmark tune mlp --also threads=1..4 --keep compile
-  torchmark tune mlp/train:batch=64@cpu/float32    one case, as results print it
-  torchmark tune my_model.py:build --input 'float32[8,3,224,224]'
-"""
-_FIT_EXAMPLES = """\b
-Examples:
-  torchmark fit resnet50 --mode train              the largest batch that fits here
-  torchmark fit resnet50 --mode train --limit 8GiB     ... on a smaller machine
-  torchmark fit bert-encode --vary sequence -p batch=8
-  torchmark fit mlp --most 4096                    only up to there, for the rate
-  torchmark fit my_model.py:build --input 'float32[8,3,224,224]'
-"""
-_LIMITS_EXAMPLES = """\b
-Examples:
-  torchmark limits                          every device, within a minute each
-  torchmark limits --dtype float32          arithmetic in one dtype only
-  torchmark limits --device cuda:0 --budget 3m
-  torchmark limits --format json            for other programs
-  torchmark run                             afterwards: results say how close they come
-"""
-_REPLICATE_EXAMPLES = """\b
-Examples:
-  torchmark replicate                              all publications, within ten minutes
-  torchmark replicate m1-chips                     one of them, every step of it
-  torchmark replicate m1-chips --scale 0.01        a hundredth of the steps, the rest extrapolated
-  torchmark replicate simple-add --steady          also the right way, and where the difference comes from
-  torchmark replicate apple-silicon-bert --budget 8h --device cpu
-  torchmark compare last 'm1-chips/M1 CPU'         afterwards: this machine against one of theirs
-"""
 
 
 class CaseOptions(opt.ParamOptions, opt.DataOptions, opt.MeasureOptions, opt.FormatOptions):
@@ -89,12 +55,20 @@ class TuneArguments(CaseOptions):
     timeout_s: float = option("For one answer.", "--timeout", type=opt.DURATION, default="10m")
 
 
-@command(TuneArguments, epilog=_TUNE_EXAMPLES)
+@command(TuneArguments)
 def tune(options: TuneArguments) -> int:
     """Find the fastest settings for a workload on this machine.
 
     Number formats, layout, torch.compile, threads and more are tried against each other in rounds that all share; only
     what computes the right numbers takes part. The winner is confirmed against the default in fresh processes.
+
+    Examples:
+      torchmark tune resnet50                          what makes it fastest here?
+      torchmark tune bert-encode -p batch=4 --keep dtype    ... in float32?
+      torchmark tune mlp --also batch=256,512          a larger batch is allowed, too
+      torchmark tune mlp --also threads=1..4 --keep compile
+      torchmark tune mlp/train:batch=64@cpu/float32    one case, as results print it
+      torchmark tune my_model.py:build --input 'float32[8,3,224,224]'
     """
     began, case = time.monotonic(), options.case
     keep, also = opt.split_names(options.keep), split_settings(options.also)
@@ -104,8 +78,7 @@ def tune(options: TuneArguments) -> int:
         axes = axes_of(case, machine, keep, also)
         rest = [name for name in axes if name not in NUMBERS]
         tried = [case, *combinations(case, axes, NUMBERS), *variations(case, axes, rest)]
-        lines = [each.text for each in tried]
-        return _emit_plan(lines, "configurations to begin with; what helps is then combined")
+        return _emit_plan((each.text for each in tried), "configurations to begin with; what helps is then combined")
     with hold_machine(options):
         machine, case = options.locate()
         axes = axes_of(case, machine, keep, also)
@@ -115,7 +88,8 @@ def tune(options: TuneArguments) -> int:
         return execute(study, options, _show_tuning, _tuning_news)
 
 
-def _emit_plan(lines: Sequence[str], rest: str) -> int:
+def _emit_plan(cases: Iterable[str], rest: str) -> int:
+    lines = [*cases]
     emit("\n".join([*lines, "", f"{len(lines)} {rest}"]))
     return EXIT_FINE
 
@@ -124,8 +98,8 @@ def _tuning_news(news: News) -> str:
     name = name_of(news.case, news.default)
     if news.event == "failed":
         return f"{name}: {news.reason}"
-    best = f"{name}, {factor(news.gain)}"
-    return f"best so far: {best}" if news.event == "leads" else f"measuring it again against the default: {best}"
+    event = "best so far" if news.event == "leads" else "measuring it again against the default"
+    return f"{event}: {name}, {factor(news.gain)}"
 
 
 def _show_tuning(ending: Ending) -> int:
@@ -147,12 +121,19 @@ class FitArguments(CaseOptions):
     timeout_s: float = option("For one process.", "--timeout", type=opt.DURATION, default="5m")
 
 
-@command(FitArguments, epilog=_FIT_EXAMPLES)
+@command(FitArguments)
 def fit(options: FitArguments) -> int:
     """Find the largest batch that fits into memory, and the most efficient one.
 
     Every size runs in a process of its own that is refused more memory than it may have: running out of it is an
     answer, not an accident. Also printed: memory as fixed plus per item, and the rate at every size.
+
+    Examples:
+      torchmark fit resnet50 --mode train              the largest batch that fits here
+      torchmark fit resnet50 --mode train --limit 8GiB     ... on a smaller machine
+      torchmark fit bert-encode --vary sequence -p batch=8
+      torchmark fit mlp --most 4096                    only up to there, for the rate
+      torchmark fit my_model.py:build --input 'float32[8,3,224,224]'
     """
     case = options.case
     lowest, highest = size_range(case, options.parameter)
@@ -160,25 +141,23 @@ def fit(options: FitArguments) -> int:
         sizes = f"{options.parameter} from {lowest} to at most {min(highest, options.most or highest)}"
         emit(f"{case.text}: {sizes}, doubling, then halving what is open")
         return EXIT_FINE
+
+    def announce(news: Probed) -> str:
+        probe, peak = news.probe, size(next(reversed(news.probe.peaks), None))
+        figure = f"{peak}, {rate(probe.rate, 'item')}" if probe.fits else probe.result.status
+        return f"{news.parameter} {probe.size}{' again' if probe.tries > 1 else ''}: {figure}"
+
+    def show(ending: Ending) -> int:
+        run = ending.run()
+        assert run.fitting is not None
+        print_report(fitting_document(run), ending.format)
+        return EXIT_FINE if run.fitting.largest is not None else EXIT_NOTHING_MEASURED
+
     with hold_machine(options):
         machine, case = options.locate()
         limit = usable_bytes(case, machine, options.limit_bytes)
         study = Fit(record_of(FitOptions, options, case=case, limit_bytes=limit), machine, stored_ceilings(machine))
-        return execute(study, options, _show_fitting, _fitting_news, "torchmark report {} draws the curve")
-
-
-def _fitting_news(news: Probed) -> str:
-    probe = news.probe
-    peak = size(next(reversed(probe.peaks), None))
-    figure = f"{peak}, {rate(probe.rate, 'item')}" if probe.fits else probe.result.status
-    return f"{news.parameter} {probe.size}{' again' if probe.tries > 1 else ''}: {figure}"
-
-
-def _show_fitting(ending: Ending) -> int:
-    run = ending.run()
-    assert run.fitting is not None
-    print_report(fitting_document(run), ending.format)
-    return EXIT_FINE if run.fitting.largest is not None else EXIT_NOTHING_MEASURED
+        return execute(study, options, show, announce, "torchmark report {} draws the curve")
 
 
 class LimitsArguments(opt.SeedOptions, opt.MeasureOptions, opt.FormatOptions):
@@ -188,12 +167,19 @@ class LimitsArguments(opt.SeedOptions, opt.MeasureOptions, opt.FormatOptions):
     tiny: bool = flag("The smallest sizes: tries that everything works, and finds no limits.")
 
 
-@command(LimitsArguments, epilog=_LIMITS_EXAMPLES)
+@command(LimitsArguments)
 def limits(options: LimitsArguments) -> int:
     """Find the limits of this machine, and keep them.
 
     The fastest matrix products in every dtype, bandwidth of memory and caches, what it costs to hand work over, links
     and exchanges between workers. From then on every result says what share of that it reaches, and what bounds it.
+
+    Examples:
+      torchmark limits                          every device, within a minute each
+      torchmark limits --dtype float32          arithmetic in one dtype only
+      torchmark limits --device cuda:0 --budget 3m
+      torchmark limits --format json            for other programs
+      torchmark run                             afterwards: results say how close they come
     """
     wanted, dtypes = opt.split_names(options.device), opt.split_names(options.dtype) or DTYPES
     for name in wanted:
@@ -207,15 +193,14 @@ def limits(options: LimitsArguments) -> int:
         budget_s = options.budget_s or DEVICE_BUDGET_S * len(machine.devices)
         chosen = record_of(LimitsOptions, options, machine=machine, dtypes=dtypes, budget_s=budget_s)
         if options.dry_run:
-            lines = [case.text for case in plan_limits(chosen)]
-            return _emit_plan(lines, f"cases, then larger products as long as they pay, within {budget_s:g} s")
+            rest = f"cases, then larger products as long as they pay, within {budget_s:g} s"
+            return _emit_plan((each.text for each in plan_limits(chosen)), rest)
         study = Limits(chosen)
-        show = partial(_show_limits, study)
-        return execute(study, options, show, then="torchmark show {} --details")
+        return execute(study, options, partial(_show_limits, study), then="torchmark show {} --details")
 
 
 def _show_limits(study: Limits, ending: Ending) -> int:
-    """Limits that are kept are this machine's from now on; those that could not be stored are not kept."""
+    """Show the limits, and keep them as this machine's if they could be stored."""
     options, found = study.options, study.conclusion()
     if found.kept and not ending.error:
         with ending:
@@ -238,12 +223,20 @@ class ReplicateArguments(opt.DataOptions, opt.MeasureOptions, opt.FormatOptions)
     budget_s: float = option("For all, at most.", "--budget", type=opt.DURATION, default="10m")
 
 
-@command(ReplicateArguments, epilog=_REPLICATE_EXAMPLES)
+@command(ReplicateArguments)
 def replicate(options: ReplicateArguments) -> int:
     """Replay published benchmarks here, exactly as their authors did.
 
     Same steps, same timed region, same missing warm-up, same unit: each table is printed as it was published, with
     this machine as a new column. A row that cannot be run here says why.
+
+    Examples:
+      torchmark replicate                              all publications, within ten minutes
+      torchmark replicate m1-chips                     one of them, every step of it
+      torchmark replicate m1-chips --scale 0.01        a hundredth of the steps, the rest extrapolated
+      torchmark replicate simple-add --steady          also the right way, and where the difference comes from
+      torchmark replicate apple-silicon-bert --budget 8h --device cpu
+      torchmark compare last 'm1-chips/M1 CPU'         afterwards: this machine against one of theirs
     """
     chosen = tuple(find_publication(name) for name in options.publications or names())
     wanted = opt.split_names(options.device)
@@ -254,8 +247,8 @@ def replicate(options: ReplicateArguments) -> int:
         return record_of(ReplicateOptions, options, publications=chosen, devices=tuple(devices))
 
     def show(ending: Ending) -> int:
-        run, done = ending.run(), study.options
-        tables = [published_tables(each, run.results, done.devices, not wanted) for each in chosen]
+        run = ending.run()
+        tables = [published_tables(each, run.results, study.options.devices, not wanted) for each in chosen]
         print_report(replication_document(run, tables), ending.format)
         return exit_code_of(run)
 
