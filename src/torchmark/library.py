@@ -163,7 +163,6 @@ def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
 
 
 def _typed(**values: Value | Sequence[Value] | None) -> dict[str, list[str]]:
-    """Arguments as they are typed on the command line, without those that are not given."""
     return {
         name: [*map(str, value)] if isinstance(value, Sequence) and not isinstance(value, str) else [str(value)]
         for name, value in values.items()
@@ -272,7 +271,6 @@ def _store(event: Event, writer_of: Callable[[str], store.RunWriter]) -> None:
 
 
 def conclude(study: Study, writer: store.RunWriter, side: str = "") -> None:
-    """Store the conclusion of a study, or that a plan was executed to its end."""
     if conclusion := study.conclusion(side):
         writer.concluded(conclusion)
     elif isinstance(study, Measurement):

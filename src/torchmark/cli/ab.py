@@ -133,8 +133,7 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
         if len(cases) != 1:
             raise UsageError(f"'{text}' on {device} is {len(cases)} cases", "One is compared: name one device")
         sides.append(Side(name, _changed(cases[0], file.case), python, environment))
-    unnamed = not named and all("@" not in text for text in texts)
-    if unnamed and all(file.case.device is None for file in files):
+    if not named and all("@" not in text for text in texts) and all(file.case.device is None for file in files):
         device = first_device(sides[0], given.timeout_s)
         if given.device:
             first_accelerator([device])
@@ -171,7 +170,6 @@ def _changed(case: Case, settings: CaseSettings) -> Case:
 
 
 def _check_work(a: Case, b: Case) -> None:
-    """The same work on both sides, or a ratio of their times means nothing."""
     if any(getattr(a, name) != getattr(b, name) for name in ("workload", "mode", "params")):
         fix = "They may differ in device, dtype, compile, transfer and threads; `torchmark run` measures the rest"
         raise UsageError(f"A and B do different work: {a.text} and {b.text}", fix)

@@ -109,9 +109,8 @@ class FileCheck:
                 self.flaws |= {replace(each, line=part.line): None for each in found}
                 if len(self.flaws) >= 100:  # enough to report
                     return self
-        # A run that was stopped and says so ends where it was stopped.
         missing, stopped = sorted(self._planned - self._cases.keys()), {each.status for each in self._cases.values()}
-        if missing and not (self._sealed and "interrupted" in stopped):
+        if missing and not (self._sealed and "interrupted" in stopped):  # a run that was stopped says so
             which = f"{len(missing)} of {len(self._planned)} cases have no result, such as {missing[0]}"
             self.flaws[Remark("consistent", which, line=1, place="$.header.cases")] = None
         return self

@@ -16,8 +16,6 @@ from torchmark.measure.machine import DtypeSupport, Inventory, take_inventory
 from torchmark.report.document import Block, Column, Document, Lines, Records, Remarks, Table
 from torchmark.report.units import NOTHING
 
-_MARKS = {True: "pass", False: "FAIL", None: "  --"}
-
 
 class DevicesOptions(Options):
     device: str | None = option("Only these devices, such as cpu or cuda:0.", metavar="NAME,…")
@@ -42,7 +40,8 @@ def _audit(names: tuple[str, ...], format_: str) -> int:
     for proof in (each for name in names for each in audit_device(open_device(name))):
         proofs.append(proof)
         if format_ == "table":  # each as soon as it is known
-            emit(f"{_MARKS[proof.passed]}  {proof.device}  {proof.name}: {proof.figure}")
+            mark = {True: "pass", False: "FAIL", None: "  --"}[proof.passed]
+            emit(f"{mark}  {proof.device}  {proof.name}: {proof.figure}")
     failed, held = (sum(proof.passed is passed for proof in proofs) for passed in (False, True))
     summary = Lines([f"{held} of {held + failed} tests passed."])
     print_report(Document(lambda: [summary], Records(json=lambda: {"proofs": proofs})), format_)
@@ -60,13 +59,12 @@ def _inventory(inventory: Inventory) -> Iterator[Block]:
             *[f"Power: {mode}{', on battery' * bool(machine.on_battery)}" for mode in [machine.power_mode] if mode],
         ]
     )
-    titles = ("device", "model", "memory", "driver", "capability", "cores")
     facts = []
     for info in machine.devices:
         memory = f"{info.memory_bytes / 1024**3:.1f} GiB" if info.memory_bytes else ""
         facts.append((info.name, info.model, memory, info.driver, info.capability, info.cores))
-    yield _table(titles, facts)
-    support = {(found.device, found.dtype): _support_text(found) for found in inventory.dtypes}
+    yield _table(("device", "model", "memory", "driver", "capability", "cores"), facts)
+    support = {(found.device, found.dtype): _text(found) for found in inventory.dtypes}
     dtypes = tuple(dict.fromkeys(found.dtype for found in inventory.dtypes))
     times = [(info.name, *(support[info.name, dtype] for dtype in dtypes)) for info in machine.devices]
     yield _table(("matmul time", *dtypes), times)
@@ -80,7 +78,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     return Table([Column(title, "name") for title in titles], cells, rule=False)
 
 
-def _support_text(support: DtypeSupport) -> str:
+def _text(support: DtypeSupport) -> str:
     if not support.runs:
         return "crashes" if support.crashed else "does not run"
     times = f"{support.slowdown or 1.0:.2g}×" if (support.slowdown or 1.0) < 99.5 else f"{support.slowdown:.0f}×"

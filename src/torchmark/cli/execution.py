@@ -112,18 +112,16 @@ def execute(
     fix: Callable[[], str] = lambda: "Fix that, then start again",
     writer: store.RunWriter | None = None,
 ) -> int:
-    """Execute a study, store it in `writer` or new runs, show it, and return the exit code.
+    """Execute a study, store it in `writer` or new runs, `show` it, and return the exit code.
 
-    `show` prints the document and returns the exit code of the answer; `announce` has the words for what is done;
-    `then` is what the user may do with the run, `fix` what to do if its file could not be written.
+    `announce` words events, `then` is what the user may do next, and `fix` what to do about a file that failed.
     """
     ending = Ending(options.format)
     with ExitStack() as files:
 
         def writer_of(side: str) -> store.RunWriter:
             if side not in ending.writers:
-                label = f"{options.label}-{side.lower()}" if side else options.label
-                header = make_header(study, label, side)
+                header = make_header(study, f"{options.label}-{side.lower()}" if side else options.label, side)
                 ending.writers[side] = writer or files.enter_context(new_run(header, options))
             return ending.writers[side]
 
@@ -158,7 +156,6 @@ def execute(
 def _measure(
     study: Study, ending: Ending, writer_of: Callable[[str], store.RunWriter], announce: Callable[[Any], str]
 ) -> None:
-    """Store and show all events of a study."""
     progress = ProgressLine(() if study.open_ended else study.planned)
 
     def seen(event: Event) -> None:
@@ -222,7 +219,6 @@ def exit_code_of(run: Run) -> int:
 
 
 def _say_saved(writers: Sequence[store.RunWriter], then: str) -> None:
-    """Say how to see runs again, as far as their files hold them."""
     stored, is_whole = [], True
     for writer in writers:
         with contextlib.suppress(StoreError):
@@ -239,7 +235,6 @@ def _say_saved(writers: Sequence[store.RunWriter], then: str) -> None:
 
 
 def record_of(kind: type[Record], options: object, **more: Any) -> Record:
-    """The fields of a record, taken from the options of the same names and from `more`."""
     return kind(**{name: getattr(options, name) for name in kind.__struct_fields__ if hasattr(options, name)} | more)
 
 

@@ -44,11 +44,10 @@ FORWARDED = tuple(PlanOptions.parameters())
 
 
 class FolderOptions(Options):
-    folder: Path = argument(type=click.Path(path_type=Path), default=DEFAULT_FOLDER)
+    folder: Path = argument(type=opt.PATH, default=DEFAULT_FOLDER)
 
     def open(self) -> tuple[FleetFolder, Fleet, Engine]:
-        place = FleetFolder(self.folder)
-        fleet = place.load()
+        fleet = (place := FleetFolder(self.folder)).load()
         return place, fleet, ENGINES[fleet.terms.engine]()
 
     def look(self) -> tuple[TaskStatus, ...]:
@@ -131,8 +130,6 @@ def _members(statuses: Sequence[TaskStatus], names: bool = False, private: bool 
 
 
 class FleetRunOptions(PlanOptions, FormatOptions):
-    """Options of a run, which are forwarded; the nodes, how many share the work, and how their jobs are submitted."""
-
     together: tuple[str, ...] = several("One job for each N, in which N nodes share the work.", "N,…")
     folder: Path | None = option(
         "Where run files go; all nodes share it.", type=click.Path(file_okay=False, path_type=Path)
@@ -152,7 +149,7 @@ class FleetRunOptions(PlanOptions, FormatOptions):
     no_probe: bool = flag("Do not try one node of each kind first.")
     label: str | None = opt.label_field("A name for these runs; each adds its node.")
     names: bool = flag("Label runs with the names of nodes instead of kind and number.")
-    resume: Path | None = option("Submit what is missing.", type=click.Path(path_type=Path), metavar="FOLDER")
+    resume: Path | None = option("Submit what is missing.", type=opt.PATH, metavar="FOLDER")
     trusted: bool = flag("Run jobs from a folder that other users can change.", "--trust-folder")
     detach: bool = flag("Submit and leave; `fleet status` shows the progress.")
     dry_run: bool = flag("Show nodes and commands; submit nothing.")
@@ -327,7 +324,6 @@ def _give_up(engine: Engine, folder: FleetFolder, fleet: Fleet, statuses: Sequen
 
 
 def _run_arguments(leave_out: str = "") -> list[str]:
-    """The options that were given to this command, as `torchmark run` takes them."""
     context = click.get_current_context()
     written: list[str] = []
     for parameter in FORWARDED:
@@ -391,7 +387,6 @@ class _Board:
         self._states: dict[str, str] = {}
 
     def show(self, statuses: Sequence[TaskStatus]) -> bool:
-        """Returns whether anything was new."""
         news = [f"{each.task.label}: {text}" for each in statuses for text in self._news(each)]
         for line in news:
             self._console.print(Text(clean(line)), overflow="ellipsis", no_wrap=True)

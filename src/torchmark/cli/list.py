@@ -40,8 +40,7 @@ def list_command(options: ListOptions) -> None:
       torchmark list --publications
       torchmark list --publications m1-chips
     """
-    document = _publications(options.name) if options.publications else _workloads(options.name)
-    print_report(document, options.format)
+    print_report((_publications if options.publications else _workloads)(options.name), options.format)
 
 
 def _workloads(name: str | None) -> Document:
@@ -50,8 +49,8 @@ def _workloads(name: str | None) -> Document:
 
     def facts(workload: Workload) -> dict[str, Any]:
         known = {name: getattr(workload, name) for name in ("name", "version", "modes", "dtypes", "options")}
-        about = {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
-        return known | about
+        known |= {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
+        return known
 
     def everything() -> Iterator[Block]:
         columns = (Column("workload", "name"), Column("modes", "name"), Column("version", "name"), Column("work"))
@@ -86,10 +85,9 @@ def _workload(workload: Workload) -> Iterator[Block]:
         for each in parameters
     ]
     yield Table(columns, rows, rule=False) if rows else Lines(["It has no parameters."])
-    work = [(mode, _amount(each)) for mode, each in _work(workload).items()]
-    yield Section("One step, at the defaults in float32", [Facts(work)])
-    commands = [f"torchmark run {each}" for each in _examples(workload, parameters)]
-    yield Section("Try", [Code("\n".join(commands))])
+    work = Facts([(mode, _amount(each)) for mode, each in _work(workload).items()])
+    yield Section("One step, at the defaults in float32", [work])
+    yield Section("Try", [Code("\n".join(f"torchmark run {each}" for each in _examples(workload, parameters)))])
 
 
 def _amount(work: Work | None) -> str:
@@ -115,12 +113,11 @@ def _examples(workload: Workload, parameters: Sequence[Parameter]) -> Iterator[s
 
 def _publications(name: str | None) -> Document:
     found = [publications.find_publication(each) for each in ([name] if name else publications.names())]
-    left_out = () if name else ("tables", "notes")
     total = _count(*found)
 
     def facts(publication: Publication) -> dict[str, Any]:
         known = msgspec.to_builtins(publication) | {"counts": _count(publication)}
-        return {key: value for key, value in known.items() if key not in left_out}
+        return {key: value for key, value in known.items() if name or key not in ("tables", "notes")}
 
     def everything() -> Iterator[Block]:
         counts = {each.name: _count(each) for each in found} | {"all": total}

@@ -1,12 +1,4 @@
-"""A command's options: one frozen record per command, whose fields are the click options; types and groups they share.
-
-class Show(FormatOptions):
-    run: str = argument()
-    details: bool = flag("Every case in full.")
-
-@command(Show)
-def show(options: Show) -> None: ...
-"""
+"""A command's options: one frozen record per command, whose fields are the click options; shared types and groups."""
 
 from __future__ import annotations
 
@@ -35,10 +27,7 @@ Record = TypeVar("Record", bound="Options")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Options:
-    """The options of a command or of a group that several commands share; a command inherits from its groups.
-
-    In help, a command's own options come first, then those of its groups in the order of its bases.
-    """
+    """Options of a command, or of a group that commands inherit from; help shows the command's own first."""
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -56,8 +45,7 @@ class Options:
 
 
 def option(help: str, *flags: str, default: Any = None, **settings: Any) -> Any:  # noqa: A002
-    """A field that is an option, --dry-run for `dry_run` unless `flags` say otherwise; a default of text is converted
-    like what a user types."""
+    """A field that is an option, --dry-run for `dry_run` without `flags`; a default of text is converted like input."""
     if not settings.get("multiple"):
         settings |= {"default": default, "show_default": default is not None and default is not False}
     kind = settings.get("type")
@@ -78,15 +66,11 @@ def flag(help: str, *flags: str) -> Any:  # noqa: A002
 
 
 def argument(**settings: Any) -> Any:
-    default = () if settings.get("nargs") == -1 else None
-    return _field(default, lambda name: [click.Argument([name], **settings)])
+    return _field(() if settings.get("nargs") == -1 else None, lambda name: [click.Argument([name], **settings)])
 
 
 def axes_field(*single: str) -> Any:
-    """A field with the values of axes as typed, by their names; its options derive from the table of axes.
-
-    With names, only these axes, each with one value; otherwise all of them and the options of cases, with several.
-    """
+    """A field with the values of axes as typed, by their names: of these axes one each, or of all axes several."""
     axes = [axis for axis in AXES if axis.help and (not single or axis.name in single)]
 
     def make(_: str) -> list[click.Parameter]:
@@ -96,11 +80,10 @@ def axes_field(*single: str) -> Any:
             about = axis.help.replace("every device", "the first device") if single else axis.help
             made.append(click.Option([f"--{axis.name}"], multiple=not single, metavar=metavar, help=about))
         about = "Another way to do the same work: layout=channels-last, attention=eager."
-        more = () if single else ("--option", "--way")  # the old name of --option
-        how = "NAME=HOW,…"
-        return made + [
-            click.Option([name], multiple=True, metavar=how, help=about, hidden=name == "--way") for name in more
-        ]
+        if not single:
+            made.append(click.Option(["--option"], multiple=True, metavar="NAME=HOW,…", help=about))
+            made.append(click.Option(["--way"], multiple=True, hidden=True))  # the old name of --option
+        return made
 
     def read(_: str, given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         from torchmark.measure.cases import split_settings
@@ -154,11 +137,9 @@ class Quantity(click.ParamType[float]):
 _NUMBER = r"\d+(?:\.\d+)?"
 _UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 LONGEST_S = 30 * 24 * 3600.0
-_MOST_BYTES = 1 << 60
 
 
 def _seconds(text: str) -> float:
-    """A time span above zero: 90s, 5m, 1h30m."""
     if not re.fullmatch(rf"(?=.)(?:{_NUMBER}(?:ms|s|m|h))*(?:{_NUMBER})?", text.lower()):
         raise ValueError("is not a time. Write 30s, 5m or 1h30m")
     parts = re.findall(rf"({_NUMBER})(ms|s|m|h|$)", text.lower())
@@ -169,12 +150,11 @@ def _seconds(text: str) -> float:
 
 
 def _bytes(text: str) -> int:
-    """An amount of memory above zero: 1 GiB is 1024³ bytes, 1 GB 1000³."""
     found = re.fullmatch(rf"({_NUMBER})\s*([kmgt]?)(i?)b?", text.lower())
     size = float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " ") if found else 0.0
     if found and found[0] == found[1]:
         raise ValueError(f"has no unit. Write {text}GiB, {text}MB or {text}B")
-    if not 1 <= size <= _MOST_BYTES:
+    if not 1 <= size <= 1 << 60:
         raise ValueError("is not an amount of memory. Write 8GiB or 500MB")
     return int(size)
 
@@ -191,13 +171,11 @@ def _share(text: str, whole: bool = False) -> float:
 DURATION, SIZE = Quantity("TIME", _seconds), Quantity("SIZE", _bytes)
 SHARE, WHOLE_SHARE = Quantity("SHARE", _share), Quantity("SHARE", partial(_share, whole=True))
 EXISTING_FOLDER = click.Path(exists=True, file_okay=False)
-FILE = click.Path(dir_okay=False, path_type=Path)
+PATH, FILE = click.Path(path_type=Path), click.Path(dir_okay=False, path_type=Path)
 _PRICE = click.FloatRange(min=0.0, max=1e9)
-_TINY_BATCH = 2
 
 
 def split_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """All names in options whose values are separated by commas."""
     return tuple(name for text in texts for name in text.split(",") if name)
 
 
@@ -225,9 +203,8 @@ class PriceOptions(Options):
 
     @property
     def prices(self) -> Prices | None:
-        if self.price_per_hour is None and self.watt_price is None:
-            return None
-        return Prices(self.price_per_hour, self.watt_price)
+        given = self.price_per_hour, self.watt_price
+        return None if given == (None, None) else Prices(*given)
 
 
 class GateOptions(Options):
@@ -264,7 +241,7 @@ class ParamOptions(Options):
             is_swept = any(text.partition("=")[0] == "batch" for text in self.params)
             if is_swept and not batch:
                 raise UsageError("the inputs do not begin with the same size", "Leave -p batch out")
-            given += [] if is_swept or not batch else [f"batch={_TINY_BATCH if tiny else batch}"]
+            given += [] if is_swept or not batch else [f"batch={2 if tiny else batch}"]
             given.append(f"input={write_tensors(tensors)}")
         if self.loss:
             from torchmark.workloads.own.models import write_loss

@@ -1,7 +1,4 @@
-"""Printing: results on stdout, remarks on stderr, the width and colour of the terminal, the headline of a run.
-
-Printed text may come from other people's files: `emit`, `say` and `hint` remove control characters from it.
-"""
+"""Printing: results on stdout, remarks on stderr, without control characters that other people's files may contain."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from torchmark.report.text import printable
 
 
 def terminal_width() -> int:
-    """Columns to draw into; 80 where there is no terminal."""
     return max(40, shutil.get_terminal_size(fallback=(80, 24)).columns)
 
 
@@ -45,7 +41,6 @@ def confirm(question: str, ask: str = "Go on?") -> bool | None:
 
 
 def emit(text: str) -> None:
-    """Results go to stdout, whole."""
     text = printable(text)
     try:
         sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")

@@ -1,4 +1,4 @@
-"""Progress while cases are measured: one line that changes on a terminal, plain lines elsewhere."""
+"""Progress: one line that changes on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from torchmark.report.units import rate as units_rate
 
 NAME_WIDTH = 46  # of a case in a row
 BAR_WIDTH = 16
-
 PHASES = {
     "import": "opening the device",
     "preheat": "warming the device up",
@@ -31,10 +30,7 @@ PHASES = {
 
 
 class ProgressLine:
-    """Writes to stderr only when something happens: a spinning display would disturb what it shows.
-
-    On a terminal finished rows scroll by above one line that changes; elsewhere each process leaves a line.
-    """
+    """Rows above one line that changes, on a terminal; else a line per process. Only events write: no spinner."""
 
     def __init__(self, cases: Sequence[str] = (), stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -45,7 +41,6 @@ class ProgressLine:
         self._case, self._label, self._began, self._deadline = "", "", 0.0, 0.0
 
     def note(self, text: str) -> None:
-        """Show what is being done now, on a terminal only."""
         self._label = text
         self._show(text)
 
@@ -57,7 +52,6 @@ class ProgressLine:
             self._write(clean(text) + "\n")
 
     def expect(self, seconds: float) -> None:
-        """From now on, this much time is left at most."""
         self._began = time.monotonic()
         self._deadline = self._began + seconds
 
@@ -92,7 +86,6 @@ class ProgressLine:
             self.scroll(name + figures)
 
     def scroll(self, text: str) -> None:
-        """Print text above the line that changes, on a terminal only."""
         if self.live:
             self._write(f"\r\033[K{printable(text)}\n")
 
@@ -101,16 +94,14 @@ class ProgressLine:
             self._write("\r\033[K")
 
     def _show(self, text: str, news: str = "") -> None:
-        """The time that is spent and left, and the text, cut to the terminal's width; what is new is shown whole as
-        long as it fits."""
+        """The time that is spent and left, and the text, cut to the terminal's width; `news` is cut last."""
         if not self.live:
             return
         bar, width = "", shutil.get_terminal_size((80, 24)).columns - 1
         if self._deadline:
             now = time.monotonic()
             seconds = max(round(self._deadline - now), 0)
-            share = min((now - self._began) / max(self._deadline - self._began, 1e-9), 1.0)
-            filled = round(share * BAR_WIDTH)
+            filled = round(BAR_WIDTH * min((now - self._began) / max(self._deadline - self._began, 1e-9), 1.0))
             bar = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {seconds // 60}:{seconds % 60:02} left  "
         line = bar + _cut(clean(text), max(width - len(bar) - len(news), 0)) + clean(news)
         self._write(f"\r\033[K{line[:width]}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from torchmark import __version__
-from torchmark.cli.options import EXISTING_FOLDER, PriceOptions, argument, command, flag, option
+from torchmark.cli.options import EXISTING_FOLDER, PATH, PriceOptions, argument, command, flag, option
 from torchmark.cli.output import emit, headline_of, say
 from torchmark.cli.progress import noted
 from torchmark.errors import StoreError, UsageError
@@ -27,9 +27,7 @@ FORMATS = (PAGE, *TEXTS, *CARDS)
 
 class ReportOptions(PriceOptions):
     names: tuple[str, ...] = argument(nargs=-1, metavar="[RUN]...")
-    out: Path | None = option(
-        "Output file; - is stdout.", "-o", "--out", type=click.Path(path_type=Path), metavar="FILE"
-    )
+    out: Path | None = option("Output file; - is stdout.", "-o", "--out", type=PATH, metavar="FILE")
     baseline: str | None = option("Run to compare the others with; default: the first.", metavar="RUN")
     format: str | None = option("Default: by the ending of FILE, else html.", type=click.Choice(FORMATS))
     leaderboard: str | None = option("Rank all run files of this folder instead.", type=EXISTING_FOLDER)
@@ -59,8 +57,7 @@ def report(options: ReportOptions) -> None:
         endings = ", ".join(f".{each}" for each in FORMATS)
         fix = f"Use one of {endings}, or name one with --format"
         raise UsageError(f"{options.out}: .{suffix} is not a report format", fix)
-    content = _leaderboard(options, format_) if options.leaderboard else _content(options, format_)
-    _deliver(content, format_, options)
+    _deliver((_leaderboard if options.leaderboard else _content)(options, format_), format_, options)
 
 
 def _content(options: ReportOptions, format_: str) -> str | bytes:

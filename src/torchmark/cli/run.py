@@ -54,7 +54,7 @@ class BudgetOptions(opt.Options):
 
 
 class PlanOptions(SweepOptions, BudgetOptions, opt.DataOptions, opt.PriceOptions):
-    """What to measure and how: the options that a fleet passes on to its nodes."""
+    """The options that a fleet passes on to its nodes."""
 
 
 class SessionOptions(opt.Options):
@@ -113,12 +113,7 @@ def run(options: RunOptions) -> int:
             return _measure(study, writer, options)
 
 
-# What to measure.
-
-
-def select(
-    options: PlanOptions, nodes: int = 1, rendezvous: str | None = None
-) -> tuple[tuple[Part, ...], Sequence[str]]:
+def select(options: PlanOptions, nodes: int = 1, endpoint: str | None = None) -> tuple[tuple[Part, ...], Sequence[str]]:
     """The cases to measure, and the named devices; no devices means all that are here. Quick: raises for mistakes."""
     params = options.read_params(bool(options.workloads), options.tiny)
     if options.workloads and options.suite:
@@ -129,7 +124,7 @@ def select(
         raise UsageError(f"{name} needs a workload", "Name one: `torchmark list` shows them")
     suite = options.suite or "quick"
     parts, devices = choose(options.workloads, suite, options.axes, params, nodes, options.tiny)
-    find_rendezvous(place(parts, devices or ["cpu"]), nodes, rendezvous)
+    find_rendezvous(place(parts, devices or ["cpu"]), nodes, endpoint)
     if options.sustain_s and (options.steps or options.budget_s):
         raise UsageError("--sustain sets how long each case runs", "Leave --steps and --budget out")
     return parts, devices
@@ -179,7 +174,6 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
     name = "last" if writer.path.parent == store.home() else str(writer.path)
 
     def first_answer(_: object) -> str:
-        """The headline after the first round; the rest of the time makes it more precise."""
         headline = headline_of(writer.run) if study.options.processes > 1 and options.format == "table" else None
         if not headline:
             return ""
@@ -218,7 +212,6 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
 
 
 def _report_widened(before: Run, after: Run) -> None:
-    """Report rows whose interval more processes have made clearly wider."""
     known = {result.case.text: result.estimate for result in before.results if result.estimate}
     for result in after.results:
         old, new = known.get(result.case.text), result.estimate
@@ -230,7 +223,6 @@ def _report_widened(before: Run, after: Run) -> None:
 
 
 def _resume(options: RunOptions, name: str) -> int:
-    """Measure what a run that was stopped still lacks, into the same file."""
     fixed = (options.suite, options.axes, options.params, options.inputs, options.loss, options.task)
     more = (options.steps, options.sustain_s, options.label, options.out, options.watch, options.tiny)
     if any((*fixed, *more)) or not all(map(split_name, options.workloads)):
@@ -300,7 +292,6 @@ def _only(cases: Sequence[Case]) -> Case:
 
 
 def _watch(plan: Plan) -> int:
-    """One line a second with steps a second, and how it compares with the best second, until stopped."""
     case = _only(plan.cases)
     live, best_s = sys.stdout.isatty(), float("inf")
 

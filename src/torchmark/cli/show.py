@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from torchmark.cli.options import argument, command, flag, option
 from torchmark.cli.output import emit, headline_of, print_report, say, screen
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName, UsageError
 from torchmark.publications import find_publication
-from torchmark.records import Run, RunHeader
+from torchmark.records import RunHeader
 from torchmark.report import render
 from torchmark.report.files import listing_document
 from torchmark.report.text import clean, escape_json
@@ -64,8 +64,13 @@ def show(options: ShowOptions) -> None:
 
     is_table = options.format == "table"
     found = load_runs(options.run, samples=options.samples, repeats=options.format == "csv", local=is_table)
-    if options.case is not None:
-        found = _only(found, options.case)
+    if options.case is not None:  # this very case, or else all cases that contain the text
+        known = [result.case.text for run in found for result in run.results]
+        wanted = {options.case} & set(known) or {text for text in known if options.case in text}
+        if not wanted:
+            raise UnknownName("case", options.case, known)
+        left = (replace(run, results=tuple(each for each in run.results if each.case.text in wanted)) for run in found)
+        found = tuple(run for run in left if run.results)
     if is_table and (options.details or options.samples or options.case is not None):
         print_report(details_document(found, options.prices))
     elif len(found) == 1:
@@ -80,16 +85,6 @@ def show(options: ShowOptions) -> None:
         power = ", ".join(f"{figure.machine} {figure.printed}" for figure in publication.of_kind("power"))
         about = [publication.about, *([f"Peak power: {power}."] if power else [])]
         print_report(publication_document(found, title, about), options.format)
-
-
-def _only(found: Sequence[Run], case: str) -> tuple[Run, ...]:
-    """The runs with this very case, or else with all cases that contain the text."""
-    known = [result.case.text for run in found for result in run.results]
-    wanted = {case} & set(known) or {text for text in known if case in text}
-    if not wanted:
-        raise UnknownName("case", case, known)
-    left = [replace(run, results=tuple(each for each in run.results if each.case.text in wanted)) for run in found]
-    return tuple(run for run in left if run.results)
 
 
 class CompareOptions(opt.GateOptions, opt.FormatOptions):

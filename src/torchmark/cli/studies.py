@@ -41,7 +41,6 @@ class CaseOptions(opt.ParamOptions, opt.DataOptions, opt.MeasureOptions, opt.For
 
     @property
     def case(self) -> Case:
-        """The case on the named device, or on the CPU; raises for mistakes before anything slow is done."""
         return find_case(self.workload, self.axes, self.read_params())
 
     def locate(self) -> tuple[Machine, Case]:
@@ -79,37 +78,36 @@ def tune(options: TuneArguments) -> int:
         rest = [name for name in axes if name not in NUMBERS]
         tried = [case, *combinations(case, axes, NUMBERS), *variations(case, axes, rest)]
         return _emit_plan((each.text for each in tried), "configurations to begin with; what helps is then combined")
+
+    def announce(news: News) -> str:
+        name = name_of(news.case, news.default)
+        if news.event == "failed":
+            return f"{name}: {news.reason}"
+        event = "best so far" if news.event == "leads" else "measuring it again against the default"
+        return f"{event}: {name}, {factor(news.gain)}"
+
+    def show(ending: Ending) -> int:
+        run = ending.run()
+        if run.tuning is None:  # it was stopped before the default was measured
+            return EXIT_FINE
+        print_report(tuning_document(run), ending.format)
+        if ending.format == "table":
+            hint_at_limits(run)
+        return exit_code_of(run)
+
     with hold_machine(options):
         machine, case = options.locate()
         axes = axes_of(case, machine, keep, also)
         chosen = record_of(TuneOptions, options, case=case, axes=axes, hold=keep, added=also)
         study = Tune(chosen, machine, stored_ceilings(machine))
         study.began = began  # looking at the machine counts
-        return execute(study, options, _show_tuning, _tuning_news)
+        return execute(study, options, show, announce)
 
 
 def _emit_plan(cases: Iterable[str], rest: str) -> int:
     lines = [*cases]
     emit("\n".join([*lines, "", f"{len(lines)} {rest}"]))
     return EXIT_FINE
-
-
-def _tuning_news(news: News) -> str:
-    name = name_of(news.case, news.default)
-    if news.event == "failed":
-        return f"{name}: {news.reason}"
-    event = "best so far" if news.event == "leads" else "measuring it again against the default"
-    return f"{event}: {name}, {factor(news.gain)}"
-
-
-def _show_tuning(ending: Ending) -> int:
-    run = ending.run()
-    if run.tuning is None:  # it was stopped before the default was measured
-        return EXIT_FINE
-    print_report(tuning_document(run), ending.format)
-    if ending.format == "table":
-        hint_at_limits(run)
-    return exit_code_of(run)
 
 
 class FitArguments(CaseOptions):
@@ -200,7 +198,6 @@ def limits(options: LimitsArguments) -> int:
 
 
 def _show_limits(study: Limits, ending: Ending) -> int:
-    """Show the limits, and keep them as this machine's if they could be stored."""
     options, found = study.options, study.conclusion()
     if found.kept and not ending.error:
         with ending:

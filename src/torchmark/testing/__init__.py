@@ -1,7 +1,4 @@
-"""The pytest plug-in: a fixture `torchmark` that times steps, keeps the results as a run, and fails on a regression.
-
-pytest imports this file whenever it starts, so that nothing slow is imported here; the rest waits for its first use.
-"""
+"""The pytest plug-in with the fixture `torchmark`. pytest imports it at every start: slow imports wait for its use."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,13 @@ from torchmark.measure.machine import describe_machine
 from torchmark.measure.outcomes import failure_of
 from torchmark.measure.session import measure_spread
 from torchmark.measure.timing import time_step
-from torchmark.records import NumericCheck, Result, Run, RunHeader
+from torchmark.records import Result, Run, RunHeader
 from torchmark.report import render
 from torchmark.report.comparison import complaints_of, gate_lines, interval, speed
 from torchmark.report.text import clean, printable
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
 
-DTYPES = ("float32", "float64")  # every CPU computes in these
-_WIDTH = 80
 _NO_BASELINE = "no baseline yet; this run becomes it"
 
 
@@ -62,11 +61,9 @@ class Bench:
     ) -> Result:
         """Time the step, keep the result, and fail the test where the stored run was faster.
 
-        `items` and `unit` say what one call is worth, so that the result has a rate. A test that times several steps
-        gives each a `name`.
+        `items` of a `unit` per call give the result a rate. A test that times several steps gives each a `name`.
         """
-        count = f"-{len(self._timed) + 1}" if self._timed else ""
-        case = self._case + (f".{_word(name)}" if name else count)
+        case = self._case + (f".{_word(name)}" if name else f"-{len(self._timed) + 1}" * bool(self._timed))
         owner = self._recorder.owners.setdefault((case, device), self._node)  # the test that has this name
         if (case, device) in self._timed or owner != self._node:
             raise failure(f"{case} was timed already: give this step a name of its own")
@@ -81,29 +78,22 @@ class Bench:
     def check(self, file: str | Path, **params: Any) -> None:
         """Fail the test where a model file does not run, or computes the wrong numbers, in any of its modes."""
         try:
-            check_file(Path(file), params)
+            workload = find_workload(str(file))
+            given = read_params(workload, params, start=workload.tiny)
+            workload.check(given)
         except TorchmarkError as error:
             raise failure(str(error)) from None
-
-
-def check_file(path: Path, params: dict[str, Any]) -> dict[str, NumericCheck | None]:
-    """Try each mode and dtype of a model file in this process; returns the distances from the reference."""
-    workload = find_workload(str(path))
-    given = read_params(workload, params, start=workload.tiny)
-    workload.check(given)
-    found: dict[str, NumericCheck | None] = {}
-    for mode in workload.modes:
-        for dtype in (each for each in DTYPES if each in workload.dtypes):
+        dtypes = [each for each in ("float32", "float64") if each in workload.dtypes]  # those of every CPU
+        for mode, dtype in product(workload.modes, dtypes):
             try:
                 step = workload.prepare(given, Setting(mode=mode, dtype=dtype))
                 step.run()
                 step.run()
-                found[f"{mode} {dtype}"] = check_step(step, dtype)
+                check_step(step, dtype)
             except Exception as error:
                 failed = failure_of(error, "check")
                 cause = f"{workload.name} in {mode} with {dtype} is {failed.status}: {failed.reason}"
-                raise UnsupportedError(cause, detail=failed.detail or "") from error
-    return found
+                raise failure(str(UnsupportedError(cause, detail=failed.detail or ""))) from None
 
 
 @dataclass
@@ -124,7 +114,6 @@ class Recorder:
     _problem: str = ""
 
     def add(self, result: Result) -> str:
-        """Take a result; returns why its test fails: too slow, or inconclusive."""
         self.results.append(result)
         if self.stored is None:
             return ""
@@ -143,7 +132,6 @@ class Recorder:
         return "\n".join([f"{words} against {self.against}", *why])
 
     def keep(self) -> bool:
-        """Write the run file; returns whether that worked. The summary shows the results in any case."""
         header = self._header(self.results)
         spread = self._spread if self.stored is not None else None
         try:
@@ -163,7 +151,7 @@ class Recorder:
 
     def summary(self) -> str:
         assert self.run is not None
-        lines = [render(self.run, "table", _WIDTH)]
+        lines = [render(self.run, "table", 80)]
         if self._compared:
             lines += [f"Against {self.against}:", *(f"  {line}" for line in self._compared), ""]
         name = self.out or self.run.header.id
@@ -215,8 +203,7 @@ def load_baseline(against: str | None, label: str) -> Run | None:
 
 
 def check_options(label: str | None, out: str | None, against: str | None, usual_label: str) -> Run | None:
-    """The run to compare with, loaded before this session's own run becomes the last one. Raises UsageError, on one
-    line, for an option that cannot be used."""
+    """The run to compare with, loaded before this session's own becomes the last one; UsageError for bad options."""
     name = "--torchmark-label"
     try:
         if label is not None:
