@@ -27,7 +27,7 @@ COMMANDS: Table = {
     "replicate": ("torchmark.cli.studies:replicate", "Replay published benchmarks here, as their authors did."),
     "limits": ("torchmark.cli.studies:limits", "Measure the peak performance of this machine."),
     "devices": ("torchmark.cli.devices:devices", "Show the devices here, and whether they are set up well."),
-    "new": ("torchmark.cli.new:new", "Write a starter file for a model of your own."),
+    "new": ("torchmark.cli.list:new", "Write a starter file for a model of your own."),
     "list": ("torchmark.cli.list:list_command", "List the workloads and their parameters, or the publications."),
     "runs": ("torchmark.cli.show:runs", "List the stored runs."),
     "show": ("torchmark.cli.show:show", "Show a stored run, or one of its cases in full."),

@@ -1,10 +1,15 @@
-"""`torchmark list`: the workloads with their parameters, and the publications with every figure as printed."""
+"""`torchmark list` and `new`: the workloads with their parameters, the publications, and starters for own models."""
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from importlib.util import find_spec
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,12 +17,15 @@ import msgspec
 
 from torchmark import publications, workloads
 from torchmark.cli.options import Options, argument, command, flag, option
-from torchmark.cli.output import print_report
+from torchmark.cli.output import emit, print_report
+from torchmark.errors import UsageError
 from torchmark.measure.cases import Parameter, list_parameters
 from torchmark.publications import Publication
 from torchmark.records import Work
 from torchmark.report import units
 from torchmark.report.document import Block, Cell, Code, Column, Document, Facts, Lines, Records, Section, Table, Title
+from torchmark.report.text import clean
+from torchmark.store.files import explained, write_whole
 from torchmark.workloads.contract import Setting, Workload
 
 
@@ -164,3 +172,47 @@ def _publication(publication: Publication) -> Iterator[Block]:
         yield Section(table.title, [Lines([Cell(table.protocol, "quiet")]), Table(titles, rows)])
     commands = f"torchmark show {publication.name}\ntorchmark replicate {publication.name} --scale 0.01"
     yield Section("Try", [Code(commands)])
+
+
+class NewOptions(Options):
+    name: str = argument()
+    workload: bool = flag("A Workload, which also says what its work is worth.")
+    out: str | None = option("Where to write it; - for stdout; default: NAME.py.", "-o", "--out", metavar="FILE")
+
+
+@command(NewOptions)
+def new(options: NewOptions) -> None:
+    """Write a commented starter file for a model of your own.
+
+    It runs as it is: `torchmark run my_model.py`, `pytest my_model.py`. Replace the model in it with yours.
+
+    Examples:
+      torchmark new my-model                my_model.py, with a model to replace
+      torchmark new my-model --out -        show it, write nothing
+      torchmark new my-kernel --workload    with full control
+    """
+    stem = options.name.removesuffix(".py").replace("-", "_")
+    if not re.fullmatch(r"[A-Za-z_]\w*", stem, re.ASCII):
+        fix = "Use letters, digits and dashes, as in my-model"
+        raise UsageError(f"'{options.name}' is not a name for a Python file", fix)
+    starter = files("torchmark.cli") / "starters" / ("workload.txt" if options.workload else "model.txt")
+    text = starter.read_text("utf-8")
+    if options.out == "-":
+        emit(text.replace("my_model", stem))
+        return
+    path = Path(options.out or f"{stem}.py")
+    try:
+        is_module = find_spec(path.stem) is not None
+    except ValueError:  # of a module that was not found by its name, such as __main__
+        is_module = True
+    if (keyword.iskeyword(path.stem) or is_module) and not path.exists():
+        kind = "keyword" if keyword.iskeyword(path.stem) else "module"
+        raise UsageError(f"'{path.stem}' is already a Python {kind}", "Choose another name")
+    try:
+        write_whole(path, [text.replace("my_model", path.stem).encode()], replace=False)
+    except FileExistsError as error:
+        raise UsageError(f"{path} already exists", "Choose another name") from error
+    except OSError as error:
+        raise explained(path, error, "Choose another place with -o") from error
+    name = clean(str(path))
+    emit(f"Wrote {name}. Try it:\n  torchmark run {name}\n  torchmark list {name}\n  pytest {name}")
