@@ -204,8 +204,8 @@ def fleet_run(options: FleetRunOptions) -> int:
         raise UsageError("there are no nodes", "See what `sinfo` says, or name another --partition")
     if teams:
         rest = _run_arguments(leave_out="workers")
-        rest += [] if options.axes.get("threads") else ["--threads", str(equal_threads(nodes, teams))]
-        arguments = {size: [*rest, "--workers", ",".join(map(str, workers))] for size, workers in teams.items()}
+        threads = [] if options.axes.get("threads") else ["--threads", str(equal_threads(nodes, teams))]
+        arguments = {size: [*rest, "--workers", ",".join(map(str, each)), *threads] for size, each in teams.items()}
         tasks = together(nodes, [*teams], arguments.__getitem__, options.label)
     else:
         chosen = choose(nodes, options.count, options.each_kind)
