@@ -11,7 +11,7 @@ from torchmark.case import ALL_CASES, CASE_OPTIONS, SEVERAL, Case, Count, Name, 
 # Cases are records like the others, and are found here too.
 __all__ = ["CASE_OPTIONS", "Case", "Name", "Real", "Text", "Value", "Whole", "parse_case"]
 
-# History of the stored form. A new version adds a line here, an upgrade function in store/upgrade.py
+# History of the stored form. A new version adds a line here, an upgrade function in store/lines.py
 # and a recorded file in tests/store/recorded/.
 #   1  2026-11  the first: header, started, samples, finished
 #   2  2026-11  texts hold torchmark's own words only: messages of other programs are in the local log

@@ -195,8 +195,11 @@ def test_an_existing_file_is_never_overwritten(whole: Path, make_header) -> None
 def test_the_writer_refuses_what_is_not_finite(path: Path, make_header, make_result, make_estimate, value) -> None:
     with RunWriter.create(path, make_header((A,))) as writer:
         before = path.read_bytes()
-        with pytest.raises(StoreError, match=r"result\.estimate\.p99_s"):
-            writer.finished(make_result(A, estimate=make_estimate(p99_s=value)))
+        for name in ("p99_s", "p99_high_s"):
+            with pytest.raises(StoreError, match=rf"{path}, line 2 .*result\.estimate\.{name}"):
+                writer.finished(make_result(A, estimate=make_estimate(**{name: value})))
+        with pytest.raises(StoreError, match=r"result\.metrics\.loss"):
+            writer.finished(make_result(A, metrics={"loss": value}))
         with pytest.raises(StoreError, match="samples_s"):
             writer.samples(A, 0, (1.0, value))
         with pytest.raises(StoreError, match="process_spread"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import StoreError, UnknownName, UsageError
-from torchmark.store import RunWriter, check_label, find_run, home, new_path, scan_runs
+from torchmark.store import RunWriter, check_label, find_run, home, load_runs, new_path, scan_runs
 
 
 @pytest.fixture
@@ -129,3 +129,25 @@ def test_what_no_terminal_can_show_is_no_label(label: str) -> None:
 
 def test_each_valid_name_is_listed_once() -> None:
     assert str(UnknownName("run", "zzz", ["nightly", "last", "nightly"])) == "unknown run 'zzz'. Valid: last, nightly"
+
+
+@pytest.mark.parametrize("text", ["last", "ab12", "ab"])
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'"machine":{', b'"machine":7,"m":{', r"line 1: .*\$\.header\.machine"),
+        (b'{"kind"', b'{"kind', "is not a run file"),
+        (b'"schema":2', b'"schema":99', "Upgrade"),
+    ],
+)
+def test_a_run_with_a_damaged_header_is_reported(
+    runs: dict[str, Path], text: str, old: bytes, new: bytes, words
+) -> None:
+    damaged = runs.pop("ab12")
+    runs["ab34"].unlink()
+    damaged.write_bytes(damaged.read_bytes().replace(old, new, 1))
+    for name in (text, str(damaged)):
+        with pytest.raises(StoreError, match=words) as caught:
+            load_runs(name)
+        assert damaged.name in caught.value.cause
+    assert find_run("last~1") == runs["cd56"]

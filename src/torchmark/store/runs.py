@@ -24,7 +24,8 @@ from msgspec import Struct
 from torchmark import __version__, publications
 from torchmark.errors import StoreError, UnknownName, UsageError
 from torchmark.records import DeviceInfo, Machine, Run, RunHeader
-from torchmark.store.files import distrust, explained, make_folder, write_whole
+from torchmark.store.files import distrust, explained, make_folder, open_regular, write_whole
+from torchmark.store.lines import HEADER_BYTES, NamedHeader, RunName
 from torchmark.store.reader import load, read_header
 
 _LAST = r"last(?:~([0-9]{1,6}))?"
@@ -109,6 +110,15 @@ def find_run(text: str) -> Path:
 
 def scan_runs() -> Iterator[StoredRun]:
     """All runs in the folder, the last written first; only headers are read, one at a time."""
+    for path in _run_files():
+        try:
+            yield StoredRun(path, read_header(path))
+        except StoreError as error:
+            yield StoredRun(path, problem=str(error))
+
+
+def _run_files() -> list[Path]:
+    """All files in the folder of runs, the last written first."""
     folder, found = home(), []
     try:
         with os.scandir(folder) as entries:
@@ -119,14 +129,26 @@ def scan_runs() -> Iterator[StoredRun]:
                         modified = entry.stat().st_mtime
                     found.append((modified, entry.name))
     except FileNotFoundError:
-        return
+        return []
     except OSError as error:
         raise StoreError(f"cannot read {folder}: {error.strerror}", "Check its permissions") from error
-    for _, name in sorted(found, reverse=True):
+    return [folder / name for _, name in sorted(found, reverse=True)]
+
+
+def _named_runs() -> list[tuple[Path, RunName]]:
+    """All runs with their names, newest first. A run whose header is damaged has those in the name of its file, so that
+    it can be asked for: reading it then reports the damage."""
+    found = []
+    for path in _run_files():
+        raw = b""
+        with contextlib.suppress(OSError, StoreError), open_regular(path, "") as file:
+            raw = file.readline(HEADER_BYTES)
         try:
-            yield StoredRun(folder / name, read_header(folder / name))
-        except StoreError as error:
-            yield StoredRun(folder / name, problem=str(error))
+            found.append((path, msgspec.json.decode(raw, type=NamedHeader).header))
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            if raw and (named := re.fullmatch(r"(.{10}T\d\d)-(\d\d)-(\d\dZ)_([\w-]+)\.jsonl", path.name)):
+                found.append((path, RunName(named[4], ":".join(named.groups()[:3]))))
+    return sorted(found, key=lambda run: run[1].created, reverse=True)
 
 
 def is_folder(text: str) -> bool:
@@ -150,20 +172,19 @@ def _find_stored(text: str) -> Path | None:
         return Path(text)
     if text.partition("/")[0] in publications.names():
         return None
-    runs = [(run.path, run.header) for run in scan_runs() if run.header]
-    runs.sort(key=lambda run: run[1].created, reverse=True)
+    runs = _named_runs()
     if back := re.fullmatch(_LAST, text):
         if not runs:
             raise UsageError(f"there are no runs in {home()}", "Measure one with `torchmark run`")
         if int(back[1] or 0) >= len(runs):
             raise UsageError(f"'{text}' is further back than the first run", f"The oldest is last~{len(runs) - 1}")
         return runs[int(back[1] or 0)][0]
-    labelled = [(path, header) for path, header in runs if header.label == text]
-    named = labelled or [(path, header) for path, header in runs if text and header.id.startswith(text)]
+    labelled = [(path, run) for path, run in runs if run.label == text]
+    named = labelled or [(path, run) for path, run in runs if text and run.id.startswith(text)]
     if len(named) == 1:
         return named[0][0]
     if named:
-        shown = ", ".join(f"{header.id} ({header.created})" for _, header in named[:_SHOWN])
+        shown = ", ".join(f"{run.id} ({run.created})" for _, run in named[:_SHOWN])
         more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
         raise UsageError(f"'{text}' names {len(named)} runs: {shown}{more}", "Give the id of one")
     if _looks_like_a_file(text):
@@ -172,7 +193,7 @@ def _find_stored(text: str) -> Path | None:
         return None
     import difflib  # costs start-up time that only a mistake should pay
 
-    names = [each for _, header in runs for each in (header.label, header.id) if each]
+    names = [each for _, run in runs for each in (run.label, run.id) if each]
     near = difflib.get_close_matches(text, publications.hardware_titles(), n=1)  # there are too many to list
     raise UnknownName("run", text, ["last", *names[: 2 * _SHOWN], *publications.names(), *near])
 

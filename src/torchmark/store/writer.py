@@ -172,7 +172,12 @@ class RunWriter:
         self.close()
 
     def _write(self, *more: lines.Line) -> None:
-        self._append(b"".join(map(lines.encode_line, more)))
+        try:
+            data = b"".join(map(lines.encode_line, more))
+        except StoreError as error:
+            number = self._content.count(b"\n") + 1
+            raise StoreError(f"{self.path}, line {number} or later: {error.cause}", error.fix) from error
+        self._append(data)
 
     def _append(self, data: bytes) -> None:
         """Append to the file, or restore it with the new lines.
