@@ -259,7 +259,12 @@ def machine_lock(
                 f"cannot use the lock file {path}: {error.strerror or error}",
                 "Delete it, or name another with TORCHMARK_LOCK",
             ) from error
-        _write_holder(descriptor)
+        since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        with contextlib.suppress(OSError):  # the lock holds without this note, on a full disk or in another's file
+            if not os.fstat(descriptor).st_size or _read_holder(descriptor).pid:
+                os.ftruncate(descriptor, 0)
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                os.write(descriptor, msgspec.json.encode(Holder(os.getpid(), since)))
         yield
 
 
@@ -293,14 +298,12 @@ def let_go(descriptor: int) -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child must not keep its parent's lock alive after the parent has died."""
-    for descriptor in _held:
+    while _held:
         with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _held.clear()
+            os.close(_held.pop())
 
 
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # a forked child must not keep its parent's lock alive after the parent has died
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
@@ -324,17 +327,6 @@ def _read_holder(descriptor: int) -> Holder:
         return msgspec.json.decode(os.read(descriptor, 4096), type=Holder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return Holder(0, "")
-
-
-def _write_holder(descriptor: int) -> None:
-    """The lock holds without this note, on a full disk or in a file that contains something else."""
-    since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    with contextlib.suppress(OSError):
-        if os.fstat(descriptor).st_size and not _read_holder(descriptor).pid:
-            return
-        os.ftruncate(descriptor, 0)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        os.write(descriptor, msgspec.json.encode(Holder(os.getpid(), since)))
 
 
 if sys.platform == "win32":

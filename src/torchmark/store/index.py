@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar
+from zlib import compress, decompress
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +26,7 @@ from torchmark.store.reader import load
 from torchmark.store.runs import keep_note, read_note
 
 BATCH = 1000  # files between two writes of the index, the most that a kill loses
+_PARTS = 16
 SETTLED_NS = 2_000_000_000  # the coarsest clock that a file system has
 
 
@@ -58,7 +60,10 @@ class Folder(Struct, frozen=True):
 class _File(Struct, array_like=True):
     stamp: str | None  # differs whenever the content does; None: to be read again
     problem: str | None
-    extracts: list[tuple[bytes, bytes]]  # the hash of the group, and the encoded extract
+    count: int = 0  # of extracts
+    # By the first bits of the hashes of their groups, each part compressed: a folder has a million, and needs one part
+    # of all files in memory at a time.
+    parts: tuple[bytes, ...] = (b"",) * _PARTS
 
 
 def ask_folder(
@@ -72,7 +77,7 @@ def ask_folder(
 
     Only files that are new or changed are read and checked.
     """
-    version = repr((SCHEMA_VERSION, bool(check), kind.edition, kind.__struct_fields__)).encode()
+    version = blake2b(repr((SCHEMA_VERSION, bool(check), kind.edition, kind.__struct_fields__)).encode()).digest()
     name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
     stamps, known = _scan(Path(folder)), _remembered(name, version)
     files = {file: known[file] for file, stamp in stamps.items() if file in known and known[file].stamp == stamp}
@@ -87,17 +92,22 @@ def ask_folder(
         progress(len(changed), len(changed))
     if changed or len(files) < len(known):
         _remember(name, version, files)
-    ordered = sorted((each for file in sorted(files) for each in files[file].extracts), key=itemgetter(0))
-    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(kind)
-    answer = question(decoder.decode(data) for _, data in ordered)
-    problems = (files[file].problem for file in sorted(files))
-    return answer, Folder(len(files), len(ordered), tuple(filter(None, problems)))
+    ordered = [files[file] for file in sorted(files)]
+    problems = tuple(file.problem for file in ordered if file.problem)
+    return question(_extracts(ordered, kind)), Folder(len(files), sum(file.count for file in ordered), problems)
+
+
+def _extracts(files: list[_File], kind: type[Kind]) -> Iterator[Kind]:
+    decode = msgspec.msgpack.Decoder(list[tuple[bytes, kind]]).decode  # type: ignore[valid-type]
+    for part in range(_PARTS):
+        found = [each for file in files if file.parts[part] for each in decode(decompress(file.parts[part]))]
+        yield from (extract for _, extract in sorted(found, key=itemgetter(0)))
 
 
 def _remembered(name: str, version: bytes) -> dict[bytes, _File]:
     content = memoryview(read_note("index", name, most=-1) or b"")
     with contextlib.suppress(msgspec.MsgspecError):
-        if content[:32] == _digest(version, content[32:]):
+        if content[:32] == blake2b(content[32:], digest_size=32, key=version).digest():
             return msgspec.msgpack.decode(content[32:], type=dict[bytes, _File])
     return {}
 
@@ -105,13 +115,7 @@ def _remembered(name: str, version: bytes) -> dict[bytes, _File]:
 def _remember(name: str, version: bytes, files: dict[bytes, _File]) -> None:
     content = msgspec.msgpack.encode(files)
     with contextlib.suppress(OSError):  # then all files are read again next time
-        keep_note("index", name, _digest(version, content) + content)
-
-
-def _digest(version: bytes, content: bytes | memoryview) -> bytes:
-    digest = blake2b(version, digest_size=32)
-    digest.update(content)
-    return digest.digest()
+        keep_note("index", name, blake2b(content, digest_size=32, key=version).digest(), content)
 
 
 def _scan(folder: Path) -> dict[bytes, str | None]:
@@ -140,8 +144,12 @@ def _read(path: Path, stamp: str | None, kind: type[Extract], check: Check | Non
     try:
         extracts = [*kind.of_run(load(path), name)]
         if check and (failed := check(path)):
-            return _File(stamp, f"{name}: {failed}", [])
+            return _File(stamp, f"{name}: {failed}")
     except StoreError as error:
         problem = str(error).replace(str(path), path.name)
-        return _File(None, problem.encode(errors="backslashreplace").decode(), [])
-    return _File(stamp, None, [(blake2b(encode(each.group)).digest()[:8], encode(each)) for each in extracts])
+        return _File(None, problem.encode(errors="backslashreplace").decode())
+    parts: list[list[tuple[bytes, Extract]]] = [[] for _ in range(_PARTS)]
+    for each in extracts:
+        group = blake2b(encode(each.group), digest_size=8).digest()
+        parts[group[0] * _PARTS >> 8].append((group, each))
+    return _File(stamp, None, len(extracts), tuple(compress(encode(part), 1) if part else b"" for part in parts))

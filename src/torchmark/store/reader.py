@@ -48,15 +48,19 @@ def load(path: str | Path, samples: bool = False, content: bytes | None = None, 
         results = [_with_samples(result, seen.settled.get(result.case.text, {})) for result in results]
     if not local:
         results = [replace(result, detail=None) if result.detail else result for result in results]
-    run = Run(
-        header=seen.header,
-        results=tuple(results),
-        process_spread=seen.spread,
-        problems=(*seen.problems, *seen.unfinished()),
-        **seen.concluded,
-        ended=seen.ended,
-    )
+    problems = (*seen.problems, *seen.unfinished())
+    run = Run(seen.header, tuple(results), seen.spread, problems, seen.ended, **seen.concluded)
     return with_details(run, path) if local else run
+
+
+def _with_samples(result: Result, samples: ProcessSamples) -> Result:
+    ordered, processes = [samples[process] for process in sorted(samples)], result.processes
+    if len(processes) == len(ordered):
+        processes = tuple(map(lambda each, values: replace(each, samples_s=values), processes, ordered))
+    together = tuple(value for values in ordered for value in values)
+    return replace(
+        result, estimate=result.estimate and replace(result.estimate, samples_s=together), processes=processes
+    )
 
 
 def load_samples(path: str | Path) -> dict[str, ProcessSamples]:
@@ -73,11 +77,9 @@ def read_header(path: str | Path) -> RunHeader:
     """Only the first line, for lists of runs."""
     path = Path(path)
     for number, _, line in read_lines(path):
-        if isinstance(line, StoreError):
-            raise line
-        if not isinstance(line, lines.Header):
-            raise lines.damaged(path, number, "not a header")
-        return line.header
+        if isinstance(line, lines.Header):
+            return line.header
+        raise line if isinstance(line, StoreError) else lines.damaged(path, number, "not a header")
     raise _empty(path)
 
 
@@ -93,9 +95,7 @@ def shareable_lines(path: str | Path) -> Iterator[bytes]:
             break  # cut off when its run was killed
         if line is None or isinstance(line, lines.Checksum):
             continue
-        if isinstance(line, lines.Header):
-            line = replace(line, schema=SCHEMA_VERSION)
-        written = lines.encode_line(line)
+        written = lines.encode_line(replace(line, schema=SCHEMA_VERSION) if isinstance(line, lines.Header) else line)
         digest.update(written)
         yield written
     yield lines.encode_line(lines.Checksum(digest.hexdigest()))
@@ -168,13 +168,13 @@ class _Contents:
         self._weights: dict[str, int] = {}  # of the results that count so far
         self._weight = self._sample_count = number = 0
         for number, raw, line in read_lines(path, content, samples):
-            if not isinstance(line, StoreError):
-                self._take(number, line, len(raw))
-            elif raw.endswith(b"\n") or number == 1:
-                raise line
-            else:
+            if isinstance(line, StoreError):
+                if raw.endswith(b"\n") or number == 1:
+                    raise line
                 cut = f"line {number} is incomplete: the run was cut off while writing it; it is ignored"
                 self.problems.append(cut)
+            else:
+                self._take(number, line, len(raw))
         if not number:
             raise _empty(path)
 
@@ -245,17 +245,6 @@ def _empty(path: Path) -> StoreError:
     return StoreError(f"{path} holds no run", "Its run died before it began: delete the file")
 
 
-def _with_samples(result: Result, samples: ProcessSamples) -> Result:
-    """Put samples back into the estimates that they were taken from."""
-    ordered, processes = [samples[process] for process in sorted(samples)], result.processes
-    if len(processes) == len(ordered):
-        pairs = zip(processes, ordered, strict=True)
-        processes = tuple(replace(estimate, samples_s=values) for estimate, values in pairs)
-    together = tuple(value for values in ordered for value in values)
-    estimate = result.estimate and replace(result.estimate, samples_s=together)
-    return replace(result, estimate=estimate, processes=processes)
-
-
 # Examination.
 
 
@@ -311,16 +300,15 @@ class _Reader:
     """The state that later lines must agree with."""
 
     def __init__(self, path: Path) -> None:
-        self.number = 0
         self.is_sealed = False
         self.is_end_reported = False  # the last line is torn or a wrong checksum, which is reported already
+        self.number = self._count = 0
         self._path, self._schema = path, SCHEMA_VERSION
         self._digest = hashlib.sha256()
         self._header: RunHeader | None = None
         self._cases: frozenset[str] = frozenset()
         self._begun: set[str] = set()
         self._samples: dict[str, dict[int, array[float]]] = {}
-        self._count = 0
 
     def take(self, number: int, raw: bytes, line: lines.Line | StoreError | None) -> Iterator[Part]:
         self.number, digest = number, self._digest.hexdigest()
@@ -373,8 +361,7 @@ class _Reader:
                 if sum(each is not None for each in asdict(line).values()) != 1:
                     yield _damage("a study concludes one thing", number, "$")
                 yield from self._check_tuning(number, line.tuning) if line.tuning else ()
-                largest, efficient = (line.fitting.largest, line.fitting.efficient) if line.fitting else (None, None)
-                if efficient is not None and (largest is None or efficient > largest):
+                if (fit := line.fitting) and fit.efficient is not None and fit.efficient > (fit.largest or 0):
                     place = "$.fitting.efficient"
                     yield Remark("consistent", "larger than the largest that fits", line=number, place=place)
             case lines.Checksum() if line.sha256 != digest:
@@ -408,15 +395,14 @@ def _damage(cause: str, line: int = 0, place: str = "") -> Remark:
 
 def _oddities(raw: bytes, line: lines.Line) -> Iterator[tuple[str, str]]:
     """Repeated and unknown keys, which the decoder accepts. A line that encodes to itself has neither."""
-    if msgspec.json.encode(line) + b"\n" == raw:
-        return
-    text = re.sub(rb"\[[^\[\]{}\"]*\]", b"[]", raw) if lines.is_samples(raw) else raw  # without the numbers
-    try:
-        found = json.loads(text, object_pairs_hook=_Object, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError) as error:
-        yield "", f"not plain JSON: {error}"
-        return
-    yield from _compare(found, msgspec.to_builtins(line) if not isinstance(line, lines.Samples) else None, "$")
+    if msgspec.json.encode(line) + b"\n" != raw:
+        text = re.sub(rb"\[[^\[\]{}\"]*\]", b"[]", raw) if lines.is_samples(raw) else raw  # without the numbers
+        try:
+            found = json.loads(text, object_pairs_hook=_Object, parse_int=str, parse_float=str)
+        except (ValueError, RecursionError) as error:
+            yield "", f"not plain JSON: {error}"
+        else:
+            yield from _compare(found, None if isinstance(line, lines.Samples) else msgspec.to_builtins(line), "$")
 
 
 class _Object(dict[str, Any]):
@@ -429,13 +415,12 @@ class _Object(dict[str, Any]):
 
 def _compare(found: Any, known: Any, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(found, _Object):
-        for name in found.repeated:
-            yield f"{place}.{name}", "the key is repeated"
+        yield from ((f"{place}.{name}", "the key is repeated") for name in found.repeated)
         for name, inner in found.items():
             if isinstance(known, dict) and name not in known:
                 yield f"{place}.{name}", "torchmark writes no such field"
             else:
-                yield from _compare(inner, known[name] if isinstance(known, dict) else None, f"{place}.{name}")
+                yield from _compare(inner, known and known[name], f"{place}.{name}")
     elif isinstance(found, list):
         for index, inner in enumerate(found):
             within = known[index] if isinstance(known, list | tuple) and index < len(known) else None

@@ -220,11 +220,11 @@ def _plain(text: str) -> str:
 # Notes.
 
 
-def keep_note(kind: str, name: str, content: bytes, mode: int = 0o600) -> None:
+def keep_note(kind: str, name: str, *content: bytes, mode: int = 0o600) -> None:
     """Write a note, or raise OSError."""
     path = _note(kind, name)
     make_folder(path.parent)
-    write_whole(path, [content], mode=mode)
+    write_whole(path, content, mode=mode)
 
 
 def read_note(kind: str, name: str, most: int = 1 << 20) -> bytes | None:

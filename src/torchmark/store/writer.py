@@ -73,7 +73,7 @@ class RunWriter:
             claim(writer._descriptor, writer.path)
             if not os.path.samestat(writer.path.stat(), os.fstat(writer._descriptor)):
                 raise StoreError(f"{path} was replaced by another program just now", "Try again")
-            writer._take_over(_read(writer._descriptor, FILE_BYTES))
+            writer._take_over()
         return writer
 
     @contextlib.contextmanager
@@ -87,7 +87,8 @@ class RunWriter:
                 raise explained(self.path, error, fix) from error
             raise
 
-    def _take_over(self, content: bytes) -> None:
+    def _take_over(self) -> None:
+        content = _read(self._descriptor, FILE_BYTES)
         schema = lines.decode_schema(content.partition(b"\n")[0], self.path)
         if schema != SCHEMA_VERSION:
             raise StoreError(
@@ -111,7 +112,7 @@ class RunWriter:
 
     @property
     def local_run(self) -> Run:
-        """The same with the messages behind failures, to be shown on this terminal and nowhere else."""
+        """The same with the messages behind failures, which only this terminal may show."""
         return load(self.path, content=bytes(self._content), local=True)
 
     def started(self, case: str, process: int = 0) -> None:
@@ -195,25 +196,20 @@ class RunWriter:
                 found = self.path.stat()
             is_in_place = found and os.path.samestat(found, own)
             if is_in_place and (own.st_size, own.st_mtime_ns) == (before, self._stamp):
-                self._extend(data)
+                try:
+                    write_all(self._descriptor, data)
+                    self._stamp = os.fstat(self._descriptor).st_mtime_ns  # before fsync, which takes a while
+                    os.fsync(self._descriptor)
+                except OSError:  # half a line in the middle of a file would ruin every line after it
+                    with contextlib.suppress(OSError):
+                        if os.fstat(self._descriptor).st_size > before:
+                            os.ftruncate(self._descriptor, before)
+                    raise
             else:  # another program has replaced, moved or changed it
                 self._restore()
         except OSError as error:
             raise explained(self.path, error) from error
         self.seconds += time.monotonic() - began
-
-    def _extend(self, data: bytes) -> None:
-        """Append all of it or nothing: half a line in the middle of a file would ruin every line after it."""
-        length = os.fstat(self._descriptor).st_size
-        try:
-            write_all(self._descriptor, data)
-            self._stamp = os.fstat(self._descriptor).st_mtime_ns  # now: fsync takes long enough for another change
-            os.fsync(self._descriptor)
-        except OSError:
-            with contextlib.suppress(OSError):  # an incomplete last line is the one fault that readers accept
-                if os.fstat(self._descriptor).st_size > length:
-                    os.ftruncate(self._descriptor, length)
-            raise
 
     def _restore(self) -> None:
         """Write all content to the path again. A file with other content is kept under another name.
@@ -221,8 +217,15 @@ class RunWriter:
         If that fails, the path holds what it held before.
         """
         make_folder(self.path.parent)
-        former, found, aside = self._descriptor, self._reopen(), None
-        note = "" if found else f"{self.path} was moved or deleted, and has been written again"
+        former, found, aside = self._descriptor, None, None
+        note = f"{self.path} was moved or deleted, and has been written again"
+        if os.path.lexists(self.path):
+            with contextlib.suppress(FileNotFoundError):
+                about, note = self.path.stat(), ""
+                found = former if os.path.samestat(about, os.fstat(former)) else None
+                found = self._open() if found is None and stat.S_ISREG(about.st_mode) else found
+            if found is None:
+                raise OSError(errno.EEXIST, "it is no longer a file")
         try:
             if found and not self._content.startswith(_read(found, len(self._content) + 1)):
                 aside = set_aside(self.path)
@@ -238,19 +241,6 @@ class RunWriter:
             if found and found != former:
                 let_go(found)
         self.notes += [note] if note else []
-
-    def _reopen(self) -> int | None:
-        """The file that is at the path now; None if there is nothing."""
-        try:
-            about = self.path.stat()
-            if os.path.samestat(about, os.fstat(self._descriptor)):
-                return self._descriptor
-            if stat.S_ISREG(about.st_mode):
-                return self._open()
-        except FileNotFoundError:
-            if not os.path.lexists(self.path):
-                return None
-        raise OSError(errno.EEXIST, "it is no longer a file")
 
     def _adopt(self, descriptor: int) -> None:
         self.close()
