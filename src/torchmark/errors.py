@@ -32,7 +32,6 @@ class TorchmarkError(Exception):
 
     @property
     def shared_text(self) -> str:
-        """The message without the detail."""
         return f"{self.cause}. {self.fix}" if self.fix else self.cause
 
 

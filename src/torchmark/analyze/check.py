@@ -261,7 +261,6 @@ def _close(stored: Any, found: Any, tolerance: float, size: float = 0.0) -> bool
 
 
 def _is_simulated(result: Result) -> bool:
-    """The fake device runs on a clock of its own."""
     return result.case.device.partition(":")[0] == "fake"
 
 

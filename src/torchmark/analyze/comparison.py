@@ -163,8 +163,8 @@ def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> t
 
 
 def explained(result: Result) -> float:
-    """How much of the logarithm of a contended time others may explain: twice what they took, because a step waits for
-    the last of its threads; from half of the time on, everything."""
+    """How much of the logarithm of a contended time others may explain: twice what they took, as a step waits for its
+    last thread; from half of the time on, everything."""
     if result.estimate is None or result.estimate.verdict != "contended":
         return 0.0
     seen = result.estimate.contention
@@ -287,7 +287,6 @@ def _judge(rows: Sequence[Row]) -> list[Row]:
 
 
 def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    """Judge all pairs as one table and all families as another, and add the smallest visible differences."""
     comparisons = tuple(comparisons)
     rows = _judge([pair for comparison in comparisons for pair in comparison.pairs])
     chance = CHANCE / max(1, sum(pair.error is not None for pair in rows))
@@ -338,7 +337,6 @@ class LiveComparison(Struct, frozen=True):
     duration_s: float = 0.0
 
     def conclusion(self, side: str) -> Live:
-        """What is kept of it in the run of one side, A or B."""
         return Live(self.a.result.case, self.b.result.case, side, **{name: getattr(self, name) for name in _KEPT})
 
     @property

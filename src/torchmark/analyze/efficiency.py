@@ -67,8 +67,7 @@ def is_ceiling(result: Result) -> bool:
 
 
 def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    """The results whose ceilings can be kept, and the names of those that cannot: one disturbed case excludes its kind,
-    as the best of the rest would pass for the machine's best."""
+    """The results whose ceilings can be kept, and the names of the others: one disturbed case excludes its kind."""
 
     def kind(result: Result) -> tuple[str, str]:
         workload = result.case.workload
@@ -174,8 +173,7 @@ def extent_of(result: Result) -> float:
 
 
 def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None:
-    """The ceiling for work on so many bytes. Between the sizes that were measured it falls evenly, as small ones may
-    come out of a cache, and it never rises with size."""
+    """The ceiling for work on so many bytes. It falls evenly between the sizes that were measured, and never rises."""
     points = sorted(known.paths.get(path, ()), key=lambda point: point.bytes)
     if not points:
         return None

@@ -76,7 +76,11 @@ def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
         yield from _crossings(clear)
     best = min((pair for pair in clear if 1 / pair.ratio > WORTHWHILE), key=lambda pair: pair.ratio, default=None)
     if best and axis in ("batch", "threads"):
-        fewer, more = (_count_name(axis, axis_value(each, axis)) for each in (best.a, best.b))
+        fewer, more = (
+            f"{value} thread{'s' if value != 1 else ''}" if axis == "threads" else f"batch {value}"
+            for value in (axis_value(best.a, axis), axis_value(best.b, axis))
+        )
+        fewer, more = (text.replace("batch default", "the default batch") for text in (fewer, more))
         gives = f"{'give' if more.endswith('s') else 'gives'} {times(1 / best.ratio)}"
         unit, case = "the rate of" if axis == "batch" else "the speed of", best.a.case
         yield f"{more} {gives} {unit} {fewer} on {case.workload}/{case.mode}", [best]
@@ -145,15 +149,7 @@ def _gains(axis: str, value: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     yield f"{makes} {', but '.join(parts)}{after if axis == 'compile' else ''}", rests_on
 
 
-def _count_name(axis: str, value: object) -> str:
-    if axis == "batch":
-        return "the default batch" if value == "default" else f"batch {value}"
-    return f"{value} thread{'s' if value != 1 else ''}"
-
-
 def _crossings(clear: Sequence[Pair]) -> Iterator[Claim]:
-    """From which batch on another device wins, where it does not win from the first."""
-
     def key(pair: Pair) -> tuple[str, ...]:
         others = sorted((name, str(value)) for name, value in pair.a.case.params.items() if name != "batch")
         return pair.a.case.workload, pair.a.case.mode, pair.b.case.device, str(others)

@@ -209,8 +209,8 @@ def _neighbour(ours: Result, other: Result, run: Run) -> tuple[str, Neighbour] |
 
 
 def _in_short(device: str, found: Sequence[_Found]) -> str:
-    """How it relates to the nearest machine of its kind in each area, and to the fastest accelerator in the first area
-    in which one is faster: a card of its own before a chip's part."""
+    # The nearest machine of its kind in each area, and the fastest accelerator in the first area where one is faster:
+    # a card of its own before a chip's part.
     relations, best = dict[str, list[str]](), ""
     for each in found:
         alike = [other for other in each.others if (other.device == "cpu") == (device == "cpu") and not other.flaws]

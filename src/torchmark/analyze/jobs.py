@@ -218,7 +218,6 @@ class Own(Struct, frozen=True):
 
     @property
     def precision(self) -> float | None:
-        """Half the interval of an extrapolated figure, relative to it."""
         if self.low is None or self.high is None or not self.value:
             return None
         return (self.high - self.low) / 2 / self.value

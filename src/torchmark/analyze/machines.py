@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from torchmark.analyze.grades import grade_of, is_disturbed, with_spread
 from torchmark.analyze.pairing import grouped
 from torchmark.analyze.spread import critical
-from torchmark.records import DISTURBED, Result, Run, Status, Verdict
+from torchmark.records import DISTURBED, Run, Status, Verdict
 
 # These make a step another piece of work, or its time another quantity; every other option is a way to use a machine.
 PROCEDURES = frozenset(("+per-step", "+pinned", "+as-published"))
@@ -78,7 +78,6 @@ class Entry(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of_run(cls, run: Run, file: str) -> tuple[Entry, ...]:
-        """All results of a run that was read from `file`."""
         header, machine, entries = run.header, run.header.machine, []
         for result in (with_spread(result, run.process_spread) for result in run.results):
             case, estimate, work, grade = result.case, result.estimate, result.work, grade_of(result)
@@ -227,7 +226,7 @@ def order_boards(boards: Iterable[Board]) -> tuple[Board, ...]:
 
 
 def _place(entries: Sequence[Entry]) -> Place:
-    """By a figure before none, an undisturbed one before others, then the latest."""
+    # A figure counts before none, an undisturbed one before others, then the latest.
     entry = max(entries, key=lambda each: (each.rate > 0, not each.disturbed, each.created, each.file))
     runs, rate = len({each.run for each in entries}), entry.rate
     if not rate or not entry.center_s:
@@ -266,7 +265,6 @@ class Outlier(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """In one sentence."""
         how = f"{self.ratio - 1:.0%} slower" if self.ratio > 1 else f"{1 / self.ratio - 1:.0%} faster"
         why = f", and {self.disturbed}" if self.disturbed and self.ratio > 1 else ""
         return f"{self.label} is {how} than its {self.peers} peers{why}"
@@ -280,8 +278,8 @@ def find_outliers(runs: Sequence[Run]) -> tuple[Outlier, ...]:
         devices = tuple((device.name, device.model, device.memory_bytes) for device in machine.devices)
         return machine.cpu, machine.physical_cores, machine.memory_gib, machine.torch, machine.torch_build, devices
 
-    found = [each for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES for each in _among(group)]
-    return tuple(sorted(found, key=lambda outlier: -outlier.ratio))
+    groups = [_among(group) for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES]
+    return tuple(sorted((each for group in groups for each in group), key=lambda outlier: -outlier.ratio))
 
 
 def _among(runs: Sequence[Run]) -> list[Outlier]:
@@ -342,7 +340,6 @@ class KindRow(Struct, frozen=True):
 
     @property
     def spread(self) -> float | None:
-        """Half the way from the lowest to the highest, as a share of the middle."""
         if not self.step_s or self.low_s is None or self.high_s is None:
             return None
         return (self.high_s - self.low_s) / 2 / self.step_s
@@ -353,21 +350,20 @@ def tabulate(members: Iterable[tuple[str, Run]]) -> tuple[KindRow, ...]:
     found = [(kind, result) for kind, run in members for result in run.results]
     kinds, cases = list(dict.fromkeys(kind for kind, _ in found)), grouped(found, lambda each: each[1].case.text)
     split = [(case, kind, [r for name, r in own if name == kind]) for case, own in cases.items() for kind in kinds]
-    return tuple(_row(case, kind, results) for case, kind, results in split if results)
-
-
-def _row(case: str, kind: str, results: list[Result]) -> KindRow:
-    good = [result for result in results if result.status == "ok" and result.estimate]
-    estimates = [result.estimate for result in good if result.estimate]
-    said = Counter(estimate.verdict for estimate in estimates).most_common()
-    failed = Counter(result.status for result in results if result not in good).most_common()
-    several = len(said) + len(failed) > 1
-    verdicts = tuple(f"{name} {count}" if several else name for name, count in (*said, *failed))
-    if not estimates:
-        return KindRow(case, kind, 0, None, verdicts=verdicts)
-    times, work = [estimate.center_s for estimate in estimates], good[0].work
-    step_s, low_s, high_s = statistics.median(times), min(times), max(times)
-    if len(times) == 1:
-        low_s, high_s = estimates[0].low_s, estimates[0].high_s
-    rate = work.items / step_s if work and work.items and step_s > 0 else None
-    return KindRow(case, kind, len(times), step_s, low_s, high_s, rate, work.unit if work else "", verdicts)
+    rows = []
+    for case, kind, results in split:
+        good = [(result.work, result.estimate) for result in results if result.status == "ok" and result.estimate]
+        said = Counter(estimate.verdict for _, estimate in good).most_common()
+        failed = Counter(each.status for each in results if each.status != "ok" or not each.estimate).most_common()
+        several = len(said) + len(failed) > 1
+        verdicts = tuple(f"{name} {count}" if several else name for name, count in (*said, *failed))
+        row = KindRow(case, kind, len(good), None, verdicts=verdicts)
+        if good:
+            (work, first), times = good[0], [estimate.center_s for _, estimate in good]
+            step_s, low_s, high_s = statistics.median(times), min(times), max(times)
+            if len(times) == 1:
+                low_s, high_s = first.low_s, first.high_s
+            rate, unit = work.items / step_s if work and work.items and step_s > 0 else None, work.unit if work else ""
+            row = replace(row, step_s=step_s, low_s=low_s, high_s=high_s, rate=rate, unit=unit)
+        rows.append(row)
+    return tuple(row for row in rows if row.verdicts)

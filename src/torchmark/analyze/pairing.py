@@ -230,7 +230,6 @@ def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], th
 
 
 def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tuple[Match, ...], tuple[Unpaired, ...]]:
-    """Split matches into those that can be compared and those that cannot, with the reason."""
     fair, refused = [], []
     for match, places in placed:
         a, b = match

@@ -58,8 +58,7 @@ class Noise(Struct, frozen=True):
 
 
 def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
-    """Every candidate's own time on one logarithmic scale, also of those that never met but share rivals, and what
-    remains of all turns without candidates and rounds."""
+    """Every candidate's own time on one logarithmic scale, also of those that share rivals only, and what is left."""
     names = list(dict.fromkeys(name for each in rounds for name in each))
     turns = [(index, name, value) for index, each in enumerate(rounds) for name, value in each.items()]
     if not turns:
@@ -146,8 +145,7 @@ def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tu
 
 
 def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
-    """The winner without the settings that brought little, measured without them or on the way to the winner.
-    Instructions that a number format needs go with it."""
+    """The winner without the settings that brought little. Instructions that a number format needs go with it."""
     brought = {name: gain for names, gain in _way(default, winner, found) for name in names}
     for name in differing(default, winner):
         without = _with_settings_of(winner, default, [name])
@@ -191,8 +189,7 @@ def seen_gain(default: Case, case: Case, found: Mapping[str, float]) -> float | 
 def find_break_even(
     default: Case, winner: Case, results: Mapping[str, Result], firsts: Mapping[str, Result], found: Mapping[str, float]
 ) -> BreakEven | None:
-    """By the first case that was compiled as the winner is, as later ones find parts in the cache, and its uncompiled
-    twin. `firsts` are the first processes of all cases."""
+    """By the first case compiled as the winner is, as later ones find parts in the cache, and its uncompiled twin."""
     usual = results.get(default.text)
     if winner.compile == "off" or not usual or usual.status != "ok":
         return None
@@ -288,7 +285,6 @@ class MemoryModel(Struct, frozen=True):
     error: float
 
     def size_for(self, limit_bytes: float) -> float:
-        """The size that would take exactly so much."""
         return (limit_bytes - self.fixed) / self.per_item
 
 
@@ -308,11 +304,9 @@ class Fitted(Struct, frozen=True):
 
     @property
     def answer(self) -> Probe | None:
-        """The largest size that fits, with all that is known of it."""
         return next((probe for probe in self.probes if probe.size == self.largest), None)
 
     def conclusion(self, case: Case) -> Fitting:
-        """The part of it that the run keeps, in addition to the results."""
         tried = [Tried(p.result.case.text, p.size, p.rate, p.tries, p.peaks, p.doubt) for p in self.probes]
         tries, kept = self.answer.tries if self.answer else 0, {name: getattr(self, name) for name in _KEPT}
         if self.model:
@@ -355,8 +349,7 @@ def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, in
 def next_size(
     probes: Sequence[Probe], lowest: int, highest: int, limit_bytes: float, step: int | None = None
 ) -> int | None:
-    """What to try next; None where the answer is known to one step. Doubles until something does not fit, or goes where
-    the memory model says, and bisects where that did not help."""
+    """What to try next; None where the answer is known to one step. Doubles, or asks the memory model, or bisects."""
     low, high = bracket(probes, lowest, highest)
     if low < lowest:
         return None if high <= lowest else lowest

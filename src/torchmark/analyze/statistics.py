@@ -69,8 +69,7 @@ def integrated_time(values: Series) -> float:
 
 
 def autocorrelation_time(indicator: Series, values: Series) -> float:
-    """How many samples are worth one independent one: the most pessimistic of the integrated time, a first-order
-    autoregression, and batch means."""
+    """How many samples are worth an independent one: the worst of integrated time, autoregression and batch means."""
     times, count, centred = [integrated_time(indicator), 1.0], len(values), values - values.mean()
     power, variance, size = float(centred @ centred), float(values.var()), len(values) // BATCHES
     correlation = float(centred[1:] @ centred[:-1]) / power if power > 0 and count >= 4 else 0.0
@@ -113,8 +112,7 @@ class TrendTest(NamedTuple):
 
 
 def trend_of(values: Series) -> TrendTest:
-    """Spearman's rank trend, with the autocorrelation time of the detrended residuals; `steady_rise` shows a bent path,
-    whose residuals look correlated and hide it."""
+    """Spearman's rank trend; `steady_rise` shows a bent path, whose residuals look correlated and hide it."""
     count = len(values)
     groups = min(GROUPS, count // 3)
     if groups < 3:
@@ -276,7 +274,6 @@ def trend_threshold(count: int, time: float) -> float:
 
 
 def _started_faster(times: Series, cut: int, time: float, target: float, block_size: int) -> bool:
-    """Whether the start was faster than the rest: a slow-down, not a warm-up."""
     start, kept, count = times[:cut], times[cut:], len(times)
     bound = float(np.median(kept)) * (1 - target)
     pieces = [piece for piece in (*np.array_split(start, 4), start) if len(piece) >= SHORTEST_SEGMENT]

@@ -123,8 +123,6 @@ def _with_spread(estimate: Estimate, processes: Sequence[Estimate]) -> Estimate:
 
 
 def _mean_contention(processes: Sequence[Estimate]) -> Contention:
-    """Each share over the whole measuring time; a count is a sum."""
-
     def mean(name: str) -> float | None:
         seen = [(getattr(each.contention, name), max(each.duration_s, 1e-9)) for each in processes]
         known = [(share, seconds) for share, seconds in seen if share is not None]

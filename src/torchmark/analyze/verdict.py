@@ -14,7 +14,7 @@ from torchmark.analyze.grades import VERDICT_FIXES
 from torchmark.analyze.spread import relative_spread
 from torchmark.analyze.statistics import Reading, Series
 from torchmark.analyze.wording import counted
-from torchmark.records import Case, Conditions, Contention, Estimate, Metered, Moment, Remark, Result, Verdict
+from torchmark.records import Conditions, Contention, Estimate, Metered, Moment, Remark, Result, Verdict
 
 TAKEN_SHARE = 0.02  # of the machine's capacity, or of the measuring time
 LEAST_TAKEN_S = 0.04  # four ticks of the kernel's clock: less is within its rounding
@@ -183,11 +183,13 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
     estimate = result.estimate
     if estimate is None or estimate.verdict == "as-published":
         return ()  # one figure alone warns about nothing
-    flags = []
+    flags, case = [], result.case
+    ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
+    lighter = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
     for flag, (fix, cause) in _FLAGS.items():
         if flag in estimate.flags:
             seen = cause if isinstance(cause, str) else cause(result, estimate)
-            flags.append(Remark(flag, seen, fix or f"Try {_lighter(result.case)}"))
+            flags.append(Remark(flag, seen, fix or f"Try {lighter}"))
     if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
         return tuple(each for each in flags if each.kind == "implausible")
     asked, verdict = result.settings.get("steps"), estimate.verdict
@@ -271,11 +273,6 @@ _FLAGS: dict[str, tuple[str, str | Callable[[Result, Estimate], str]]] = {
         ),
     ),
 }
-
-
-def _lighter(case: Case) -> str:
-    ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
-    return " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
 
 
 def _modes(processes: Sequence[Estimate]) -> str | None:
