@@ -58,7 +58,7 @@ class Noise(Struct, frozen=True):
 
 
 def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
-    """Every candidate's own time on one logarithmic scale, also of those that share rivals only, and what is left."""
+    """Every candidate's own time on one logarithmic scale, also of those that share rivals only, and the noise."""
     names = list(dict.fromkeys(name for each in rounds for name in each))
     turns = [(index, name, value) for index, each in enumerate(rounds) for name, value in each.items()]
     if not turns:
