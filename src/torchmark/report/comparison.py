@@ -39,8 +39,6 @@ _CSV: dict[str, doc.Field] = {
     "flaws": lambda each: "; ".join(flaw.cause for flaw in getattr(each["row"], "flaws", ())),
 }
 _BASELINE = "baseline"
-_WIDEST_CELL = 22
-_ANSWERS = ("faster", "slower", "same", "similar", "unsure")
 _NOTHING = doc.Lines(["Nothing could be compared."])
 
 
@@ -67,7 +65,6 @@ class Pairs:
         return self.axis if self.a == _BASELINE else None
 
     def _remarks(self, pair: Pair) -> list[str]:
-        """What should be known before the ratio is believed: what differs, what disturbed, why there is no interval."""
         found = [each.text for each in pair.differences if each.name != self.axis]
         for result, side in ((pair.a, self.a), (pair.b, self.b)):
             if result.estimate and result.estimate.verdict in DISTURBED:
@@ -105,8 +102,34 @@ def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) 
     pairs = zip(comparisons, sides, strict=True)
     rows = [{"row": row, "a": a, "b": b} for each, (a, b) in pairs for row in (*each.pairs, *each.unpaired)]
     about = {"runs": headers, "comparisons": comparisons}
-    records = doc.Records(_CSV, lambda: rows, lambda: about, lambda: [each["row"] for each in rows])
-    return doc.Document(lambda: _blocks(comparisons, runs), records)
+
+    def blocks() -> Iterator[doc.Block]:
+        flaws = (flaw.cause for comparison in comparisons for pair in comparison.pairs for flaw in pair.flaws)
+        letters = dict(zip(dict.fromkeys(flaws), ascii_letters, strict=False))
+        if inside:
+            for comparison, run in zip(comparisons, runs, strict=True):
+                pairs = Pairs(comparison, letters)
+                what = f"how many times as fast {pairs.b} is as {pairs.a}"
+                if pairs.shown_axis:
+                    what = f"that of the second {pairs.axis} against that of the first"
+                yield doc.Title(title(run), [machine_of(run)])
+                yield from _pairs(pairs, what)
+                yield _not_compared([pairs])
+        else:
+            about = [" · ".join((title(run), machine_of(run))) for run in runs]
+            yield doc.Facts([(letter(number), each) for number, each in enumerate(about)])
+            every = [Pairs(comparison, letters, letter(number)) for number, comparison in enumerate(comparisons, 1)]
+            one = len(every) == 1
+            yield from _pairs(every[0], "how many times as fast B is as A") if one else _overview(every, runs)
+            yield _not_compared(every)
+            for pairs in () if one else every:
+                details = [*_pairs(pairs, f"how many times as fast {pairs.b} is as A")]
+                yield doc.Section(f"{pairs.b} against A", details, only="text")
+        known = [(f"[{mark}]", cause) for cause, mark in letters.items()]
+        yield doc.Section("Known flaws of the published figures", [doc.Facts(known)])
+        yield doc.Lines([_resolution(comparisons)])
+
+    return doc.Document(blocks, doc.Records(_CSV, lambda: rows, lambda: about, lambda: [each["row"] for each in rows]))
 
 
 def letter(index: int) -> str:
@@ -139,45 +162,24 @@ def _inverse(record: dict[str, Any], field: str) -> float | None:
     return 1 / value if value else None
 
 
-def _blocks(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> Iterator[doc.Block]:
-    flaws = (flaw.cause for comparison in comparisons for pair in comparison.pairs for flaw in pair.flaws)
-    letters = dict(zip(dict.fromkeys(flaws), ascii_letters, strict=False))
-    if len(comparisons) == len(runs):
-        for comparison, run in zip(comparisons, runs, strict=True):
-            pairs = Pairs(comparison, letters)
-            what = f"how many times as fast {pairs.b} is as {pairs.a}"
-            if pairs.shown_axis:
-                what = f"that of the second {pairs.axis} against that of the first"
-            yield doc.Title(title(run), [machine_of(run)])
-            yield from _pairs(pairs, what)
-            yield _not_compared([pairs])
-    else:
-        about = [" · ".join((title(run), machine_of(run))) for run in runs]
-        yield doc.Facts([(letter(number), each) for number, each in enumerate(about)])
-        every = [Pairs(comparison, letters, letter(number)) for number, comparison in enumerate(comparisons, 1)]
-        one = len(every) == 1
-        yield from _pairs(every[0], "how many times as fast B is as A") if one else _overview(every, runs)
-        yield _not_compared(every)
-        for pairs in () if one else every:
-            blocks = [*_pairs(pairs, f"how many times as fast {pairs.b} is as A")]
-            yield doc.Section(f"{pairs.b} against A", blocks, only="text")
-    known = [(f"[{mark}]", cause) for cause, mark in letters.items()]
-    yield doc.Section("Known flaws of the published figures", [doc.Facts(known)])
-    yield doc.Lines([_resolution(comparisons)])
-
-
 def _pairs(pairs: Pairs, what: str) -> Iterator[doc.Block]:
-    """One row for each pair, then the means."""
     found = pairs.comparison.pairs
     yield doc.Lines([" · ".join(("Every pair", *pairs.shared)) if pairs.shared else ""])
     if not found:
         yield _NOTHING
         return
+
+    def compared(pair: Pair) -> list[str]:
+        """Two step times, or two rates where a step is not the same amount of work."""
+        if per_item(pair.a, pair.b):
+            return [units.rate(figures.step_rate(each), "").replace(" ", "") for each in (pair.a, pair.b)]
+        return [figures.result_time(pair.a), figures.result_time(pair.b)]
+
     assumed = all(pair.assumed is not None for pair in found)
     columns = [
         doc.Column("case", "case", of=lambda pair: pairs.names.of(pair.a)),
-        doc.Column(pairs.a, "figure", of=lambda pair: _compared(pair)[0]),
-        doc.Column(pairs.b, "figure", of=lambda pair: _compared(pair)[1]),
+        doc.Column(pairs.a, "figure", of=lambda pair: compared(pair)[0]),
+        doc.Column(pairs.b, "figure", of=lambda pair: compared(pair)[1]),
         doc.Column("speed", "figure", of=pairs.speed),
         doc.Column("assumed ±" if assumed else "95% interval", "figure", drop=1, of=interval),
         doc.Column("verdict", "name", of=lambda pair: doc.judged(pair.verdict)),
@@ -192,13 +194,6 @@ def _pairs(pairs: Pairs, what: str) -> Iterator[doc.Block]:
         doc.Column("verdict", "name", of=lambda mean: "" if mean[1].low is None else doc.judged(mean[1].verdict)),
     ]
     yield doc.Section("Geometric means", [doc.table(columns, pairs.means, headings=False)])
-
-
-def _compared(pair: Pair) -> list[str]:
-    """Two step times, or two rates where a step is not the same amount of work."""
-    if per_item(pair.a, pair.b):
-        return [units.rate(figures.step_rate(each), "").replace(" ", "") for each in (pair.a, pair.b)]
-    return [figures.result_time(pair.a), figures.result_time(pair.b)]
 
 
 def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block]:
@@ -219,14 +214,13 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
         return doc.Cell(" ".join(filter(None, (said, look.mark if answered else " ", marks))), look.look)
 
     names = Names(shared_place(known))
-    cells = [[doc.Cell("case"), *(doc.Cell(letter(index)) for index in range(len(runs)))]]
+    cells = [list(map(doc.Cell, ("case", *map(letter, range(len(runs))))))]
     for result in known:
         speeds = [answer(pairs, found.get(result.case.text)) for pairs, found in zip(every, by_case, strict=True)]
         cells.append([doc.Cell(names.of(result)), doc.Cell(figures.result_time(result)), *speeds])
     means = [{mean.name: mean for _, mean in pairs.means} for pairs in every]
-    for name in sorted(
-        dict.fromkeys(name for each in means for name in each), key=lambda name: name == "all workloads"
-    ):
+    families = dict.fromkeys(name for each in means for name in each)
+    for name in sorted(families, key=lambda name: name == "all workloads"):
         speeds = [answer(pairs, each.get(name)) for pairs, each in zip(every, means, strict=True)]
         cells.append([doc.Cell(f"mean of {name}"), doc.Cell(""), *speeds])
     if len(cells) < len(cells[0]):  # more runs than cases: runs go down, with their names
@@ -234,24 +228,21 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
         for row, (number, run) in zip(cells[1:], enumerate(runs), strict=True):
             row[0] = doc.Cell(f"{letter(number)} {run.header.label or run.header.id}")
     (first, *titles), *rows = cells
-    columns = [doc.Column(title.text, "value", most=_WIDEST_CELL) for title in titles]
+    columns = [doc.Column(title.text, "value", most=22) for title in titles]
     yield doc.Table([doc.Column(first.text, "case"), *columns], rows, split=True)
     comparisons = [pairs.comparison for pairs in every]
     published = any(pair.assumed is not None for each in comparisons for pair in each.pairs)
-    marks = [f"{doc.WORDS[answer].mark} {answer}" for answer in _ANSWERS if published or answer != "similar"]
-    yield doc.quiet(_footnote(comparisons, "how many times as fast as A", shown=False), "  ".join(marks))
-    yield _differences(every)
-
-
-def _differences(every: Sequence[Pairs]) -> doc.Section:
+    looks = {name: look.mark for name, look in doc.WORDS.items() if look.mark and (published or name != "similar")}
+    marks = "  ".join(f"{mark} {name}" for name, mark in looks.items())
+    yield doc.quiet(_footnote(comparisons, "how many times as fast as A", shown=False), marks)
     everywhere = [text for text in every[0].shared if all(text in pairs.shared for pairs in every)]
-    rows = [Remark("all", ", ".join(everywhere))]
+    differing = [Remark("all", ", ".join(everywhere))]
     for pairs in every:
         own = {pair.case: (pairs.names.of(pair.a), pairs.remarks(pair)) for pair in pairs.comparison.pairs}
         special = [text for text in pairs.shared if text not in everywhere]
         special += [f"{name}: {', '.join(texts)}" for name, texts in own.values() if texts]
-        rows.append(Remark(pairs.b, "; ".join(special)))
-    return doc.Section("What differs from A", [doc.Remarks([row for row in rows if row.cause])])
+        differing.append(Remark(pairs.b, "; ".join(special)))
+    yield doc.Section("What differs from A", [doc.Remarks([each for each in differing if each.cause])])
 
 
 def _not_compared(every: Sequence[Pairs]) -> doc.Section:
@@ -284,13 +275,14 @@ def _footnote(comparisons: Sequence[Comparison], what: str, shown: bool = True) 
 
 def _resolution(comparisons: Sequence[Comparison]) -> str:
     """How many measured rows differ, and which differences would not have been seen."""
-    pairs = [pair for each in comparisons for pair in each.pairs if pair.assumed is None and pair.visible is not None]
-    if not pairs:
+    known = [each for each in comparisons if each.visible is not None]
+    if not known:
         return ""
-    counts = {word: sum(pair.verdict == word for pair in pairs) for word in ("slower", "faster")}
+    measured = [pair for each in known for pair in each.pairs if pair.assumed is None and pair.visible is not None]
+    counts = {word: sum(pair.verdict == word for pair in measured) for word in ("slower", "faster")}
     said = [f"{count or 'no'} {'row is' if count < 2 else 'rows are'} {word}" for word, count in counts.items()]
-    shares = sorted(pair.visible or 0.0 for pair in pairs)
-    middle, worst = units.percent(statistics.median(shares)), units.percent(shares[-1])
+    middle = units.percent(statistics.median(each.visible or 0.0 for each in known))
+    worst = units.percent(max(each.visible_worst or 0.0 for each in known))
     more = f" (in the worst row, under {worst})" if worst != middle else ""
     found = said[0] if not counts["faster"] else ", ".join(said)
     return f"{found.capitalize()}; differences under {middle} would not be visible{more}."

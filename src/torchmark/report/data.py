@@ -23,9 +23,17 @@ def write_csv(columns: Mapping[str, Field], records: Iterable[Any]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
+
+    def written(value: Any) -> Any:
+        match value:
+            case bool():
+                return str(value).lower()
+            case str():
+                return _FORMULA.sub(r"\g<0>'", clean(value))
+        return value
+
     for record in records:
-        cells = [value_of(record, field) for field in columns.values()]
-        writer.writerow([_FORMULA.sub(r"\g<0>'", clean(cell)) if isinstance(cell, str) else cell for cell in cells])
+        writer.writerow([written(value_of(record, field)) for field in columns.values()])
     return text.getvalue()
 
 
@@ -40,5 +48,4 @@ def write_lines(values: Iterable[Any]) -> str:
 
 
 def _encoded(value: Any) -> bytes:
-    """The value as JSON, with every line of every string in it cleaned, keys included."""
     return msgspec.json.encode(value if is_plain(value) else clean_values(msgspec.to_builtins(value), printable))

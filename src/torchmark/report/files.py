@@ -25,20 +25,27 @@ _COLUMNS = (
     doc.Column("machine", "cut", drop=4, least=8),
 )
 _TITLES = [column.title for column in _COLUMNS]
-_SHARED = {"machine": "on", "torch": "with torch"}  # said once below the table where all runs have them in common
-_NAMED = 2  # workloads of a run that its row names
-CHECKSUM = "$.sha256"
 _CAVEAT = "This detects damage, not forgery. That several files are independent of each other is claimed, not known."
+CHECKSUM = "$.sha256"
 
 
 def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ()) -> doc.Document:
     """The headers of runs, newest first; `problems` are files that could not be read, and are looked at last.
+    There may be a hundred thousand runs: for a table only the row of each is kept."""
 
-    There may be a hundred thousand runs: for a table only the row of each is kept.
-    """
+    def row(header: RunHeader) -> tuple[str, ...]:
+        """What a run was: its command, and what that was about. Texts that many runs have in common are kept once."""
+        machine = header.machine
+        verb, *about = header.command.removeprefix("torchmark ").split(" ")
+        names = list(dict.fromkeys(case.partition("/")[0] for case in header.cases or about[:1]))
+        count = f", {len(header.cases)} cases" if len(header.cases) > 1 and not header.open_ended else ""
+        # limits always measures the same
+        what = verb if verb == "limits" else f"{verb} {doc.some(names, 2)}".rstrip() + count
+        alike = map(intern, (what, machine.torch or "", machine.cpu, str(len(header.cases))))
+        return header.id, moment(header.created), header.label or "", *alike
 
     def rows() -> list[tuple[str, ...]]:
-        return sorted(map(_row, headers), key=itemgetter(1), reverse=True)
+        return sorted(map(row, headers), key=itemgetter(1), reverse=True)
 
     def newest_first() -> list[RunHeader]:
         return sorted(headers, key=attrgetter("created"), reverse=True)
@@ -46,28 +53,17 @@ def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ())
     def blocks() -> Iterator[doc.Block]:
         if found := rows():
             columns = dict(zip(_TITLES, zip(*found, strict=True), strict=False))
-            alike = [title for title in _SHARED if len(set(columns[title])) == 1]
+            alike = [title for title in ("machine", "torch") if len(set(columns[title])) == 1]
             shown = [index for index, title in enumerate(_TITLES) if title not in alike and any(columns[title])]
             yield doc.Table([_COLUMNS[index] for index in shown], [[row[index] for index in shown] for row in found])
-            said = " ".join(f"{_SHARED[title]} {columns[title][0]}" for title in alike if columns[title][0])
+            shared = {"machine": "on", "torch": "with torch"}
+            said = " ".join(f"{shared[title]} {columns[title][0]}" for title in alike if columns[title][0])
             yield doc.quiet(f"All {said}" if said and len(found) > 1 else said[:1].upper() + said[1:])
         yield doc.Lines(problems)
 
     fields = {title: str(index) for index, title in enumerate([*_TITLES, "cases"])}
     about = {"problems": [*problems]}
     return doc.Document(blocks, doc.Records(fields, rows, lambda: {"runs": newest_first()} | about, newest_first))
-
-
-def _row(header: RunHeader) -> tuple[str, ...]:
-    """Texts that many runs have in common are kept once. What a run was: its command, and what that was about."""
-    machine = header.machine
-    verb, *about = header.command.removeprefix("torchmark ").split(" ")
-    names = list(dict.fromkeys(case.partition("/")[0] for case in header.cases or about[:1]))
-    count = f", {len(header.cases)} cases" if len(header.cases) > 1 and not header.open_ended else ""
-    # limits always measures the same
-    what = verb if verb == "limits" else f"{verb} {doc.some(names, _NAMED)}".rstrip() + count
-    alike = map(intern, (what, machine.torch or "", machine.cpu, str(len(header.cases))))
-    return header.id, moment(header.created), header.label or "", *alike
 
 
 class FileReport(Struct, frozen=True):
@@ -87,8 +83,8 @@ class FileReport(Struct, frozen=True):
 
 
 def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Document:
-    """The findings of all files in the order in which these were named, a line for each; then the level of trust that
-    each file reaches. Findings are never broken in a terminal: other programs read them line by line."""
+    """The findings of all files, a line for each; then the level of trust that each file reaches.
+    Findings are never broken in a terminal: other programs read them line by line."""
     found = [(report, flaw) for report in reports for flaw in report.flaws]
     columns = [
         doc.Column("file", of="0.file"),
@@ -102,9 +98,7 @@ def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Do
         table = doc.table(columns, found)
         cells = [["" if cell is None else str(cell) for cell in row] for row in table.rows]
         yield doc.Section("Findings", [doc.Table(columns, cells)], only="text")
-        lines = [
-            (each.file, f"line {flaw.line}" * bool(flaw.line), flaw.place, shorten(flaw.cause)) for each, flaw in found
-        ]
+        lines = [(each.file, f"line {it.line}" * bool(it.line), it.place, shorten(it.cause)) for each, it in found]
         findings = "\n".join(": ".join(map(clean, filter(None, parts))) for parts in lines)
         yield doc.Section("", [doc.Code(findings)], only="terminal")
         yield doc.Code("\n".join(_summary(report, brief) for report in reports))
@@ -121,7 +115,6 @@ def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Do
 
 
 def _summary(report: FileReport, brief: bool) -> str:
-    """The level that a file reaches, and what that rests on."""
     kinds, level = {flaw.kind for flaw in report.flaws}, f"well-formed, {report.level}"
     if report.level is None:
         level = "not well-formed"

@@ -21,8 +21,6 @@ from torchmark.report.results import failures, run_object, run_records
 from torchmark.report.run import scaling_section
 from torchmark.report.text import clean_record
 
-_NOTE = "± is half the range between the nodes of a kind; of a single node it is half its 95% interval."
-
 
 class Member(Struct, frozen=True):
     """One job of a fleet: who does it, how it stands, and what it has measured."""
@@ -117,34 +115,28 @@ def _blocks(
     yield doc.Title(summary(members))
     yield doc.Facts(sorted(kinds.items()))
     yield doc.table(columns, rows)
-    yield doc.quiet(_NOTE if rows else "")
+    note = "± is half the range between the nodes of a kind; of a single node it is half its 95% interval."
+    yield doc.quiet(note if rows else "")
     yield from (scaling_section(each, nodes=True) for each in scalings)
-    yield doc.Section("Disturbed", [doc.Remarks(_disturbed(members if scalings else ()))])
+    disturbed = doc.grouped(  # rows of a scaling table that something else slowed down
+        (result.estimate.verdict, f"{member.label} with {counted(result.case.workers, 'worker')}")
+        for member in members
+        for result in (member.run.results if member.run and scalings else ())
+        if result.estimate and result.estimate.verdict in DISTURBED
+    )
+    slowed = [Remark(verdict, ", ".join(dict.fromkeys(names))) for verdict, names in disturbed.items()]
+    yield doc.Section("Disturbed", [doc.Remarks(slowed)])
     yield doc.remarks("Outliers", [outlier.text for outlier in outliers])
-    lost: list[Remark] = []  # of nodes that work together: unlike the table of kinds, a scaling table has no failures
+    lost: list[Remark] = []  # of teams: unlike the table of kinds, a scaling table has no failures
     for member in members:
         results = member.run.results if member.run and not rows else ()
         found_here = failures(results, lambda result: result.case.text).remarks
         lost += [replace(each, cases=tuple(f"{member.label}: {case}" for case in each.cases)) for each in found_here]
     yield doc.Section("Without a figure", [doc.Remarks(lost)])
-    yield doc.Section("Not measured, or not all", [doc.Remarks(_missing(members))])
-
-
-def _disturbed(members: Sequence[Member]) -> list[Remark]:
-    """Which rows of a scaling table something else slowed down."""
-    alike = doc.grouped(
-        (result.estimate.verdict, f"{member.label} with {counted(result.case.workers, 'worker')}")
-        for member in members
-        for result in (member.run.results if member.run else ())
-        if result.estimate and result.estimate.verdict in DISTURBED
-    )
-    return [Remark(verdict, ", ".join(dict.fromkeys(names))) for verdict, names in alike.items()]
-
-
-def _missing(members: Sequence[Member]) -> list[Remark]:
-    alike = doc.grouped(
+    undone = doc.grouped(
         ((each.state, each.reason), each.label + ("" if each.planned is None else f" ({each.cases} cases)"))
         for each in members
         if each.state != "done"
     )
-    return [Remark(key[0], ": ".join(filter(None, (", ".join(names), key[1])))) for key, names in alike.items()]
+    missing = [Remark(key[0], ": ".join(filter(None, (", ".join(names), key[1])))) for key, names in undone.items()]
+    yield doc.Section("Not measured, or not all", [doc.Remarks(missing)])

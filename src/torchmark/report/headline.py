@@ -15,14 +15,11 @@ from torchmark.report.charts import is_measured
 from torchmark.report.html import GENERATOR, fill
 from torchmark.report.text import clean_record, shorten
 
-NONE = "—"
 # What people ask about first; other workloads follow in the order in which they were measured.
 HEADLINES = ("resnet50", "bert-classify", "llm-decode", "stable-diffusion", "vit-train", "mlp", "lstm", "matmul")
 TILES = 6
 FAILURES = 6  # that a card without a figure names
 _INSIDE = 304  # pixels of a tile between its margins
-# How broad characters are, relative to the font size, in the broadest of the fonts that a viewer may take.
-_NARROW, _BROAD = frozenset(" ilj.,:;'|!·/()[]"), frozenset("MWmw@%—…")
 
 
 def headline_blocks(headline: Headline, machine: Machine, named: bool = True) -> Iterator[doc.Block]:
@@ -74,7 +71,7 @@ def margin(area: Area) -> str:
 def neighbour(other: Neighbour | None, marks: dict[str, str]) -> str:
     """Xeon Gold 2.3×, with the marks of its known flaws"""
     if other is None:
-        return NONE
+        return "—"
     said = "similar" if other.similar else times(other.ratio)
     return " ".join([other.name, said, *(marks[flaw] for flaw in other.flaws)])
 
@@ -89,13 +86,17 @@ def render_card(run: Run, version: str, baseline: Run | None = None, headline: H
     name = (names.plain_model(machine.cpu) if of_cpu else "") or names.machine_name(run)
     cores, memory, torch = names.machine_parts(machine)
     tiles = _tiles(run, baseline, headline)
+    failed = [result for result in run.results if result.status != "ok"]
+    reasons = [f"{each.case.task}: {each.status}, {each.reason or 'no reason was given'}" for each in failed]
+    failures = ["Nothing was measured", *(shorten(text, 100) for text in reasons[:FAILURES])]
+    failures += [f"and {len(reasons) - FAILURES} more"] if len(reasons) > FAILURES else []
     return fill(
         "card.svg.jinja",
         name=shorten(name, 44),
         size=54 if len(name) <= 30 else 40,
         facts=shorten(" · ".join(filter(None, (cores, memory, machine.os, torch, run.header.label))), 90),
         tiles=tiles,
-        failures=[] if tiles else _failures(run),
+        failures=[] if tiles else failures,
         notes="  ".join(f"{mark} {flaw}" for flaw, mark in footnotes(headline).items()) if headline else "",
         baseline=shorten(names.run_names([baseline])[0], 60) if baseline else "",
         footer=f"torchmark {version} · {shorten(run.header.id, 40)} · {shorten(names.moment(run.header.created), 30)}",
@@ -117,8 +118,7 @@ def headline_results(run: Run) -> list[Result]:
     for result in run.results:
         if is_measured(result) and figures.step_rate(result):
             first.setdefault(result.case.workload, result)
-    order = {name: place for place, name in enumerate(HEADLINES)}
-    return sorted(first.values(), key=lambda result: order.get(result.case.workload, len(order)))
+    return sorted(first.values(), key=lambda result: (*HEADLINES, result.case.workload).index(result.case.workload))
 
 
 def _tiles(run: Run, baseline: Run | None, headline: Headline | None) -> list[dict[str, Any]]:
@@ -144,7 +144,6 @@ def _tiles(run: Run, baseline: Run | None, headline: Headline | None) -> list[di
 
 
 def _tile(name: str, figure: str, margin: str, grade: str, ratio: str, lines: list[str]) -> dict[str, Any]:
-    """What the template shows of a tile, every text as long as its place; `ratio` is to the baseline."""
     number, _, unit = figure.partition(" ")
     unit = _fit(unit, 20, _INSIDE - 34 * _breadth(number + " "))
     tile = {"name": _fit(name, 20), "number": number, "unit": unit, "margin": margin, "ratio": ratio}
@@ -153,7 +152,6 @@ def _tile(name: str, figure: str, margin: str, grade: str, ratio: str, lines: li
 
 
 def _fit(text: str, size: float, room: float = _INSIDE) -> str:
-    """As much of a text as there is room for, in pixels."""
     fitted = text
     while len(fitted) > 1 and _breadth(fitted) * size > room:
         fitted = shorten(text, len(fitted) - 1)
@@ -161,12 +159,8 @@ def _fit(text: str, size: float, room: float = _INSIDE) -> str:
 
 
 def _breadth(text: str) -> float:
-    return sum(0.42 if each in _NARROW else 1.0 if each in _BROAD or ord(each) > 0x2FF else 0.7 for each in text)
-
-
-def _failures(run: Run) -> list[str]:
-    """What a card says that has no figure to show."""
-    failed = [result for result in run.results if result.status != "ok"]
-    found = [f"{each.case.task}: {each.status}, {each.reason or 'no reason was given'}" for each in failed]
-    more = [f"and {len(found) - FAILURES} more"] if len(found) > FAILURES else []
-    return ["Nothing was measured", *(shorten(text, 100) for text in found[:FAILURES]), *more]
+    """How broad the text is, relative to the font size, in the broadest of the fonts that a viewer may take."""
+    return sum(
+        0.42 if each in " ilj.,:;'|!·/()[]" else 1.0 if each in "MWmw@%—…" or ord(each) > 0x2FF else 0.7
+        for each in text
+    )

@@ -46,22 +46,13 @@ def leaderboard_document(
 ) -> doc.Document:
     """The boards with the most places first."""
 
-    return doc.Document(
-        lambda: _blocks(boards, source, overall),
-        doc.Records(
-            _CSV,
-            lambda: (_record(board, place) for board in boards for place in _places(board)),
-            lambda: {
-                "source": source,
-                "overall": overall,
-                "boards": [
-                    asdict(board) | {kind: [_record(board, each) for each in getattr(board, kind)] for kind in _KINDS}
-                    for board in boards
-                ],
-            },
-        ),
-        version,
-    )
+    def json() -> dict[str, Any]:
+        places = [{kind: [_record(each, place) for place in getattr(each, kind)] for kind in _KINDS} for each in boards]
+        all_boards = [asdict(board) | own for board, own in zip(boards, places, strict=True)]
+        return {"source": source, "overall": overall, "boards": all_boards}
+
+    records = doc.Records(_CSV, lambda: (_record(each, place) for each in boards for place in _places(each)), json)
+    return doc.Document(lambda: _blocks(boards, source, overall), records, version)
 
 
 def _blocks(boards: Sequence[Board], source: Source, overall: Overall | None) -> Iterator[doc.Block]:
@@ -101,31 +92,37 @@ def _board(board: Board) -> list[doc.Block]:
         low, middle, high = (100 / most * rate for rate in (place.low, place.rate, place.high))
         return doc.Cell(units.rate(place.rate, board.unit), bar=(low, middle, min(high, 100.0)) if place.rate else None)
 
+    def precision(place: Place) -> str:
+        known = place.rate and place.entry.verdict != "as-published"
+        return units.relative((place.high - place.low) / 2 / place.rate if known else None)
+
     def step(place: Place) -> str:
         return units.duration(place.entry.center_s if place.rate else None)
+
+    def grade(place: Place) -> doc.Cell:
+        failure = ": ".join(filter(None, (place.entry.status, shorten(place.entry.reason or "", 120))))
+        return doc.judged(place.entry.grade if place.rate else failure)
+
+    def measured(place: Place) -> doc.Cell:
+        origin = (shorten(place.entry.label or "", 40), shorten(place.entry.run, 12))
+        return doc.Cell(place.entry.created[:10], note=" · ".join(filter(None, origin)))
 
     columns = [
         doc.Column("#", "figure", of=lambda place: _rank(place) if place.rank else units.NOTHING),
         doc.Column("machine", of=lambda place: f"{_described(place.entry)} {shorten(place.entry.setting, 80)}".strip()),
         doc.Column("rate", "figure", of=rate),
-        doc.Column("±", "figure", minor=True, of=_precision),
-        doc.Column(
-            "per step",
-            "figure",
-            minor=True,
-            of=lambda place: units.duration(place.entry.center_s if place.rate else None),
-        ),
-        doc.Column("grade", of=_grade),
+        doc.Column("±", "figure", minor=True, of=precision),
+        doc.Column("per step", "figure", minor=True, of=step),
+        doc.Column("grade", of=grade),
         doc.Column("torch", minor=True, of=lambda place: shorten(place.entry.torch or units.NOTHING, 20)),
-        doc.Column("measured", minor=True, of=_origin),
+        doc.Column("measured", minor=True, of=measured),
         doc.Column("runs", "figure", minor=True, of=lambda place: f"{place.runs:,}"),
     ]
     ranked = board.ranked_count - len(board.places)
-    disturbed = board.disturbed_count - len(board.disturbed[:FAILURES_SHOWN])
-    failed = board.failed_count - len(board.failed[:FAILURES_SHOWN])
-    left = [_count(ranked, "slower place")] if ranked else []
-    left += [f"{disturbed:,} graded poor"] if disturbed else []
-    left += [f"{failed:,} that failed"] if failed else []
+    disturbed = board.disturbed_count - min(len(board.disturbed), FAILURES_SHOWN)
+    failed = board.failed_count - min(len(board.failed), FAILURES_SHOWN)
+    more = {_count(ranked, "slower place"): ranked, f"{disturbed:,} graded poor": disturbed}
+    left = [text for text, count in (more | {f"{failed:,} that failed": failed}).items() if count]
     return [doc.table(columns, shown), doc.Lines([f"Not shown: {', '.join(left)}." if left else ""])]
 
 
@@ -133,25 +130,7 @@ def _rank(each: Place | Standing) -> str:
     return f"{each.rank}{'=' if each.tied else ''}"
 
 
-def _precision(place: Place) -> str:
-    known = place.rate and place.entry.verdict != "as-published"
-    return units.relative((place.high - place.low) / 2 / place.rate if known else None)
-
-
-def _grade(place: Place) -> doc.Cell:
-    entry = place.entry
-    failure = ": ".join(filter(None, (entry.status, shorten(entry.reason or "", 120))))
-    return doc.judged(entry.grade if place.rate else failure)
-
-
-def _origin(place: Place) -> doc.Cell:
-    entry = place.entry
-    origin = " · ".join(filter(None, (shorten(entry.label or "", 40), shorten(entry.run, 12))))
-    return doc.Cell(entry.created[:10], note=origin)
-
-
 def _places(board: Board, most: int | None = None) -> list[Place]:
-    """All places: ranked, then disturbed, then failed; of the last two at most so many."""
     return [*board.places, *board.disturbed[:most], *board.failed[:most]]
 
 
@@ -170,14 +149,6 @@ def _count(number: int, thing: str) -> str:
 
 
 def _record(board: Board, place: Place) -> dict[str, Any]:
-    """A place under the names of its records, in base units."""
-    about: dict[str, Any] = asdict(place.entry)
-    return about | {
-        "unit": board.unit,
-        "rank": place.rank,
-        "tied": place.tied,
-        "runs": place.runs,
-        "rate": place.rate or None,
-        "low": place.low or None,
-        "high": place.high if 0 < place.high < math.inf else None,
-    }
+    about = asdict(place.entry) | {"unit": board.unit, "rank": place.rank, "tied": place.tied, "runs": place.runs}
+    high = place.high if 0 < place.high < math.inf else None
+    return about | {"rate": place.rate or None, "low": place.low or None, "high": high}

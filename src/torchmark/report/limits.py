@@ -26,33 +26,33 @@ _WHY = {
     "doubted": "twice the work did not take twice the time",
     "disturbed": "the machine was busy",
 }
-_COLUMNS = (
+_COLUMNS = [
     doc.Column("", "name", repeats="blank", of=lambda limit: doc.Cell(limit[0], "quiet")),
-    doc.Column("", "name", of=lambda limit: limit[1]),
-    doc.Column("", "figure", of=lambda limit: limit[2]),
+    doc.Column("", "name", of="1"),
+    doc.Column("", "figure", of="2"),
     doc.Column("", of=lambda limit: doc.Cell(limit[3], "quiet")),
-)
+]
 Limit = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it
 
 
 def limits_document(run: Run) -> doc.Document:
     """What the run found out about each device."""
-    return doc.Document(lambda: _blocks(run))
 
+    def blocks() -> Iterator[doc.Block]:
+        known = ceilings_of(run.results)
+        yield doc.Title(title(run), [machine_line(run.header.machine)])
+        for device in dict.fromkeys(result.case.device for result in run.results):
+            own = [result for result in run.results if result.case.device == device]
+            found = _limits(own, known.devices.get(device, DeviceCeilings()))
+            yield doc.Section(device, [doc.table(_COLUMNS, found, headings=False)])
+        yield doc.Lines(conclusion(run))
+        skipped = sum(result.status == "skipped" for result in run.results)
+        failed = sum(result.status != "ok" for result in run.results) - skipped
+        said = [f"{len(run.results)} cases, the best of their fresh processes"]
+        said += [f"{count} {what}" for what, count in (("failed", failed), ("skipped", skipped)) if count]
+        yield doc.quiet(f"{', '.join(said)}. `torchmark show --details` shows every case in full")
 
-def _blocks(run: Run) -> Iterator[doc.Block]:
-    known = ceilings_of(run.results)
-    yield doc.Title(title(run), [machine_line(run.header.machine)])
-    for device in dict.fromkeys(result.case.device for result in run.results):
-        own = [result for result in run.results if result.case.device == device]
-        found = _limits(own, known.devices.get(device, DeviceCeilings()))
-        yield doc.Section(device, [doc.table(_COLUMNS, found, headings=False)])
-    yield doc.Lines(conclusion(run))
-    skipped = sum(result.status == "skipped" for result in run.results)
-    failed = sum(result.status != "ok" for result in run.results) - skipped
-    said = [f"{len(run.results)} cases, the best of their fresh processes"]
-    said += [f"{count} {what}" for what, count in (("failed", failed), ("skipped", skipped)) if count]
-    yield doc.quiet(f"{', '.join(said)}. `torchmark show --details` shows every case in full")
+    return doc.Document(blocks)
 
 
 def conclusion(run: Run) -> list[str]:
@@ -88,7 +88,14 @@ def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]
     for result in results:
         if result.case.workload == "all-reduce":
             yield _bandwidth("all-reduce", f"{result.case.workers} workers", result, exchange[:-1])
-    yield from _doubling([each for each in products if each.processes])
+    # What twice the work took, relative to once.
+    for double in (each for each in products if each.processes and each.estimate and each.params.get("batch") == 2):
+        alike = (each for each in products if each.processes and each is not double)
+        if single := next((each for each in alike if _work(each) == _work(double)), None):
+            once, twice = (min(process.center_s for process in each.processes) for each in (single, double))
+            doubted = double.estimate and "implausible" in double.estimate.flags
+            about = "implausible: nothing here can be believed" if doubted else "times as long takes twice the work"
+            yield "audit", "", units.digits(twice / once) if once > 0 else units.NOTHING, about
     if memory and (plain := known.flops.get("float32")):  # where bandwidth stops and arithmetic begins to bound
         turn = units.digits(plain.value / memory[-1].value)
         yield "turns at", "float32", f"{turn} FLOP/byte", "work with less is bandwidth-bound"
@@ -125,16 +132,5 @@ def _by_size(points: Sequence[Ceiling]) -> str:
     return ", ".join(f"{units.bandwidth(point.value)} on {units.size(point.bytes)}" for point in points)
 
 
-def _doubling(products: Sequence[Result]) -> Iterator[Limit]:
-    """What twice the work took, relative to once."""
-
-    def work(result: Result) -> tuple[str, dict[str, object]]:
-        return arithmetic(result.case), {name: value for name, value in result.params.items() if name != "batch"}
-
-    for double in products:
-        single = next((each for each in products if work(each) == work(double) and each is not double), None)
-        if double.params.get("batch") == 2 and double.estimate and single:
-            once, twice = (min(process.center_s for process in each.processes) for each in (single, double))
-            doubted = "implausible" in double.estimate.flags
-            about = "implausible: nothing here can be believed" if doubted else "times as long takes twice the work"
-            yield "audit", "", units.digits(twice / once) if once > 0 else units.NOTHING, about
+def _work(result: Result) -> tuple[str, dict[str, object]]:
+    return arithmetic(result.case), {name: value for name, value in result.params.items() if name != "batch"}

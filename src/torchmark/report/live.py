@@ -41,7 +41,6 @@ _MORE = {
     "budget": "Give it more time with --budget.",
     "pairs": "The machine is too restless: stop what else is running.",
 }
-_VARIABLE = "a variable"  # in place of a name that may be private
 # What would spoil a comparison of two runs that were measured one after the other; here both sides had it.
 _DISTURBED = ("contended", "throttled", "slowing", "paging", "oversubscribed")
 _ALIKE = "Both sides took turns, so the ratio suffers less than the times; on a quiet machine the interval is narrower."
@@ -49,23 +48,19 @@ _NOTHING_DIFFERS = "Nothing is known to differ between A and B: a difference wou
 
 
 def live_document(found: LiveComparison) -> doc.Document:
-    """The comparison. What is made to be passed on names only variables that torchmark knows."""
-    shared = _shareable(found)
-    records = doc.Records(_CSV, lambda: [shared], lambda: shared, lambda: [shared])
-    return doc.Document(lambda: _blocks(found, shared), records)
-
-
-def _shareable(found: LiveComparison) -> LiveComparison:
-    """Without the names of variables that torchmark does not know, and without local versions."""
+    """The comparison. What is made to be passed on has no names of variables that torchmark does not know, and no
+    local versions."""
     unknown = [name for name in {**found.a.environment, **found.b.environment} if name not in VARIABLES]
-    names = {name: f"{_VARIABLE} {number}" if number > 1 else _VARIABLE for number, name in enumerate(unknown, 1)}
+    names = {name: f"a variable {number}" if number > 1 else "a variable" for number, name in enumerate(unknown, 1)}
 
-    def shared(side: LiveSide) -> LiveSide:
+    def shareable(side: LiveSide) -> LiveSide:
         environment = {names.get(name, name): value for name, value in side.environment.items()}
         packages = {name: shareable_version(version) for name, version in side.packages.items()}
         return replace(side, environment=environment, packages=packages)
 
-    return replace(found, a=shared(found.a), b=shared(found.b))
+    shared = replace(found, a=shareable(found.a), b=shareable(found.b))
+    records = doc.Records(_CSV, lambda: [shared], lambda: shared, lambda: [shared])
+    return doc.Document(lambda: _blocks(found, shared), records)
 
 
 def so_far(interval: Interval | None) -> str:
@@ -83,7 +78,7 @@ def side_line(name: str, case: Case, python: str, environment: Mapping[str, str]
 
 def answer(found: LiveComparison) -> str:
     """The answer in one sentence."""
-    broken = [name for name, _ in _failed(found)]
+    broken = [name for name, _ in _sides(found, failed=True)]
     if not found.ratios or found.ratio is None:
         return f"No answer: {' and '.join(broken) or 'nothing'} {'failed' if broken else 'was measured'}."
     verdict = {"same": "the same within 3%"}.get(found.verdict, found.verdict)
@@ -113,12 +108,9 @@ def conclusion(run: Run) -> list[str]:
     return [answer(found), basis(found), f"This run is side {run.live.side}{against}."]
 
 
-def _named(found: LiveComparison) -> dict[str, LiveSide]:
-    return {"A": found.a, "B": found.b}
-
-
-def _failed(found: LiveComparison) -> list[tuple[str, LiveSide]]:
-    return [each for each in _named(found).items() if each[1].result.status not in ("ok", "interrupted")]
+def _sides(found: LiveComparison, failed: bool = False) -> list[tuple[str, LiveSide]]:
+    sides = [("A", found.a), ("B", found.b)]
+    return [each for each in sides if not failed or each[1].result.status not in ("ok", "interrupted")]
 
 
 def _blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.Block]:
@@ -135,7 +127,7 @@ def _blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.Block
         doc.Column("memory", "figure", drop=4, of=lambda result: units.size(figures.peak_memory(result))),
     ]
     rows = []
-    for name, side in _named(found).items():
+    for name, side in _sides(found):
         known = side.result.estimate is not None
         rows.append([name, *(doc.value_of(side.result, each.of) if known else units.NOTHING for each in columns)])
     yield doc.Table([doc.Column("", "name"), *columns], rows if found.ratios else [])
@@ -143,12 +135,12 @@ def _blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.Block
     yield doc.Section("", [doc.table(columns, live_differences(found.a, found.b))], only="terminal")
     yield doc.Section("", [doc.table(columns, live_differences(shared.a, shared.b))], only="text")
     yield doc.quiet(_NOTHING_DIFFERS if found.ratios and not live_differences(found.a, found.b) else "")
-    for name, side in _failed(found):
+    for name, side in _sides(found, failed=True):
         remark = Remark(side.result.status, side.result.reason or "no reason was given", cases=(name,))
         yield doc.Section("Without a figure", [doc.Remarks([remark], local=[side.result.detail])])
         yield doc.Section("", [doc.Code("\n".join(side.last_words))], only="terminal")
     cautions: dict[str, Remark] = {}  # one for each kind: what disturbed one side will have disturbed the other
-    for name, side in _named(found).items():
+    for name, side in _sides(found):
         for caution in side.result.cautions:
             if caution.kind in _DISTURBED:
                 cautions.setdefault(caution.kind, Remark(caution.kind, caution.cause, cases=(name,)))

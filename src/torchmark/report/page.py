@@ -29,13 +29,8 @@ _SECTION_BYTES = 200_000  # of charts in a section
 _MOST_NOTES = 60
 _MOST_ROWS = 1000  # in the table
 _REASON = 160
-_SHOWN = 30  # cases of a note
-_NAMED = 3  # machines that are named before they are counted
-_LONGEST_COMMAND = 10_000
 _MEASURING = ("run", "limits", "tune", "fit", "ab", "replicate")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*")  # no shell takes it for more, and it leads to no folder
-_SPEEDS = "Longer bars are faster. Thin lines are 95% intervals. Pale bars are graded poor."
-_INTERVALS = "Lines are 95% intervals; a hollow point is inconclusive."
 _ROOFLINE = (
     "Lines are the highest rates measured on the device; a point on a line has reached that limit. Work on the "
     "left is limited by memory bandwidth, work on the right by arithmetic. Points far below the lines are limited "
@@ -94,39 +89,37 @@ def page_document(
     """The page about all runs. `baseline` is the index of the run that the others are compared with.
     With prices it has a table of costs. A headline opens the page where only one run has one."""
     page = _Page(runs, on_chart)
-    return doc.Document(lambda: _blocks(page, baseline, prices, headlines), version=version)
 
+    def blocks() -> Iterator[doc.Block]:
+        yield _title(page, baseline)
+        known = [(found, run) for found, run in zip(headlines, page.runs, strict=False) if found]
+        if len(known) == 1:
+            [(headline, run)] = known
+            shown = [*headline_blocks(replace(headline, commands=()), run.header.machine, named=False)]
+            yield doc.Section("Headline", shown, anchor="headline")
+        several = len(page.runs) > 1
+        named = [replace(run, header=replace(run.header, label=run.header.label or name)) for run, name in page.named]
+        said = [f"{run.header.label}: " * several + line for run in named for line in conclusion(run)]
+        yield replace(doc.remarks("Findings", [*said, *(found.cause for found in find_all(named))]), anchor="findings")
+        yield from _charts(page, baseline)
+        yield _results(page)
+        yield from [_costs(page, prices)] if prices else []
+        sampled = [(each, result) for each in page.series for result in each.results if strips.has_samples(result)]
+        panels = (strips.find_panel(each, result, page.several) for each, result in sampled)
+        yield page.cards("steps", "Step times", _STEPS, panels, len(sampled))
+        notes = caveats(page.runs, page.names if several else [""])
+        listed = doc.Remarks(notes.remarks[:_MOST_NOTES], where=notes.where[:_MOST_NOTES])
+        yield doc.Section("Caveats", [listed], _left(len(notes.remarks) - _MOST_NOTES), "caveats")
+        # What is known of each machine, and the command that measures again.
+        cards = []
+        for run, name in page.named[:MOST_CARDS]:
+            facts = [(title, shorten(text, _REASON)) for title, text in _machine_facts(run) if text]
+            command = run.header.command if _can_be_pasted(run.header.command) else ""
+            cards.append(doc.Card(name, facts=facts, command=command))
+        left = _left(len(page.runs) - MOST_CARDS)
+        yield doc.Section("Machines" if several else "Machine", [doc.Cards(cards)], left, "machines")
 
-def _blocks(
-    page: _Page, baseline: int, prices: Prices | None, headlines: Sequence[Headline | None]
-) -> Iterator[doc.Block]:
-    yield _title(page, baseline)
-    known = [(found, run) for found, run in zip(headlines, page.runs, strict=False) if found]
-    if len(known) == 1:
-        [(headline, run)] = known
-        blocks = [*headline_blocks(replace(headline, commands=()), run.header.machine, named=False)]
-        yield doc.Section("Headline", blocks, anchor="headline")
-    several = len(page.runs) > 1
-    named = [replace(run, header=replace(run.header, label=run.header.label or name)) for run, name in page.named]
-    said = [f"{run.header.label}: " * several + line for run in named for line in conclusion(run)]
-    yield replace(doc.remarks("Findings", [*said, *(found.cause for found in find_all(named))]), anchor="findings")
-    yield from _charts(page, baseline)
-    yield _results(page)
-    yield from [_costs(page, prices)] if prices else []
-    sampled = [(each, result) for each in page.series for result in each.results if strips.has_samples(result)]
-    panels = (strips.find_panel(each, result, page.several) for each, result in sampled)
-    yield page.cards("steps", "Step times", _STEPS, panels, len(sampled))
-    notes = caveats(page.runs, page.names if several else [""])
-    shown = doc.Remarks(notes.remarks[:_MOST_NOTES], where=notes.where[:_MOST_NOTES])
-    yield doc.Section("Caveats", [shown], _left(len(notes.remarks) - _MOST_NOTES), "caveats")
-    # What is known of each machine, and the command that measures again.
-    cards = []
-    for run, name in page.named[:MOST_CARDS]:
-        facts = [(title, shorten(text, _REASON)) for title, text in _machine_facts(run) if text]
-        command = run.header.command if _can_be_pasted(run.header.command) else ""
-        cards.append(doc.Card(name, facts=facts, command=command))
-    left = _left(len(page.runs) - MOST_CARDS)
-    yield doc.Section("Machines" if several else "Machine", [doc.Cards(cards)], left, "machines")
+    return doc.Document(blocks, version=version)
 
 
 def _left(count: int) -> str:
@@ -148,13 +141,14 @@ def _title(page: _Page, baseline: int) -> doc.Title:
 
 
 def _charts(page: _Page, baseline: int) -> Iterator[doc.Block]:
-    """Speeds, comparisons, and speed over whatever was swept: a parameter, threads, workers."""
     legend = [(each.name, each.color) for each in page.series] if page.several else []
     found = speeds.find_speeds(page.series)
-    yield page.cards("speed", "Speed", _SPEEDS, found, len(found), legend=legend)
+    lead = "Longer bars are faster. Thin lines are 95% intervals. Pale bars are graded poor."
+    yield page.cards("speed", "Speed", lead, found, len(found), legend=legend)
     ratios = speeds.find_ratios(page.runs, baseline)
     who, base = page.names[1 - baseline] if len(page.runs) == 2 else "each run", page.names[baseline]
-    lead = f"Speed of {who} relative to {base}: right of 1× is faster. {_INTERVALS}"
+    lead = f"Speed of {who} relative to {base}: right of 1× is faster."
+    lead += " Lines are 95% intervals; a hollow point is inconclusive."
     yield page.cards("against", f"Compared with {base}", lead, ratios, len(ratios))
     scalings = [*speeds.find_scalings(page.series)]
     growth = [*speeds.find_curves(page.series), *scalings]
@@ -214,16 +208,14 @@ def caveats(runs: Sequence[Run], owners: Sequence[str]) -> doc.Remarks:
     found = [(name, each) for run, name in pairs for each in failures(run.results, called[id(run)].of).remarks]
     found += [(name, each) for run, name in pairs for each in cautions(run, called[id(run)])]
     groups = doc.grouped(((each.kind, each.fix), (name, each)) for name, each in found)
-    remarks = [_together(alike) for alike in groups.values()]
-    where = [_where(alike) for alike in groups.values()]
-    for run, name in pairs:
-        remarks += [Remark("file", shorten(problem)) for problem in run.problems]
-        where += [name] * len(run.problems)
-    return doc.Remarks(remarks, where=where)
+    together = list(map(_together, groups.values()))
+    together += [(Remark("file", shorten(problem)), name) for run, name in pairs for problem in run.problems]
+    return doc.Remarks([remark for remark, _ in together], where=[where for _, where in together])
 
 
-def _together(alike: Sequence[tuple[str, Remark]]) -> Remark:
-    """The first as an example; one line per machine, or per case where their causes differ."""
+def _together(alike: Sequence[tuple[str, Remark]]) -> tuple[Remark, str]:
+    """The first as an example, with one line per machine, or per case where their causes differ; and where they are:
+    mlp/infer; M1 GPU: 3 cases; M1 GPU, M1 CPU; 6 machines"""
     first = alike[0][1]
     varied = len({each.cause for _, each in alike}) > 1
     cases = [(name, case, each) for name, each in alike for case in each.cases or ("all cases",)]
@@ -231,40 +223,32 @@ def _together(alike: Sequence[tuple[str, Remark]]) -> Remark:
     if varied:
         parts = [(name, shorten(case, TITLE), shorten(each.cause, _REASON)) for name, case, each in cases]
         lines = [": ".join(filter(None, each)) for each in parts]
-    elif len(cases) == 1:  # `_where` names it already
+    elif len(cases) == 1:  # `where` names it already
         lines = []
     else:
         lines = [f"{name}: " * bool(name) + ", ".join(_cut(each)) for name, each in by_machine.items()]
     cause = "For example: " * varied + shorten(first.cause)
-    return Remark(shorten(first.kind, 40), cause, shorten(first.fix), tuple(_cut(lines)))
-
-
-def _where(alike: Sequence[tuple[str, Remark]]) -> str:
-    """all cases; mlp/infer; 3 cases; M1 GPU: 3 cases; M1 GPU, M1 CPU; 6 machines"""
+    remark = Remark(shorten(first.kind, 40), cause, shorten(first.fix), tuple(_cut(lines)))
     machines = list(dict.fromkeys(name for name, _ in alike))
     if len(machines) > 1:
-        return ", ".join(machines) if len(machines) <= _NAMED else f"{len(machines)} machines"
-    cases = [case for _, each in alike for case in each.cases]
-    count = "all cases" if not cases else shorten(cases[0], TITLE) if len(cases) == 1 else f"{len(cases)} cases"
-    return f"{machines[0]}: {count}" if machines[0] else count
+        return remark, ", ".join(machines) if len(machines) <= 3 else f"{len(machines)} machines"
+    named = [case for _, each in alike for case in each.cases]
+    count = "all cases" if not named else shorten(named[0], TITLE) if len(named) == 1 else f"{len(named)} cases"
+    return remark, f"{machines[0]}: {count}" if machines[0] else count
 
 
 def _cut(texts: Sequence[str]) -> list[str]:
-    more = len(texts) - _SHOWN
-    return [*texts[:_SHOWN], *([f"{more} more"] if more > 0 else [])]
+    more = len(texts) - 30
+    return [*texts[:30], *([f"{more} more"] if more > 0 else [])]
 
 
 def _can_be_pasted(command: str) -> bool:
     """People paste what they are shown, and a file may come from anybody: only what measures, in words and cases."""
     program, *words = command.split(" ")
-    if len(command) > _LONGEST_COMMAND or program != "torchmark" or not words or words[0] not in _MEASURING:
+    if len(command) > 10_000 or program != "torchmark" or not words or words[0] not in _MEASURING:
         return command == "pytest"
-    return all(_PLAIN_WORD.fullmatch(each) or _is_case(each) for each in words[1:])
-
-
-def _is_case(text: str) -> bool:
     try:
-        return bool(parse_case(text))
+        return all(_PLAIN_WORD.fullmatch(each) or parse_case(each) for each in words[1:])
     except UsageError:
         return False
 

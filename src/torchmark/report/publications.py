@@ -10,56 +10,52 @@ from typing import Any
 import msgspec
 
 from torchmark.analyze.jobs import Bias, Own, Replicated, Row, Sheet
-from torchmark.records import NO_ROOM, Remark, Result, Run
+from torchmark.records import NO_ROOM, Remark, Run
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.names import Names, machine_line, moment, place
 from torchmark.report.results import run_object, run_records
 
-EXTRAPOLATED = (
+_EXTRAPOLATED = (
     "~ is extrapolated: what happens once and the first steps as they were, all others by the later steps. "
     "± is the 95% interval that follows from these."
 )
 MORE_TIME = "What would take too long: more time with --budget, fewer steps with --scale."
-_MOST_NAMED = 2  # rows that a note names
 _FIELDS = """publication table row machine column printed published unit case device status here low high extrapolated
     steady reason"""
+_OWN = ("low", "high", "extrapolated", "steady")
 
 
 def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) -> doc.Document:
-    """The machines of a publication in one table, and what to be careful about."""
-    return doc.Document(lambda: _publication_blocks(runs, title, about), run_records(runs))
+    """The machines of a publication in one table, and what to be careful about: results of the same case together.
+    A letter stands for each caution that is about some figures only."""
 
+    def blocks() -> Iterator[doc.Block]:
+        results = [result for run in runs for result in run.results]
+        names = {id(result): Names(place(result)).of(result) for result in results}
+        order = list(dict.fromkeys(names.values()))
+        results.sort(key=lambda result: order.index(names[id(result)]))
+        known = [result.cautions for result in results if result.estimate]
+        found = dict.fromkeys(caution for cautions in known for caution in cautions)
+        some = [caution for caution in found if not all(caution in cautions for cautions in known)]
+        letters = dict(zip(some, ascii_lowercase, strict=False))
+        columns = [
+            doc.Column("case", "case", repeats="heading", of=lambda result: names[id(result)]),
+            doc.Column("machine", "name", of=lambda result: str(result.settings.get("machine"))),
+            doc.Column("per step", "figure", of=figures.result_time),
+            doc.Column("published", "figure", of=lambda each: figures.printed(each) if each.estimate else each.status),
+            doc.Column("rate", "figure", of=figures.rate),
+            doc.Column("care", of=lambda result: "".join(sorted(letters.get(each, "") for each in result.cautions))),
+        ]
+        yield doc.Title(title, about)
+        yield doc.table(columns, results)
+        remarks = []
+        for each in sorted(found, key=lambda caution: caution in letters):
+            mark = letters.get(each, "")
+            remarks.append(Remark(f"{mark} {each.kind}".strip(), "all figures: " * (not mark) + each.cause, each.fix))
+        yield doc.Section("Care", [doc.Remarks(remarks)])
 
-def _publication_blocks(runs: Sequence[Run], title: str, about: Sequence[str]) -> Iterator[doc.Block]:
-    """Results of the same case together. A letter stands for each caution that is about some figures only."""
-    results = [result for run in runs for result in run.results]
-    names = {id(result): Names(place(result)).of(result) for result in results}
-    order = list(dict.fromkeys(names.values()))
-    results.sort(key=lambda result: order.index(names[id(result)]))
-    known = [result.cautions for result in results if result.estimate]
-    found = dict.fromkeys(caution for cautions in known for caution in cautions)
-    some = [caution for caution in found if not all(caution in cautions for cautions in known)]
-    letters = dict(zip(some, ascii_lowercase, strict=False))
-
-    def care(result: Result) -> str:
-        return "".join(sorted(letters[caution] for caution in result.cautions if caution in letters))
-
-    columns = [
-        doc.Column("case", "case", repeats="heading", of=lambda result: names[id(result)]),
-        doc.Column("machine", "name", of=lambda result: str(result.settings.get("machine"))),
-        doc.Column("per step", "figure", of=figures.result_time),
-        doc.Column("published", "figure", of=lambda each: figures.printed(each) if each.estimate else each.status),
-        doc.Column("rate", "figure", of=figures.rate),
-        doc.Column("care", of=care),
-    ]
-    yield doc.Title(title, about)
-    yield doc.table(columns, results)
-    remarks = []
-    for each in sorted(found, key=lambda caution: caution in letters):
-        mark = letters.get(each, "")
-        remarks.append(Remark(f"{mark} {each.kind}".strip(), "all figures: " * (not mark) + each.cause, each.fix))
-    yield doc.Section("Care", [doc.Remarks(remarks)])
+    return doc.Document(blocks, run_records(runs))
 
 
 def replication_document(run: Run, replicated: Sequence[Replicated]) -> doc.Document:
@@ -76,27 +72,26 @@ def replication_document(run: Run, replicated: Sequence[Replicated]) -> doc.Docu
 def like_printed(value: float, unit: str, examples: Sequence[str]) -> str:
     """A figure written as those around it are: bare, with its unit, or in hours, minutes and seconds."""
     if unit == "s" and any(re.search(r"\d[hm]\b", example) for example in examples):
-        return _clock(value)
+        if value < 99.5:
+            return f"{units.digits(value) if value < 9.95 else round(value)}s"
+        minutes, rest = divmod(round(value), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}h {minutes}m {rest}s" if hours else f"{minutes}m {rest}s"
     units_seen = (re.fullmatch(r"\d+(?:\.\d+)?( ?[a-zA-Z].*)", example) for example in examples)
     return units.digits(value) + next((found[1] for found in units_seen if found), "")
-
-
-def _clock(seconds: float) -> str:
-    """2m 29s"""
-    if seconds < 99.5:
-        return f"{units.digits(seconds) if seconds < 9.95 else round(seconds)}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes}m {rest}s" if hours else f"{minutes}m {rest}s"
 
 
 def _replication_blocks(run: Run, replicated: Sequence[Replicated]) -> Iterator[doc.Block]:
     header = run.header
     name = " · ".join(part for part in (f"run {header.id}", header.label, moment(header.created)) if part)
+
+    def steady(bias: Bias) -> str:
+        return units.duration(bias.steady_s) + ("" if bias.verdict == "stable" else f" {bias.verdict}")
+
     columns = [
         doc.Column("case", "case", of=lambda bias: bias.case + (" (whole job)" if bias.whole_job else "")),
         doc.Column("as published", "figure", of=lambda bias: units.duration(bias.published_s)),
-        doc.Column("steady", "figure", of=_steady),
+        doc.Column("steady", "figure", of=steady),
         doc.Column("±", "figure", of=lambda bias: units.relative(bias.precision)),
         doc.Column("bias", "figure", of=lambda bias: units.signed(bias.share)),
     ]
@@ -105,17 +100,21 @@ def _replication_blocks(run: Run, replicated: Sequence[Replicated]) -> Iterator[
         yield doc.Title(f"{each.name}: {each.title}")
         for sheet in each.sheets:
             yield doc.Section(sheet.title, [_table(sheet), doc.quiet(*_notes(sheet))])
-        table = doc.table(columns, each.biases, notes=list(map(causes_text, each.biases)), note_title="causes")
+        table = doc.table(columns, each.biases, notes=list(map(_causes_text, each.biases)), note_title="causes")
         yield doc.Section("The published method against the steady one", [table])
-    yield doc.quiet(*_legend(replicated))
-
-
-def _steady(bias: Bias) -> str:
-    return units.duration(bias.steady_s) + ("" if bias.verdict == "stable" else f" {bias.verdict}")
+    # What the signs mean that several tables use, once below all of them.
+    own = [own for each in replicated for sheet in each.sheets for row in sheet.rows for own in row.own]
+    legend = [_EXTRAPOLATED] if any(each.extrapolated for each in own) else []
+    if any(each.status == "skipped" and "--budget" in each.reason for each in own):
+        legend.append(MORE_TIME)
+    known = {each.case: each.disturbed for each in own if each.value is not None}
+    if disturbed := [how for how in known.values() if how]:
+        busy = f"While {len(disturbed)} of {len(known)} figures were timed, this machine was busy with other things"
+        legend.append(f"{busy}: {max(disturbed)}. They are too slow.")
+    yield doc.quiet(*legend)
 
 
 def _table(sheet: Sheet) -> doc.Table:
-    """The publication's own columns, and one for each place on this machine."""
     one_place = len(sheet.places) == 1
     margins = one_place and any(own.precision is not None for row in sheet.rows for own in row.own)
     factors = one_place and sheet.by_machine and sheet.is_comparable and any(_factor(row) for row in sheet.rows)
@@ -123,25 +122,27 @@ def _table(sheet: Sheet) -> doc.Table:
     columns = [doc.Column(title) for title in sheet.headers]
     columns += [doc.Column(title, "value") for title in (*sheet.columns, *sheet.places, *more)]
     examples = [each.text for row in sheet.rows for each in row.printed if each.unit == row.unit]
+
+    def own_cell(own: Own, unit: str) -> doc.Cell:
+        if own.value is not None:
+            text = "~" * own.extrapolated + like_printed(own.value, unit, examples)
+        elif own.status in NO_ROOM:
+            text = "-"
+        else:
+            text = own.status if own.status not in ("", "skipped") else own.reason.partition(". ")[0]
+        return doc.Cell(text, "strong")
+
     rows: list[list[str | doc.Cell]] = []
     for row in sheet.rows:
         printed = {each.column: each.text for each in row.printed}
         cells: list[str | doc.Cell] = [*row.labels, *(printed.get(column, "") for column in sheet.columns)]
-        cells += [doc.Cell(_own_cell(own, row.unit, examples), "strong") for own in row.own]
+        cells += [own_cell(own, row.unit) for own in row.own]
         cells += [units.relative(row.own[0].precision) if row.own[0].value else ""] * margins
         cells += [units.factor(_factor(row)) if _factor(row) else ""] * factors
         values = [own.value for own in row.own[:2]]  # how many times as fast the second place is as the first
         faster = units.factor(values[0] / values[1]) if len(values) == 2 and values[0] and values[1] else ""
         rows.append(cells + [faster] * sheet.has_speedup)
     return doc.Table(columns, rows)
-
-
-def _own_cell(own: Own, unit: str, examples: Sequence[str]) -> str:
-    if own.value is not None:
-        return ("~" if own.extrapolated else "") + like_printed(own.value, unit, examples)
-    if own.status in NO_ROOM:
-        return "-"
-    return own.status if own.status not in ("", "skipped") else own.reason.partition(". ")[0]
 
 
 def _factor(row: Row) -> float | None:
@@ -152,21 +153,7 @@ def _factor(row: Row) -> float | None:
     return here / published if row.unit == "it/s" else published / here
 
 
-def _legend(replicated: Sequence[Replicated]) -> Iterator[str]:
-    """What the signs mean that several tables use, once below all of them."""
-    own = [own for each in replicated for sheet in each.sheets for row in sheet.rows for own in row.own]
-    if any(each.extrapolated for each in own):
-        yield EXTRAPOLATED
-    if any(each.status == "skipped" and "--budget" in each.reason for each in own):
-        yield MORE_TIME
-    known = {each.case: each.disturbed for each in own if each.value is not None}
-    if disturbed := [how for how in known.values() if how]:
-        count = f"{len(disturbed)} of {len(known)} figures"
-        yield f"While {count} were timed, this machine was busy with other things: {max(disturbed)}. They are too slow."
-
-
 def _notes(sheet: Sheet) -> Iterator[str]:
-    """What must be added to the cells; of what would take too long the cell says all."""
     yield from sheet.notes
     reasons = doc.grouped(
         ("- is out of memory: " * (own.status in NO_ROOM) + own.reason, ", ".join(row.labels))
@@ -176,10 +163,10 @@ def _notes(sheet: Sheet) -> Iterator[str]:
     )
     for reason, rows in reasons.items():
         known = dict.fromkeys(rows)
-        yield reason if len(known) > _MOST_NAMED else f"{'; '.join(known)}: {reason}"
+        yield reason if len(known) > 2 else f"{'; '.join(known)}: {reason}"
 
 
-def causes_text(bias: Bias) -> str:
+def _causes_text(bias: Bias) -> str:
     """warm-up counted +2.1%, autograd graph +4.0%, not explained +0.3%"""
     parts = [f"{cause.name} {units.signed(cause.share)}" for cause in bias.causes]
     rest = f"not explained {units.signed(bias.rest)}" + (f" (not tried: {bias.untried})" if bias.untried else "")
@@ -191,13 +178,11 @@ def _lines(replicated: Sequence[Replicated]) -> Iterator[dict[str, Any]]:
     for sheet in (sheet for each in replicated for sheet in each.sheets):
         for row in sheet.rows:
             about = {"publication": sheet.publication, "table": sheet.title, "row": " / ".join(row.labels)}
-            published = [each for each in row.printed if each.unit == row.unit]
-            names = ("machine", "column", "printed", "published")
-            cells: list[tuple[Any, ...]] = [(each.machine, each.column, each.text, each.value) for each in published]
-            for each in cells or [(None,) * 4]:
-                printed = dict(zip(names, each, strict=True))
+            names = {"machine": "machine", "column": "column", "printed": "text", "published": "value"}
+            published: list[Any] = [each for each in row.printed if each.unit == row.unit]
+            for each in published or [None]:
+                printed = {name: getattr(each, field, None) for name, field in names.items()}
                 for own in row.own:
                     here = {name: getattr(own, name) or None for name in ("case", "device", "status")}
-                    here |= {"here": own.value, "low": own.low, "high": own.high, "extrapolated": own.extrapolated}
-                    last = {"steady": own.steady, "reason": own.reason or None}
-                    yield about | printed | {"unit": row.unit} | here | last
+                    here |= {"here": own.value} | {name: getattr(own, name) for name in _OWN}
+                    yield about | printed | {"unit": row.unit} | here | {"reason": own.reason or None}

@@ -87,10 +87,9 @@ def _share(result: Result) -> Cell:
 
 
 def _energy(result: Result) -> Cell:
-    power = result.estimate.metered.mean_w if result.estimate else None
-    if power is None:
-        return Cell(units.NOTHING, sort=finite(item_energy(result)))
-    return Cell(figures.energy(result), sort=finite(item_energy(result)), note=units.power(power))
+    known = figures.knows_energy(result) and result.estimate
+    text, note = (figures.energy(result), units.power(known.metered.mean_w)) if known else (units.NOTHING, "")
+    return Cell(text, sort=finite(item_energy(result)), note=note)
 
 
 _PEAK = "share of the highest rate measured on this machine, and the limiting resource"
@@ -118,11 +117,8 @@ _IF_KNOWN = (
 
 def failures(results: Sequence[Result], called: Callable[[Result], str]) -> Remarks:
     """Results without a figure, each with its reason; what failed for the same reason stands together."""
-    alike = grouped(
-        ((each.status, each.reason or "no reason was given", each.detail), called(each))
-        for each in results
-        if each.status != "ok"
-    )
+    failed = [each for each in results if each.status != "ok"]
+    alike = grouped(((each.status, each.reason or "no reason was given", each.detail), called(each)) for each in failed)
     remarks = [Remark(status, reason, cases=tuple(cases)) for (status, reason, _), cases in alike.items()]
     return Remarks(remarks, local=[detail for _, _, detail in alike])
 
@@ -149,9 +145,15 @@ def cautions(run: Run, names: Names) -> list[Remark]:
 
 def run_records(runs: Sequence[Run], prices: Prices | None = None, json: Callable[[], Any] | None = None) -> Records:
     """A CSV row and a JSON line for each result; `json` replaces the object."""
+
+    def row(header: RunHeader, result: Result) -> dict[str, Any]:
+        sampled = {"sampled": result.estimate, "grade": grade_of(result)} if not is_published(result) else {}
+        priced = {"cost": cost_of(result, prices)} if prices else {}
+        return {"header": header, "machine": header.machine, "result": result, "sampled": None} | sampled | priced
+
     return Records(
         _CSV | _COSTS if prices else _CSV,
-        lambda: (_csv_record(run.header, result, prices) for run in runs for result in run.results),
+        lambda: (row(run.header, result) for run in runs for result in run.results),
         json or (lambda: {"runs": [run_object(run, prices) for run in runs]}),
         lambda: (_priced(result, prices) for run in runs for result in run.results),
     )
@@ -170,7 +172,6 @@ def run_object(run: Run, prices: Prices | None = None, headline: Headline | None
 
 
 def _priced(result: Result, prices: Prices | None) -> Any:
-    """With `cost` next to the fields of the record, where prices were named."""
     return msgspec.to_builtins(result) | {"cost": cost_of(result, prices)} if prices else result
 
 
@@ -218,15 +219,3 @@ _CSV: dict[str, Field] = {
     "sustained_step_s": "result.sustained.last_s",
 }
 _COSTS: dict[str, Field] = {f"cost_per_{each}": f"cost.{each}" for each in ("million_items", "epoch", "job")}
-
-
-def _csv_record(header: RunHeader, result: Result, prices: Prices | None) -> dict[str, Any]:
-    sampled = not is_published(result)
-    return {
-        "header": header,
-        "machine": header.machine,
-        "result": result,
-        "sampled": result.estimate if sampled else None,
-        "grade": grade_of(result) if sampled else None,
-        "cost": cost_of(result, prices) if prices else None,
-    }

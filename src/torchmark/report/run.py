@@ -20,11 +20,6 @@ from torchmark.report.results import cautions, failures, results_table, run_obje
 from torchmark.report.text import shorten
 
 _WIDE = 120  # columns from which the table has room for the share of the peak
-_MOST_FINDINGS = 5
-_BARS = "▁▂▃▄▅▆▇█"
-_STRIP = 50  # columns of a strip of step times
-
-Row = tuple[str, str]
 
 
 def run_document(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> doc.Document:
@@ -82,14 +77,13 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
     yield doc.quiet(figures.interval_note(run))
     closest = [(each.peak, names.of(each)) for each in run.results if each.peak]
     closest.sort(key=lambda each: -each[0].share)
-    bounds = [(bound, [each for each in closest if each[0].bound == bound]) for bound in get_args(Bound)]
-    texts = [(name, ", ".join(f"{case} {units.percent(peak.share)}" for peak, case in found)) for name, found in bounds]
-    shares = [Remark(bound, text) for bound, text in texts if text]
+    bounds = doc.grouped((peak.bound, f"{case} {units.percent(peak.share)}") for peak, case in closest)
+    shares = [Remark(bound, ", ".join(bounds[bound])) for bound in get_args(Bound) if bound in bounds]
     heading = "Of this machine's peak, by what bounds it"
     yield doc.Section(heading, [doc.Remarks(shares)], only="terminal", below=_WIDE)
     if findings and len(run.results) > 1:  # that some were disturbed is among the cautions
         found = [finding.cause for finding in find_all([run]) if finding.kind != "disturbed"]
-        yield doc.remarks("Findings", found[:_MOST_FINDINGS])
+        yield doc.remarks("Findings", found[:5])
     yield from (scaling_section(each, shared_place(run.results)) for each in find_scaling(run.results))
     about = {"Whole jobs": figures.job, "Sustained": figures.sustained}
     for heading, text in about.items():
@@ -155,7 +149,7 @@ def details_document(runs: Sequence[Run], prices: Prices | None = None) -> doc.D
     return doc.Document(blocks)
 
 
-def strip(samples_s: Sequence[float], width: int = _STRIP) -> str:
+def strip(samples_s: Sequence[float], width: int = 50) -> str:
     """Step times as a row of bars from the fastest to the slowest, each the median of its share of the samples."""
     width = min(width, len(samples_s))
     if not width:
@@ -163,16 +157,22 @@ def strip(samples_s: Sequence[float], width: int = _STRIP) -> str:
     edges = [round(index * len(samples_s) / width) for index in range(width + 1)]
     heights = [statistics.median(samples_s[start:end]) for start, end in pairwise(edges)]
     low, span = min(heights), max(heights) - min(heights)
-    return "".join(_BARS[int((height - low) / span * 7.999) if span > 0 else 0] for height in heights)
+    return "".join("▁▂▃▄▅▆▇█"[int((height - low) / span * 7.999) if span > 0 else 0] for height in heights)
 
 
-def _details(result: Result, prices: Prices | None) -> Iterator[Row]:
-    """Everything that is known about one result; what has no text is unknown."""
+def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]:
     published = is_published(result)
     yield "status", result.status + (f": {result.reason}" if result.reason else "")
     yield from (("", line) for line in (result.detail or "").splitlines())
-    if result.estimate:
-        yield from _published_rows(result, result.estimate) if published else _estimate_rows(result.estimate)
+    if (found := result.estimate) and not published:
+        yield from _estimate_rows(found)
+    elif found:  # one figure for all steps together, without an interval
+        yield "per step", f"{figures.step_time(found)} (mean)"
+        yield "verdict", found.verdict
+        yield from (("", evidence) for evidence in found.evidence)
+        if job := result.job:
+            yield "all steps", units.duration(job.seconds) + ("" if job.whole else ", projected")
+        yield "first step", units.duration(found.first_step_s) if found.first_step_s else ""
     grade = grade_of(result)
     yield "grade", grade.text + (f" → {grade.fix}" if grade.fix else "") if grade else ""
     flops, bandwidth = (figures.step_rate(result, "flops"), figures.step_rate(result, "bytes"))
@@ -181,8 +181,8 @@ def _details(result: Result, prices: Prices | None) -> Iterator[Row]:
         shares = [f"{name} {units.percent(share)}" for name, share in peak.shares.items() if share > 0]
         yield "of peak", f"{units.percent(peak.share)}, bound by {peak.bound} (of a step: {', '.join(shares)})"
         ceilings = _known(units.arithmetic(peak.flops_per_s), units.bandwidth(peak.bytes_per_s))
-        found = f"found by run {peak.limits}" if peak.limits else "found in this run"
-        yield "", f"{ceilings}, {found}{', measured again right after it' if peak.again else ''}"
+        origin = f"found by run {peak.limits}" if peak.limits else "found in this run"
+        yield "", f"{ceilings}, {origin}{', measured again right after it' if peak.again else ''}"
     for number, process in enumerate(result.processes, 1):
         yield f"process {number}", f"{figures.step_time(process)} {figures.margin(process)} {process.verdict}"
         yield "", strip(process.samples_s)
@@ -212,18 +212,7 @@ def _details(result: Result, prices: Prices | None) -> Iterator[Row]:
         yield "cost", f"{figures.cost_text(result, cost)} ({figures.cost_heading(prices)})"
 
 
-def _published_rows(result: Result, found: Estimate) -> Iterator[Row]:
-    """One figure for all steps together, and nothing about how sure it is."""
-    yield "per step", f"{figures.step_time(found)} (mean)"
-    yield "verdict", found.verdict
-    yield from (("", evidence) for evidence in found.evidence)
-    if result.job:
-        yield "all steps", units.duration(result.job.seconds) + ("" if result.job.whole else ", projected")
-    if figures.first_step(result):
-        yield "first step", units.duration(figures.first_step(result))
-
-
-def _estimate_rows(found: Estimate) -> Iterator[Row]:
+def _estimate_rows(found: Estimate) -> Iterator[tuple[str, str]]:
     duration, percent = units.duration, units.percent
     interval = f"{duration(max(found.low_s, 0.0))} to {duration(found.high_s)}"
     yield "per step", f"{figures.step_time(found)} {figures.margin(found)} ({found.estimand}, {interval})"
@@ -234,8 +223,8 @@ def _estimate_rows(found: Estimate) -> Iterator[Row]:
     yield "fastest", duration(found.min_s)
     if found.block_size == 1:
         tails = ((found.p90_s, found.p90_high_s), (found.p99_s, found.p99_high_s))
-        most = ("" if high is None else f" (at most {duration(high)})" for _, high in tails)
-        yield "p90, p99", ", ".join(duration(tail) + high for (tail, _), high in zip(tails, most, strict=True))
+        most = (duration(tail) + ("" if high is None else f" (at most {duration(high)})") for tail, high in tails)
+        yield "p90, p99", ", ".join(most)
     yield "spread", f"{duration(found.mad_s)} median deviation, {percent(found.outlier_share)} outliers"
     yield "first step", duration(found.first_step_s)
     yield "by device events", "" if found.device_step_s is None else duration(found.device_step_s)

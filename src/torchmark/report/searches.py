@@ -32,13 +32,9 @@ _STOPPED = {
     "interrupted": "It was interrupted.",
 }
 _STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was spent"}
-UNDECIDED = 1.25  # times as fast: where no less than this is possible, the advice must not be to keep the default
+_UNDECIDED = 1.25  # times as fast: where no less than this is possible, the advice must not be to keep the default
 _VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
-_PLAIN = re.compile(r"[\w.-]+", re.ASCII)
-
-VARYING = 1.02  # times the least peak of a size: what differs by more is worth a word
-_BAR = 24
-_MOST_DOUBTS = 4
+_VARYING = 1.02  # times the smallest peak memory of a size: a larger spread is reported
 _NOT_MEMORY = "It was not memory that ended it: see the reason below."
 _BOUNDS = {
     "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
@@ -58,7 +54,7 @@ _FAILED = {
 def tuning_document(run: Run) -> doc.Document:
     """The outcome of a search for the fastest settings."""
     tuned = recall_tuned(run)
-    winner = tuned.winner.text
+    winner, unconfirmed = tuned.winner.text, tuned.unconfirmed
 
     def facts() -> dict[str, object]:
         """Everything but the results, which are in the run."""
@@ -73,14 +69,47 @@ def tuning_document(run: Run) -> doc.Document:
         "step_s": lambda result: doc.value_of(_on_equal_terms(tuned, result), "estimate.center_s"),
         "items_per_s": lambda result: figures.step_rate(_on_equal_terms(tuned, result)),
         "gain_in_rounds": lambda result: tuned.relative.get(result.case.text),
-        "winner": lambda result: _flag(result.case.text == winner),
-        "same_precision": lambda result: _flag(result.case.text == tuned.same_precision.text),
+        "winner": lambda result: result.case.text == winner,
+        "same_precision": lambda result: result.case.text == tuned.same_precision.text,
         "gain": lambda result: tuned.gain if result.case.text == winner else None,
         "low": lambda result: tuned.low if result.case.text == winner else None,
         "high": lambda result: tuned.high if result.case.text == winner else None,
     }
+
+    def called(result: Result) -> str:
+        return name_of(result.case, tuned.default)
+
+    def note(result: Result) -> str:
+        gains, text = tuned.relative, result.case.text
+        known = {tuned.same_precision.text: f"best in {tuned.default.dtype}", winner: "fastest"}
+        known |= {tuned.default.text: "default"} | ({unconfirmed.text: "not confirmed"} if unconfirmed else {})
+        return known.get(text, "within chance" if gains.get(text, 0.0) > gains.get(winner, math.inf) else "")
+
+    def blocks() -> Iterator[doc.Block]:
+        yield doc.Title(f"tuned {tuned.default.text}", [machine_line(run.header.machine)])
+        yield doc.answer(tuning_conclusion(run), "good" if winner != tuned.default.text else "strong")
+        brought = [(each.setting, units.factor(each.gain)) for each in tuned.contributions]
+        columns = [doc.Column("setting"), doc.Column("brought", "figure")]
+        yield doc.Section("What each setting brought", [doc.Table(columns, brought)] if len(brought) > 1 else [])
+        columns = [
+            doc.Column("settings", of=called),
+            doc.Column("per step", "figure", of=lambda each: figures.result_time(_on_equal_terms(tuned, each))),
+            doc.Column("rate", "figure", drop=1, of=lambda each: figures.rate(_on_equal_terms(tuned, each))),
+            doc.Column("as fast", "figure", of=lambda each: units.factor(tuned.relative.get(each.case.text))),
+            doc.Column("note", of=note),
+        ]
+        # By what the rounds say: those disturb all contestants alike.
+        measured = [result for result in tuned.results if result.estimate and result.status == "ok"]
+        measured.sort(key=lambda result: -tuned.relative.get(result.case.text, 0.0))
+        yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
+        yield doc.Section("Without a figure", [failures(tuned.results, called)])
+        code = snippet(tuned.default, tuned.winner)
+        yield doc.Section("To paste into a script that has a `model`", [doc.Code(code, "python")])
+        yield doc.quiet("Again:")
+        yield doc.Code(f"torchmark run {winner}")  # in one piece, however long: it is to be pasted
+
     records = doc.Records(csv, lambda: tuned.results, lambda: run_object(run) | {"tuned": facts()}, lambda: [facts()])
-    return doc.Document(lambda: _tuning_blocks(run, tuned), records)
+    return doc.Document(blocks, records)
 
 
 def tuning_conclusion(run: Run) -> list[str]:
@@ -89,7 +118,7 @@ def tuning_conclusion(run: Run) -> list[str]:
     found = [_fastest(tuned)]
     if tuned.gain is not None:
         found.append(f"95% interval over {tuned.pairs} pairs of fresh processes that took turns, after the search.")
-    if tuned.unconfirmed and (tuned.gain is None or (tuned.high or 0.0) > UNDECIDED):
+    if tuned.unconfirmed and (tuned.gain is None or (tuned.high or 0.0) > _UNDECIDED):
         found.append(f"To find out, close other programs and run: {longer(run.header.command)}")
     same, gain = tuned.same_precision, tuned.same_precision_gain
     if same.text != tuned.winner.text:
@@ -127,44 +156,9 @@ def _fastest(tuned: Tuned) -> str:
         return f"Inconclusive: {led} pairs of fresh processes differ too much to confirm it."
     known = f"{units.factor(tuned.gain)} as fast as the default ({units.bound(tuned.low)} to {units.bound(tuned.high)})"
     if tuned.unconfirmed:
-        answer = "Inconclusive" if tuned.high > UNDECIDED else "Stay with the default"
+        answer = "Inconclusive" if tuned.high > _UNDECIDED else "Stay with the default"
         return f"{answer}: {led} measured again it is {known}."
     return f"{name} is {known}."
-
-
-def _tuning_blocks(run: Run, tuned: Tuned) -> Iterator[doc.Block]:
-    def called(result: Result) -> str:
-        return name_of(result.case, tuned.default)
-
-    def note(result: Result) -> str:
-        gains, text = tuned.relative, result.case.text
-        chance = gains.get(text, 0.0) > gains.get(tuned.winner.text, math.inf)
-        return known.get(text, "within chance" if chance else "")
-
-    known = {tuned.same_precision.text: f"best in {tuned.default.dtype}", tuned.winner.text: "fastest"}
-    known[tuned.default.text] = "default"
-    known |= {tuned.unconfirmed.text: "not confirmed"} if tuned.unconfirmed else {}
-    yield doc.Title(f"tuned {tuned.default.text}", [machine_line(run.header.machine)])
-    yield doc.answer(tuning_conclusion(run), "good" if tuned.winner.text != tuned.default.text else "strong")
-    brought = [(each.setting, units.factor(each.gain)) for each in tuned.contributions]
-    columns = [doc.Column("setting"), doc.Column("brought", "figure")]
-    yield doc.Section("What each setting brought", [doc.Table(columns, brought)] if len(brought) > 1 else [])
-    columns = [
-        doc.Column("settings", of=called),
-        doc.Column("per step", "figure", of=lambda each: figures.result_time(_on_equal_terms(tuned, each))),
-        doc.Column("rate", "figure", drop=1, of=lambda each: figures.rate(_on_equal_terms(tuned, each))),
-        doc.Column("as fast", "figure", of=lambda each: units.factor(tuned.relative.get(each.case.text))),
-        doc.Column("note", of=note),
-    ]
-    # By what the rounds say: those disturb all contestants alike.
-    measured = [result for result in tuned.results if result.estimate and result.status == "ok"]
-    measured.sort(key=lambda result: -tuned.relative.get(result.case.text, 0.0))
-    yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
-    yield doc.Section("Without a figure", [failures(tuned.results, called)])
-    code = snippet(tuned.default, tuned.winner)
-    yield doc.Section("To paste into a script that has a `model`", [doc.Code(code, "python")])
-    yield doc.quiet("Again:")
-    yield doc.Code(f"torchmark run {tuned.winner.text}")  # in one piece, however long: it is to be pasted
 
 
 def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
@@ -176,18 +170,11 @@ def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
     return replace(result, estimate=replace(result.estimate, center_s=step_scaled(default, result, gain)))
 
 
-def _flag(value: bool) -> str:
-    return str(value).lower()
-
-
 def snippet(default: Case, winner: Case) -> str:
     """A piece of a script that has a `model`; `ready` is for each of its inputs. Empty where nothing has to change.
-
-    Its lines are short enough for any terminal: one that is folded is not Python any more. And a case may come from a
-    stranger's file: what is no plain word makes no code.
-    """
+    A case may come from a stranger's file: text other than plain words makes no code."""
     changes = {name: str(setting(winner, name)) for name in differing(default, winner)}
-    if not changes or not all(_PLAIN.fullmatch(text) for pair in changes.items() for text in pair):
+    if not changes or not all(re.fullmatch(r"[\w.-]+", text, re.ASCII) for pair in changes.items() for text in pair):
         return ""
     variables = {variable: changes[name] for name, variable in _VARIABLES.items() if changes.get(name, USUAL) != USUAL}
     variables = {variable: value.upper().replace("-", "_") for variable, value in variables.items()}
@@ -204,7 +191,6 @@ def snippet(default: Case, winner: Case) -> str:
 
 
 def _model_code(changes: dict[str, str], winner: Case) -> Iterator[str]:
-    """What changes in the process, then in the model, then in its inputs."""
     inputs = []
     if "threads" in changes:
         yield f"torch.set_num_threads({changes['threads']})"
@@ -238,28 +224,61 @@ def _model_code(changes: dict[str, str], winner: Case) -> Iterator[str]:
 def fitting_document(run: Run) -> doc.Document:
     """The outcome of a search for the largest size that fits."""
     fitted = recall_fitted(run)
+    highest = max((probe.rate or 0.0 for probe in fitted.probes), default=0.0)
+    doubted = doubtful(fitted.probes)
+
+    def peak_bytes(probe: Probe) -> float | None:
+        return max(probe.peaks, default=None)
 
     def facts() -> dict[str, object]:
         """Everything but the results, which are in the run."""
-        names = {name: name for name in ("size", "fits", "tries", "bytes", "peaks", "rate")}
-        names |= {"case": "result.case.text", "status": "result.status"}
+        names: dict[str, doc.Field] = {name: name for name in ("size", "fits", "tries", "bytes", "peaks", "rate")}
+        names |= {"bytes": peak_bytes, "case": "result.case.text", "status": "result.status"}
         probes = [{name: doc.value_of(probe, path) for name, path in names.items()} for probe in fitted.probes]
         return asdict(fitted) | {"probes": probes}
 
     csv: dict[str, doc.Field] = {
         "case": "result.case.text",
         "size": "size",
-        "fits": lambda probe: _flag(probe.fits),
+        "fits": "fits",
         "status": "result.status",
         "reason": "result.reason",
-        "peak_bytes": "bytes",
+        "peak_bytes": peak_bytes,
         "items_per_s": "rate",
         "step_s": "result.estimate.center_s",
-        "largest": lambda probe: _flag(probe.size == fitted.largest),
-        "efficient": lambda probe: _flag(probe.size == fitted.efficient),
+        "largest": lambda probe: probe.size == fitted.largest,
+        "efficient": lambda probe: probe.size == fitted.efficient,
     }
+
+    def bar(probe: Probe) -> str:
+        return "█" * max(1, round(24 * probe.rate / highest)) if probe.rate else ""
+
+    def note(probe: Probe) -> str:
+        largest = "largest" if fitted.bound == "memory" else "largest that fitted"
+        marks = {largest: probe.size == fitted.largest, "most efficient": probe.size == fitted.efficient}
+        marks[probe.doubt] = probe in doubted
+        return ", ".join(mark for mark, holds in marks.items() if holds) if probe.fits else probe.result.status
+
+    def blocks() -> Iterator[doc.Block]:
+        assert run.fitting
+        yield doc.Title(f"fit {run.fitting.case.text}", [machine_line(run.header.machine)])
+        yield doc.answer(fitting_conclusion(run), "good" if fitted.largest is not None else "bad")
+        columns = [
+            doc.Column(fitted.parameter, "figure", of=lambda probe: str(probe.size)),
+            doc.Column("memory", "figure", of=lambda probe: units.size(peak_bytes(probe))),
+            doc.Column("rate", "figure", of=lambda probe: units.rate(probe.rate, fitted.unit)),
+            doc.Column("", "name", 1, of=bar),
+            doc.Column("note", of=note),
+        ]
+        yield doc.table(columns, fitted.probes)
+        # One for each status, by the smallest size that ended so: larger ones say the same.
+        smallest = {probe.result.status: probe for probe in reversed(fitted.probes) if not probe.fits}
+        sizes = {id(probe.result): f"{fitted.parameter} {probe.size}" for probe in smallest.values()}
+        lost = failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
+        yield doc.Section("Without a figure", [lost])
+
     records = doc.Records(csv, lambda: fitted.probes, lambda: run_object(run) | {"fitted": facts()}, lambda: [facts()])
-    return doc.Document(lambda: _fitting_blocks(run, fitted), records)
+    return doc.Document(blocks, records)
 
 
 def fitting_conclusion(run: Run) -> list[str]:
@@ -269,7 +288,7 @@ def fitting_conclusion(run: Run) -> list[str]:
     found = [_largest(fitted)]
     if doubted := doubtful(fitting):
         causes = ", ".join(dict.fromkeys(probe.doubt for probe in doubted))
-        sizes = doc.some([str(probe.size) for probe in doubted], _MOST_DOUBTS)
+        sizes = doc.some([str(probe.size) for probe in doubted], 4)
         found.append(f"Most efficient: unknown, as the rate at {name} {sizes} is not reliable ({causes}).")
         found.append(f"To find it, close other programs and run: {longer(run.header.command)}")
     best = next((probe for probe in fitted.probes if probe.size == fitted.efficient), None)
@@ -288,7 +307,7 @@ def fitting_conclusion(run: Run) -> list[str]:
     found.append(f"{count} in {spent}, each in a process of its own{often}.")
     if fitted.bound == "memory" and fitted.answer and tries < TRIES:
         found.append(f"It should have been tried {TRIES} times: give it more time with --budget or --timeout.")
-    if len(peaks) > 1 and max(peaks) > VARYING * min(peaks):
+    if len(peaks) > 1 and max(peaks) > _VARYING * min(peaks):
         spread = f"{units.size(min(peaks))} to {units.size(max(peaks))}"
         found.append(f"The same size took {spread}: where in memory things come to lie is chance. Leave some room.")
     return found + ([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])
@@ -315,34 +334,3 @@ def _largest(fitted: Fitted) -> str:
     about = int(float(f"{fitted.model.size_for(fitted.limit_bytes):.2g}")) if larger and fitted.model else 0
     larger += f": by what it takes, up to about {about}" if largest < about < min(lost, default=math.inf) else ""
     return f"{name.capitalize()} {largest} fits into {limit}{larger}{beyond}."
-
-
-def _fitting_blocks(run: Run, fitted: Fitted) -> Iterator[doc.Block]:
-    assert run.fitting
-    highest = max((probe.rate or 0.0 for probe in fitted.probes), default=0.0)
-    doubted = doubtful(fitted.probes)
-
-    def bar(probe: Probe) -> str:
-        return "█" * max(1, round(_BAR * probe.rate / highest)) if probe.rate else ""
-
-    def note(probe: Probe) -> str:
-        largest = "largest" if fitted.bound == "memory" else "largest that fitted"
-        marks = {largest: probe.size == fitted.largest, "most efficient": probe.size == fitted.efficient}
-        marks[probe.doubt] = probe in doubted
-        return ", ".join(mark for mark, holds in marks.items() if holds) if probe.fits else probe.result.status
-
-    yield doc.Title(f"fit {run.fitting.case.text}", [machine_line(run.header.machine)])
-    yield doc.answer(fitting_conclusion(run), "good" if fitted.largest is not None else "bad")
-    columns = [
-        doc.Column(fitted.parameter, "figure", of=lambda probe: str(probe.size)),
-        doc.Column("memory", "figure", of=lambda probe: units.size(max(probe.peaks, default=None))),
-        doc.Column("rate", "figure", of=lambda probe: units.rate(probe.rate, fitted.unit)),
-        doc.Column("", "name", drop=1, of=bar),
-        doc.Column("note", of=note),
-    ]
-    yield doc.table(columns, fitted.probes)
-    # One for each status, by the smallest size that ended so: larger ones say the same.
-    smallest = {probe.result.status: probe for probe in reversed(fitted.probes) if not probe.fits}
-    sizes = {id(probe.result): f"{fitted.parameter} {probe.size}" for probe in smallest.values()}
-    lost = failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
-    yield doc.Section("Without a figure", [lost])
