@@ -160,7 +160,5 @@ def _fit(text: str, size: float, room: float = _INSIDE) -> str:
 
 def _breadth(text: str) -> float:
     """How broad the text is, relative to the font size, in the broadest of the fonts that a viewer may take."""
-    return sum(
-        0.42 if each in " ilj.,:;'|!·/()[]" else 1.0 if each in "MWmw@%—…" or ord(each) > 0x2FF else 0.7
-        for each in text
-    )
+    narrow, broad = " ilj.,:;'|!·/()[]", "MWmw@%—…"
+    return sum(0.42 if each in narrow else 1.0 if each in broad or ord(each) > 0x2FF else 0.7 for each in text)

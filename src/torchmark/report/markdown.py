@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from torchmark.records import Remark
 from torchmark.report import document as doc
 from torchmark.report.text import clean
 
@@ -33,46 +32,39 @@ def _parts(block: doc.Block) -> Iterator[str]:
         case doc.Title():
             yield "  \n".join([f"**{escape(block.text)}**", *map(escape, block.about)])
         case doc.Lines():
-            yield "  \n".join(map(_line, block.lines))
+            looks = [line.look if isinstance(line, doc.Cell) else "" for line in block.lines]
+            marks = ["" if look in ("", "quiet") else "**" for look in looks]
+            texts = [escape(doc.text_of(line)) for line in block.lines]
+            yield "  \n".join(f"{mark}{text}{mark}" for text, mark in zip(texts, marks, strict=True))
         case doc.Section(only="" | "text"):
             yield from [f"### {escape(block.title)}"] if block.title else []
             yield from ([escape(block.lead)] if block.lead else [])
             yield from (part for inner in block.blocks for part in _parts(inner))
         case doc.Table():
-            yield _table(block)
+            kept = [(index, column) for index, column in enumerate(block.columns) if column.wide <= WIDEST]
+            titles = [escape(column.title) for _, column in kept]
+            rule = ["---:" if column.is_number else "---" for _, column in kept]
+            rows = [
+                [(code if column.kind == "case" else escape)(doc.text_of(row[index])) for index, column in kept]
+                for row in block.rows
+            ]
+            if any(block.notes):
+                titles, rule = [*titles, escape(block.note_title)], [*rule, "---"]
+                rows = [[*row, escape(note)] for row, note in zip(rows, block.notes, strict=True)]
+            yield "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rule, *rows))
             notes = [escape(f"{mark} {text}") for mark, text in block.footnotes]
             yield from ["  \n".join(notes)] if notes else []
         case doc.Facts():
             yield "\n".join(f"- {escape(name)}: {escape(value)}" for name, value in block.rows)
         case doc.Remarks():
-            yield "\n".join(_remark(remark, "all cases" * block.brief) for remark in block.remarks)
+            lines = []
+            for remark in block.remarks:
+                kind = f"**{escape(remark.kind)}**" if remark.kind else ""
+                cases = ", ".join(map(code, remark.cases)) or "all cases" * block.brief
+                start = f"{kind} ({cases})" if kind and cases else kind or cases
+                fix = f" → {escape(remark.fix)}" if remark.fix else ""
+                lines.append("- " + ": ".join(filter(None, (start, escape(remark.cause)))) + fix)
+            yield "\n".join(lines)
         case doc.Code():
             text = "\n".join(map(clean, block.text.rstrip("\n").split("\n")))
             yield f"```{block.language}\n{text.replace('```', '')}\n```"
-
-
-def _line(line: str | doc.Cell) -> str:
-    text = escape(doc.text_of(line))
-    return f"**{text}**" if isinstance(line, doc.Cell) and line.look not in ("", "quiet") else text
-
-
-def _remark(remark: Remark, everywhere: str) -> str:
-    kind = f"**{escape(remark.kind)}**" if remark.kind else ""
-    cases = ", ".join(map(code, remark.cases)) or everywhere
-    start = f"{kind} ({cases})" if kind and cases else kind or cases
-    fix = f" → {escape(remark.fix)}" if remark.fix else ""
-    return "- " + ": ".join(filter(None, (start, escape(remark.cause)))) + fix
-
-
-def _table(table: doc.Table) -> str:
-    kept = [(index, column) for index, column in enumerate(table.columns) if column.wide <= WIDEST]
-    titles = [escape(column.title) for _, column in kept]
-    rows = [
-        [(code if column.kind == "case" else escape)(doc.text_of(row[index])) for index, column in kept]
-        for row in table.rows
-    ]
-    rule = ["---:" if column.is_number else "---" for _, column in kept]
-    if any(table.notes):
-        titles, rule = [*titles, escape(table.note_title)], [*rule, "---"]
-        rows = [[*row, escape(note)] for row, note in zip(rows, table.notes, strict=True)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rule, *rows))

@@ -24,15 +24,15 @@ Grid = list[tuple[doc.Column, list[doc.Cell]]]  # columns with their cells, clea
 def draw(blocks: Iterable[doc.Block], width: int = 80, color: bool = False) -> Drawn:
     """The blocks, one below the other, with an empty line between two of them."""
     width = max(width, NARROWEST)
+
+    def paint(line: Line) -> str:
+        """The line in our colours. Every text passes here, so this is where foreign control characters end."""
+        pieces = [(clean(text), look) for text, look in line]
+        painted = [f"\x1b[{_CODES[look]}m{text}\x1b[0m" if color and look and text else text for text, look in pieces]
+        return "".join(painted).rstrip() + "\n"
+
     drawn = [lines for block in blocks if (lines := list(_block(block, width)))]
-    return Drawn("\n".join("".join(f"{_paint(line, color)}\n" for line in lines) for lines in drawn))
-
-
-def _paint(line: Line, color: bool) -> str:
-    """The line in our colours. Every text passes here, so this is where foreign control characters end."""
-    pieces = [(clean(text), look) for text, look in line]
-    painted = [f"\x1b[{_CODES[look]}m{text}\x1b[0m" if color and look and text else text for text, look in pieces]
-    return "".join(painted).rstrip()
+    return Drawn("\n".join("".join(map(paint, lines)) for lines in drawn))
 
 
 def _block(block: doc.Block, width: int) -> Iterator[Line]:
@@ -62,7 +62,6 @@ def _block(block: doc.Block, width: int) -> Iterator[Line]:
 
 
 def _remarks(block: doc.Remarks, width: int) -> Iterator[Line]:
-    """The kind in a narrow column, what is to be said next to it, and below that what to do."""
     kinds: dict[str, list[int]] = {}
     for number, remark in enumerate(block.remarks):
         kinds.setdefault(remark.kind if block.brief else str(number), []).append(number)
@@ -127,8 +126,12 @@ def fold_case(text: str, width: int) -> str:
 
 def _table(table: doc.Table, width: int) -> Iterator[Line]:
     """The table without columns that there is no room for; as a whole, or in blocks of as many columns as fit."""
+
+    def cleaned(cell: str | doc.Cell) -> doc.Cell:
+        return doc.Cell(clean(doc.text_of(cell)), cell.look if isinstance(cell, doc.Cell) else "")
+
     grid: Grid = [
-        (replace(column, title=clean(column.title)), [_cleaned(row[index]) for row in table.rows])
+        (replace(column, title=clean(column.title)), [cleaned(row[index]) for row in table.rows])
         for index, column in enumerate(table.columns)
         if width >= column.wide
     ]
@@ -157,7 +160,15 @@ def _laid_out(table: doc.Table, grid: Grid, width: int) -> Iterator[Line]:
     heading = next((cells for column, cells in grid if column.repeats == "heading"), None)
     grid = [each for each in grid if each[0].repeats != "heading"]
     columns, indent = [column for column, _ in grid], 2 * bool(heading)
-    widths = _widths(grid, width - indent)
+    # The least widths, and what is left for the cells that would be broken, from the left; then for headings.
+    widths = [_least(*each) for each in grid]
+    spare = width - indent - sum(widths) - GAP * (len(widths) - 1)
+    for titles in (False, True):
+        for index, (column, cells) in enumerate(grid):
+            wanted = _longest([*(cell.text for cell in cells), *([column.title] if titles else [])])
+            more = max(min(min(wanted, column.most) - widths[index], spare), 0)
+            widths[index] += more
+            spare -= more
     if table.headings:
         yield from _indented(_row([doc.Cell(column.title, "quiet") for column in columns], columns, widths), indent)
         rule = "─" * (sum(widths) + GAP * (len(widths) - 1))
@@ -165,22 +176,14 @@ def _laid_out(table: doc.Table, grid: Grid, width: int) -> Iterator[Line]:
     for number in range(len(table.rows)):
         if heading and (not number or heading[number - 1].text != heading[number].text):
             yield from ([(line, "strong")] for line in fold_case(heading[number].text, width).split("\n"))
-        row = [
-            doc.Cell("")
-            if number and column.repeats and cells[number - 1].text == cells[number].text
-            else cells[number]
-            for column, cells in grid
-        ]
+        alike = [number and column.repeats and cells[number - 1].text == cells[number].text for column, cells in grid]
+        row = [doc.Cell("") if repeats else cells[number] for repeats, (_, cells) in zip(alike, grid, strict=True)]
         yield from _indented(_row(row, columns, widths), indent)
         if table.notes and table.notes[number]:
             yield from _indented(_wrapped(table.notes[number], width - 4, "quiet"), 4)
     seen = " ".join(cell.text for _, cells in grid for cell in cells)
     for mark, text in table.footnotes:
         yield from _wrapped(f"{mark} {text}", width, "quiet") if mark in seen else ()
-
-
-def _cleaned(cell: str | doc.Cell) -> doc.Cell:
-    return doc.Cell(clean(doc.text_of(cell)), cell.look if isinstance(cell, doc.Cell) else "")
 
 
 def _least(column: doc.Column, cells: Sequence[doc.Cell]) -> int:
@@ -195,22 +198,17 @@ def _longest(texts: Iterable[str]) -> int:
     return max((len(text) if text.isascii() else cell_len(text) for text in texts), default=0)
 
 
-def _widths(grid: Grid, width: int) -> list[int]:
-    """The least widths, and what is left for the cells that would be broken, from the left; then for headings."""
-    widths = [_least(*each) for each in grid]
-    spare = width - sum(widths) - GAP * (len(widths) - 1)
-    for titles in (False, True):
-        for index, (column, cells) in enumerate(grid):
-            wanted = _longest([*(cell.text for cell in cells), *([column.title] if titles else [])])
-            more = max(min(min(wanted, column.most) - widths[index], spare), 0)
-            widths[index] += more
-            spare -= more
-    return widths
-
-
 def _row(cells: Sequence[doc.Cell], columns: Sequence[doc.Column], widths: Sequence[int]) -> Iterator[Line]:
-    broken = [_broken(cell.text, column, width) for cell, column, width in zip(cells, columns, widths, strict=True)]
-    for texts in zip_longest(*broken, fillvalue=""):
+    def broken(text: str, column: doc.Column, width: int) -> list[str]:
+        if len(text) <= width and text.isascii():
+            return [text]
+        if column.kind == "cut":
+            return [text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"]
+        is_case = column.kind in ("case", "value") and " " not in text
+        return fold_case(text, width).split("\n") if is_case else wrap(text, width)
+
+    lines = [broken(cell.text, column, width) for cell, column, width in zip(cells, columns, widths, strict=True)]
+    for texts in zip_longest(*lines, fillvalue=""):
         line: Line = []
         for text, cell, column, width in zip(texts, cells, columns, widths, strict=True):
             pad = " " * max(width - _longest([text]), 0)
@@ -219,12 +217,3 @@ def _row(cells: Sequence[doc.Cell], columns: Sequence[doc.Column], widths: Seque
         while line and not line[-1][0].strip():
             line.pop()
         yield line
-
-
-def _broken(text: str, column: doc.Column, width: int) -> list[str]:
-    if len(text) <= width and text.isascii():
-        return [text]
-    if column.kind == "cut":
-        return [text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"]
-    is_case = column.kind in ("case", "value") and " " not in text
-    return fold_case(text, width).split("\n") if is_case else wrap(text, width)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from torchmark.analyze.comparison import Family, Pair, compare_all, overall
 from torchmark.analyze.efficiency import Scaling, find_scaling
 from torchmark.analyze.grades import is_published
 from torchmark.analyze.wording import counted
-from torchmark.records import Case, Result, Run, Value, Work
+from torchmark.records import Result, Run, Value, Work
 from torchmark.report import charts, figures, units
 from torchmark.report.charts import Chart, Panel, Rows, Series, Spec, chart, field, given, is_measured, label, layer
 from torchmark.report.document import grouped, word
@@ -21,11 +20,8 @@ from torchmark.report.text import shorten
 
 FEWEST = 3  # values from which a parameter makes a curve
 _STEPS = Work(items=1, unit="step")
-_MOST_RATIOS = 60  # in a chart
-_WIDEST = 1.6  # an interval that reaches further than this beyond the longest bar is cut
 _NARROWEST = 1.25  # the scale of ratios reaches at least from 1/1.25 to 1.25
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 170  # of curves
-_APART = 8  # times as fast, from which curves need a logarithmic scale
 _NO_LINES = {"domain": False, "ticks": False}
 _ROW: Spec = {"field": "row", "type": "ordinal", "axis": None}
 
@@ -64,7 +60,7 @@ def find_speeds(series: Sequence[Series]) -> list[Panel]:
 
 
 def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
-    """One figure alone has no length to be compared with: it is written large instead."""
+    # One figure alone has no length to be compared with: it is written large instead.
     title = shorten(title, charts.TITLE)
     return Panel(title, partial(draw_speeds, bars) if len(bars) > 1 else None, f"Speed of {title}", note, rows=bars)
 
@@ -75,7 +71,7 @@ def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
     for name, series, result, work in rows:
         if work.items > 0:
             assert result.estimate
-            value, low, high = _speed_range(result, work.items, _WIDEST)
+            value, low, high = _speed_range(result, work.items, 1.6)
             figure, grade = units.rate(value, shorten(work.unit, 24)), figures.grade_text(result)
             margin = "" if is_published(result) else figures.margin(result.estimate)
             step = f"{figures.step_time(result.estimate)} a step"
@@ -123,8 +119,17 @@ def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
         several = len(devices_of(runs[index])) > 1
         for title, pairs in groups.items():
             mean = overall(comparison.families) if len(others) > 1 else means.get(title)
-            bars = [_ratio(pair, full_name if len(others) > 1 else variant_name, several) for pair in pairs]
-            bars = [bar for bar in bars if 0 < bar["low"] <= bar["high"] < math.inf]
+            bars = []
+            for pair in pairs:
+                name = (full_name if len(others) > 1 else variant_name)(pair.b.case)
+                called, shade = name + f" · {pair.b.case.device}" * several, f"var(--{word(pair.verdict).look})"
+                value, low, high = _speeds(pair)
+                answer = pair.verdict if pair.low is not None or pair.assumed is not None else ""
+                figure = f"{units.factor(value, rough=pair.assumed is not None)} {answer}".strip()
+                bar = {"label": called, "value": value, "low": low, "high": high, "figure": figure, "color": shade}
+                fill = charts.SURFACE if pair.verdict == "unsure" else shade  # what is unsure is hollow
+                if 0 < low <= high < math.inf:
+                    bars.append(bar | {"about": f"{called}: {_factor(pair)}", "fill": fill})
             found.append((shorten(title, charts.TITLE), bars, _factor(mean) if mean and len(pairs) > 1 else ""))
     shown = [bar for _, bars, _ in found for bar in bars]
     if not shown:
@@ -135,21 +140,9 @@ def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
     domain = [min(low_end / 1.1, 1 / _NARROWEST), max(high_end * 1.1, _NARROWEST)]
     panels = []
     for title, bars, average in found:
-        make, note = partial(draw_ratios, bars[:_MOST_RATIOS], domain), f"On average {average}" if average else ""
+        make, note = partial(draw_ratios, bars[:60], domain), f"On average {average}" if average else ""
         panels += [Panel(title, make, f"Relative speed: {title}", note, rows=bars)] if bars else []
     return panels
-
-
-def _ratio(pair: Pair, name: Callable[[Case], str], several: bool) -> dict[str, Any]:
-    """`several`: the run used several devices, so that a row says which."""
-    value, low, high = _speeds(pair)
-    called, shade = name(pair.b.case), f"var(--{word(pair.verdict).look})"
-    called += f" · {pair.b.case.device}" if several else ""
-    known = pair.low is not None or pair.assumed is not None
-    figure = f"{units.factor(value, rough=pair.assumed is not None)} {pair.verdict if known else ''}".strip()
-    bar = {"label": called, "value": value, "low": low, "high": high, "figure": figure, "color": shade}
-    fill = charts.SURFACE if pair.verdict == "unsure" else shade  # what is unsure is hollow
-    return bar | {"about": f"{called}: {_factor(pair)}", "fill": fill}
 
 
 def _factor(row: Pair | Family) -> str:
@@ -160,8 +153,7 @@ def _factor(row: Pair | Family) -> str:
 
 
 def _speeds(row: Pair | Family) -> tuple[float, float, float]:
-    """The comparison is about times; a person asks about speed."""
-    value = 1 / row.ratio
+    value = 1 / row.ratio  # the comparison is about times; a person asks about speed
     return value, 1 / row.high if row.high else value, 1 / row.low if row.low else value
 
 
@@ -188,12 +180,27 @@ def draw_ratios(bars: Rows, domain: Sequence[float]) -> Chart:
 def find_curves(series: Sequence[Series]) -> list[Panel]:
     """A panel for every parameter of which a workload was measured with three values or more. A line is a series with
     everything but the parameter held fixed."""
-    implied = _implied_by_items([result for each in series for result in each.results])
+    # Parameters of a workload that always are the items of a step: published cases leave a usual batch unsaid.
+    seen = grouped(
+        ((result.case.workload, name), (value, result.work.items))
+        for each in series
+        for result in each.results
+        for name, value in (result.case.params | result.params).items()
+        if result.work
+    )
+    alike = {key: pairs for key, pairs in seen.items() if all(value == items for value, items in pairs)}
+    implied = {key for key, pairs in alike.items() if len({*pairs}) > 1}
     groups: dict[tuple[str, str, str], dict[tuple[str, str], tuple[Series, dict[str, Value], list[Member]]]] = {}
     for each in series:
         for result in each.results:
             case, unit = result.case, result.work.unit if result.work else "step"
-            settings = _settings(result, implied)
+            settings: dict[str, Value] = {}
+            if result.work:
+                settings |= {name: result.work.items for workload, name in implied if workload == case.workload}
+            settings |= {**case.params, **result.params, "dtype": case.dtype, "compile": case.compile}
+            settings |= {"transfer": case.transfer, "workers": case.workers, "protocol": case.protocol}
+            settings |= {"threads": case.threads} if case.threads is not None else {}
+            settings |= case.options
             for name, value in settings.items():
                 if name != "workers" and not isinstance(value, bool | str) and value > 0:
                     fixed = {key: own for key, own in settings.items() if key != name}
@@ -210,25 +217,6 @@ def find_curves(series: Sequence[Series]) -> list[Panel]:
     return [panel for panel in panels if panel.rows]
 
 
-def _implied_by_items(results: Sequence[Result]) -> set[tuple[str, str]]:
-    """Parameters of a workload that always are the items of a step: published cases leave a usual batch unsaid."""
-    seen = grouped(
-        ((result.case.workload, name), (value, result.work.items))
-        for result in results
-        for name, value in (result.case.params | result.params).items()
-        if result.work
-    )
-    return {key for key, pairs in seen.items() if len({*pairs}) > 1 and all(value == items for value, items in pairs)}
-
-
-def _settings(result: Result, implied: Set[tuple[str, str]]) -> dict[str, Value]:
-    case, items = result.case, result.work.items if result.work else 0.0
-    known: dict[str, Value] = {name: items for workload, name in implied if result.work and workload == case.workload}
-    known |= {**case.params, **result.params, "dtype": case.dtype, "compile": case.compile, "transfer": case.transfer}
-    known |= {"workers": case.workers, "protocol": case.protocol}
-    return known | ({"threads": case.threads} if case.threads is not None else {}) | case.options
-
-
 def _curves(lines: Sequence[tuple[Series, dict[str, Value], list[Member]]]) -> tuple[Rows, Rows]:
     """The points of all lines, each named by what tells it from the others; and the values without a figure."""
     fixed = [each for _, each, _ in lines]
@@ -241,21 +229,20 @@ def _curves(lines: Sequence[tuple[Series, dict[str, Value], list[Member]]]) -> t
         parts = [series.name] if len(owners) > 1 else []
         name = shorten(" · ".join([*parts, *(f"{key}={own[key]}" for key in differing if key in own)]), 48)
         shade = series.color if len(owners) == len(lines) else charts.color(index)
-        known = {x: point for result, x in members if is_measured(result) and (point := _point(name, result, x))}
+        known = {}
+        for result, x in members:
+            if is_measured(result) and result.estimate:
+                items, unit = (result.work.items, shorten(result.work.unit, 24)) if result.work else (1.0, "step")
+                rate, low, high = _speed_range(result, items, 2.0)
+                margin = "as published" if is_published(result) else figures.margin(result.estimate)
+                about = f"{name + ', ' if name else ''}{units.digits(x)}: {units.rate(rate, unit)} {margin}"
+                if 0 < rate < math.inf:
+                    known[x] = {"rate": rate, "low": low, "high": high, "about": about}
         lost = {x: each.status for each, x in members if each.status not in ("ok", "skipped") and x not in known}
         if len(known) >= FEWEST:
             rows += [{"curve": name, "color": shade, "x": x, **known[x]} for x in sorted(known)]
             missing += [{"x": x, "status": lost[x], "curve": name} for x in sorted(lost)]
     return rows, missing
-
-
-def _point(name: str, result: Result, x: float) -> dict[str, Any] | None:
-    assert result.estimate
-    items, unit = (result.work.items, shorten(result.work.unit, 24)) if result.work else (1.0, "step")
-    rate, low, high = _speed_range(result, items, 2.0)
-    margin = "as published" if is_published(result) else figures.margin(result.estimate)
-    about = f"{name + ', ' if name else ''}{units.digits(x)}: {units.rate(rate, unit)} {margin}"
-    return {"rate": rate, "low": low, "high": high, "about": about} if 0 < rate < math.inf else None
 
 
 def draw_curves(parameter: str, rows: Rows, lost: Rows) -> Chart:
@@ -271,7 +258,7 @@ def draw_curves(parameter: str, rows: Rows, lost: Rows) -> Chart:
     highest = [max(row["rate"] for row in rows if row["curve"] == curve) for curve in shades]
     axis: Spec = {"title": None, "format": "~s", **_NO_LINES}
     scale: Spec = {"zero": True}
-    if max(highest) > _APART * min(highest):
+    if max(highest) > 8 * min(highest):
         domain = [min(row["rate"] for row in rows) / 2, max(highest) * 2]
         scale = {"type": "log", "domain": domain, "nice": False, "clamp": True}
         axis |= {"values": charts.factor_ticks(*domain)}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -63,7 +61,13 @@ def find_strip(result: Result) -> Strip | None:
         return None
     scale, unit = units.duration_unit(estimate.center_s)
     two_ends = (sustained.first_s, sustained.last_s) if sustained else ()
-    window = low, high = _window(processes, estimate.center_s, two_ends)
+    # The step times to show: all that count but the longest few, which would flatten the rest; both ends always.
+    kept = np.concatenate([np.array(each.samples_s[_cut(each) :] or each.samples_s) for each in processes])
+    least, middle, most, nearly_all = (float(value) for value in np.quantile(kept, (0.0, 0.5, 0.9, 0.995)))
+    low, high = min((least, *two_ends)), max(min(nearly_all, TALLEST * middle), most, *two_ends)
+    missing = max(0.0, LEAST_SPAN * estimate.center_s - (high - low))
+    margin = 0.08 * (high - low + missing)
+    window = low, high = low - missing / 2 - margin, high + missing / 2 + margin
     if not high - low < FURTHEST * estimate.center_s:
         return None
     ends: tuple[tuple[int, int, float], ...] = ()  # the first seconds and the last, each with its own step time
@@ -72,8 +76,24 @@ def find_strip(result: Result) -> Strip | None:
         first, last = (float(np.clip(step_s, *window)) / scale for step_s in two_ends)
         ends = ((0, min(early, len(samples)), first), (max(len(samples) - late, 0), len(samples), last))
     starts = np.cumsum([0, *(len(each.samples_s) for each in processes)]).tolist()
+    columns: Rows = []
+    for number, (start, process) in enumerate(zip(starts, processes, strict=False)):
+        clipped = np.clip(np.array(process.samples_s), *window) / scale
+        width = min(len(clipped), max(1, round(COLUMNS * len(clipped) / count)))
+        for left, right in pairwise(np.linspace(0, len(clipped), width + 1).round().astype(int).tolist()):
+            bottom, center, top = np.quantile(clipped[left:right], (0.0, 0.5, 1.0)).tolist()
+            place = {"sample": start + left, "process": number}
+            columns.append(place | {"low": bottom, "middle": center, "high": top})
+    longest, shortest = (pick(pick(each.samples_s) for each in processes) for pick in (max, min))
+    blocks = f" of {estimate.block_size} steps" if estimate.block_size > 1 else ""
+    several = f" in {len(processes)} processes" if len(processes) > 1 else ""
+    about = (
+        f"{count} samples{blocks}{several}, {sum(map(_cut, processes))} cut as warm-up; from "
+        f"{units.duration(max(shortest, 0.0))} to {units.duration(longest)}, typically {figures.step_time(estimate)}; "
+        f"first step {units.duration(estimate.first_step_s)}"
+    )
     return Strip(
-        columns=[*_columns(processes, starts, count, window, scale)],
+        columns=columns,
         warmups=tuple((start, start + _cut(each)) for start, each in zip(starts, processes, strict=False)),
         starts=tuple(starts[1:-1]),
         ends=ends,
@@ -81,47 +101,12 @@ def find_strip(result: Result) -> Strip | None:
         unit=unit,
         low=low / scale,
         high=high / scale,
-        about=". ".join(filter(None, (_about(processes, estimate, count), figures.sustained(result)))),
+        about=". ".join(filter(None, (about, figures.sustained(result)))),
     )
 
 
 def _cut(process: Estimate) -> int:
     return min(max(process.warmup_cut, 0), len(process.samples_s))
-
-
-def _window(processes: Sequence[Estimate], center_s: float, ends: Sequence[float]) -> tuple[float, float]:
-    """The step times to show: all that count but the longest few, which would flatten the rest; both ends always."""
-    kept = np.concatenate([np.array(each.samples_s[_cut(each) :] or each.samples_s) for each in processes])
-    low, middle, most, nearly_all = (float(value) for value in np.quantile(kept, (0.0, 0.5, 0.9, 0.995)))
-    low, high = min((low, *ends)), max(min(nearly_all, TALLEST * middle), most, *ends)
-    missing = max(0.0, LEAST_SPAN * center_s - (high - low))
-    margin = 0.08 * (high - low + missing)
-    return low - missing / 2 - margin, high + missing / 2 + margin
-
-
-def _columns(
-    processes: Sequence[Estimate], starts: Sequence[int], count: int, window: tuple[float, float], scale: float
-) -> Iterator[dict[str, Any]]:
-    for number, (start, process) in enumerate(zip(starts, processes, strict=False)):
-        samples = np.clip(np.array(process.samples_s), *window) / scale
-        width = min(len(samples), max(1, round(COLUMNS * len(samples) / count)))
-        edges = np.linspace(0, len(samples), width + 1).round().astype(int).tolist()
-        for first, last in pairwise(edges):
-            part = samples[first:last]
-            low, middle, high = (float(pick(part)) for pick in (np.min, np.median, np.max))
-            yield {"sample": start + first, "process": number, "low": low, "middle": middle, "high": high}
-
-
-def _about(processes: Sequence[Estimate], estimate: Estimate, count: int) -> str:
-    longest, shortest = (pick(pick(each.samples_s) for each in processes) for pick in (max, min))
-    cut = sum(map(_cut, processes))
-    blocks = f" of {estimate.block_size} steps" if estimate.block_size > 1 else ""
-    several = f" in {len(processes)} processes" if len(processes) > 1 else ""
-    return (
-        f"{count} samples{blocks}{several}, {cut} cut as warm-up; from {units.duration(max(shortest, 0.0))} to "
-        f"{units.duration(longest)}, typically {figures.step_time(estimate)}; first step "
-        f"{units.duration(estimate.first_step_s)}"
-    )
 
 
 def draw_strip(strip: Strip, shade: str = "var(--series-1)") -> Chart:
