@@ -12,11 +12,6 @@ from torchmark.records import Estimate, Metered, Result, Run
 from torchmark.report import units
 from torchmark.report.units import NOTHING, duration, percent, relative
 
-UNKNOWN = "±?"  # of one process, where it is not known how far others would differ
-_STAGES = 2  # of a job, that a line names
-_NOTABLE = 0.01  # a change from here on is reported
-_VAGUE = 0.1  # an interval that reaches so far says nothing
-
 
 def step_time(estimate: Estimate) -> str:
     """The time of a step, which is not below zero."""
@@ -34,7 +29,8 @@ def margin(estimate: Estimate) -> str:
         return NOTHING
     if estimate.center_s <= estimate.call_cost_s:
         return f"±{duration((estimate.high_s - estimate.low_s) / 2)}"
-    return UNKNOWN if estimate.spread is None else relative(estimate.precision)
+    # Of one process it is not known how far others would differ.
+    return "±?" if estimate.spread is None else relative(estimate.precision)
 
 
 def step_rate(result: Result, amount: Literal["items", "flops", "bytes"] = "items") -> float | None:
@@ -95,7 +91,7 @@ def job(result: Result) -> str:
     if found is None or not any(stage.steps for stage in found.stages):
         return ""
     stages = sorted((stage for stage in found.stages if stage.steps), key=lambda stage: -stage.steps * stage.center_s)
-    listed = [f"{stage.steps} × {stage.name}" for stage in stages[:_STAGES]] + ["…"] * (len(stages) > _STAGES)
+    listed = [f"{stage.steps} × {stage.name}" for stage in stages[:2]] + ["…"] * (len(stages) > 2)
     known = "run whole" if found.whole else f"projected ({duration(found.low_s)} to {duration(found.high_s)})"
     return f"{duration(found.seconds)} {known}: {', '.join(listed)}{f'; {found.note}' if found.note else ''}"
 
@@ -115,11 +111,6 @@ def energy(result: Result) -> str:
         joules, unit = step_energy(result.estimate) if result.estimate else None, "step"
     mark = "~" if result.provenance.get("energy", "").startswith("estimated") else ""
     return NOTHING if joules is None else f"{mark}{units.energy(joules)}/{unit}"
-
-
-def knows_energy(result: Result) -> bool:
-    """Whether a meter measured its power."""
-    return bool(result.estimate and result.estimate.metered.mean_w is not None)
 
 
 def readings(result: Result) -> Iterator[tuple[str, str]]:
@@ -153,9 +144,9 @@ def sustained(result: Result) -> str:
     change, (low, high) = found.last_s / found.first_s - 1, found.interval
     first, last, window = map(duration, (found.first_s, found.last_s, found.window_s))
     ends = f"{first} a step in the first {window}, {last} in the last"
-    if low <= 0 <= high and max(-low, high) > _VAGUE:
+    if low <= 0 <= high and max(-low, high) > 0.1:
         return f"{ends}: too noisy to tell them apart ({units.signed(low)} to {units.signed(high)})"
-    if low <= 0 <= high or abs(change) < _NOTABLE:
+    if low <= 0 <= high or abs(change) < 0.01:
         return f"{ends}: the same within {percent(max(abs(low), abs(high)))}"
     between = " to ".join(percent(abs(bound)) for bound in sorted((low, high), key=abs))
     cause = found.cause or ("no meter shows why" if change > 0 else "")
@@ -186,7 +177,7 @@ def cost_text(result: Result, cost: Cost) -> str:
 def cost_note(results: Sequence[Result], prices: Prices) -> str:
     """What the costs leave out: power that was not metered, and work without items."""
     measured = [result for result in results if result.status == "ok" and result.estimate]
-    silent = [result for result in measured if not knows_energy(result)]
+    silent = [result for result in measured if result.estimate and result.estimate.metered.mean_w is None]
     if prices.kilowatt_hour is None or not silent:
         return "" if costs(results, prices) else "No result has items that could be counted."
     why = silent[0].provenance.get("energy", "unavailable because it was not metered")

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 GENERATOR = "torchmark"  # how a page that was written by torchmark is recognised
-_FOOTER = "Made by torchmark {}. This page is self-contained: it loads nothing and sends nothing."
 # Nothing may be loaded, sent or framed; only this very script and style may act.
 _POLICY = "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
-_MANY_CARDS = 24  # from which a section has a filter
-_MOST_FINDINGS = 9  # before a click
 _TOO_WIDE = 150  # columns that a terminal shows only from here on are left out
 
 
@@ -51,7 +48,7 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
         head=head,
         content=content,
         menu=[section for section in sections if section.title],
-        footer=_FOOTER.format(version),
+        footer=f"Made by torchmark {version}. This page is self-contained: it loads nothing and sends nothing.",
         style=style,
         script=script,
         policy=_POLICY.format(*digests),
@@ -61,7 +58,7 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
 
 
 def fill(template: str, **values: Any) -> Markup:
-    """A template of ours with values of anybody: whatever is not Markup is cleaned and escaped."""
+    """A template with values: everything but Markup is cleaned and escaped."""
     from markupsafe import Markup
 
     return Markup(_environment().get_template(template).render(values))
@@ -92,7 +89,8 @@ def _environment() -> Environment:
     )
     helpers = (cells, code_of, noted, sentence, doc.text_of)
     environment.globals |= {helper.__name__: helper for helper in helpers}
-    environment.globals |= {"many_cards": _MANY_CARDS, "most_findings": _MOST_FINDINGS, "too_wide": _TOO_WIDE}
+    # A section has a filter from so many cards on, and shows so many findings before a click.
+    environment.globals |= {"many_cards": 24, "most_findings": 9, "too_wide": _TOO_WIDE}
     return environment
 
 

@@ -147,7 +147,7 @@ def full_name(case: Case) -> str:
 
 
 def variant_name(case: Case) -> str:
-    """How a case differs from the others of its workload: train · batch=4 · bfloat16"""
+    """train · batch=4 · bfloat16"""
     return shorten(" · ".join(variant_parts(case)), _NAME)
 
 

@@ -87,9 +87,9 @@ def _share(result: Result) -> Cell:
 
 
 def _energy(result: Result) -> Cell:
-    known = figures.knows_energy(result) and result.estimate
-    text, note = (figures.energy(result), units.power(known.metered.mean_w)) if known else (units.NOTHING, "")
-    return Cell(text, sort=finite(item_energy(result)), note=note)
+    power = result.estimate.metered.mean_w if result.estimate else None
+    text = units.NOTHING if power is None else figures.energy(result)
+    return Cell(text, sort=finite(item_energy(result)), note="" if power is None else units.power(power))
 
 
 _PEAK = "share of the highest rate measured on this machine, and the limiting resource"
