@@ -37,10 +37,8 @@ def course(center_s: float, count: int, slope: float = 0.0, warm: int = 12) -> t
     dice = random.Random(round(center_s * 1e9))
     drift = [1 + slope * index / count for index in range(count)]
     noise = [1 + 0.02 * dice.gauss(0, 1) + (0.3 if dice.random() < 0.01 else 0) for _ in range(count)]
-    return tuple(
-        center_s * (drift[index] * noise[index] + 4 * math.exp(-index / warm * 4) * (index < 3 * warm))
-        for index in range(count)
-    )
+    cold = [4 * math.exp(-index / warm * 4) * (index < 3 * warm) for index in range(count)]
+    return tuple(center_s * (a * b + c) for a, b, c in zip(drift, noise, cold, strict=True))
 
 
 def with_samples(result: Result, courses: Sequence[tuple[float, ...]], verdict: str) -> Result:
@@ -86,25 +84,14 @@ def wide_run(make_result: Make, make_header: Callable[..., RunHeader]) -> Run:
 def slower_run(wide_run: Run) -> Run:
     """The same work on another day: most of it 8% slower, one case 30% faster."""
 
+    def scaled(found: Estimate, factor: float) -> Estimate:
+        times = {name: getattr(found, name) * factor for name in ("center_s", "low_s", "high_s")}
+        return replace(found, samples_s=tuple(sample * factor for sample in found.samples_s), **times)
+
     def changed(result: Result, factor: float) -> Result:
-        if result.estimate is None:
-            return result
-        return replace(
-            result,
-            estimate=_scaled(result.estimate, factor),
-            processes=tuple(_scaled(each, factor) for each in result.processes),
-        )
+        processes = tuple(scaled(each, factor) for each in result.processes)
+        return replace(result, estimate=result.estimate and scaled(result.estimate, factor), processes=processes)
 
     made = tuple(changed(each, 0.7 if each.case.workload == "resnet50" else 1.08) for each in wide_run.results)
     header = replace(wide_run.header, id="cc33dd44", label="after-upgrade", created="2026-11-16T08:00:00Z")
     return replace(wide_run, header=header, results=made)
-
-
-def _scaled(found: Estimate, factor: float) -> Estimate:
-    return replace(
-        found,
-        center_s=found.center_s * factor,
-        low_s=found.low_s * factor,
-        high_s=found.high_s * factor,
-        samples_s=tuple(sample * factor for sample in found.samples_s),
-    )

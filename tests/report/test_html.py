@@ -117,9 +117,8 @@ def test_sections_are_there_for_what_there_is_to_say(page: str, full_run: Run, s
     plain = titles(render(page_document([full_run], "0.1.0"), "html"))
     assert {"Speed", "Results", "Caveats", "Machine"} <= set(plain)
     assert not {"Compared with workstation", "Diminishing returns", "Step times"} & set(plain)
-    assert "Compared with after-upgrade" in titles(
-        render(page_document([full_run, slower_run], "0.1.0", baseline=1), "html")
-    )
+    second = render(page_document([full_run, slower_run], "0.1.0", baseline=1), "html")
+    assert "Compared with after-upgrade" in titles(second)
 
 
 def test_a_run_without_results_is_a_page_too(full_run: Run) -> None:
@@ -154,14 +153,10 @@ def test_cautions_that_differ_in_their_figures_are_one_note_with_every_figure(
     full_run: Run, make_result: Callable[..., Result]
 ) -> None:
     cautions = [Remark("paging", f"the interval is ±{percent}%", "Give it more time") for percent in (3, 5)]
-    runs = [
-        replace(
-            full_run,
-            header=replace(full_run.header, id=name, label=name),
-            results=(make_result(cautions=(caution,)), make_result("mlp/train@cpu/float32")),
-        )
-        for name, caution in zip(("one", "two"), cautions, strict=True)
-    ]
+    runs = []
+    for name, caution in zip(("one", "two"), cautions, strict=True):
+        results = (make_result(cautions=(caution,)), make_result("mlp/train@cpu/float32"))
+        runs.append(replace(full_run, header=replace(full_run.header, id=name, label=name), results=results))
     found = caveats(runs, ["one", "two"])
     (note,) = found.remarks
     assert (note.kind, found.where, note.fix) == ("paging", ["one, two"], "Give it more time")
@@ -224,9 +219,8 @@ def test_absurd_numbers_make_a_page_without_absurd_figures(wide_run: Run) -> Non
         results.append(replace(result, estimate=result.estimate and replace(result.estimate, **figures)))
     odd = replace(wide_run, results=tuple(results), process_spread=1e100)
     page = render(page_document([odd, wide_run], "0.1.0"), "html")
-    assert not re.search(
-        r"\b(nan|inf|infinity)\b", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL), re.I
-    )
+    shown = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
+    assert not re.search(r"\b(nan|inf|infinity)\b", shown, re.I)
 
 
 def test_every_chart_is_valid_vega_lite(wide_run: Run, slower_run: Run) -> None:
@@ -244,12 +238,8 @@ def test_every_chart_is_valid_vega_lite(wide_run: Run, slower_run: Run) -> None:
 def test_the_same_work_stands_together_with_the_fastest_first(wide_run: Run, slower_run: Run) -> None:
     panels = {panel.title: panel for panel in speeds.find_speeds(find_series([wide_run, slower_run]))}
     mlp = panels["mlp · infer"].rows
-    assert [bar["label"] for bar in mlp] == [
-        "workstation · cuda:0",
-        "after-upgrade · cuda:0",
-        "workstation · cpu",
-        "after-upgrade · cpu",
-    ]
+    names = [f"{name} · {device}" for device in ("cuda:0", "cpu") for name in ("workstation", "after-upgrade")]
+    assert [bar["label"] for bar in mlp] == names
     assert mlp[0]["value"] == pytest.approx(128 / 1.1e-4)
     assert mlp[0]["low"] < mlp[0]["value"] < mlp[0]["high"]
     assert "±0.4%" in mlp[0]["about"]
@@ -364,17 +354,8 @@ def test_the_card_shows_one_figure_for_each_workload_with_its_grade(wide_run: Ru
     names = [result.case.workload for result in headline_results(wide_run)]
     assert names == ["resnet50", "mlp", "venv-ppo", "bert-encode", "mnist-ddp-mlp"]
     card = render_card(wide_run, "0.1.0")
-    for text in (
-        "NVIDIA GeForce RTX 3090",
-        "resnet50",
-        "35.6",
-        "image/s",
-        "±0.4%",
-        "good",
-        "torchmark 0.1.0",
-        "2026-11-15",
-    ):
-        assert text in card
+    texts = ("NVIDIA GeForce RTX 3090", "resnet50", "35.6", "image/s", "±0.4%", "good", "torchmark 0.1.0", "2026-11-15")
+    assert all(text in card for text in texts)
     assert "1.43×" in render_card(slower_run, "0.1.0", wide_run)
     assert is_own_page(card.encode())
 

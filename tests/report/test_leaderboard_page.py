@@ -24,18 +24,13 @@ HOSTILE = "</code></details><script>alert(1)</script><img src=x onerror=alert(1)
 def entries(full_run) -> list[Entry]:
     """One run on three machines: the second as fast as the first, the third with a GPU and less time."""
     first = Entry.of_run(replace(full_run, process_spread=1e-4), "one.jsonl")
+
+    def quarter(entry: Entry) -> dict[str, float]:
+        return {name: value / 4 for name in ("center_s", "low_s", "high_s") if (value := getattr(entry, name))}
+
     second = [replace(entry, cpu="EPYC", model="EPYC", file="two.jsonl", run="two") for entry in first]
     third = [
-        replace(
-            entry,
-            device="cuda",
-            model="H100",
-            setting="+compile",
-            file="three.jsonl",
-            center_s=entry.center_s and entry.center_s / 4,
-            low_s=entry.low_s and entry.low_s / 4,
-            high_s=entry.high_s and entry.high_s / 4,
-        )
+        replace(entry, device="cuda", model="H100", setting="+compile", file="three.jsonl", **quarter(entry))
         for entry in first
     ]
     return [entry for same in zip(first, second, third, strict=True) for entry in same]
@@ -82,20 +77,11 @@ def test_a_board_shows_ranks_ties_rates_and_failures(entries: list[Entry]) -> No
 def test_a_page_holds_all_of_it_and_nothing_from_elsewhere(entries: list[Entry]) -> None:
     page = show(entries, "html")
     read = Reader(page)
-    for words in (
-        "202k sample/s",
-        "2=",
-        "H100",
-        "+compile",
-        "poor",
-        "tried to allocate",
-        "3 run files",
-    ):
+    for words in ("202k sample/s", "2=", "H100", "+compile", "poor", "tried to allocate", "3 run files"):
         assert words in read.text
     assert [tag for tag, _ in read.tags].count("details") == len(boards_of(entries))
-    assert not [
-        name for _, attributes in read.tags for name in attributes if name in ("src", "style") or name.startswith("on")
-    ]
+    names = {name for _, attributes in read.tags for name in attributes}
+    assert not [name for name in names if name in ("src", "style") or name.startswith("on")]
     assert "bad.jsonl is not a run file" in read.text
 
 
@@ -114,11 +100,8 @@ def test_csv_and_json_have_every_place_under_the_names_of_the_records(entries: l
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_hostile_strings_in_every_field_stay_strings(entries: list[Entry], format: str) -> None:  # noqa: A002
-    texts = [
-        name
-        for name, value in asdict(entries[0]).items()
-        if isinstance(value, str) and name not in ("status", "verdict")
-    ]
+    free = {name: value for name, value in asdict(entries[0]).items() if name not in ("status", "verdict")}
+    texts = [name for name, value in free.items() if isinstance(value, str)]
     assert len(texts) > 10
     hostile = [replace(entry, **dict.fromkeys((*texts, "label", "reason"), HOSTILE)) for entry in entries[-3:]]
     hostile += [replace(entry, status="oom", cpu=f"{HOSTILE}2") for entry in hostile]
@@ -138,16 +121,10 @@ def test_hostile_strings_in_every_field_stay_strings(entries: list[Entry], forma
 
 def test_a_page_of_very_many_boards_stays_small_and_says_what_it_leaves_out(entries: list[Entry]) -> None:
     one = entries[0]
-    many = [
-        replace(
-            one,
-            task=f"some-workload/train:batch={board},sequence=128",
-            cpu=f"A processor with a long name {cpu}",
-            center_s=1.0 + cpu,
-        )
-        for board in range(BOARDS_SHOWN + 30)
-        for cpu in range(40)
-    ]
+    many = []
+    for board in range(BOARDS_SHOWN + 30):
+        task = f"some-workload/train:batch={board},sequence=128"
+        many += [replace(one, task=task, cpu=f"A processor with a long name {n}", center_s=1.0 + n) for n in range(40)]
     problems = tuple(f"file-{number}.jsonl is not a run file" for number in range(1000))
     page = show(many, "html", Source(4000, len(many), problems))
     assert len(page.encode()) < 1.5e6
@@ -174,9 +151,8 @@ def test_the_overall_table_comes_first_and_says_what_it_rests_on(entries: list[E
     boards = order_boards(rank_boards(entries, 20, tally))
     overall = tally.overall(20)
     assert overall
-    texts = {
-        form: render(leaderboard_document(boards, SOURCE, "0.1.0", overall), form) for form in ("md", "html", "json")
-    }
+    document = leaderboard_document(boards, SOURCE, "0.1.0", overall)
+    texts = {form: render(document, form) for form in ("md", "html", "json")}
     first = texts["md"].split("### ")[1]
     assert first.startswith("Overall")
     assert f"over the {len(overall.tasks)} cases that at least half of all machines did" in first

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import Prices
-from torchmark.records import JobEstimate, Metered, Result, Run, StageEstimate, Sustained, Work
+from torchmark.records import JobEstimate, Metered, Run, StageEstimate, Sustained, Work
 from torchmark.report import render
 from torchmark.report.charts import strips
 from torchmark.report.figures import sustained
@@ -156,13 +156,5 @@ def test_the_page_has_energy_costs_and_the_reasons_for_what_is_missing(bright: R
     assert "Cost" not in page
 
 
-def test_a_result_of_an_older_file_says_nothing_of_meters(make_result) -> None:
-    old: Result = make_result()
-    assert "energy" not in render(details_document([Run(header=make_run_header(old), results=(old,))]))
-
-
-def make_run_header(result: Result):
-    from torchmark.records import Machine, RunHeader
-
-    machine = Machine("a", 1, 1, 1, "b", "c")
-    return RunHeader("1", "2026-11-15T19:45:49Z", machine, (result.case.text,), "torchmark run", "0.1.0")
+def test_a_result_of_an_older_file_says_nothing_of_meters(make_result, make_header) -> None:
+    assert "energy" not in render(details_document([Run(make_header(), (make_result(),))]))

@@ -36,25 +36,10 @@ def test_the_table_fits_and_grows_with_the_terminal(full_run: Run) -> None:
 def test_the_table_says_what_matters(full_run: Run) -> None:
     text = render(full_run, "table", 120)
     heading, rows = text.split("─" * 10, 1)
-    assert "3f9c2a71" in heading
-    assert "nightly" in heading
-    assert "cpu/float32" in heading
-    assert "torch 2.13.0+cpu" in heading
+    assert all(part in heading for part in ("3f9c2a71", "nightly", "cpu/float32", "torch 2.13.0+cpu"))
     assert "@cpu" not in rows
     (mlp,) = [line for line in rows.splitlines() if line.startswith("mlp/infer")]
-    assert mlp.split() == [
-        "mlp/infer",
-        "2.53",
-        "ms",
-        "±0.4%",
-        "50.6k",
-        "sample/s",
-        "22.8",
-        "ms",
-        "3.54",
-        "ms",
-        "good",
-    ]
+    assert mlp.split() == ["mlp/infer", "2.53", "ms", "±0.4%", "50.6k", "sample/s", "22.8", "ms", "3.54", "ms", "good"]
     (null,) = [line for line in rows.splitlines() if line.startswith("null/infer")]
     assert "step/s" not in null
     assert "tried to allocate 37.3 GB" in rows
@@ -73,10 +58,8 @@ def test_people_see_grades_and_programs_the_verdict_as_well(full_run: Run) -> No
     for format_name in ("table", "md"):
         text = render(full_run, format_name, 120)
         assert "grade" in text
-        assert "verdict" not in text
-        assert "stable" not in text
-        assert "single-process" not in text
         assert "fair: noisy" in text  # ±12%
+        assert not [word for word in ("verdict", "stable", "single-process") if word in text]
     rows = list(csv.DictReader(io.StringIO(render(full_run, "csv"))))
     assert [row["grade"] for row in rows] == ["good", "good", "fair", "good", ""]
     assert [row["verdict"] for row in rows] == ["stable", "stable", "contended", "noisy", ""]
@@ -152,9 +135,8 @@ def test_an_empty_run_is_a_report_too(full_run: Run) -> None:
 
 def test_csv_has_one_line_per_result_and_no_formula(full_run: Run) -> None:
     poisoned = replace(full_run.results[0], reason="=cmd|' /C calc'!A0", work=Work(2, "@x"))
-    rows = list(
-        csv.DictReader(io.StringIO(render(replace(full_run, results=(*full_run.results[1:], poisoned)), "csv")))
-    )
+    text = render(replace(full_run, results=(*full_run.results[1:], poisoned)), "csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == len(full_run.results)
     assert float(rows[0]["step_s"]) == 2.53e-3
     assert float(rows[0]["items_per_s"]) == pytest.approx(128 / 2.53e-3)
@@ -174,9 +156,10 @@ def test_no_cell_holds_a_formula_for_any_separator(separator: str, sign: str) ->
 
 
 def test_csv_leaves_all_other_cells_alone() -> None:
-    cells = ("mlp/train:batch=512@cpu/float32+compile", "a; b | c-d", -1.5, None, "a=b;c")
-    columns = {name: str(index) for index, name in enumerate("abcde")}
-    assert next(csv.reader(write_csv(columns, [cells]).splitlines()[1:])) == [*cells[:2], "-1.5", "", cells[4]]
+    cells = ("mlp/train:batch=512@cpu/float32+compile", "a; b | c-d", -1.5, None, "a=b;c", True, False)
+    columns = {name: str(index) for index, name in enumerate("abcdefg")}
+    written = next(csv.reader(write_csv(columns, [cells]).splitlines()[1:]))
+    assert written == [*cells[:2], "-1.5", "", cells[4], "true", "false"]
 
 
 def test_json_is_the_records(full_run: Run) -> None:
@@ -268,9 +251,6 @@ def test_half_a_character_is_shown_as_one_that_is_missing(full_run: Run, format_
     text = render(replace(full_run, header=replace(full_run.header, label="r\udce9sum")), format_name)
     assert text.encode()
     assert "r\ufffdsum" in text or format_name == "jsonl"
-
-
-def test_json_of_half_a_character_is_written_all_the_same() -> None:
     assert json.loads(write_json({"a": "\udcff"})) == {"a": "\ufffd"}
 
 
@@ -289,11 +269,8 @@ def test_a_folded_case_keeps_every_character_and_the_width(text: str, width: int
 
 def test_details_tell_everything(full_run: Run, make_estimate) -> None:
     processes = tuple(make_estimate(samples_s=(1e-3, 2e-3, 3e-3)) for _ in range(2))
-    text = render(
-        details_document([replace(full_run, results=(replace(full_run.results[1], processes=processes),))]),
-        "table",
-        100,
-    )
+    run = replace(full_run, results=(replace(full_run.results[1], processes=processes),))
+    text = render(details_document([run]), "table", 100)
     for words in ("p90, p99", "phases", "matmul_precision highest", "numeric check", "process 2", "310 MB", "▁▄█"):
         assert words in text
 
@@ -301,3 +278,36 @@ def test_details_tell_everything(full_run: Run, make_estimate) -> None:
 @given(st.lists(st.floats(0, 1e6), max_size=300))
 def test_a_strip_of_step_times_never_exceeds_its_width(samples: list[float]) -> None:
     assert len(strip(samples, 50)) == min(50, len(samples))
+
+
+@pytest.fixture
+def sweep(full_run: Run, make_result, make_estimate) -> Run:
+    """One workload at three batches on two devices, measured in three processes each."""
+
+    def measured(text: str, center: float):
+        processes = tuple(make_estimate(center * (1 + step / 500)) for step in (-1, 0, 1))
+        return make_result(text, center, processes=processes)
+
+    cases = {
+        f"mlp/infer:batch={batch}@{device}/float32": (batch, device) for batch in (16, 64) for device in ("cpu", "mps")
+    }
+    results = [measured(text, 1e-3 if device == "mps" else 1e-4 * batch) for text, (batch, device) in cases.items()]
+    return replace(full_run, results=tuple(results))
+
+
+def test_findings_follow_the_table_and_fit(sweep: Run) -> None:
+    text = render(sweep, "table", 80)
+    table, findings = text.split("\nFindings\n")
+    assert "mlp/infer:batch=16@mps/float32" in table
+    assert "Use mps for mlp (3.2× the CPU)" in findings
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_one_case_has_no_findings(sweep: Run) -> None:
+    assert "Findings" not in render(replace(sweep, results=sweep.results[:1]))
+
+
+def test_cautions_are_not_said_twice(full_run: Run) -> None:
+    text = render(full_run)
+    assert "contended" in text
+    assert "slowed by a busy machine" not in text

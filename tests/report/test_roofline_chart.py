@@ -34,20 +34,13 @@ def run(make_result, make_header) -> Run:
 def test_every_result_with_ceilings_is_a_point_below_a_roof(run: Run) -> None:
     (panel,) = roofline.find_rooflines(find_series([run]))
     assert [point["bound"] for point in panel.points] == ["compute", "bandwidth", "loader"]
-    assert [roof["name"] for roof in panel.roofs] == [
-        "float32 300 GFLOP/s",
-        "bfloat16 150 GFLOP/s",
-        "memory 25.0 GB/s",
-        "cache 60.0 GB/s",
-    ]
+    roofs = ["float32 300 GFLOP/s", "bfloat16 150 GFLOP/s", "memory 25.0 GB/s", "cache 60.0 GB/s"]
+    assert [roof["name"] for roof in panel.roofs] == roofs
     for roof in panel.roofs:
         (left, start), (right, end) = roof["start"], roof["end"]
         assert panel.low[0] <= left < right <= panel.high[0]
         assert panel.low[1] <= start <= end <= panel.high[1]
-    assert panel.about == (
-        "2 of 3 results reach at least half of their limit. "
-        "Limits: float32 300 GFLOP/s, bfloat16 150 GFLOP/s, memory 25.0 GB/s, cache 60.0 GB/s."
-    )
+    assert panel.about == f"2 of 3 results reach at least half of their limit. Limits: {', '.join(roofs)}."
 
 
 def test_the_chart_is_drawn_with_its_figures_for_those_who_do_not_see_it(run: Run) -> None:
@@ -69,16 +62,11 @@ def test_roofs_and_points_with_room_are_named(run: Run) -> None:
 
 def test_a_label_without_room_is_left_out(run: Run) -> None:
     dice = random.Random(0)
-    results = tuple(
-        replace(
-            each,
-            case=replace(each.case, params={"batch": index}),
-            work=replace(each.work, flops=1e9 * dice.random()),
-        )
-        for index, each in enumerate(run.results[:3] * 40)
-        if each.work
-    )
-    (panel,) = roofline.find_rooflines(find_series([replace(run, results=results)]))
+    results = []
+    for index, each in enumerate(run.results[:3] * 40):
+        work = replace(each.work, flops=1e9 * dice.random())
+        results.append(replace(each, case=replace(each.case, params={"batch": index}), work=work))
+    (panel,) = roofline.find_rooflines(find_series([replace(run, results=tuple(results))]))
     assert len(roofline.draw_roofline(panel).data["labels"]) < len(results) / 2
 
 

@@ -15,9 +15,8 @@ from torchmark.report.charts import find_series, speeds
 from torchmark.report.searches import fitting_document, snippet, tuning_document
 
 DEFAULT = parse_case("resnet50/infer@cpu/float32")
-WINNER = parse_case(
-    "resnet50/infer@cpu/bfloat16+compile+threads=2+layout=channels-last+isa=avx512-core-bf16+wait=passive"
-)
+OPTIONS = "compile+threads=2+layout=channels-last+isa=avx512-core-bf16+wait=passive"
+WINNER = parse_case(f"resnet50/infer@cpu/bfloat16+{OPTIONS}")
 LAST = parse_case("resnet50/infer@cpu/float32+layout=channels-last")
 
 
@@ -53,10 +52,8 @@ def shown_tuning(run: Run, tuned: Tuned, *how: object) -> str:
 def shown_fitting(run: Run, fitted: Fitted, *how: object) -> str:
     """As it is stored: every size is a case of its own."""
     cases = [parse_case(f"resnet50/infer:batch={probe.size}@cpu/float32") for probe in fitted.probes]
-    probes = [
-        replace(probe, result=replace(probe.result, case=case))
-        for probe, case in zip(fitted.probes, cases, strict=True)
-    ]
+    pairs = zip(fitted.probes, cases, strict=True)
+    probes = [replace(probe, result=replace(probe.result, case=case)) for probe, case in pairs]
     fitting = replace(fitted, probes=tuple(probes)).conclusion(DEFAULT)
     stored = replace(run, fitting=fitting, results=tuple(probe.result for probe in probes))
     return render(fitting_document(stored), *how)  # type: ignore[arg-type]
@@ -271,11 +268,9 @@ def test_how_much_of_the_machine_is_used_is_told_where_that_is_known(run: Run, t
     from torchmark.records import Peak
 
     shares = {DEFAULT.text: 0.2, WINNER.text: 0.8}
-    results = [
-        replace(each, peak=Peak(shares[each.case.text], "compute")) if each.case.text in shares else each
-        for each in tuned.results
-    ]
-    text = shown_tuning(run, replace(tuned, results=tuple(results)), "table", 200)
+    peaks = {text: Peak(share, "compute") for text, share in shares.items()}
+    results = tuple(replace(each, peak=peaks.get(each.case.text)) for each in tuned.results)
+    text = shown_tuning(run, replace(tuned, results=results), "table", 200)
     words = "Of this machine's peak it uses 80%, where the default uses 20%, each of the peak of its own number format."
     assert words in text
 
