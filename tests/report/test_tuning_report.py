@@ -188,8 +188,11 @@ def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_resul
     bars = [line.count("█") for line in text.splitlines() if "image/s" in line and "█" in line]
     assert bars == [3, 6, 12, 24, 24]
     assert "in a process of its own." in words
-    assert json.loads(shown_fitting(run, fitted, "json"))["fitted"]["largest"] == 16
-    assert "17,false,oom" in shown_fitting(run, fitted, "csv")
+    whole = json.loads(shown_fitting(run, fitted, "json"))["fitted"]
+    assert (whole["largest"], whole["probes"][0]["bytes"]) == (16, 4.1e8)
+    csv = shown_fitting(run, fitted, "csv")
+    assert "17,false,oom" in csv
+    assert ",1,true,ok,,410000000.0," in csv
 
 
 @pytest.mark.parametrize(
