@@ -171,9 +171,12 @@ class Parameter(Struct, frozen=True):
     choices: tuple[str, ...] = ()
 
 
+@cache
 def list_parameters(workload: Workload) -> tuple[Parameter, ...]:
     """The parameters of a workload, in the order in which it declares them."""
-    return _describe(workload.params)
+    info = inspect.type_info(workload.params)
+    assert isinstance(info, inspect.StructType)
+    return tuple(Parameter(each.name, each.default, _takes(each.type), _choices(each.type)) for each in info.fields)
 
 
 def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | None = None) -> Struct:
@@ -229,13 +232,6 @@ def split_values(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 _types = cache(partial(get_type_hints, include_extras=True))
-
-
-@cache
-def _describe(params: type[Struct]) -> tuple[Parameter, ...]:
-    info = inspect.type_info(params)
-    assert isinstance(info, inspect.StructType)
-    return tuple(Parameter(each.name, each.default, _takes(each.type), _choices(each.type)) for each in info.fields)
 
 
 def _choices(kind: inspect.Type) -> tuple[str, ...]:

@@ -22,11 +22,9 @@ SYNC_SHARE = 0.01
 CONFIRMATION_Z = 2.3
 CORRELATED = 2.0  # correlation time from which a series counts as correlated
 ENOUGH_TIMES = 100.0  # a correlated series must be this many correlation times long before it may be called steady
+GLANCE_S = 1.0  # how often the meters are read between two checkpoints
 FEWEST_SAMPLES = 3
 SLOW_STEP_S = 1.0  # from here on the next process matters more than the next step
-ROOMY = 0.8  # of the room for samples: steps may become faster than they were at first
-SYNC_TIMES = 2.0  # a block must take this many times the sync before the rest of it is worth dividing
-PROBE_GROWTH = 16
 
 Clock = Callable[[], float]
 TimeBlock = Callable[[int], "Block | float"]
@@ -65,7 +63,7 @@ DEFAULTS = Settings()
 
 
 def as_block(seen: Block | float) -> Block:
-    """What a timer gave, as a block; a timer that gives no time would never let the budget run out."""
+    """A timer's answer as a block. A timer without a finite time would never let the budget run out."""
     block = seen if isinstance(seen, Block) else Block(float(seen))
     if not math.isfinite(block.total_s):
         raise CaseError(f"the timer says that a block took {block.total_s} s", "Time it with a clock that counts")
@@ -73,18 +71,15 @@ def as_block(seen: Block | float) -> Block:
 
 
 def choose_block_size(time_block: TimeBlock, sync_cost_s: float) -> int:
-    """How many steps make a sample.
-
-    What is left of a short block after its sync is taken off may be nothing at all by chance, which would ask for
-    millions of steps; such a block is tried again longer first.
-    """
+    """How many steps make a sample. By chance, a short block may be no longer than its sync, which would ask for
+    millions of steps: a longer block is tried first."""
     size = 1
     while True:
         total_s = min(as_block(time_block(size)).total_s for _ in range(2))
         wanted = block_size_for((total_s - sync_cost_s) / size, sync_cost_s)
-        if wanted <= size or total_s >= SYNC_TIMES * sync_cost_s:
+        if wanted <= size or total_s >= 2.0 * sync_cost_s:
             return wanted
-        size = min(PROBE_GROWTH * size, wanted)
+        size = min(16 * size, wanted)
 
 
 def block_size_for(step_s: float, sync_cost_s: float) -> int:
@@ -95,8 +90,7 @@ def block_size_for(step_s: float, sync_cost_s: float) -> int:
 
 class Samples:
     """Seconds per step, in an array that never grows inside the timed loop: each step by the device's own events where
-    it has them and there is room, else the mean step of a block. Also what blocks show in addition: waits for a core,
-    switches, the device's own time."""
+    it has them and there is room, else the mean step of a block. Also waits for a core, switches and device time."""
 
     def __init__(self, time_block: TimeBlock, sync_cost_s: float, settings: Settings, clock: Clock) -> None:
         self.count, self.block_size, self.stamped, self.roomy = 0, 1, False, True
@@ -112,7 +106,7 @@ class Samples:
 
     @property
     def call_cost_s(self) -> float:
-        """What calling a step costs; stamps do not see it."""
+        """The cost of calling a step, which stamps do not contain."""
         return 0.0 if self.stamped else self._settings.call_cost_s
 
     def take(self, block_size: int, block: Block | None = None) -> None:
@@ -139,7 +133,7 @@ class Samples:
             self.count += 1
 
     def rule(self, settings: Settings | None = None) -> StopRule:
-        """When to stop, from now on, for samples like the last one."""
+        """The rule for when to stop, for samples like the last one."""
         size = 1 if self.stamped and self.roomy else self.block_size
         settings = replace(settings or self._settings, call_cost_s=self.call_cost_s)
         return StopRule(settings, "median" if size == 1 else "mean", size, self._clock)
@@ -147,7 +141,7 @@ class Samples:
     def estimate(
         self, rule: StopRule, first_step_s: float, duration_s: float, readings: Iterable[Conditions] = ()
     ) -> Estimate:
-        """All that is known about the step; the rule has looked at all samples."""
+        """The estimate of the step; the rule has looked at all samples."""
         assert rule.reading is not None  # a rule only finishes at a look
         observations = Observations(
             estimand=rule.estimand,
@@ -219,14 +213,9 @@ class StopRule:
         return reading
 
     def progress(self, count: int) -> Progress:
-        """What the last look has shown."""
         assert self.reading is not None
         times = (max(value - self.settings.call_cost_s, 0.0) for value in self.reading.interval)
         return Progress(count, self.elapsed_s, self.settings.budget_s, *times)
-
-
-KEPT_STEP_S = 0.5  # a first step that takes longer is too expensive to be thrown away
-GLANCE_S = 1.0  # how often the meters are read between two checkpoints
 
 
 def measure_steps(
@@ -245,14 +234,14 @@ def measure_steps(
     are called at checkpoints, outside the timed region; `glance`, a cheaper reading, about every second between them.
     """
     first = as_block(time_block(1))
-    kept = [first] if settings.warm and first.total_s >= KEPT_STEP_S else []
+    kept = [first] if settings.warm and first.total_s >= 0.5 else []  # too expensive to be thrown away
     samples = Samples(time_block, sync_cost_s, settings, clock)
     samples.stamped = isinstance(first.step_s, tuple)
     if not kept and settings.steps is None:
         usual = samples.block_size = choose_block_size(time_block, sync_cost_s)
-        if settings.sustain:  # samples of the whole time must find room
+        if settings.sustain:  # samples of the whole time must find room, even if steps become faster
             step_s = as_block(time_block(usual)).total_s / usual
-            needed = math.ceil(settings.budget_s / max(step_s, 1e-9) / (ROOMY * settings.max_samples))
+            needed = math.ceil(settings.budget_s / max(step_s, 1e-9) / (0.8 * settings.max_samples))
             samples.block_size, samples.roomy = max(usual, needed), needed <= 1
     readings = [conditions()] if conditions else []
     rule = samples.rule()

@@ -116,7 +116,7 @@ class Threads(Struct, frozen=True):
 
 
 class DtypeSupport(Struct, frozen=True):
-    """How a device fares with one number format."""
+    """Whether and how fast a device computes in one number format."""
 
     device: str
     dtype: str
@@ -153,15 +153,12 @@ def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
         omp_num_threads=int(wanted) if wanted.isdecimal() else None,
     )
     cautions = [*devices.diagnose(), *judge_threads(threads), *judge_power(), *_listen()]
-    infos: list[DeviceInfo] = []
-    dtypes: list[DtypeSupport] = []
-    for name in names or devices.find_devices():
-        infos.append(open_device(name).info())
-        dtypes += try_dtypes(name)
+    found = list(names or devices.find_devices())
+    infos = [open_device(name).info() for name in found]
+    dtypes = tuple(support for name in found for support in try_dtypes(name))
     real = [info.name for info in infos if not info.name.startswith("fake")]
     meters = {name: {what: meter.provenance for what, meter in open_vitals(name).items()} for name in real}
-    remarks = (*cautions, *judge_dtypes(dtypes))
-    return Inventory(describe_machine(infos), threads, tuple(dtypes), remarks, meters)
+    return Inventory(describe_machine(infos), threads, dtypes, (*cautions, *judge_dtypes(dtypes)), meters)
 
 
 def judge_threads(threads: Threads) -> Iterator[Remark]:
@@ -308,9 +305,9 @@ def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[M
 def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
     """The machine and what is wrong with it, from a worker, so that this process needs no torch. Later workers share
     what is imported there for these workloads."""
-    imports_torch = devices is None or any(not name.startswith("fake") for name in devices)
-    imports = dict.fromkeys(module for name in workloads for module in find_workload(name).imports)
-    modules = ("torch", *imports) if imports_torch else ()
+    modules: tuple[str, ...] = ()
+    if devices is None or any(not name.startswith("fake") for name in devices):
+        modules = ("torch", *dict.fromkeys(module for name in workloads for module in find_workload(name).imports))
     try:
         with Process(modules=modules, timeout_s=120.0) as process:
             return process.ask(SurveyJob(None if devices is None else tuple(devices)), Surveyed)

@@ -150,7 +150,7 @@ class PreparedCase:
             self.first_s = device.timer(self.step.run)(1).total_s
 
     def check(self) -> NumericCheck | None:
-        """Raise where the numbers or the times cannot be believed; the other processes of a case compute the same."""
+        """Raise where the numbers or the times are wrong; in the first process of a case only."""
         self.enter("check")
         if self.job.process > 0:
             return None
@@ -221,7 +221,7 @@ def _measure_alone(case: PreparedCase) -> Result:
 
 
 def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
-    """Check first, then sleep between two turns: that is another process's time. Ends with the pipe."""
+    """Check first, then sleep between turns, in another process's time. Ends with the pipe."""
     job, say = case.job, case.say
     assert job.turns is not None
     case.open()
@@ -319,7 +319,7 @@ def read_memory(device: Device) -> Memory:
 
 
 def watch(device: Device, step: Step, say: Say) -> None:
-    """Keep going and report the step time of every second, until the session is stopped."""
+    """Report the step time of every second, until the session is stopped."""
     time_block, sync_s = device.timer(step.run), device.calibrate().sync_s
     size = choose_block_size(time_block, sync_s)
     with quiet_interpreter():

@@ -31,7 +31,11 @@ PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
 MOST_PROCESSES = 30
 # Processes differ by more than the steps inside one of them, so the time goes to more processes, not to more steps.
 STEPS_S: dict[Rigor, float] = {"quick": 60.0, "default": 1.0, "rigorous": 3.0}
-PREHEAT_S, LEAST_SHARE_S = 1.0, 0.2
+SETTLED = 3.0  # the error inside a process need not be smaller than this fraction of the spread between them
+PREHEAT_S = 1.0
+LEAST_SHARE_S = 0.2
+LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
+REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run measures nothing beyond what was asked for
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
 EXTRA_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 REFERENCE_PROCESSES = 3
@@ -118,7 +122,7 @@ class Session:
         ceilings: Ceilings = NONE,
         history: float | None = None,
     ) -> None:
-        """`history` is the spread between processes that an earlier run on this machine found."""
+        """`history` is the spread between processes in an earlier run on this machine."""
         self._plan, self._machine, self._listen = plan, machine, listen
         self._ceilings = PeakJudge(ceilings, self._look)
         self._log, self._borrowed = log, history
@@ -174,11 +178,19 @@ class Session:
 
     def _next(self) -> Case | None:
         """The case whose next process helps most: in rounds until each has the fewest, then by what it gains."""
+
+        def gain(case: Case) -> float:  # by how much the interval becomes narrower for each second
+            estimate, count = self._current[case.text].estimate, len(self._results[case.text])
+            if estimate is None or estimate.spread is None or estimate.freedom is None:
+                return 0.0
+            after = spread.with_interval(estimate, Spread(estimate.spread**2, estimate.freedom + 1), count + 1)
+            return (estimate.precision - after.precision) / self._cost_s(case)
+
         due = [case for case in self._plan.cases if self._wants_more(case)]
         behind = [case for case in due if len(self._results[case.text]) < self._plan.processes]
         if behind:
             return min(behind, key=lambda case: len(self._results[case.text]))
-        return max(due, key=self._gain, default=None)
+        return max(due, key=gain, default=None)
 
     def _wants_more(self, case: Case) -> bool:
         plan, count = self._plan, len(self._results.get(case.text, []))
@@ -193,14 +205,6 @@ class Session:
             return False
         return fits and (plan.more or margin > max(plan.target, LEAST_MARGIN))
 
-    def _gain(self, case: Case) -> float:
-        """By how much a process narrows the interval, for each second that it takes."""
-        estimate, count = self._current[case.text].estimate, len(self._results[case.text])
-        if estimate is None or estimate.spread is None or estimate.freedom is None:
-            return 0.0
-        after = spread.with_interval(estimate, Spread(estimate.spread**2, estimate.freedom + 1), count + 1)
-        return (estimate.precision - after.precision) / self._cost_s(case)
-
     def _cost_s(self, case: Case) -> float:
         """Seconds that another process of this case takes, judged by those it had."""
         once = (START, "preheat", "check", "job")  # phases of the first process only
@@ -212,14 +216,13 @@ class Session:
         return self._deadline - time.monotonic()
 
     def _room_s(self) -> float:
-        """The time left for a case that has not begun: a suite reserves some for those that have, and a fifth of its
-        budget is the most for one case."""
+        """The time left for a case that has not begun; a suite reserves some for those that have."""
         if not self._plan.guarded:
             return self._left_s
         begun = [case for case in self._plan.cases if self._results.get(case.text) and self._is_good(case)]
         due = [(case, self._plan.processes - len(self._results[case.text])) for case in begun]
         reserved = sum(self._cost_s(case) * max(count, 0) for case, count in due)
-        return min(self._left_s - reserved, 0.2 * self._plan.budget_s)
+        return min(self._left_s - reserved, LARGEST_SHARE * self._plan.budget_s)
 
     def _is_good(self, case: Case) -> bool:
         return all(result.status == "ok" for result in self._results[case.text])
@@ -264,8 +267,7 @@ class Session:
         elif plan.rigor != "quick":
             known = self._current.get(case.text)
             between = known.estimate.spread or 0.0 if known and known.estimate else 0.0
-            # The error inside a process need not be smaller than a third of the spread between processes.
-            target = max(min(plan.target, DEFAULTS.target), between / 3.0)
+            target = max(min(plan.target, DEFAULTS.target), between / SETTLED)
             settings = replace(settings, target=target, min_time_s=share_s / 2)
         return MeasureJob(
             case=case,
@@ -290,16 +292,14 @@ class Session:
 
     def _combined(self, text: str) -> Result:
         combined = replace(combine_results(self._results[text]), rigor=self._plan.rigor)
-        estimate = combined.estimate
-        if estimate and self._machine and self._machine.on_battery:
-            estimate = replace(estimate, flags=(*estimate.flags, "on-battery"))
-        return replace(combined, estimate=estimate)
+        if (estimate := combined.estimate) and self._machine and self._machine.on_battery:
+            return replace(combined, estimate=replace(estimate, flags=(*estimate.flags, "on-battery")))
+        return combined
 
     def _conclude(self) -> Iterator[Event]:
         """The results in the light of all others, and how far processes differ here."""
         before = dict(self._current)
-        # A short run measures nothing beyond what was asked for.
-        roomy = self._plan.budget_s >= 20.0 and self._plan.steps is None
+        roomy = self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None
         real = [result for result in before.values() if not result.case.device.startswith("fake")]
         unknown = any(result.estimate and len(result.processes) == 1 for result in real)
         if roomy and unknown and typical_spread(real) is None:
@@ -367,7 +367,7 @@ class PeakJudge:
 
     def revised(self) -> Iterator[Result]:
         """All results at the end, when all ceilings are known."""
-        for result in tuple(self._results.values()):  # a ceiling that is found to be higher changes the others
+        for result in tuple(self._results.values()):  # a higher ceiling changes the others
             self.judge(result)
         for result in tuple(self._results.values()):
             self.remember(self._judged(result))

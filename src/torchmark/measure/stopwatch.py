@@ -10,20 +10,16 @@ from torchmark.errors import DoesNotFitError
 from torchmark.records import Laps
 
 FEWEST_STEPS = 5
-SAY_EVERY_S = 1.0
 MORE_TIME = "Give it more time with --budget, or take fewer steps with --scale"
-LATE_S = 5.0  # by which a loop may be late that seemed to fit
-SURELY = 2.0  # a first step may take this many times as long as those that follow
 
 
 def due(published: int, scale: float) -> int:
-    """How many of so many repetitions to do where only a share of them is wanted."""
+    """How many of the published repetitions to do for a share of them."""
     return min(published, max(FEWEST_STEPS, math.ceil(scale * published)))
 
 
 class Stopwatch:
-    """Laps by the name of their stage, in order. Each lasts from the end of the one before, so that together they are
-    the whole time."""
+    """Laps by stage. Each begins at the end of the one before, so that together they are the whole time."""
 
     def __init__(self, time_left_s: float, listen: Callable[[str], None] = lambda _: None) -> None:
         self.stages: dict[str, Laps] = {}
@@ -37,37 +33,36 @@ class Stopwatch:
         self._mark = time.perf_counter()
 
     def lap(self, stage: str, published: int = 1) -> None:
-        """Note the end of something other than the work, which the procedure does so many times in all."""
+        """Note the end of something other than the work, which the publication did so many times."""
         self._note(self.stages.setdefault(stage, Laps(stage, [], published)).seconds)
 
     def expect(self, stage: str, count: int) -> None:
-        """So many laps of this stage are going to be taken, in one loop or several."""
+        """Announce the number of laps of this stage, in one loop or several."""
         self._expected[stage] = count
 
     def loop(self, stage: str, published: int, count: int) -> Iterator[int]:
-        """Numbers of the steps to take now, each a lap of its own; raises where all of them would take too long."""
+        """Number the steps to take now, each a lap; raise where all of them would take too long."""
         laps = self.stages.setdefault(stage, Laps(stage, [], published, is_work=True)).seconds
         expected = self._expected.setdefault(stage, count)
         for number in range(count):
             yield number
             self._note(laps)
             done = len(laps)
-            if done <= 2:
-                self._check_time((expected - done) * (laps[-1] / SURELY if done == 1 else laps[-1]))
-            elif self._mark > self._deadline + LATE_S:
+            if done <= 2:  # a first step may take twice as long as those that follow
+                self._check_time((expected - done) * (laps[-1] / 2.0 if done == 1 else laps[-1]))
+            elif self._mark > self._deadline + 5.0:  # a loop that seemed to fit may be a little late
                 self._check_time((expected - done) * sum(laps) / done)
-            if self._mark - self._spoken > SAY_EVERY_S:
+            if self._mark - self._spoken > 1.0:
                 self._listen(f"{stage} {done} of {expected}")
                 self._spoken = self._mark = time.perf_counter()
 
     def finish(self, wait: Callable[[], None]) -> None:
-        """The published clock has stopped: find out how much the device had not done by then."""
+        """The published clock has stopped: measure how long the device still works."""
         wait()
         self.unfinished_s = time.perf_counter() - self._mark
 
     @property
     def seconds(self) -> float:
-        """All laps so far."""
         return sum(sum(laps.seconds) for laps in self.stages.values())
 
     @property

@@ -262,7 +262,7 @@ class Turns:
     """One step's turns in this process."""
 
     def __init__(self, device: Device, run: Callable[[], object], step_s: float, settings: Settings, most: int) -> None:
-        """`most` turns can be timed: the room for samples is shared out among them."""
+        """The room for samples is divided among `most` turns."""
         self._real, costs = device.clock is time.perf_counter, device.calibrate()
         self._time_block, self._clock, self._step_s, self._most = watch_timer(device, run), device.clock, step_s, most
         self._settings = replace(settings, call_cost_s=costs.call_s)
@@ -287,7 +287,7 @@ class Turns:
             self._time_block(block_size)
 
     def take(self, seconds: float, block_size: int) -> float:
-        """One turn: the median of its steps, of which there is one at least."""
+        """One turn: the median of its steps, at least one."""
         if len(self._spans) >= self._most:
             raise CaseError(f"a side has at most {self._most} turns", "Ask for fewer")
         self.warm_up(WARM_S, block_size)
