@@ -16,7 +16,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-ENDING_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 # Waits for its parent to end, then removes a folder; repeatedly, because the parent's workers may end a moment later.
 _REMOVE = """
 import shutil, sys, time
@@ -40,10 +39,9 @@ def end_with(lifeline: Connection) -> None:
     """From now on, end when the other end of the connection closes."""
 
     def watch() -> None:
-        try:
+        with contextlib.suppress(EOFError, OSError):
             lifeline.recv_bytes()
-        except (EOFError, OSError):
-            end_group()
+        end_group()
 
     threading.Thread(target=watch, daemon=True).start()
 
@@ -60,13 +58,12 @@ def request_death_signal(name: str) -> None:
     if sys.platform == "linux":
         import ctypes
 
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.Signals[name])
+        ctypes.CDLL(None).prctl(1, signal.Signals[name])  # PR_SET_PDEATHSIG
 
 
 def ending_handlers() -> dict[signal.Signals, Any]:
     """The present handlers of the signals that end a run, except ignored ones and those not installed from Python."""
-    numbers = [getattr(signal, name) for name in ENDING_SIGNALS if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     handlers = {number: signal.getsignal(number) for number in numbers}
     return {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
@@ -82,11 +79,8 @@ def deferred_signals() -> Iterator[None]:
 
     Handlers are exchanged instead of blocking signals, as a new process or another thread would still get those.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     arrived: list[int] = []
-    kept = ending_handlers()
+    kept = ending_handlers() if threading.current_thread() is threading.main_thread() else {}
     set_handlers(dict.fromkeys(kept, lambda number, _: arrived.append(number)))
     try:
         yield

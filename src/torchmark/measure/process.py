@@ -32,7 +32,6 @@ from torchmark.workloads import find_workload
 from torchmark.workloads.own.files import split_name
 
 NEEDED = ("msgspec", "numpy", "psutil")
-FIRST_STEP = "first step"  # the phase in which a step shows for the first time how slow it is
 GRACE_S = 2.0
 LEAVING_S = 1.0  # for a process that is done to end by itself: its data loaders shut down
 DYING_S = 10.0  # until a process that closed its pipe has an exit code: a busy machine is late with it
@@ -51,12 +50,11 @@ Listen = Callable[[messages.Message], None]
 
 
 class ProcessFailed(Exception):  # noqa: N818 -- reads as what it is where it is caught
-    """A process gave no answer, or a result that says why there is no figure."""
+    """A process gave no answer, or a result that says why there is no figure; `last_words` are lines it printed."""
 
     def __init__(self, name: str, result: Result, last_words: tuple[str, ...] = ()) -> None:
         super().__init__(f"{name}: {result.reason}")
-        self.name, self.result = name, result
-        self.last_words = last_words  # lines that it printed
+        self.name, self.result, self.last_words = name, result, last_words
 
 
 def ignore(_: messages.Message) -> None:
@@ -85,10 +83,9 @@ class Process:
         timeout_s: float = 600.0,
         listen: Listen = ignore,
     ) -> None:
-        self.name, self._python, self._case = name, python, case
-        self.timeout_s, self._listen = timeout_s, listen
-        self._phase, self._answered, self._kills, self._begun = messages.START, False, memory_kills(), time.monotonic()
-        self._start_s = 0.0
+        self.name, self._python, self._case, self.timeout_s, self._listen = name, python, case, timeout_s, listen
+        self._phase, self._kills, self._begun = messages.START, memory_kills(), time.monotonic()
+        self._start_s: float | None = None  # until its first message
         self._printed = open_log(log) if log else _open_output()
         self._printed_before = size_of(self._printed)
         variables = (environment_of(case.options) if case else {}) | dict(environment or {})
@@ -97,15 +94,15 @@ class Process:
                 needed = needed_modules(case) if case else NEEDED
                 self._child = start_interpreter(python or sys.executable, variables, needed, self._printed)
             else:
-                self._child = fork_worker(
-                    shared_modules(case) if modules is None else modules, self._printed, timeout_s
-                )
+                shared = shared_modules(case) if modules is None else modules
+                self._child = fork_worker(shared, self._printed, timeout_s)
         except BaseException as error:
+            failure = self._failure("crashed", f"no worker could be started: {error}")
             os.close(self._printed)
             if isinstance(error, NotStarted):
-                raise self._failure("crashed", f"no worker could be started: {error}", last_words=()) from error
+                raise failure from error
             raise
-        self._replies: SimpleQueue[bytes | None] = SimpleQueue()
+        self.pid, self._replies = self._child.pid, SimpleQueue[bytes | None]()
         # The threads do not hold this object: where an interrupt drops it before anybody can close it, the pipe of its
         # orders closes with it, and the child ends. Python would wait for that child on exit.
         reader = threading.Thread(target=_read, args=(self._child.replies, self._replies), daemon=True)
@@ -113,10 +110,6 @@ class Process:
         _open.add(self)
         reader.start()
         self._waiter.start()
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def send(self, order: messages.Order) -> None:
         """Give an order; whether it is obeyed shows when the answer is received."""
@@ -130,15 +123,14 @@ class Process:
         deadline = began + self.timeout_s
         while True:
             message = self._next(began, deadline)
-            if isinstance(message, messages.Refused) and self._python:
-                cause = f"{self.name}, {self._python}, cannot take part: {message.cause}"
-                raise TorchmarkError(cause, message.fix)
             if isinstance(message, messages.Refused):
+                if self._python:
+                    raise TorchmarkError(f"{self.name}, {self._python}, cannot take part: {message.cause}", message.fix)
                 raise DeviceError(message.cause, message.fix, message.detail)
             if isinstance(message, messages.Measured):
                 result = message.result
                 if messages.START in result.phases_s:  # the process itself has seen the least part of it
-                    result = replace(result, phases_s=result.phases_s | {messages.START: self._start_s})
+                    result = replace(result, phases_s=result.phases_s | {messages.START: self._start_s or 0.0})
                 if result.status != "ok":
                     raise ProcessFailed(self.name, result, self._last_words())
                 message = messages.Measured(result)
@@ -146,12 +138,11 @@ class Process:
                 return message
             if isinstance(message, messages.Phase) and message.name:
                 self._phase = message.name
-                if patience_s is not None and message.name == FIRST_STEP:
+                if patience_s is not None and message.name == "first step":
                     deadline = min(deadline, time.monotonic() + patience_s)
             self._listen(message)
 
     def ask(self, order: messages.Order, kind: type[Expected]) -> Expected:
-        """Give an order and receive the answer."""
         self.send(order)
         return self.receive(kind)
 
@@ -216,23 +207,22 @@ class Process:
                 trim(self._printed, self._printed_before)
                 continue
             except msgspec.MsgspecError as error:
-                if self._answered:
+                if self._start_s is not None:
                     reason = f"the worker sent an unreadable message during {self._phase}"
                     raise self._failure("crashed", reason) from error
                 continue  # some environments print a greeting when Python starts in them
-            if not self._answered:
-                self._answered, self._start_s = True, time.monotonic() - self._begun
+            if self._start_s is None:
+                self._start_s = time.monotonic() - self._begun
             return message
 
-    def _failure(self, status: Status, reason: str, last_words: tuple[str, ...] | None = None) -> ProcessFailed:
+    def _failure(self, status: Status, reason: str) -> ProcessFailed:
         case = self._case
         result = without_figure(case, status, reason) if case else Result(Case("", ""), status, reason=reason)
-        return ProcessFailed(self.name, result, self._last_words() if last_words is None else last_words)
+        return ProcessFailed(self.name, result, self._last_words())
 
     def _last_words(self) -> tuple[str, ...]:
         with contextlib.suppress(OSError):
-            start = max(size_of(self._printed) - LAST_WORDS_BYTES, self._printed_before)
-            os.lseek(self._printed, start, os.SEEK_SET)
+            os.lseek(self._printed, max(size_of(self._printed) - LAST_WORDS_BYTES, self._printed_before), os.SEEK_SET)
             lines = os.read(self._printed, LAST_WORDS_BYTES).decode(errors="replace").splitlines()
             return tuple([line for line in lines if line.strip()][-LAST_LINES:])
         return ()
@@ -303,7 +293,7 @@ def shared_modules(case: Case | None) -> tuple[str, ...]:
         return ("torch",)
     workload = find_workload(case.workload)
     uses_torch = workload.needs_torch or not case.device.startswith("fake")
-    return (*(["torch"] if uses_torch else []), *workload.imports)
+    return (*("torch",) * uses_torch, *workload.imports)
 
 
 def needed_modules(case: Case) -> tuple[str, ...]:
@@ -324,7 +314,7 @@ def find_interpreter(text: str) -> str:
 
 
 def _open_output() -> int:
-    """A nameless file for what the process prints. Every write goes to the end, even after it was trimmed."""
+    """A nameless file for what a process prints. Every write goes to the end, even after it was trimmed."""
     with tempfile.TemporaryFile() as file:
         descriptor = os.dup(file.fileno())
     with contextlib.suppress(ImportError):  # not on Windows

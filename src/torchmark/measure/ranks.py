@@ -36,10 +36,7 @@ from torchmark.records import Block, Estimate, Memory, NumericCheck, Result
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Step
 
-MONITOR_S = 0.1
 PATIENCE_S = 60.0  # for ranks that are all on this machine
-RETRY_S = 0.5
-LAST_WORDS_S = 2.0
 SHARE_BUDGET_S = 1.0
 CHECK, MEMORY, END = -1, -2, -3  # orders of rank 0; all others are numbers of functions to time
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}  # how ranks exchange what is on their device, by its kind
@@ -61,13 +58,15 @@ def measure_ranks(job: messages.MeasureJob, say: messages.Say) -> Result:
     os.environ["OMP_NUM_THREADS"] = str(threads_per_rank(job.case.threads, per_node))
     hub = Hub(job, say, per_node)
     codes, trouble = _launch(job, per_node, hub)
-    hub.last_words()
+    hub.joined.set()
+    end = time.monotonic() + 2.0
+    for thread in hub.threads:  # receive what ranks sent before they ended
+        thread.join(max(end - time.monotonic(), 0.0))
     if hub.answer and hub.answer.status == "ok":
         return hub.answer
+    failure = Failure("crashed", trouble or "the ranks ended without a result")
     if codes or hub.failed:
         failure = root_cause(codes, hub.failed, hub.phase, memory_kills() > kills)
-    else:
-        failure = Failure("crashed", trouble or "the ranks ended without a result")
     return replace(hub.answer or _blank(job), **failure._asdict())
 
 
@@ -113,12 +112,10 @@ class Hub:
     def __init__(self, job: messages.MeasureJob, say: messages.Say, count: int) -> None:
         """Wait for that many ranks in the background, and give up if none comes."""
         self.answer: Result | None = None
-        self.failed: list[messages.Failed] = []
-        self.phase = "ranks"
-        self.joined = threading.Event()
+        self.failed, self.threads = list[messages.Failed](), list[threading.Thread]()
+        self.phase, self.joined, self._lock = "ranks", threading.Event(), threading.Lock()
         self.patience_s = job.rendezvous.patience_s if job.rendezvous else PATIENCE_S
         self._job, self._say, self._started = job, say, time.monotonic()
-        self._lock, self._threads = threading.Lock(), list[threading.Thread]()
         # Ranks find the way through the environment, which they inherit. On Linux the name is kept by the kernel alone:
         # it is gone with its process, however that ends.
         key, name = secrets.token_bytes(32), f"torchmark-{secrets.token_hex(8)}"
@@ -128,23 +125,16 @@ class Hub:
         threading.Thread(target=self._admit, args=(listener, count), daemon=True).start()
         threading.Thread(target=self._lose_patience, daemon=True).start()
 
-    def last_words(self) -> None:
-        """Receive what ranks sent before they ended."""
-        self.joined.set()
-        end = time.monotonic() + LAST_WORDS_S
-        for thread in self._threads:
-            thread.join(max(end - time.monotonic(), 0.0))
-
     def _admit(self, listener: Listener, count: int) -> None:
-        while len(self._threads) < count:
+        while len(self.threads) < count:
             try:
                 rank = listener.accept()
             except (AuthenticationError, EOFError):
                 continue  # some other program that came by
             except OSError:
                 return
-            self._threads.append(threading.Thread(target=self._receive, args=(rank,), daemon=True))
-            self._threads[-1].start()
+            self.threads.append(threading.Thread(target=self._receive, args=(rank,), daemon=True))
+            self.threads[-1].start()
 
     def _receive(self, rank: Connection) -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -154,17 +144,15 @@ class Hub:
                     match message:
                         case messages.Joined():
                             self.joined.set()
-                            rank.send_bytes(
-                                messages.encode(messages.TakePart(self._job, time.monotonic() - self._started))
-                            )
+                            part = messages.TakePart(self._job, time.monotonic() - self._started)
+                            rank.send_bytes(messages.encode(part))
                         case messages.Failed():
                             self.failed.append(message)
                         case messages.Measured(result):
                             self.answer = result
                             if result.status != "ok":
-                                self.failed.append(
-                                    messages.Failed(0, result.status, result.reason or "", result.detail)
-                                )
+                                failed = messages.Failed(0, result.status, result.reason or "", result.detail)
+                                self.failed.append(failed)
                         case _:
                             self.phase = message.name if isinstance(message, messages.Phase) else self.phase
                             self._say(message)
@@ -198,7 +186,7 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
             rdzv_configs={"timeout": int(hub.patience_s) + (1 if meeting else 0)},
             local_addr=None if meeting else "localhost",
             max_restarts=0,
-            monitor_interval=MONITOR_S,
+            monitor_interval=0.1,
             logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
         )
         try:
@@ -210,7 +198,7 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
         except (RendezvousError, RuntimeError, ValueError, OSError) as error:
             if hub.joined.is_set() or meeting is None or time.monotonic() > end:
                 return {}, _no_ranks(job, type_name(error))  # its message has addresses
-            time.sleep(RETRY_S)  # the meeting place of the case before may be just about to close
+            time.sleep(0.5)  # the meeting place of the case before may be just about to close
             continue
         return {}, ""
 
@@ -231,9 +219,8 @@ class Rank(pipeline.PreparedCase):
         import torch
 
         super().__init__(job, say)
-        self.rank, self.world_size, self.local_size = (
-            int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-        )
+        names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        self.rank, self.world_size, self.local_size = (int(os.environ[name]) for name in names)
         nodes = job.rendezvous.nodes if job.rendezvous else 1
         self.team_settings = {"nodes": nodes, "backend": BACKENDS[device.kind]}
         self.busy = self.ready = False  # in the middle of something together; waiting for orders of rank 0
@@ -253,8 +240,7 @@ class Rank(pipeline.PreparedCase):
     def take(self, step: Step) -> None:
         """Every rank knows the same functions by the same numbers."""
         self.step, self.ready = step, True
-        others = [stage.run for stage in step.stages]
-        self._runs = (do_nothing, step.run, *([step.alone] if step.alone else []), *others)
+        self._runs = (do_nothing, step.run, *([step.alone] if step.alone else []), *(each.run for each in step.stages))
 
     def follow(self) -> bytes:
         """Obey rank 0 until it reports how the case ended."""
@@ -296,9 +282,8 @@ class Rank(pipeline.PreparedCase):
         started = self._device.clock()
         block = self._timers[number](count)
         self._meet()
-        block = replace(block, total_s=self._device.clock() - started)
         self.busy = False
-        return block
+        return replace(block, total_s=self._device.clock() - started)
 
     def check_numbers(self, dtype: str) -> NumericCheck | None:
         """On all ranks alike: checking runs the step, and with it the exchange between them."""
@@ -317,11 +302,10 @@ class Rank(pipeline.PreparedCase):
         read = (own.host_peak_bytes, own.device_peak_bytes, own.device_reserved_bytes)
         sums = self._torch.tensor([value or 0 for value in read], dtype=self._torch.int64)
         self._distributed.all_reduce(sums)
-        host, peak, reserved = (
-            None if value is None else int(total) for value, total in zip(read, sums.tolist(), strict=True)
-        )
-        provenance = "measured, summed over the ranks" if own.provenance == "measured" else own.provenance
-        return Memory(host, peak, reserved, provenance)
+        totals = (None if value is None else int(total) for value, total in zip(read, sums.tolist(), strict=True))
+        host, peak, reserved = totals
+        summed = ", summed over the ranks" if own.provenance == "measured" else ""
+        return Memory(host, peak, reserved, own.provenance + summed)
 
     def team_metrics(self, estimate: Estimate) -> dict[str, float]:
         """The share of a step that goes into exchanging gradients: what a step without it does not need."""
@@ -341,8 +325,7 @@ class Rank(pipeline.PreparedCase):
         self._meet()  # a rank that left earlier could take what is still on its way with it
         return bytes(content.numpy().tobytes())
 
-    def _meet(self) -> None:
-        """No rank leaves before all have come. Through the host's memory, on any device."""
+    def _meet(self) -> None:  # no rank leaves before all have come
         self._distributed.all_reduce(self._token)
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -37,9 +36,22 @@ from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Workload
 from torchmark.workloads.model import ModelWorkload, leaves_of
 
-FAULT_SHARE = 0.25  # of the time that is left, for each fault at most
-PAIR_S = 2.0
+FAULT_SHARE, PAIR_S = 0.25, 2.0  # for each fault at most: of the time that is left, and in seconds
 SLOW_STEP_S = 0.2  # from here on two of each must do
+ATTENTION = "eager"  # what the library of the Apple silicon tables did
+UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512; it takes torch to know this exactly
+ITERATIONS, FEWEST = 200, 20  # stand for a loop that ran until its user stopped it; a bar's pace comes from many
+MOST_SHARE = 3.0  # the script is run again only where there is time to run it this many times
+# The published listing of simple-add; without a GPU its copies to one were left out.
+LISTING = """
+def foo():
+    x = torch.ones(({size}, {size}), dtype=torch.float32)
+    y = torch.ones(({size}, {size}), dtype=torch.float32)
+    x = x{move}
+    y = y{move}
+    z = x + y
+    return z
+"""
 
 Run = Callable[[], object]
 
@@ -63,15 +75,14 @@ class Task(Struct, frozen=True):
         return find_workload(self.case.workload)
 
     def setting(self, place: str, **more: Any) -> Setting:
-        """What the workload's own builders must follow."""
-        case, about = self.case, {"seed": self.seed, "data": self.data, **more}
-        return Setting(case.mode, place, case.dtype, transfer=case.transfer, world_size=case.workers, **about)
+        case = self.case
+        more |= {"transfer": case.transfer, "world_size": case.workers, "seed": self.seed, "data": self.data}
+        return Setting(case.mode, place, case.dtype, **more)
 
     def model(self, place: str, **more: Any) -> Any:
         """The workload's own model and inputs, still on the host."""
-        workload = self.workload
-        assert isinstance(workload, ModelWorkload)
-        return workload.made(self.params, self.setting(place, **more))
+        assert isinstance(self.workload, ModelWorkload)
+        return self.workload.made(self.params, self.setting(place, **more))
 
 
 class Played(Struct, frozen=True):
@@ -83,7 +94,7 @@ class Played(Struct, frozen=True):
     settings: dict[str, Value | None] = {}
 
 
-class Procedure(ABC):
+class Procedure:
     """How one publication timed its work; an object lives as long as the process that replays its cases."""
 
     endless: ClassVar[bool] = False  # the loop was watched and stopped by hand, so that only its later steps count
@@ -109,7 +120,6 @@ class Procedure(ABC):
         return task.steps
 
     def steps(self, task: Task) -> int:
-        """How many steps are due now."""
         return due(self.made(task), task.scale)
 
     def step_cost_s(self, task: Task) -> float:
@@ -137,14 +147,15 @@ class Procedure(ABC):
                 found[fault] = 1 / pair.ratio - 1
         return found
 
-    @abstractmethod
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         """Do what the publication did, on the device at this place, timed by the stopwatch."""
+        raise NotImplementedError
 
 
-def _run_loop(watch: Stopwatch, step: Run, published: int, count: int, stage: str = "step") -> None:
+def _run_loop(watch: Stopwatch, step: Run, published: int, count: int, stage: str = "step") -> Played:
     for _ in watch.loop(stage, published, count):
         step()
+    return Played(step)
 
 
 def _run_keeping(watch: Stopwatch, step: Run, published: int, count: int) -> Played:
@@ -173,10 +184,10 @@ class M1Chips(Procedure):
         if task.case.workload == "venv-ppo":  # the whole job, from building it to the last epoch of its second stage
             job = task.workload.prepare(task.params, task.setting(place))
             watch.lap("building")
-            _run_loop(watch, job.run, job.job_steps, due(job.job_steps, task.scale), "venv epoch")
+            played = _run_loop(watch, job.run, job.job_steps, due(job.job_steps, task.scale), "venv epoch")
             for stage in job.stages:
                 _run_loop(watch, stage.run, stage.steps, due(stage.steps, task.scale), stage.name)
-            return Played(job.run)
+            return played
         made, is_resident = task.model(place), task.case.transfer == "resident"
         model, rows = made.module.eval(), next(leaves_of(made.inputs))
         inputs = rows.to(place) if is_resident else rows
@@ -189,9 +200,6 @@ class M1Chips(Procedure):
         model.to(place)
         watch.lap("model to the device")
         return _run_keeping(watch, (lambda: model(inputs)) if is_resident else switch, task.steps, self.steps(task))
-
-
-ATTENTION = "eager"  # what the library of that time did
 
 
 class AppleSiliconBert(Procedure):
@@ -214,17 +222,14 @@ class AppleSiliconBert(Procedure):
 
         step = train if task.case.mode == "train" else torch.no_grad()(forward)
         watch.start()
-        _run_loop(watch, step, task.steps, self.steps(task))
+        played = _run_loop(watch, step, task.steps, self.steps(task))
         corrected: dict[str, Run] = {}
         if hasattr(model, "set_attn_implementation"):  # the attention that the library picks by itself today
             use = model.set_attn_implementation
             corrected["eager attention"] = lambda: (use("sdpa"), step(), use(ATTENTION))
         if step is train:
             corrected["evaluation mode"] = lambda: (model.train(), step(), model.eval())
-        return Played(step, corrected, settings={"attention": ATTENTION})
-
-
-UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512; it takes torch to know this exactly
+        return replace(played, corrected=corrected, settings={"attention": ATTENTION})
 
 
 class M1GpuForMl(Procedure):
@@ -254,28 +259,13 @@ class M1GpuForMl(Procedure):
             painting = task.workload.prepare(replace(task.params, decode=False), task.setting(place))
             painting.run()
             watch.start()
-            _run_loop(watch, painting.run, self.made(task), self.steps(task))
-            return Played(painting.run, settings=dict(painting.notes))
+            played = _run_loop(watch, painting.run, self.made(task), self.steps(task))
+            return replace(played, settings=dict(painting.notes))
         self._model = model = self._model or task.model(place).module.to(place).eval()
         ids = torch.full((task.params.batch, task.params.sequence), ID).to(place)
         watch.start()
         played = _run_keeping(watch, lambda: model(input_ids=ids), task.steps, self.steps(task))
         return replace(played, settings={"attention": model.config._attn_implementation})
-
-
-ITERATIONS = 200  # stand for a loop that ran until its user stopped it
-FEWEST = 20  # a bar's pace comes from many
-
-# The published listing; without a GPU its copies to one were left out.
-LISTING = """
-def foo():
-    x = torch.ones(({size}, {size}), dtype=torch.float32)
-    y = torch.ones(({size}, {size}), dtype=torch.float32)
-    x = x{move}
-    y = y{move}
-    z = x + y
-    return z
-"""
 
 
 class SimpleAdd(Procedure):
@@ -310,8 +300,7 @@ class SimpleAdd(Procedure):
         if task.params.variant != "as-run":
             step = task.workload.prepare(task.params, task.setting(place)).run
             watch.start()
-            _run_loop(watch, step, ITERATIONS, self.steps(task), "iteration")
-            return Played(step)
+            return _run_loop(watch, step, ITERATIONS, self.steps(task), "iteration")
         move = "" if place == "cpu" else f'.to(torch.device("{place}"))'
         with warnings.catch_warnings():  # that this compiler is an old one is known
             warnings.simplefilter("ignore")
@@ -330,9 +319,6 @@ class SimpleAdd(Procedure):
         return Played(metrics={"folded": float(len(addresses) == 1)})
 
 
-MOST_SHARE = 3.0  # the script is run again only where there is time to run it this many times
-
-
 class IntelVsM2(Procedure):
     """Whole training programs without a GPU, timed from outside; each worker has as many threads as there are cores."""
 
@@ -345,9 +331,8 @@ class IntelVsM2(Procedure):
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         del place
         seconds, report = _run_script(task, watch.time_left_s)
-        start_s = seconds - sum(sum(laps.seconds) for laps in report.stages)
-        stages = (Laps("process start, imports and data", [start_s]), *report.stages)
-        watch.stages = {laps.stage: laps for laps in stages}
+        start = Laps("process start, imports and data", [seconds - sum(sum(laps.seconds) for laps in report.stages)])
+        watch.stages = {laps.stage: laps for laps in (start, *report.stages)}
         return Played(settings={"data": report.data, "script_threads": report.threads})
 
     def faults(self, task: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
@@ -363,7 +348,7 @@ class IntelVsM2(Procedure):
 
 def _run_script(task: Task, time_left_s: float, **variables: str) -> tuple[float, Report]:
     """How long the script takes in its own interpreter, and what it timed inside, which it prints at its end."""
-    case, started = task.case, time.perf_counter()
+    started, case = time.perf_counter(), task.case
     job = Job(case.workload, asdict(task.params), case.workers, task.scale, time_left_s, task.seed, task.data)
     done = subprocess.run(
         [sys.executable, "-P", "-m", "torchmark.measure.training_script"],
@@ -378,8 +363,8 @@ def _run_script(task: Task, time_left_s: float, **variables: str) -> tuple[float
     if report.trouble:
         raise DoesNotFitError(report.trouble)
     if done.returncode or not lines:
-        silence = "" if lines else " and said nothing"
-        raise CaseError(f"the script ended with code {done.returncode}{silence}", "See the log of the run")
+        ended = f"the script ended with code {done.returncode}{'' if lines else ' and said nothing'}"
+        raise CaseError(ended, "See the log of the run")
     return seconds, report
 
 
@@ -390,7 +375,6 @@ PROCEDURES: dict[str, type[Procedure]] = {
     "m1-gpu-for-ml": M1GpuForMl,
     "simple-add": SimpleAdd,
 }
-
 _PAUSE = Remark(
     "paused", "the machine slept, its clock was set, or the process was stopped in the middle", "Replay it once more"
 )
@@ -448,9 +432,9 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     if not procedure.endless:  # what the published figure includes in addition to the work
         metrics |= {OVERHEAD + name: seconds for name, seconds in overheads(stages).items()}
         metrics |= {MADE: float(made)} if made != task.steps else {}
-    flags = (PAUSED,) if paused else ()
+    estimate = estimate_of(procedure, task, stages, job)
     return {
-        "estimate": replace(estimate_of(procedure, task, stages, job), contention=contention, flags=flags),
+        "estimate": replace(estimate, contention=contention, flags=(PAUSED,) * paused),
         "cautions": (*[contended(disturbed)] * bool(disturbed), *[_PAUSE] * paused),
         "job": None if procedure.endless else job,
         "memory": memory,
@@ -474,10 +458,10 @@ def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: J
     work = next(laps for laps in stages if laps.is_work)
     center_s = later_step(work).center_s if procedure.endless else job.seconds / task.steps
     steps_s, ordered = tuple(work.seconds), sorted(work.seconds)
+    same = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
+    centers: dict[str, Any] = dict.fromkeys(same, center_s)
     return Estimate(
-        center_s=center_s,
-        low_s=center_s,
-        high_s=center_s,
+        **centers,
         estimand="mean",
         verdict="as-published",
         first_step_s=steps_s[0],
@@ -487,9 +471,6 @@ def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: J
         samples_s=steps_s,
         sample_count=len(steps_s),
         median_s=ordered[len(ordered) // 2],
-        mean_s=center_s,
-        mean_low_s=center_s,
-        mean_high_s=center_s,
         min_s=ordered[0],
         duration_s=sum(sum(laps.seconds) for laps in stages),
     )

@@ -30,7 +30,6 @@ from torchmark.workloads.own.files import known_files, serve_knowing
 STARTER = "TORCHMARK_STARTER"  # the process that starts the server
 SOCKET_FOLDER = "TORCHMARK_SOCKET_FOLDER"  # for the server to remove
 MODULES = "TORCHMARK_PRELOAD"  # separated by commas: imported once, shared by all workers
-GOING_S = 1.0  # for a run that is killed to be gone
 HUNG_S = 600.0  # an import that takes longer never ends; while it runs in C, no Python signal handler gets its turn
 RESTART_S, STARTS = 0.2, 10
 LONGEST_FOLDER = 75  # Linux: a socket's path has at most 107 bytes, of which multiprocessing's names take 32
@@ -40,8 +39,6 @@ SERVER_S = 60.0  # for the server that forks workers to import torch; not part o
 OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DISABLE_TELEMETRY"), "1")
 # No child imports modules from the current folder: a `random.py` there is not meant for torch.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
-_BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
-_LAUNCHER = "__PYVENV_LAUNCHER__"  # macOS: would make another interpreter believe that it is ours
 _server_modules: dict[str, None] = {}  # an ordered set; it only grows, so that a server that is replaced knows them all
 _server_answered = False
 
@@ -63,18 +60,16 @@ class NotStarted(Exception):  # noqa: N818 -- reads as what it is where it is ca
 
 def start_interpreter(python: str, environment: Mapping[str, str], needed: Iterable[str], printed: int) -> Child:
     """Start a new interpreter, with these variables changed; it refuses where it lacks a module that is needed."""
-    inherited = {name: value for name, value in os.environ.items() if name != _LAUNCHER}
-    variables, pipe = OFFLINE | inherited | SAFE_PATH | dict(environment), subprocess.PIPE
+    variables, pipe = OFFLINE | dict(os.environ) | SAFE_PATH | dict(environment), subprocess.PIPE
+    variables.pop("__PYVENV_LAUNCHER__", None)  # macOS: would make another interpreter believe that it is ours
+    command = [python, str(Path(__file__).with_name("bootstrap.py")), *needed]
     try:
-        process = subprocess.Popen(
-            [python, str(_BOOTSTRAP), *needed], stdin=pipe, stdout=pipe, stderr=printed, env=variables
-        )
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=printed, env=variables)
     except OSError as error:
         raise UsageError(f"{python} cannot be started: {error.strerror}", "Name a Python interpreter") from error
     orders, replies = process.stdin, process.stdout
     process.stdin = process.stdout = None  # else a thread that waits for the process would hold them open
-    assert orders is not None
-    assert replies is not None
+    assert orders and replies  # noqa: PT018 -- for the type checker
     return Child(process.pid, orders, replies, process.wait, lambda: process.returncode, forked=False)
 
 
@@ -193,8 +188,7 @@ def _kill_server() -> None:
 def _server_pid() -> int | None:
     from multiprocessing import forkserver
 
-    number: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]  # not public
-    return number
+    return forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined, no-any-return]  # not public
 
 
 def _tie_to(starter: int, folder: str | None) -> None:
@@ -203,7 +197,7 @@ def _tie_to(starter: int, folder: str | None) -> None:
 
     def remove() -> None:
         """Remove the folder once the run is gone, a moment after its signal: until then it may start another server."""
-        deadline = time.monotonic() + GOING_S
+        deadline = time.monotonic() + 1.0
         while os.getppid() == starter and time.monotonic() < deadline:
             time.sleep(0.01)
         if folder and os.getpid() == server and os.getppid() != starter:  # a worker, forked from it, is not the server

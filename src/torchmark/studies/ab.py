@@ -13,9 +13,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from statistics import median
+from typing import Any
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from torchmark.analyze import comparison
 from torchmark.analyze.spread import Interval
@@ -27,8 +28,7 @@ from torchmark.measure.session import PROCESSES, Revised
 from torchmark.records import Case, Live, Machine, Result
 from torchmark.studies.study import Activity, Announcement, Completed, Event, Listen, Options, Study, summed_up
 
-TURN_S = 0.3
-TURN_STEPS, LONG_TURN_S = 3, 0.9  # so many in a turn, as far as they fit
+TURN_S, TURN_STEPS, LONG_TURN_S = 0.3, 3, 0.9  # so many steps in a turn, as far as they fit
 VERY_SLOW_STEP_S = 5.0
 MOST_TURNS = 8  # of each process
 ROUNDS, SLOW_ROUNDS, VERY_SLOW_ROUNDS = 6, 4, 2  # even, so that each side begins in half of them
@@ -40,17 +40,11 @@ class Side(Struct, frozen=True):
     name: str
     case: Case
     python: str
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = {}
 
     def open(self, timeout_s: float, listen: Listen = lambda *_: None) -> Process:
-        return Process(
-            self.case,
-            name=self.name,
-            python=self.python,
-            environment=self.environment,
-            timeout_s=timeout_s,
-            listen=lambda message: listen(message, self.name),
-        )
+        about: dict[str, Any] = asdict(self) | {"timeout_s": timeout_s}
+        return Process(**about, listen=lambda message: listen(message, self.name))
 
 
 class ComparisonOptions(Options, frozen=True):
@@ -83,8 +77,7 @@ class Comparison(Study):
 
     def __init__(self, options: ComparisonOptions) -> None:
         super().__init__(options)
-        self._both = {side.name: side for side in (options.a, options.b)}
-        self._random = random.Random(options.seed)
+        self._both, self._random = {side.name: side for side in (options.a, options.b)}, random.Random(options.seed)
         self._rounds: list[list[float]] = []  # of each pair: the logarithm of each round's ratio
         self._opened: dict[str, messages.Opened] = {}
         self._failure: ProcessFailed | None = None
@@ -97,23 +90,22 @@ class Comparison(Study):
     def events(self) -> Iterator[Event]:
         """Measure pair after pair until enough is known."""
         longest_s = 0.0
-        stopped: comparison.Stopped | None = None
-        while stopped is None:
+        while True:
             began = time.monotonic()
             yield Activity(f"pair {len(self._rounds) + 1}")
             try:
                 self._measure_pair()
             except ProcessFailed as failure:
-                self._failure, stopped = failure, "failed"
+                self._failure, self._stopped = failure, "failed"
                 break
             for side, several in self._results.items():
                 yield Completed(len(several) - 1, several[-1], self._summed_up(side).result, side)
             yield PairMeasured(len(self._rounds), comparison.ratio_interval(self._rounds))
             longest_s = max(longest_s, time.monotonic() - began)
             stopped = comparison.why_stop(self._rounds, self.options.target, self.options.limit)
-            if stopped is None and self.left_s < longest_s:
-                stopped = "budget"
-        self._stopped = stopped
+            if stopped or self.left_s < longest_s:
+                self._stopped = stopped or "budget"
+                break
         yield from self.unfinished()  # a later process may have failed
 
     def unfinished(self) -> tuple[Event, ...]:
@@ -123,7 +115,6 @@ class Comparison(Study):
         return self.outcome().conclusion(side)
 
     def outcome(self) -> comparison.LiveComparison:
-        """What all pairs so far say."""
         found, ratios = comparison.ratio_interval(self._rounds), [math.exp(median(each)) for each in self._rounds]
         a, b = map(self._summed_up, self._both)
         return comparison.LiveComparison(
@@ -145,10 +136,8 @@ class Comparison(Study):
             pair = [stack.enter_context(side.open(options.timeout_s, self.listen)) for side in self._both.values()]
             for process in pair:  # both import what they need at the same time
                 case = self._both[process.name].case
-                job = messages.MeasureJob(
-                    case, DEFAULTS, options.seed, process=number, data=options.data, turns=MOST_TURNS
-                )
-                process.send(job)
+                job = messages.MeasureJob(case, DEFAULTS, options.seed, number, data=options.data)
+                process.send(replace(job, turns=MOST_TURNS))
             self._opened |= {process.name: process.receive(messages.Opened) for process in pair}
             prepared = [process.ask(messages.Prepare(), messages.Prepared) for process in self._random.sample(pair, 2)]
             rounds = self._take_turns(pair, prepared)
@@ -210,7 +199,5 @@ def first_device(side: Side, timeout_s: float) -> str:
         try:
             return process.ask(messages.SurveyJob(), messages.Surveyed).machine.devices[0].name
         except ProcessFailed as failure:
-            raise DeviceError(
-                f"{side.name}, {side.python}, could not be asked for its devices: {failure.result.reason}",
-                "Name one with --device",
-            ) from failure
+            cause = f"{side.name}, {side.python}, could not be asked for its devices: {failure.result.reason}"
+            raise DeviceError(cause, "Name one with --device") from failure

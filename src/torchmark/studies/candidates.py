@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -29,9 +30,8 @@ class Candidate:
     """One configuration in one process, ready for its turns."""
 
     def __init__(self, case: Case, process: Process, prepared: messages.Prepared) -> None:
-        self.case, self.process, self.prepared = case, process, prepared
+        self.case, self.process, self.prepared, self.items = case, process, prepared, prepared.items or 1.0
         self.has_played = self.is_kept = False
-        self.items = prepared.items or 1.0
 
     def turn(self, block_size: int, timed: bool = True) -> float:
         """Run one turn; returns the logarithm of the seconds per item, or 0 for an untimed turn."""
@@ -45,10 +45,9 @@ class CandidatePool:
     """The processes that are alive. Any end of one of them becomes a result of its case."""
 
     def __init__(self, options: Options, hear: Callable[[Case, messages.Message], None]) -> None:
-        self._options, self._hear = options, hear
+        self._options, self._hear, self._random = options, hear, random.Random(options.seed)
         self.compile_cache: str | None = None
         self.deadline = math.inf  # of the monotonic clock: no answer is waited for any longer
-        self._random = random.Random(options.seed)
         self.alive: dict[str, Candidate] = {}
         self._patience_s: float | None = None
         self._params: dict[str, Value] | None = None
@@ -65,31 +64,26 @@ class CandidatePool:
     def enter(self, case: Case, spared: bool = False, until: float = math.inf) -> bool:
         """Prepare it in a new process; returns whether it takes part. One that is much too slow is dropped at once,
         unless it is `spared`; one that takes too long, when the time is up."""
-        self.cases[case.text], began = case, time.monotonic()
+        self.cases[case.text], began, name = case, time.monotonic(), case.text
         left_s, timeout_s = max(min(self.deadline, until) - began, LEAST_ANSWER_S), self._options.timeout_s
-        process = Process(
-            case, name=case.text, timeout_s=min(timeout_s, left_s), listen=lambda message: self._hear(case, message)
-        )
-        candidate = None
+        process = Process(case, name=name, timeout_s=min(timeout_s, left_s), listen=partial(self._hear, case))
         try:
-            candidate = self._prepare(case, process, spared)
+            if candidate := self._prepare(case, process, spared):
+                self.alive[name] = candidate
         except ProcessFailed as failure:
             result, late = failure.result, "the budget was spent. Give it more time with --budget"
             is_late = left_s < timeout_s and result.status == "timeout"
             self._keep(case, replace(result, status="skipped", reason=late) if is_late else result)
         finally:
-            self.entry_s[case.text] = time.monotonic() - began
-            if candidate is None:
+            self.entry_s[name] = time.monotonic() - began
+            if name not in self.alive:
                 process.close()
-        if candidate:
-            self.alive[case.text] = candidate
-        return candidate is not None
+        return name in self.alive
 
     def _prepare(self, case: Case, process: Process, spared: bool) -> Candidate | None:
         number, options = len(self.results.get(case.text, [])), self._options
         job = messages.MeasureJob(case, DEFAULTS, options.seed, number, data=options.data, turns=MOST_TURNS)
-        process.send(replace(job, compile_cache=self.compile_cache))
-        process.receive(messages.Opened)
+        process.ask(replace(job, compile_cache=self.compile_cache), messages.Opened)
         process.send(messages.Prepare())
         patience_s = self._patience_s if self._params == case.params and not spared else None  # for work of one size
         try:
@@ -97,8 +91,9 @@ class CandidatePool:
         except ProcessFailed as failure:
             if failure.result.status != "timeout" or patience_s is None:
                 raise
-            reason = f"its first two steps took more than {patience_s:.3g} s, {TOO_SLOW:g} times those of the default"
-            self._keep(case, replace(failure.result, status="skipped", reason=f"dropped: {reason}"))
+            reason = f"dropped: its first two steps took more than {patience_s:.3g} s"
+            reason += f", {TOO_SLOW:g} times those of the default"
+            self._keep(case, replace(failure.result, status="skipped", reason=reason))
             return None
         if self._patience_s is None:  # the default itself sets the measure for all that follow
             self._patience_s = max(LEAST_PATIENCE_S, TOO_SLOW * (stepped.first_s + stepped.step_s))
@@ -143,8 +138,7 @@ class CandidatePool:
 
     def sum_up(self, name: str, end: bool = False) -> None:
         """Keep what the turns of a live candidate have shown so far. One that fails is ended."""
-        candidate = self.alive.get(name)
-        if candidate is None:
+        if (candidate := self.alive.get(name)) is None:
             return
         try:
             if not candidate.has_played:  # it had no opponent
@@ -162,10 +156,9 @@ class CandidatePool:
 
     def _keep(self, case: Case, result: Result) -> None:
         """Add the result of a process, or replace what the same process had shown earlier."""
-        several, candidate = self.results.setdefault(case.text, []), self.alive.get(case.text)
-        if candidate and candidate.is_kept:
-            several.pop()
-        several.append(result)
-        if candidate:
+        several = self.results.setdefault(case.text, [])
+        if candidate := self.alive.get(case.text):
+            several[:] = several[:-1] if candidate.is_kept else several
             candidate.is_kept = True
+        several.append(result)
         self.unsaved.append(case.text)

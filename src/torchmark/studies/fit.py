@@ -1,7 +1,6 @@
 """Finds the largest batch that fits: each size runs in a fresh process that is refused more memory than the limit.
 
-The same work does not take the same memory in every process: where its pieces come to lie is chance, and here that
-makes a tenth of the peak. So the answer is a size that fitted each time it was tried.
+Memory differs by up to a tenth between processes of the same work, so the answer fitted each time it was tried.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from torchmark.studies.study import Activity, Announcement, Completed, Event, Op
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
 USUAL_SIZE = 8  # of an example of unknown size
-PROBE_S = 1.0  # of timed steps at each size
-PROBE_SETTINGS = replace(DEFAULTS, budget_s=PROBE_S, min_time_s=PROBE_S / 4, target=0.03)
+PROBE_SETTINGS = replace(DEFAULTS, budget_s=1.0, min_time_s=0.25, target=0.03)
 COUNTED = {"sequence": "token"}  # sizes of an item that are counted themselves: a longer text is more work
 
 
@@ -62,10 +60,9 @@ class Fit(Study):
 
     def __init__(self, options: FitOptions, machine: Machine, ceilings: Ceilings = NONE) -> None:
         super().__init__(options, machine)
-        self._ceilings = ceilings
         self._lowest, self._highest = size_range(options.case, options.parameter)
         self._own = int(getattr(full_params(options.case), options.parameter)) or USUAL_SIZE  # that the case itself has
-        self._bound = "interrupted"
+        self._bound, self._ceilings = "interrupted", ceilings
         self._tried: dict[int, list[Result]] = {}
         self.probes: dict[int, search.Probe] = {}
         self.limit_bytes = float(options.limit_bytes or free_bytes())
@@ -78,7 +75,9 @@ class Fit(Study):
             began = time.monotonic()
             probe = self.probe(size)
             newest = self._tried[size][-1]
-            is_answer = self._is_answer(size, newest)
+            # A crash is an answer, too, where something smaller ran: not all libraries that are refused memory say so.
+            fitted = max((each.size for each in self.probes.values() if each.fits), default=0)
+            is_answer = newest.status in ("ok", *NO_ROOM) or (0 < fitted < size and may_be_memory(newest))
             if probe.tries > 1 and not is_answer:
                 break  # this try says nothing about memory: what the others said stands
             yield Completed(probe.tries - 1, newest, probe.result)
@@ -98,15 +97,9 @@ class Fit(Study):
         is_open = self._open_size(lowest, highest) is not None
         self._bound = "time" if is_open else "memory" if high <= highest else "parameter"
 
-    def _is_answer(self, size: int, result: Result) -> bool:
-        """A crash is one, too, where something smaller ran: not all libraries that are refused memory say so."""
-        fitted = max((each.size for each in self.probes.values() if each.fits), default=0)
-        return result.status in ("ok", *NO_ROOM) or (0 < fitted < size and may_be_memory(result))
-
     def _next(self, lowest: int, highest: int) -> int | None:
         """A size that is still open, the largest that fits until it did so often, or a rival for the best rate."""
-        size = self._open_size(lowest, highest)
-        if size is not None:
+        if (size := self._open_size(lowest, highest)) is not None:
             return size
         probes = list(self.probes.values())
         low, high = search.bracket(probes, lowest, highest)
@@ -119,33 +112,26 @@ class Fit(Study):
 
     def probe(self, size: int) -> search.Probe:
         """Try one size in its own process. Running out of memory is an answer, and outweighs all other tries."""
-        tried = self._tried.setdefault(size, [])
-        tried.append(self._measure(size))
+        options, limit_bytes, tried = self.options, self.limit_bytes, self._tried.setdefault(size, [])
+        case = check_case(_sized(options.case, options.parameter, size))
+        job = MeasureJob(case, PROBE_SETTINGS, options.seed, data=options.data, memory_bytes=int(limit_bytes))
+        result = measure_case(job, options.timeout_s, self.listen, self.log)
+        if result.status == "ok" and (held := _peak(result) or 0) > limit_bytes:
+            result = replace(result, status="oom", reason=f"its peak of {held / 1e9:.3g} GB is above the limit")
+        tried.append(result)
         whole = summed_up(tried, self._ceilings, strict=True)
         peaks = tuple(peak for peak in map(_peak, tried) if peak is not None)
         center_s, doubt = search.rate_center_s(whole) if whole.status == "ok" and whole.processes else (0.0, "")
         rate = None
         if whole.work and center_s > 0:  # of items, or of the things that a size of an item counts
-            unit = whole.work.unit
-            is_counted = COUNTED.get(self.options.parameter, unit) != unit
+            is_counted = COUNTED.get(options.parameter, whole.work.unit) != whole.work.unit
             rate = whole.work.items * (size if is_counted else 1) / center_s
         return search.Probe(size, whole.status == "ok", whole, peaks, rate, len(tried), doubt if rate else "")
-
-    def _measure(self, size: int) -> Result:
-        options = self.options
-        case, limit = check_case(_sized(options.case, options.parameter, size)), int(self.limit_bytes)
-        job = MeasureJob(case, PROBE_SETTINGS, options.seed, data=options.data, memory_bytes=limit)
-        result = measure_case(job, options.timeout_s, self.listen, self.log)
-        held = _peak(result)
-        if result.status == "ok" and held is not None and held > self.limit_bytes:
-            return replace(result, status="oom", reason=f"its peak of {held / 1e9:.3g} GB is above the limit")
-        return result
 
     def conclusion(self, side: str = "") -> Conclusion:  # noqa: ARG002 -- there is one
         return self.outcome().conclusion(self.options.case)
 
     def outcome(self) -> search.Fitted:
-        """What is known by now."""
         probes = sorted(self.probes.values(), key=lambda probe: probe.size)
         fits, _ = search.bracket(probes, self._lowest, self._highest)
         largest = fits if fits >= self._lowest else None
@@ -170,25 +156,18 @@ def size_range(case: Case, parameter: str) -> tuple[int, int]:
     params = full_params(case)
     if parameter not in params.__struct_fields__:
         raise UnknownName(f"parameter of {case.workload}", parameter, params.__struct_fields__)
-    found = range_of(case, parameter)
-    if found is None:
+    if (found := range_of(case, parameter)) is None:
         raise UsageError(f"{parameter} of {case.workload} is no number of things", "Name one such as batch with --vary")
     lowest, highest = max(found[0], 1), found[1]  # of the user's own, 0 stands for as many as its example has
-    if _is_allowed(case, parameter, highest):
-        return lowest, highest
-    allowed = max(lowest, int(getattr(params, parameter)))
-    while highest - allowed > 1:  # a model may have no more than so many positions
+    allowed, middle = max(lowest, int(getattr(params, parameter))), highest
+    while middle != allowed:  # a model may have no more than so many positions
+        try:
+            check_case(_sized(case, parameter, middle))
+            allowed = middle
+        except TorchmarkError:
+            highest = middle
         middle = (allowed + highest) // 2
-        allowed, highest = (middle, highest) if _is_allowed(case, parameter, middle) else (allowed, middle)
     return lowest, allowed
-
-
-def _is_allowed(case: Case, parameter: str, size: int) -> bool:
-    try:
-        check_case(_sized(case, parameter, size))
-    except TorchmarkError:
-        return False
-    return True
 
 
 def _sized(case: Case, parameter: str, size: int) -> Case:

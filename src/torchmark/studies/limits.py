@@ -19,16 +19,14 @@ from torchmark.measure.session import PREHEAT_S, Finished, Revised, Started
 from torchmark.records import Case, DeviceInfo, Limiting, Machine, Result, Value
 from torchmark.studies.study import Event, Options, Study, summed_up
 
-PROBE_SIZE = 256  # shows a dtype without a fast path before a long product is tried
-FIRST_SIZE, LAST_SIZE = 512, 32_768
+PROBE_SIZE, FIRST_SIZE, LAST_SIZE = 256, 512, 32_768  # of products: a small one shows a dtype without a fast path
 GAIN = 1.02  # that a product twice as large must bring
 LONGEST_S = 1.0  # of a product
 SKINNY_ROWS = 64
 CACHES = 4  # how many times as large as the last cache an array is
 LEAST_BYTES, UNKNOWN_CACHE, UNKNOWN_MEMORY = 64 << 20, 64 << 20, 8 << 30
 MEMORY_SHARE = 1 / 8  # of the device's, for one of three arrays
-COPIED_BYTES = 256 << 20
-TINY_SIZE, TINY_BYTES = 32, 65_536
+COPIED_BYTES, TINY_SIZE, TINY_BYTES = 256 << 20, 32, 65_536
 PRODUCT_PROCESSES, PASS_PROCESSES = 3, 2  # fresh ones, for what turned out best
 DOUBLED = (1.7, 2.35)  # what twice the work may take, in times
 TRIES = 3  # a busy machine can spoil a comparison of times; one that lies does so every time
@@ -55,7 +53,7 @@ class LimitsOptions(Options, frozen=True):
 
 def plan_cases(options: LimitsOptions) -> tuple[Case, ...]:
     """What is measured in any case. Larger products follow as long as they pay."""
-    plans = [_plan(device, options) for device in options.machine.devices]
+    plans = (_plan(device, options) for device in options.machine.devices)
     return tuple(case for plan in plans for cases in plan.values() for case in cases)
 
 
@@ -70,9 +68,7 @@ class Limits(Study):
         self._results: dict[str, list[Result]] = {}
         self._reported: dict[str, Result] = {}  # by case, as last reported
         self._best: dict[str, int] = {}  # by case: how many processes it is worth
-        self._doubted: set[str] = set()
-        self._warm: set[str] = set()
-        self._is_done = False
+        self._doubted, self._warm, self._is_done = set[str](), set[str](), False
 
     def events(self) -> Iterator[Event]:
         for event in self._search():
@@ -87,15 +83,19 @@ class Limits(Study):
 
     def conclusion(self, side: str = "") -> Limiting:  # noqa: ARG002 -- there is one
         """Limits are kept unless the search was broken off or does not add up; those that were disturbed never are."""
+
+        def has_products(results: Sequence[Result]) -> bool:
+            return any(device.flops for device in ceilings_of(results).devices.values())
+
         results = tuple(self._reported.values())
         if self.options.tiny:
             return Limiting(False, "tiny")
-        if not self._is_done or not _has_products(results):
+        if not self._is_done or not has_products(results):
             return Limiting(False, "incomplete")
         if any("implausible" in result.estimate.flags for result in results if result.estimate):
             return Limiting(False, "doubted")
         sound, missing = split_disturbed(results)
-        known = _has_products(sound)
+        known = has_products(sound)
         return Limiting(known, "" if known else "disturbed", tuple(missing))
 
     def _search(self) -> Iterator[Event]:
@@ -161,9 +161,9 @@ class Limits(Study):
 
     def _double(self, probe: Case) -> Iterator[Event]:
         """Check that twice the work takes about twice the time; otherwise no figure can be trusted."""
-        known = [results[-1] for results in self._results.values()]
-        own = [each for each in known if replace(each.case, params={}) == replace(probe, params={})]
-        single = max((each for each in own if "rows" not in each.case.params), key=_rate, default=None)
+        alike = replace(probe, params={})
+        known = [last for *_, last in self._results.values() if replace(last.case, params={}) == alike]
+        single = max((each for each in known if "rows" not in each.case.params), key=_rate, default=None)
         if single is None or not _rate(single) or self.options.tiny:
             return
         case = _resized(probe, size=int(single.params["size"]), batch=2)
@@ -174,8 +174,8 @@ class Limits(Study):
             yield from self._measure(single.case)
             double = yield from self._measure(case)
         if double.estimate and not self._is_doubled(single.case, case):
-            flags = (*double.estimate.flags, "implausible")
-            doubted = replace(double, estimate=replace(double.estimate, flags=flags))
+            implausible = replace(double.estimate, flags=(*double.estimate.flags, "implausible"))
+            doubted = replace(double, estimate=implausible)
             self._doubted.add(case.text)
             yield Revised(replace(doubted, cautions=cautions_of(doubted)))
 
@@ -199,7 +199,10 @@ class Limits(Study):
         else:
             self.under_way = case
             yield Started(case, len(results))
-            result = self._run(case)
+            preheat_s = 0.0 if case.device in self._warm else PREHEAT_S
+            self._warm.add(case.device)
+            job = MeasureJob(case, SETTINGS, self.options.seed, preheat_s=preheat_s, time_left_s=self.left_s)
+            result = measure_case(job, TIMEOUT_S, self.listen, self.log)
             self.under_way = None
         if result.status != "skipped" or not results:
             results.append(result)
@@ -208,16 +211,6 @@ class Limits(Study):
         if calmly and self._is_disturbed(results):
             return (yield from self._measure(case))
         return combine_results(results)
-
-    def _run(self, case: Case) -> Result:
-        preheat_s = 0.0 if case.device in self._warm else PREHEAT_S
-        self._warm.add(case.device)
-        job = MeasureJob(case, SETTINGS, self.options.seed, preheat_s=preheat_s, time_left_s=self.left_s)
-        return measure_case(job, TIMEOUT_S, self.listen, self.log)
-
-
-def _has_products(results: Sequence[Result]) -> bool:
-    return any(device.flops for device in ceilings_of(results).devices.values())
 
 
 def array_bytes(device: DeviceInfo) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from itertools import product
 
 from msgspec.json import decode
 from msgspec.structs import replace
@@ -24,10 +25,7 @@ from torchmark.studies.study import Event, Options, Study
 STEADY_SHARE = 0.45  # of the budget, with --steady
 LEAST_S = 2.0  # with less time left, no process is started
 GRACE_S = 30.0  # how late a process may be after it has found its steps to fit
-CPU = "cpu"
-NO_RATIO = "not-comparable"  # the kind of note on figures that were got by other code
-DISTURBANCES = ("contended", "paused")  # kinds of cautions: such a figure is too slow
-NOT_ASKED = "not asked for"
+CPU, NOT_ASKED = "cpu", "not asked for"
 
 
 class ReplicateOptions(Options, frozen=True):
@@ -50,12 +48,11 @@ def plan_tasks(options: ReplicateOptions) -> tuple[Task, ...]:
     found: dict[str, Task] = {}
     for publication in options.publications:
         procedure = PROCEDURES[publication.name]()
-        for figure in (figure for figure in publication.figures if figure.case):
-            for case in (_here(figure, device) for device in options.devices):
-                if procedure.runs_on(case, case.device.partition(":")[0]):
-                    for each in (case, *procedure.readings(case).values()):
-                        chosen = (options.scale, options.seed, options.data)
-                        found.setdefault(each.text, Task(publication.name, each, figure.steps, *chosen))
+        for figure, device in product(publication.figures, options.devices):
+            if figure.case and procedure.runs_on(case := _here(figure, device), device.partition(":")[0]):
+                for each in (case, *procedure.readings(case).values()):
+                    chosen = (options.scale, options.seed, options.data)
+                    found.setdefault(each.text, Task(publication.name, each, figure.steps, *chosen))
     return tuple(found.values())
 
 
@@ -66,7 +63,6 @@ def plan_cases(options: ReplicateOptions) -> tuple[Case, ...]:
 
 
 def steady_case(case: Case) -> Case:
-    """The same work, measured the right way."""
     return replace(case, protocol="steady")
 
 
@@ -82,7 +78,7 @@ class Replication(Study):
     def __init__(self, options: ReplicateOptions, machine: Machine) -> None:
         self.tasks = plan_tasks(options)
         super().__init__(options, machine, plan_cases(options))
-        self._procedures = {name: PROCEDURES[name]() for name in {each.publication for each in self.tasks}}
+        self._procedures = {name: procedure() for name, procedure in PROCEDURES.items()}
         self._results: dict[str, Result] = {}
         self._session: Session | None = None
         self._end = 0.0  # of replaying
@@ -111,8 +107,6 @@ class Replication(Study):
                 yield self._finish(without_figure(each.case, "skipped", refusal))
             else:
                 fitting.append(each)
-        if not fitting:
-            return
         with closing(self._run(fitting)) as results:
             for each in fitting:
                 self.under_way = each.case
@@ -122,13 +116,13 @@ class Replication(Study):
 
     def _run(self, group: Sequence[Task]) -> Generator[Result]:
         """What one process gives for each of its cases, as soon as it does and however it ends."""
-        left_s, missing, end = self._end - time.monotonic(), list(group), self._end + GRACE_S
+        left_s, missing = self._end - time.monotonic(), list(group)
         job = ReplayJob(tuple(group), left_s, take_apart=self.options.steady)
         try:
             with Process(log=self.log, timeout_s=round(left_s + GRACE_S), listen=self.listen) as process:
                 process.send(call("torchmark.measure.replay:replay_all", job))
                 while missing:
-                    process.timeout_s = max(end - time.monotonic(), 0.0)
+                    process.timeout_s = max(self._end + GRACE_S - time.monotonic(), 0.0)
                     result = decode(process.receive(Found).record, type=Result)
                     missing.pop(0)
                     yield result
@@ -173,13 +167,12 @@ class Replication(Study):
 
     def _measure_steadily(self, end: float) -> Iterator[Event]:
         cases = []
-        for task in self.tasks:
-            result = self._results.get(task.case.text)
-            if result and result.status == "ok":
-                cases.append(steady_case(task.case))
+        for case in (task.case for task in self.tasks):
+            if case.text in self._results and self._results[case.text].status == "ok":
+                cases.append(steady_case(case))
             else:
                 reason = "there is no figure of the published way to compare it with"
-                yield self._finish(without_figure(steady_case(task.case), "skipped", reason))
+                yield self._finish(without_figure(steady_case(case), "skipped", reason))
         if cases:
             options, left_s = self.options, max(end - time.monotonic(), 0.0)
             plan = Plan(tuple(cases), "quick", budget_s=left_s, seed=options.seed, data=options.data, guarded=True)
@@ -204,8 +197,6 @@ def published_tables(
 
 
 class _View:
-    """One publication and its results here."""
-
     def __init__(self, publication: Publication, results: Sequence[Result], devices: Sequence[str], missing: str):
         self._publication, self._procedure = publication, PROCEDURES[publication.name]()
         self.results = {result.case.text: result for result in results}
@@ -221,13 +212,12 @@ class _View:
             rows.setdefault(figure.labels, []).append(figure)
         works = [_here(figures[0], CPU).text for figures in rows.values() if figures[0].case]
         by_machine = len(set(works)) < len(works)  # rows are machines, so that several of them have the same work
-        runnable = [figure for figure in table.figures if figure.case]
-        runs_on = self._procedure.runs_on
-        devices = [  # those on which any of its work can be replayed
-            device
-            for device in self._devices
-            if not by_machine and any(runs_on(_here(each, device), device.partition(":")[0]) for each in runnable)
-        ]
+
+        def runs_on(device: str) -> bool:  # whether any of its work can be replayed there
+            cases, kind = (_here(each, device) for each in table.figures if each.case), device.partition(":")[0]
+            return any(self._procedure.runs_on(case, kind) for case in cases)
+
+        devices = [] if by_machine else list(filter(runs_on, self._devices))
         places = tuple(f"this {'CPU' if device == CPU else device}" for device in devices) or self._places
         return Sheet(
             publication=self._publication.name,
@@ -237,7 +227,7 @@ class _View:
             columns=tuple(dict.fromkeys(figure.column for figure in table.figures)),
             places=places,
             rows=tuple(self._row(labels, figures, devices) for labels, figures in rows.items()),
-            is_comparable=NO_RATIO not in table.notes,
+            is_comparable="not-comparable" not in table.notes,
             by_machine=by_machine,
             has_speedup=len(places) > 1 and any(figure.kind == "derived" for figure in table.figures),
         )
@@ -278,8 +268,8 @@ class _View:
             return Own(case.text, case.device, reason="not replayed")
         if result.status != "ok" or result.estimate is None:
             return Own(case.text, case.device, result.status, reason=result.explanation)
-        step_s, job, bias = result.estimate.center_s, result.job, find_bias(result, right) if right else None
-        part = job if job and not job.whole else None
+        step_s, bias = result.estimate.center_s, find_bias(result, right) if right else None
+        part = result.job if result.job and not result.job.whole else None
         return Own(
             case=case.text,
             device=case.device,
@@ -288,7 +278,7 @@ class _View:
             low=_in_unit(part.low_s / part.seconds * step_s, figure) if part else None,
             high=_in_unit(part.high_s / part.seconds * step_s, figure) if part else None,
             extrapolated=part is not None,
-            disturbed="; ".join(caution.cause for caution in result.cautions if caution.kind in DISTURBANCES),
+            disturbed="; ".join(each.cause for each in result.cautions if each.kind in ("contended", "paused")),
             steady=(bias.steady_s if bias.whole_job else _in_unit(bias.steady_s, figure)) if bias else None,
         )
 

@@ -35,14 +35,10 @@ from torchmark.studies.study import Announcement, Completed, Event, Options, Stu
 Axes = dict[str, tuple[Value, ...]]  # the values worth a try for each setting
 
 ROUNDS = 2  # between two cuts of the field, and of a pair at least
-PAIRS, FEW_PAIRS = 5, 4  # of fresh processes that confirm the gain
-SLOW_PAIR_S = 10.0  # a pair that takes longer than this is repeated fewer times
+PAIRS, FEW_PAIRS, SLOW_PAIR_S = 5, 4, 10.0  # of fresh processes that confirm the gain; fewer where one takes longer
 FEWER_ROUNDS = 2  # of a pair than in a live comparison, because the gain is known to be large
 SEARCH_SHARE = 0.7  # of the budget: no new candidate enters after that
 NUMBERS = ("dtype", "matmul", "layout")  # these decide together which code computes a product, so all pairs are tried
-_ACCELERATED_MODES = ("on", "reduce-overhead", "max-autotune-no-cudagraphs")
-_LOADERS = (0, 1, 2, 4, 8)
-_FEW_CORES = 2  # where threads have nowhere else to go, binding them and how they wait change nothing
 HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
 
 
@@ -118,7 +114,6 @@ class Tune(Study):
         return self.outcome().conclusion if self._default.text in self._pool.results else None
 
     def outcome(self) -> search.Tuned:
-        """What is known by now."""
         default, settled = self._default, self._settled or search.Settled(self._default, self._leader)
         gain, found = settled.gain, settled.placed(search.scores(self._rounds)[0])
         cases, several = self._pool.cases, self._pool.results
@@ -150,9 +145,8 @@ class Tune(Study):
         default, axes = self._default, self.options.axes
         if not (yield from self._enter(default)):
             if default.text not in self._pool.results:
-                raise NothingMeasuredError(
-                    f"the budget was spent before {default.text} was measured", "Give it more time with --budget"
-                )
+                cause = f"the budget was spent before {default.text} was measured"
+                raise NothingMeasuredError(cause, "Give it more time with --budget")
             failed = self._pool.results[default.text][-1]
             ended = f"{default.text} itself ended as {failed.status}: {failed.reason}"
             raise NothingMeasuredError(ended, "Choose a case that runs here", failed.detail or "")
@@ -195,7 +189,7 @@ class Tune(Study):
             if not field or self.left_s <= 0:
                 break
             if len(field) == 2 and incumbent.text in field:
-                (challenger,) = (name for name in field if name != incumbent.text)
+                (challenger,) = {*field} - {incumbent.text}
                 answer = search.verdict(rounds, challenger, incumbent.text, search.scores([*self._rounds, *rounds])[1])
                 field = {"faster": [challenger], "not faster": [incumbent.text], "unsure": field}[answer]
             else:
@@ -215,10 +209,9 @@ class Tune(Study):
         self._rounds += rounds
 
     def _dismiss(self, keep: Container[str] = ()) -> Iterator[Event]:
-        for name in [*self._pool.alive]:
-            if name not in keep:
-                self._pool.sum_up(name, end=True)
-                yield from self.unfinished()
+        for name in [name for name in self._pool.alive if name not in keep]:
+            self._pool.sum_up(name, end=True)
+            yield from self.unfinished()
 
     def _enter(self, case: Case) -> Generator[Event, None, bool]:
         """Into the pool, unless its number format is known to be of no use, or the time is up."""
@@ -245,8 +238,7 @@ class Tune(Study):
         return changed(case, "isa", isa) if isa and case.dtype != self._default.dtype else case
 
     def _is_late(self) -> bool:
-        late = self.left_s < (1 - SEARCH_SHARE) * self.options.budget_s
-        if late:
+        if late := self.left_s < (1 - SEARCH_SHARE) * self.options.budget_s:
             self._stopped = "budget"
         return late
 
@@ -293,10 +285,9 @@ def axes_of(case: Case, machine: Machine, keep: Iterable[str] = (), also: Mappin
     keep = tuple(keep)
     usual = dict(_usual_axes(case, machine, keep))
     for name, texts in also.items():
-        usual[name] = (*usual.get(name, ()), *(parse_value(text) for text in split_values(texts)))
+        usual[name] = (*usual.get(name, ()), *map(parse_value, split_values(texts)))
     for name in (*keep, *also):
-        known = {*TUNED_OPTIONS, *offered(case), *full_params(case).__struct_fields__}
-        if name not in known:
+        if name not in (known := {*TUNED_OPTIONS, *offered(case), *full_params(case).__struct_fields__}):
             raise UnknownName("setting", name, known)
         for value in usual[name] if name in also else ():
             check_case(changed(case, name, value))
@@ -312,33 +303,29 @@ def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[t
     options, on_cpu = offered(case), case.device == "cpu"
     if on_cpu or not case.device.startswith("fake"):
         yield "dtype", tunable_dtypes(case)
-        yield "compile", ("off", *(("on",) if on_cpu else _ACCELERATED_MODES))
+        yield "compile", ("off", *(("on",) if on_cpu else ("on", "reduce-overhead", "max-autotune-no-cudagraphs")))
     if case.device.startswith("cuda") and case.dtype == "float32" and "matmul" in options and "dtype" not in keep:
         yield "matmul", ("high",)
     for name in ("layout", "attention", "gradients"):
         if name in options:
             yield name, (USUAL, *options[name][1:])
     if on_cpu:
-        yield "threads", _thread_counts(case, machine)
-    if on_cpu and machine.physical_cores > _FEW_CORES:
+        # From one to all that the machine runs at once, in doubles, without the number that a process takes by itself.
+        most, physical = max(1, machine.logical_cores), max(1, machine.physical_cores)
+        allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else most
+        if allowed < (os.cpu_count() or 1):  # a job that may use some of the cores
+            most, physical = min(most, allowed), min(physical, allowed)
+        counts = {1 << power for power in range(most.bit_length())} | {physical, most}
+        given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+        usual = int(given) if given.isdecimal() else physical
+        yield "threads", tuple(sorted(counts - ({usual} if case.threads is None else set())))
+    if on_cpu and machine.physical_cores > 2:  # else threads have nowhere else to go
         yield "bind", (USUAL, *options.get("bind", ("",))[1:])
         yield "wait", (USUAL, *options.get("wait", ("",))[1:])
     if not on_cpu and case.transfer in ("per-step", "pinned"):
         yield "transfer", ("per-step", "pinned")
     if hasattr(full_params(case), "loader_workers"):
-        yield "loader_workers", tuple(count for count in _LOADERS if count <= machine.logical_cores)
-
-
-def _thread_counts(case: Case, machine: Machine) -> tuple[int, ...]:
-    """From one to all that the machine runs at once, in doubles, without the number that a process takes by itself."""
-    most, physical = max(1, machine.logical_cores), max(1, machine.physical_cores)
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else most
-    if allowed < (os.cpu_count() or 1):  # a job that may use some of the cores
-        most, physical = min(most, allowed), min(physical, allowed)
-    counts = {1 << power for power in range(most.bit_length())} | {physical, most}
-    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    usual = int(given) if given.isdecimal() else physical
-    return tuple(sorted(counts - ({usual} if case.threads is None else set())))
+        yield "loader_workers", tuple(count for count in (0, 1, 2, 4, 8) if count <= machine.logical_cores)
 
 
 def variations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
