@@ -113,8 +113,8 @@ def measure_limits(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate):
     from msgspec.structs import asdict
 
     from torchmark.measure.cases import full_params
-    from torchmark.records import Case, Contention, DeviceInfo, Machine, Result
-    from torchmark.studies.limits import Limits
+    from torchmark.measure.messages import MeasureJob
+    from torchmark.records import Contention, DeviceInfo, Machine, Result
     from torchmark.workloads import find_workload
     from torchmark.workloads.contract import Setting
 
@@ -123,7 +123,8 @@ def measure_limits(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate):
     monkeypatch.setattr("torchmark.cli.studies.look", lambda *_: machine)
 
     def limits(taken, *arguments: str) -> int:
-        def run(_: Limits, case: Case) -> Result:
+        def run(job: MeasureJob, *_: object) -> Result:
+            case = job.case
             workload, params = find_workload(case.workload), full_params(case)
             work = workload.work(params, Setting(case.mode, dtype=case.dtype))
             found = make_estimate(
@@ -131,7 +132,7 @@ def measure_limits(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate):
             )
             return make_result(case.text, estimate=found, processes=(found,), work=work, params=asdict(params))
 
-        monkeypatch.setattr(Limits, "_run", run)
+        monkeypatch.setattr("torchmark.studies.limits.measure_case", run)
         return cli.main(["limits", "--device", "cpu", "--dtype", "float32,bfloat16", *arguments])
 
     return limits

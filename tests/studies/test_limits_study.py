@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from torchmark.measure.cases import full_params
+from torchmark.measure.messages import MeasureJob
 from torchmark.measure.session import Finished, Revised
 from torchmark.records import Case, DeviceInfo, Machine, Result
 from torchmark.studies.limits import Limits, LimitsOptions, array_bytes, plan_cases
@@ -26,7 +27,8 @@ def play(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate) -> Callabl
     """The search over workers that take the time they are told to; none or less of it kills them."""
 
     def search(seconds: Seconds, request: LimitsOptions = REQUEST) -> dict[str, Result]:
-        def run(_: Limits, case: Case) -> Result:
+        def run(job: MeasureJob, *_: object) -> Result:
+            case = job.case
             workload, params = find_workload(case.workload), full_params(case)
             work = workload.work(params, Setting(case.mode, dtype=case.dtype, world_size=case.workers))
             assert work is not None
@@ -36,7 +38,7 @@ def play(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate) -> Callabl
             found = make_estimate(taken)
             return make_result(case.text, estimate=found, processes=(found,), work=work, params=asdict(params))
 
-        monkeypatch.setattr(Limits, "_run", run)
+        monkeypatch.setattr("torchmark.studies.limits.measure_case", run)
         events = Limits(request).events()
         return {event.result.case.text: event.result for event in events if isinstance(event, Finished | Revised)}
 

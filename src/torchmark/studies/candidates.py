@@ -83,7 +83,8 @@ class CandidatePool:
     def _prepare(self, case: Case, process: Process, spared: bool) -> Candidate | None:
         number, options = len(self.results.get(case.text, [])), self._options
         job = messages.MeasureJob(case, DEFAULTS, options.seed, number, data=options.data, turns=MOST_TURNS)
-        process.ask(replace(job, compile_cache=self.compile_cache), messages.Opened)
+        process.send(replace(job, compile_cache=self.compile_cache))
+        process.receive(messages.Opened)
         process.send(messages.Prepare())
         patience_s = self._patience_s if self._params == case.params and not spared else None  # for work of one size
         try:

@@ -112,21 +112,25 @@ class Fit(Study):
 
     def probe(self, size: int) -> search.Probe:
         """Try one size in its own process. Running out of memory is an answer, and outweighs all other tries."""
-        options, limit_bytes, tried = self.options, self.limit_bytes, self._tried.setdefault(size, [])
-        case = check_case(_sized(options.case, options.parameter, size))
-        job = MeasureJob(case, PROBE_SETTINGS, options.seed, data=options.data, memory_bytes=int(limit_bytes))
-        result = measure_case(job, options.timeout_s, self.listen, self.log)
-        if result.status == "ok" and (held := _peak(result) or 0) > limit_bytes:
-            result = replace(result, status="oom", reason=f"its peak of {held / 1e9:.3g} GB is above the limit")
-        tried.append(result)
+        tried = self._tried.setdefault(size, [])
+        tried.append(self._measure(size))
         whole = summed_up(tried, self._ceilings, strict=True)
         peaks = tuple(peak for peak in map(_peak, tried) if peak is not None)
         center_s, doubt = search.rate_center_s(whole) if whole.status == "ok" and whole.processes else (0.0, "")
         rate = None
         if whole.work and center_s > 0:  # of items, or of the things that a size of an item counts
-            is_counted = COUNTED.get(options.parameter, whole.work.unit) != whole.work.unit
+            is_counted = COUNTED.get(self.options.parameter, whole.work.unit) != whole.work.unit
             rate = whole.work.items * (size if is_counted else 1) / center_s
         return search.Probe(size, whole.status == "ok", whole, peaks, rate, len(tried), doubt if rate else "")
+
+    def _measure(self, size: int) -> Result:
+        options, limit_bytes = self.options, self.limit_bytes
+        case = check_case(_sized(options.case, options.parameter, size))
+        job = MeasureJob(case, PROBE_SETTINGS, options.seed, data=options.data, memory_bytes=int(limit_bytes))
+        result = measure_case(job, options.timeout_s, self.listen, self.log)
+        if result.status == "ok" and (held := _peak(result) or 0) > limit_bytes:
+            return replace(result, status="oom", reason=f"its peak of {held / 1e9:.3g} GB is above the limit")
+        return result
 
     def conclusion(self, side: str = "") -> Conclusion:  # noqa: ARG002 -- there is one
         return self.outcome().conclusion(self.options.case)
