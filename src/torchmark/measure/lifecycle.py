@@ -47,7 +47,6 @@ def end_with(lifeline: Connection) -> None:
 
 
 def end_group() -> None:
-    """End this process and everything in its group, at once."""
     if hasattr(os, "killpg"):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
@@ -75,10 +74,8 @@ def set_handlers(handlers: dict[signal.Signals, Any]) -> None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Hold back the signals that end a run: a half-started worker would print a traceback.
-
-    Handlers are exchanged instead of blocking signals, as a new process or another thread would still get those.
-    """
+    """Hold back the signals that end a run: a half-started worker would print a traceback."""
+    # Handlers are exchanged instead of blocking signals, as a new process or another thread would still get those.
     arrived: list[int] = []
     kept = ending_handlers() if threading.current_thread() is threading.main_thread() else {}
     set_handlers(dict.fromkeys(kept, lambda number, _: arrived.append(number)))

@@ -65,10 +65,7 @@ _open: WeakSet[Process] = WeakSet()  # those that were not closed yet
 
 
 class Process:
-    """One child process, which sleeps until it gets an order.
-
-    It is forked where the system allows it, and no `python`, `environment` or `fresh` asks for a new interpreter.
-    """
+    """One child process; forked where the system allows it, and nothing asks for a new interpreter."""
 
     def __init__(
         self,
@@ -112,7 +109,6 @@ class Process:
         self._waiter.start()
 
     def send(self, order: messages.Order) -> None:
-        """Give an order; whether it is obeyed shows when the answer is received."""
         with contextlib.suppress(OSError):
             self._child.orders.write(messages.encode(order) + b"\n")
             self._child.orders.flush()
@@ -147,7 +143,6 @@ class Process:
         return self.receive(kind)
 
     def leave(self) -> None:
-        """Give a process that is done the time to end by itself."""
         self._waiter.join(LEAVING_S)
 
     def close(self) -> None:
@@ -229,7 +224,6 @@ class Process:
 
 
 def kill_all() -> None:
-    """Kill every process that is still open, at once."""
     for process in list(_open):
         process.signal_group(_KILL)
 
@@ -262,8 +256,6 @@ def measure_case(
 
 
 class Death(Struct, frozen=True):
-    """The process that tried this number format did not survive it."""
-
     dtype: str
     cause: str
 
@@ -283,12 +275,10 @@ def try_each(function: str, device: str, dtypes: Sequence[str], kind: type[Any])
 
 
 def without_figure(case: Case, status: Status, reason: str) -> Result:
-    """A result that says why there is no figure."""
     return Result(case=case, status=status, reason=reason, version=find_workload(case.workload).version)
 
 
 def shared_modules(case: Case | None) -> tuple[str, ...]:
-    """What takes seconds to import for this case, which forked processes can share."""
     if case is None:
         return ("torch",)
     workload = find_workload(case.workload)
@@ -297,7 +287,6 @@ def shared_modules(case: Case | None) -> tuple[str, ...]:
 
 
 def needed_modules(case: Case) -> tuple[str, ...]:
-    """What an interpreter must have to measure this case."""
     home = type(find_workload(case.workload)).__module__.partition(".")[0]  # of a plug-in: the package that brings it
     brought = [] if home == "torchmark" or split_name(case.workload) else [home]
     shared = [name.partition(".")[0] for name in shared_modules(case)]

@@ -71,7 +71,6 @@ def measure_ranks(job: messages.MeasureJob, say: messages.Say) -> Result:
 
 
 def threads_per_rank(given: int | None, per_node: int) -> int:
-    """What was asked for, else the cores shared out."""
     return given if given is not None else max(1, len(allowed_cores()) // per_node)
 
 
@@ -110,7 +109,6 @@ class Hub:
     """Everything that the ranks of this node report: passed on, or kept for the end."""
 
     def __init__(self, job: messages.MeasureJob, say: messages.Say, count: int) -> None:
-        """Wait for that many ranks in the background, and give up if none comes."""
         self.answer: Result | None = None
         self.failed, self.threads = list[messages.Failed](), list[threading.Thread]()
         self.phase, self.joined, self._lock = "ranks", threading.Event(), threading.Lock()
@@ -164,7 +162,6 @@ class Hub:
 
 
 def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int, int], str]:
-    """Exit codes by rank of those that failed, and why nothing was started where nothing was."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
@@ -238,12 +235,10 @@ class Rank(pipeline.PreparedCase):
         return led
 
     def take(self, step: Step) -> None:
-        """Every rank knows the same functions by the same numbers."""
         self.step, self.ready = step, True
         self._runs = (do_nothing, step.run, *([step.alone] if step.alone else []), *(each.run for each in step.stages))
 
     def follow(self) -> bytes:
-        """Obey rank 0 until it reports how the case ended."""
         pipeline.prepare_torch(self.job.case)
         pipeline.limit_memory(self._device, self.local_size)
         setting = pipeline.setting_of(self.job, self._device.place, self.rank, self.world_size)
@@ -273,7 +268,6 @@ class Rank(pipeline.PreparedCase):
         raise CaseError("the ranks were to run a function that is not part of the step", "Put it into the step")
 
     def _run_block(self, number: int, count: int) -> Block:
-        """Begin together, run, and be done only when the slowest rank is."""
         self._announce(number, count)
         if number not in self._timers:
             self._timers[number] = self._device.timer(self._runs[number])

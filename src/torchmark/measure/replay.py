@@ -80,7 +80,6 @@ class Task(Struct, frozen=True):
         return Setting(case.mode, place, case.dtype, **more)
 
     def model(self, place: str, **more: Any) -> Any:
-        """The workload's own model and inputs, still on the host."""
         assert isinstance(self.workload, ModelWorkload)
         return self.workload.made(self.params, self.setting(place, **more))
 
@@ -106,7 +105,6 @@ class Procedure:
         return {name: replace(case, params={**case.params, "variant": name}) for name in self.variants}
 
     def explain(self, results: Mapping[str, Result]) -> tuple[str, ...]:
-        """What the readings say together, given by name."""
         del results
         return ()
 
@@ -170,10 +168,7 @@ def _run_keeping(watch: Stopwatch, step: Run, published: int, count: int) -> Pla
 
 
 class M1Chips(Procedure):
-    """Inference in a loop whose clock starts before the model moves, with gradients on and nothing waited for.
-
-    A `switch` copies input and output in every step; without it, the input is on the device beforehand.
-    """
+    """Inference in a loop whose clock starts before the model moves, with gradients on and nothing waited for."""
 
     def runs_on(self, case: Case, kind: str) -> bool:
         """Without a device to copy to, a switch is the same as none."""
@@ -192,7 +187,7 @@ class M1Chips(Procedure):
         model, rows = made.module.eval(), next(leaves_of(made.inputs))
         inputs = rows.to(place) if is_resident else rows
 
-        def switch() -> Any:
+        def switch() -> Any:  # copies input and output in every step
             output = model(inputs.to(place))
             return getattr(output, "logits", output).to("cpu")  # with or without the library's wrapping
 
@@ -275,7 +270,6 @@ class SimpleAdd(Procedure):
     variants = ("as-run", "as-written", "resident")
 
     def explain(self, results: Mapping[str, Result]) -> tuple[str, ...]:
-        """Whether the compiler folded the function, and what the listing costs where it is not folded."""
         as_run, as_written = (results.get(name) for name in self.variants[:2])
         if as_run is None or as_run.estimate is None:
             return ()
@@ -381,8 +375,6 @@ _PAUSE = Remark(
 
 
 class ReplayJob(Struct, frozen=True):
-    """Cases that a publication timed in one process, in their order."""
-
     tasks: tuple[Task, ...]
     time_left_s: float
     take_apart: bool = False  # also find out what each fault of the procedure costs

@@ -1,8 +1,6 @@
-"""Compares one case live in two environments, in pairs of fresh processes that take turns.
+"""Compares one case live in two environments, in pairs of fresh processes that take turns in random order.
 
-Both processes of a pair are alive at the same time, but only one of them works: in short rounds, in random order, so
-that a disturbance of the machine affects both. Every pair is new, because processes of the same case differ. It stops
-as soon as the answer is clear, at looks that were fixed beforehand.
+So a disturbance affects both. It stops as soon as the answer is clear, at looks that were fixed beforehand.
 """
 
 from __future__ import annotations
@@ -48,8 +46,6 @@ class Side(Struct, frozen=True):
 
 
 class ComparisonOptions(Options, frozen=True):
-    """What is compared, and when enough is known."""
-
     a: Side
     b: Side
     target: float | None = None  # None: until the answer is clear
@@ -62,8 +58,6 @@ class ComparisonOptions(Options, frozen=True):
 
 
 class PairMeasured(Announcement, frozen=True):
-    """A pair is done: how many that makes, and what is known of the ratio."""
-
     count: int
     interval: Interval | None
 
@@ -88,7 +82,6 @@ class Comparison(Study):
         return self._opened[side].machine, (self._both[side].case.text,)
 
     def events(self) -> Iterator[Event]:
-        """Measure pair after pair until enough is known."""
         longest_s = 0.0
         while True:
             began = time.monotonic()
@@ -162,7 +155,6 @@ class Comparison(Study):
         return rounds
 
     def _summed_up(self, name: str) -> comparison.LiveSide:
-        """What is known of a side, without samples."""
         side, opened, results = self._both[name], self._opened.get(name), [*self._results[name]]
         failure = self._failure if self._failure and self._failure.name == name else None
         results += [failure.result] if failure else []
@@ -194,7 +186,6 @@ def rounds_for(step_s: float) -> int:
 
 
 def first_device(side: Side, timeout_s: float) -> str:
-    """The first device that this side's interpreter sees."""
     with side.open(timeout_s) as process:
         try:
             return process.ask(messages.SurveyJob(), messages.Surveyed).machine.devices[0].name

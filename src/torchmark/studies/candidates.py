@@ -27,8 +27,6 @@ LEAST_ANSWER_S = 1.0  # to wait for an answer at the end of the budget
 
 
 class Candidate:
-    """One configuration in one process, ready for its turns."""
-
     def __init__(self, case: Case, process: Process, prepared: messages.Prepared) -> None:
         self.case, self.process, self.prepared, self.items = case, process, prepared, prepared.items or 1.0
         self.has_played = self.is_kept = False
@@ -57,7 +55,6 @@ class CandidatePool:
         self.entry_s: dict[str, float] = {}  # how long it took to prepare a case, the last time
 
     def close(self) -> None:
-        """End all processes without a result."""
         for name in [*self.alive]:
             self._end(name)
 

@@ -29,8 +29,6 @@ COUNTED = {"sequence": "token"}  # sizes of an item that are counted themselves:
 
 
 class FitOptions(Options, frozen=True):
-    """What should fit, into what, and how long finding out may take."""
-
     case: Case
     parameter: str = "batch"
     limit_bytes: int | None = None  # None: what is free on the host
@@ -46,15 +44,11 @@ class FitOptions(Options, frozen=True):
 
 
 class Probed(Announcement, frozen=True):
-    """A size as it stands after one more try."""
-
     parameter: str
     probe: search.Probe
 
 
 class Fit(Study):
-    """A search for the largest size."""
-
     options: FitOptions
     open_ended = True
 
@@ -156,7 +150,6 @@ class Fit(Study):
 
 
 def size_range(case: Case, parameter: str) -> tuple[int, int]:
-    """The sizes that the workload itself allows."""
     params = full_params(case)
     if parameter not in params.__struct_fields__:
         raise UnknownName(f"parameter of {case.workload}", parameter, params.__struct_fields__)

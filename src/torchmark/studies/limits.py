@@ -38,8 +38,6 @@ Found = Generator[Event, None, Result]
 
 
 class LimitsOptions(Options, frozen=True):
-    """The machine to find the limits of."""
-
     machine: Machine
     dtypes: tuple[str, ...] = DTYPES
     tiny: bool = False  # only try that everything works
@@ -58,8 +56,6 @@ def plan_cases(options: LimitsOptions) -> tuple[Case, ...]:
 
 
 class Limits(Study):
-    """A search for the limits of a machine."""
-
     options: LimitsOptions
     open_ended = True
 
@@ -160,7 +156,6 @@ class Limits(Study):
         return fits and quick and (not plain or _rate(combine_results(plain)) <= NO_FAST_PATH * _rate(last))
 
     def _double(self, probe: Case) -> Iterator[Event]:
-        """Check that twice the work takes about twice the time; otherwise no figure can be trusted."""
         alike = replace(probe, params={})
         known = [last for *_, last in self._results.values() if replace(last.case, params={}) == alike]
         single = max((each for each in known if "rows" not in each.case.params), key=_rate, default=None)
@@ -186,7 +181,6 @@ class Limits(Study):
         return not all(best) or DOUBLED[0] <= best[1] / best[0] <= DOUBLED[1]
 
     def _is_disturbed(self, results: Sequence[Result]) -> bool:
-        """Whether there is a figure that was disturbed, and time to measure again."""
         combined = combine_results(results)
         return self.left_s > ENDING_S and combined.status == "ok" and not is_ceiling(combined)
 
@@ -220,7 +214,6 @@ def array_bytes(device: DeviceInfo) -> int:
 
 
 def _rate(result: Result, what: str = "flops") -> float:
-    """FLOP/s, or bytes per second; nothing where there is no figure."""
     amount = getattr(result.work, what, None)
     return amount / result.estimate.center_s if amount and result.estimate and result.estimate.center_s > 0 else 0.0
 
@@ -230,7 +223,6 @@ def _resized(probe: Case, **params: Value) -> Case:
 
 
 def _plan(device: DeviceInfo, options: LimitsOptions) -> dict[str, list[Case]]:
-    """What is measured on a device in any case, by what it shows."""
     # A small product in every arithmetic: float32 first, as the others are compared with it, slow ones last.
     name, tiny, products = device.name, options.tiny, []
     for dtype in sorted(options.dtypes, key=("float32", "bfloat16", "float16", "float64").index):

@@ -29,8 +29,6 @@ CPU, NOT_ASKED = "cpu", "not asked for"
 
 
 class ReplicateOptions(Options, frozen=True):
-    """What to replay, where, how much of it, and for how long."""
-
     publications: tuple[Publication, ...]
     devices: tuple[str, ...]
     scale: float = 1.0
@@ -57,7 +55,6 @@ def plan_tasks(options: ReplicateOptions) -> tuple[Task, ...]:
 
 
 def plan_cases(options: ReplicateOptions) -> tuple[Case, ...]:
-    """All that may get a result."""
     published = tuple(each.case for each in plan_tasks(options))
     return (*published, *map(steady_case, published)) if options.steady else published
 
@@ -71,8 +68,6 @@ def _here(figure: Figure, device: str) -> Case:
 
 
 class Replication(Study):
-    """A replication of publications."""
-
     options: ReplicateOptions
 
     def __init__(self, options: ReplicateOptions, machine: Machine) -> None:
@@ -136,7 +131,6 @@ class Replication(Study):
         return Finished(result, 0, result.estimate.samples_s if result.estimate else ())
 
     def _refusal(self, task: Task) -> str:
-        """Why there is no point in trying it here; empty if there is none."""
         needed = memory_needed(task.case)
         room = next((info.memory_bytes for info in self.machine.devices if info.name == task.case.device), None)
         if needed is not None and room is not None and needed > room:
@@ -147,7 +141,6 @@ class Replication(Study):
         return f"its turn did not come in time. {MORE_TIME}" if left_s < LEAST_S else ""
 
     def _cost_s(self, task: Task) -> float:
-        """Of all steps that are due, on no machine in particular."""
         procedure = self._procedures[task.publication]
         return procedure.steps(task) * procedure.step_cost_s(task)
 
@@ -284,6 +277,5 @@ class _View:
 
 
 def _in_unit(step_s: float, figure: Figure) -> float:
-    """Seconds for a step in the unit of a published figure."""
     values = {"it/s": 1 / step_s, "ms/it": 1000 * step_s, "s": step_s * figure.steps}
     return values.get(figure.unit, step_s)

@@ -43,8 +43,6 @@ Listen = Callable[..., None]  # gets each message of a process, and which proces
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """The options that every study has."""
-
     budget_s: float = 600.0
     timeout_s: float = 600.0  # for one answer of a process
     seed: int = 0

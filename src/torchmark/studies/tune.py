@@ -1,9 +1,7 @@
 """Finds the fastest settings for a case: a search by halving, in rounds that all candidates share.
 
-Number formats with layouts come first, then compiling the best of them, then every other setting by itself, each time
-against the leader. In a heat the slower half leaves after every other round; the leader is replaced only by a candidate
-that is faster beyond chance. The winner is then measured against the default in pairs of fresh processes, because the
-best of many looks better than it is; so is the winner without the settings that gained little, perhaps by luck.
+Number formats with layouts come first, then compiling the best of them, then every other setting against the leader.
+The winner, also without the settings that gained little, is then confirmed against the default in fresh processes.
 """
 
 from __future__ import annotations
@@ -43,8 +41,6 @@ HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than
 
 
 class TuneOptions(Options, frozen=True):
-    """What is tuned, within what, and for how long at most."""
-
     case: Case
     axes: Axes
     hold: tuple[str, ...] = ()  # settings that must stay as they are
@@ -58,8 +54,6 @@ class TuneOptions(Options, frozen=True):
 
 
 class News(Announcement, frozen=True):
-    """A configuration failed, leads now, or is measured again to confirm it."""
-
     case: Case
     default: Case
     event: Literal["failed", "leads", "confirms"]
@@ -68,8 +62,6 @@ class News(Announcement, frozen=True):
 
 
 class Tune(Study):
-    """A search for the fastest settings."""
-
     options: TuneOptions
     open_ended = True
 
@@ -85,7 +77,6 @@ class Tune(Study):
         self._pool = CandidatePool(options, lambda case, message: self.listen(message, name_of(case, self._default)))
 
     def events(self) -> Iterator[Event]:
-        """Search, then confirm what was found."""
         with temporary_folder("torchmark-compiled-") as self._pool.compile_cache, closing(self._pool):
             self._pool.deadline = self.began + self.options.budget_s
             self._stopped = "done"
@@ -97,7 +88,6 @@ class Tune(Study):
                 raise
 
     def unfinished(self) -> Iterator[Event]:
-        """Results of processes that have just ended."""
         while self._pool.unsaved:
             text = self._pool.unsaved.pop(0)
             *earlier, last = self._pool.results[text]
@@ -329,12 +319,10 @@ def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[t
 
 
 def variations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
-    """The case with one of these settings changed, for every value of each."""
     return [changed(case, name, value) for name in names for value in axes.get(name, ())]
 
 
 def combinations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
-    """The case with every combination of these settings but its own."""
     chosen = [name for name in names if axes.get(name)]
     found = {}
     for values in product(*([setting(case, name), *axes[name]] for name in chosen)):
@@ -348,7 +336,6 @@ def combinations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
 
 
 def check_tunable(case: Case) -> Case:
-    """The case itself; raises if it cannot be tuned."""
     if case.workers > 1:
         raise UsageError(f"{case.text} takes {case.workers} workers", "Cases of one are tuned: leave +workers out")
     if case.protocol != "steady":
