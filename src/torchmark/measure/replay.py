@@ -97,7 +97,7 @@ class Procedure:
     """How one publication timed its work; an object lives as long as the process that replays its cases."""
 
     endless: ClassVar[bool] = False  # the loop was watched and stopped by hand, so that only its later steps count
-    whole_process: ClassVar[bool] = False  # timed from outside, start of the interpreter included
+    whole_process: ClassVar[bool] = False  # timed from outside, start of the interpreter included; without a GPU
     shared: ClassVar[str] = ""  # the workload whose cases were timed one after the other in one process
     variants: ClassVar[tuple[str, ...]] = ()  # what the listing can be read as, where text and effect differ
 
@@ -109,9 +109,8 @@ class Procedure:
         return ()
 
     def runs_on(self, case: Case, kind: str) -> bool:
-        """Whether the procedure makes sense for the case on this kind of device."""
-        del case, kind
-        return True
+        """Whether it makes sense: without a device to copy to, copying per step is the same as not copying."""
+        return case.transfer == "resident" if kind == "cpu" else not self.whole_process
 
     def made(self, task: Task) -> int:
         """How many steps the published loop really made."""
@@ -169,10 +168,6 @@ def _run_keeping(watch: Stopwatch, step: Run, published: int, count: int) -> Pla
 
 class M1Chips(Procedure):
     """Inference in a loop whose clock starts before the model moves, with gradients on and nothing waited for."""
-
-    def runs_on(self, case: Case, kind: str) -> bool:
-        """Without a device to copy to, a switch is the same as none."""
-        return case.transfer == "resident" or kind != "cpu"
 
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         watch.start()
@@ -317,10 +312,6 @@ class IntelVsM2(Procedure):
     """Whole training programs without a GPU, timed from outside; each worker has as many threads as there are cores."""
 
     whole_process = True
-
-    def runs_on(self, case: Case, kind: str) -> bool:
-        del case
-        return kind == "cpu"
 
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         del place

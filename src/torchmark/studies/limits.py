@@ -133,27 +133,25 @@ class Limits(Study):
         """Square products that double in size as long as that pays, then a skinny one."""
         last = yield from self._measure(probe, calmly=True)
         size, best, best_rate = FIRST_SIZE, 0, 0.0
-        while not self.options.tiny and self._is_worthwhile(last, device, size):
+        while not self.options.tiny and last.status == "ok" and last.estimate and size <= LAST_SIZE:
+            # Not where it would not fit or take too long, and not without a fast path.
+            before = int(last.params["size"])
+            fits = 3 * size**2 * 8 < (device.memory_bytes or UNKNOWN_MEMORY) * MEMORY_SHARE
+            quick = (size / before) ** 3 * last.estimate.center_s <= LONGEST_S
+            plain = self._results.get(_resized(replace(last.case, dtype="float32", options={}), size=before).text)
+            fast = not plain or _rate(combine_results(plain)) <= NO_FAST_PATH * _rate(last)
+            if not (fits and quick and fast) or self.left_s < ENDING_S:
+                break
             last = yield from self._measure(_resized(probe, size=size), calmly=True)
             rate, wanted_rate = _rate(last), GAIN * best_rate
             if rate > best_rate:
                 best, best_rate = size, rate
-            if rate < wanted_rate or last.status != "ok":
+            if rate < wanted_rate:
                 break
             size *= 2
         if best:
             yield from self._measure(_resized(probe, size=best, rows=SKINNY_ROWS))
             self._best[_resized(probe, size=best).text] = PRODUCT_PROCESSES
-
-    def _is_worthwhile(self, last: Result, device: DeviceInfo, size: int) -> bool:
-        """Whether to try the next size: not where it would not fit or take too long, and not without a fast path."""
-        if last.status != "ok" or last.estimate is None or size > LAST_SIZE or self.left_s < ENDING_S:
-            return False
-        before = int(last.params["size"])
-        fits = 3 * size**2 * 8 < (device.memory_bytes or UNKNOWN_MEMORY) * MEMORY_SHARE
-        quick = (size / before) ** 3 * last.estimate.center_s <= LONGEST_S
-        plain = self._results.get(_resized(replace(last.case, dtype="float32", options={}), size=before).text)
-        return fits and quick and (not plain or _rate(combine_results(plain)) <= NO_FAST_PATH * _rate(last))
 
     def _double(self, probe: Case) -> Iterator[Event]:
         alike = replace(probe, params={})

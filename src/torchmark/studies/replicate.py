@@ -89,8 +89,20 @@ class Replication(Study):
             groups.setdefault(key, []).append(task)
         for group in sorted(groups.values(), key=lambda group: sum(map(self._cost_s, group))):
             yield from self._replay(group)
-        if self.options.steady:
-            yield from self._measure_steadily(end)
+        if not self.options.steady:
+            return
+        cases = []
+        for case in (task.case for task in self.tasks):
+            if self._results[case.text].status == "ok":
+                cases.append(steady_case(case))
+            else:
+                reason = "there is no figure of the published way to compare it with"
+                yield self._finish(without_figure(steady_case(case), "skipped", reason))
+        if cases:
+            options, left_s = self.options, max(end - time.monotonic(), 0.0)
+            plan = Plan(tuple(cases), "quick", budget_s=left_s, seed=options.seed, data=options.data, guarded=True)
+            self._session = Session(plan, self.machine, self.listen, self.log)
+            yield from self._session.events()
 
     def unfinished(self) -> tuple[Event, ...]:
         return tuple(map(Revised, self._session.interrupted())) if self._session else tuple(super().unfinished())
@@ -135,42 +147,24 @@ class Replication(Study):
         room = next((info.memory_bytes for info in self.machine.devices if info.name == task.case.device), None)
         if needed is not None and room is not None and needed > room:
             return f"needs about {needed / GIB:.0f} GiB. It was not tried, as there are {room / GIB:.0f}"
-        left_s, needed_s = self._end - time.monotonic(), self._predict_s(task)
-        if needed_s is not None and needed_s > left_s:
-            return f"{would_take(needed_s)}. {MORE_TIME}"
-        return f"its turn did not come in time. {MORE_TIME}" if left_s < LEAST_S else ""
-
-    def _cost_s(self, task: Task) -> float:
-        procedure = self._procedures[task.publication]
-        return procedure.steps(task) * procedure.step_cost_s(task)
-
-    def _predict_s(self, task: Task) -> float | None:
-        """How long it would take, judged by the same work in other sizes; None where none was replayed."""
-        known = [
+        left_s = self._end - time.monotonic()
+        known = [  # the same work in other sizes predicts how long it would take
             (other.case.mode == task.case.mode, self._procedures[other.publication].step_cost_s(other), result)
             for other in self.tasks
             if other.case.workload == task.case.workload and other.case.device == task.case.device
             if (result := self._results.get(other.case.text)) and result.estimate
         ]
-        if not known:
-            return None
-        _, cost_s, nearest = max(known, key=lambda one: one[:2])
-        assert nearest.estimate is not None
-        return nearest.phases_s.get("around it", 0.0) + nearest.estimate.center_s / cost_s * self._cost_s(task)
+        if known:
+            _, cost_s, nearest = max(known, key=lambda one: one[:2])
+            assert nearest.estimate is not None
+            needed_s = nearest.phases_s.get("around it", 0.0) + nearest.estimate.center_s / cost_s * self._cost_s(task)
+            if needed_s > left_s:
+                return f"{would_take(needed_s)}. {MORE_TIME}"
+        return f"its turn did not come in time. {MORE_TIME}" if left_s < LEAST_S else ""
 
-    def _measure_steadily(self, end: float) -> Iterator[Event]:
-        cases = []
-        for case in (task.case for task in self.tasks):
-            if case.text in self._results and self._results[case.text].status == "ok":
-                cases.append(steady_case(case))
-            else:
-                reason = "there is no figure of the published way to compare it with"
-                yield self._finish(without_figure(steady_case(case), "skipped", reason))
-        if cases:
-            options, left_s = self.options, max(end - time.monotonic(), 0.0)
-            plan = Plan(tuple(cases), "quick", budget_s=left_s, seed=options.seed, data=options.data, guarded=True)
-            self._session = Session(plan, self.machine, self.listen, self.log)
-            yield from self._session.events()
+    def _cost_s(self, task: Task) -> float:
+        procedure = self._procedures[task.publication]
+        return procedure.steps(task) * procedure.step_cost_s(task)
 
 
 def published_tables(
@@ -196,8 +190,8 @@ class _View:
         self._devices, self._missing = sorted(devices, key=lambda device: device != CPU), missing
         self._accelerators = [device for device in devices if device != CPU]
         # One column, unless there are several accelerators that a row could mean.
-        several = len(self._accelerators) > 1
-        self._places = tuple(f"this {name}" for name in self._accelerators) if several else ("this machine",)
+        places = tuple(f"this {name}" for name in self._accelerators)
+        self._places = places if len(places) > 1 else ("this machine",)
 
     def sheet(self, table: PublishedTable) -> Sheet:
         rows: dict[tuple[str, ...], list[Figure]] = {}
