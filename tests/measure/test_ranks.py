@@ -200,11 +200,11 @@ LOST = Failed(0, "crashed", "RuntimeError during steps", "[gloo/transport/tcp/pa
     ],
 )
 def test_the_first_to_go_is_blamed(codes: dict[int, int], failed: list[Failed], status: str, reason: str) -> None:
-    assert root_cause(codes, failed, "steps", killed_for_memory=False)[:2] == (status, reason)
+    assert root_cause(codes, failed, "steps", for_memory=False)[:2] == (status, reason)
 
 
 def test_a_rank_that_the_system_killed_for_memory_is_told_apart() -> None:
-    assert root_cause({0: TERM, 1: KILL}, [], "build", killed_for_memory=True)[0] == "host-oom"
+    assert root_cause({0: TERM, 1: KILL}, [], "build", for_memory=True)[0] == "host-oom"
 
 
 def test_cores_are_shared_out_among_ranks_unless_threads_are_given() -> None:

@@ -75,19 +75,11 @@ def threads_per_rank(given: int | None, per_node: int) -> int:
 
 
 def _blank(job: messages.MeasureJob) -> Result:
-    return Result(
-        case=job.case,
-        status="crashed",
-        version=find_workload(job.case.workload).version,
-        params=asdict(full_params(job.case)),
-        budget_s=job.settings.budget_s,
-        seed=job.seed,
-    )
+    version, params = find_workload(job.case.workload).version, asdict(full_params(job.case))
+    return Result(job.case, "crashed", version, params=params, budget_s=job.settings.budget_s, seed=job.seed)
 
 
-def root_cause(
-    codes: Mapping[int, int], failed: Sequence[messages.Failed], phase: str, killed_for_memory: bool
-) -> Failure:
+def root_cause(codes: Mapping[int, int], failed: Sequence[messages.Failed], phase: str, for_memory: bool) -> Failure:
     """Which rank was the first to go, and how: where one goes, all others are ended or complain about it."""
     reported = {each.rank for each in failed}
     ended = [rank for rank, code in codes.items() if code < 0 and -code not in (signal.SIGTERM, signal.SIGABRT)]
@@ -102,7 +94,7 @@ def root_cause(
         lost = f"rank {failed[0].rank} lost its connection to the others during {phase}"
         return Failure("crashed", lost, failed[0].detail)
     rank = next(iter((*ended, *aborted, *silent, *codes)), 0)
-    return Failure(*death_of(codes.get(rank), killed_for_memory, phase, f"rank {rank}"))
+    return Failure(*death_of(codes.get(rank), for_memory, phase, f"rank {rank}"))
 
 
 class Hub:

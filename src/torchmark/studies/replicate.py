@@ -227,16 +227,9 @@ class _View:
             found = {name: self.results[case.text] for name, case in cases.items() if case.text in self.results}
             if cases:
                 rows = (Row((name,), (), (self._own(case, figure),), figure.unit) for name, case in cases.items())
-                yield Sheet(
-                    publication=self._publication.name,
-                    title=f"What the listing can be read as, on {device}",
-                    protocol="",
-                    headers=("reading",),
-                    columns=(),
-                    places=(f"{figure.unit} here",),
-                    rows=tuple(rows),
-                    notes=self._procedure.explain(found),
-                )
+                title, places = f"What the listing can be read as, on {device}", (f"{figure.unit} here",)
+                sheet = Sheet(self._publication.name, title, "", ("reading",), (), places, tuple(rows))
+                yield replace(sheet, notes=self._procedure.explain(found))
 
     def _row(self, labels: tuple[str, ...], figures: Sequence[Figure], devices: Sequence[str]) -> Row:
         """One that names a machine is this CPU's if it is a CPU's, else this machine's accelerator's."""
