@@ -1,4 +1,4 @@
-"""Sizes that are timed beside the one of a case."""
+"""Sizes that are timed in addition to the one of a case."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.workloads.contract import smaller_sizes
+from torchmark.workloads.contract import Setting, size_stages
+from torchmark.workloads.copy import Params
+
+
+def smaller_sizes(size: int, factor: int, smallest: int) -> list[int]:
+    params = Params(size_bytes=size, sizes="all")
+    stages = size_stages(params, Setting("infer"), factor, smallest, lambda length: lambda: length)
+    assert all(stage.run() == int(stage.name.removesuffix(" bytes")) // 4 for stage in stages)
+    return [int(stage.name.removesuffix(" bytes")) for stage in stages]
 
 
 @given(size=st.integers(1, 2**38), factor=st.integers(2, 64), smallest=st.integers(1, 2**20))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload, smaller_sizes
+from torchmark.workloads.contract import Setting, Step, Tensors, Workload, size_stages
 from torchmark.workloads.reference import exactly
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class AllReduce(Workload):
         count = params.size_bytes // setting.item_bytes
         array = setting.place(torch.zeros(count, dtype=setting.torch_dtype))
 
-        def exchange(size_bytes: int) -> Callable[[], torch.Tensor]:
-            part = array[: size_bytes // setting.item_bytes]
+        def exchange(length: int) -> Callable[[], torch.Tensor]:
+            part = array[:length]
 
             def run() -> torch.Tensor:
                 if setting.world_size > 1:
@@ -70,12 +70,11 @@ class AllReduce(Workload):
             with exactly():
                 return (sum([one] * (setting.world_size - 1), one),)
 
-        run = exchange(params.size_bytes)
-        smaller = smaller_sizes(params.size_bytes, 32, 1024) if params.sizes == "all" else []
+        run = exchange(count)
         return Step(
             run=run,
             work=self.work(params, setting),
             outputs=outputs,
             reference=reference,
-            stages=tuple(Stage(f"{size} bytes", 0, exchange(size)) for size in smaller),
+            stages=size_stages(params, setting, 32, 1024, exchange),
         )

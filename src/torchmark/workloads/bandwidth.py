@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload, smaller_sizes
+from torchmark.workloads.contract import Setting, Step, Tensors, Workload, size_stages
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,6 @@ class Bandwidth(Workload):
         return Work(items=1, unit="pass", flops=operations * count, bytes=traffic * count * setting.item_bytes)
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
-        del setting
         return _AMOUNTS[params.kind][0] * params.size_bytes
 
     def prepare(self, params: Params, setting: Setting) -> Step:
@@ -55,7 +54,10 @@ class Bandwidth(Workload):
         rows = [torch.rand(_ROW, generator=generator).to(setting.torch_dtype) for _ in range(2)]
         zeros = torch.zeros(_ROW, dtype=setting.torch_dtype)  # where results are written
         used = {"read": rows[:1], "copy": [rows[0], zeros], "triad": [*rows, zeros], "update": rows[:1]}[params.kind]
-        arrays = [_repeated(row, count, setting) for row in used]
+        arrays = []
+        for row in used:  # written in place, as drawing or concatenating gigabytes takes longer than measuring
+            array = torch.empty(-(-count // _ROW), _ROW, dtype=setting.torch_dtype, device=setting.device)
+            arrays.append(array.copy_(setting.place(row)).view(-1)[:count])
         compute: Callable[..., Any] = {
             "read": setting.compiled(torch.sum),
             "copy": lambda first, into: into.copy_(first),
@@ -64,7 +66,6 @@ class Bandwidth(Workload):
         }[params.kind]
 
         def step(length: int) -> Callable[[], torch.Tensor]:
-            """A pass over the beginning of the arrays."""
             parts = [array[:length] for array in arrays]
             return lambda: drain(compute(*parts))
 
@@ -78,22 +79,13 @@ class Bandwidth(Workload):
             return (after * before.sign().to(after.device),)
 
         run = step(count)
-        shorter = smaller_sizes(params.size_bytes, 8, 262_144) if params.sizes == "all" else []
         return Step(
             run=run,
             work=self.work(params, setting),
             outputs=outputs,
             reference=lambda: (_expected(params.kind, rows, count),),
-            stages=tuple(Stage(f"{size} bytes", 0, step(size // setting.item_bytes)) for size in shorter),
+            stages=size_stages(params, setting, 8, 262_144, step),
         )
-
-
-def _repeated(row: torch.Tensor, count: int, setting: Setting) -> torch.Tensor:
-    """Written in place, because drawing or concatenating gigabytes takes longer than measuring with them."""
-    import torch
-
-    array = torch.empty(-(-count // _ROW), _ROW, dtype=setting.torch_dtype, device=setting.device)
-    return array.copy_(setting.place(row)).view(-1)[:count]
 
 
 def _expected(kind: str, rows: Tensors, count: int) -> torch.Tensor:

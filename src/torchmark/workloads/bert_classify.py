@@ -68,6 +68,18 @@ class BertClassify(ModelWorkload):
         ids = ids.repeat(params.batch, 1)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": label.repeat(params.batch)}
         training = setting.mode == "train"
+
+        def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
+            """A few short rows with the label that is not learned: of the other one a few steps leave a loss of nearly
+            zero, a difference of nearly equal numbers that short formats cannot represent."""
+            rows = {name: each[_CHECKED] if each.ndim > 1 else 1 - each[:2] for name, each in inputs.items()}
+            return rows, None
+
+        def look(run: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
+            """The first row and the last; as all rows are alike, the loss of two is that of all."""
+            answer = run(inputs)
+            return answer.logits[[0, -1]], answer.loss
+
         return Model(
             module=module,
             inputs=inputs,
@@ -75,21 +87,8 @@ class BertClassify(ModelWorkload):
             loss=lambda answer, *_: answer.loss,
             optimizer=OptimizerSpec("Adam", 1e-4),
             feed=lambda: (inputs, None) if training else inputs,
-            few=_few if training else None,
-            look=_look,
+            few=few if training else None,
+            look=look,
             first_loss=guessing(_LABELS),
             notes={"attention": module.config._attn_implementation},
         )
-
-
-def _look(run: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
-    """The first row and the last; as all rows are alike, the loss of two is that of all."""
-    answer = run(inputs)
-    return answer.logits[[0, -1]], answer.loss
-
-
-def _few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
-    """A few short rows with the label that is not learned: of the other one a few steps leave a loss of nearly zero, a
-    difference of nearly equal numbers that short formats cannot represent."""
-    ids, mask = inputs["input_ids"][_CHECKED], inputs["attention_mask"][_CHECKED]
-    return {"input_ids": ids, "attention_mask": mask, "labels": 1 - inputs["labels"][: len(ids)]}, None

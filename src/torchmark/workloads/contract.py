@@ -29,7 +29,7 @@ __all__ = [
     "Step",
     "Tensors",
     "Workload",
-    "smaller_sizes",
+    "size_stages",
 ]
 
 Count = Annotated[int, Meta(ge=1, le=1_048_576)]  # of rows, images, tokens, …
@@ -78,7 +78,6 @@ class Setting(Struct, frozen=True):
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one number, known without torch."""
         return _ITEM_BYTES[self.dtype]
 
     def of_all_ranks(self, work: Work) -> Work:
@@ -88,8 +87,8 @@ class Setting(Struct, frozen=True):
 
     @property
     def checked_weight(self) -> float:
-        """The factor of a rank's loss in a check: different on every rank, 1 on average. With the same few rows on all
-        ranks, gradients are then right only after they have been exchanged."""
+        """The factor of a rank's loss in a check: 1 on average, and as ranks check the same rows, different on each:
+        gradients are then right only after they have been exchanged."""
         return 2 * (self.rank + 1) / (self.world_size + 1)
 
     @contextmanager
@@ -109,8 +108,7 @@ class Setting(Struct, frozen=True):
 
     def place(self, host: torch.Tensor) -> torch.Tensor:
         """The tensor on the device in this setting's layout, and in its dtype if it is a floating-point tensor."""
-        placed = host.to(self.device, self.torch_dtype) if host.is_floating_point() else host.to(self.device)
-        return self._laid_out(placed)
+        return self._laid_out(host.to(self.device, self.torch_dtype if host.is_floating_point() else host.dtype))
 
     def _laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
         import torch
@@ -130,7 +128,7 @@ class Setting(Struct, frozen=True):
         if self.transfer == "resident":
             resident = self.place(host)
             return lambda: resident
-        kept = self._laid_out(host.to(self.torch_dtype) if host.is_floating_point() else host)
+        kept = self._laid_out(host.to(self.torch_dtype if host.is_floating_point() else host.dtype))
         if self.transfer == "per-step":
             return lambda: kept.to(self.device)
         if self.device == "cpu":
@@ -231,12 +229,10 @@ class Workload(ABC):
 
     def work(self, params: Any, setting: Setting) -> Work | None:
         """The work of one step of all ranks, computed without torch; None if only `prepare` knows."""
-        del params, setting
         return None
 
     def memory_bytes(self, params: Any, setting: Setting) -> float | None:
         """The approximate peak memory of a step of one rank; None if it is too little to matter."""
-        del params, setting
         return None
 
     @abstractmethod
@@ -244,10 +240,13 @@ class Workload(ABC):
         """Build the model and its data, untimed. `params` is an instance of `self.params`."""
 
 
-def smaller_sizes(size: int, factor: int, smallest: int) -> list[int]:
-    """Sizes to time in addition to `size`: each a `factor`-th of the last, a multiple of the smallest, down to it."""
-    sizes = []
-    while size > smallest:
+def size_stages(
+    params: Any, setting: Setting, factor: int, smallest: int, step: Callable[[int], Callable[[], object]]
+) -> tuple[Stage, ...]:
+    """The same step on fewer numbers, if all sizes are asked for: each size in bytes is a `factor`-th of the last, a
+    multiple of the smallest, down to it."""
+    stages, size = list[Stage](), params.size_bytes
+    while params.sizes == "all" and size > smallest:
         size = max(size // factor // smallest, 1) * smallest
-        sizes.append(size)
-    return sizes
+        stages.append(Stage(f"{size} bytes", 0, step(size // setting.item_bytes)))
+    return tuple(stages)

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from torchmark.errors import UnsupportedError
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Stage, Step, Workload, smaller_sizes
+from torchmark.workloads.contract import Setting, Step, Workload, size_stages
 
 if TYPE_CHECKING:
     import torch
@@ -74,12 +74,12 @@ def prepare_copy(params: Params, setting: Setting) -> Step:
         into, what = target[:count], source[:count]
         return lambda: into.copy_(what, non_blocking=params.pinned)
 
-    run, smaller = copy(), smaller_sizes(params.size_bytes, 16, 1024) if params.sizes == "all" else []
+    run = copy()
     return Step(
         run=run,
         work=Copy().work(params, setting),
         outputs=lambda: (run()[-_CHECKED:],),
         reference=lambda: (made()[-_CHECKED:].double(),),
         copies=lambda: ((source, made()), (target, made())),
-        stages=tuple(Stage(f"{size} bytes", 0, copy(size // setting.item_bytes)) for size in smaller),
+        stages=size_stages(params, setting, 16, 1024, copy),
     )

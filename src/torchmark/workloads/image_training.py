@@ -56,20 +56,18 @@ class ImageTraining(ModelWorkload):
 
     @abstractmethod
     def network(self) -> torch.nn.Module:
-        """The network with random weights."""
+        """With random weights."""
 
     @staticmethod
     def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The usual loss of a classifier."""
         import torch
 
         return torch.nn.functional.cross_entropy(scores, labels)
 
     def images(self, params: Any, setting: Setting) -> Images:
-        """The images to train on."""
-        from torchmark.workloads import images
+        from torchmark.workloads.images import cifar10, mnist
 
-        return (images.mnist if self.recipe.dataset == "mnist" else images.cifar10)(setting.data, params.images)
+        return (mnist if self.recipe.dataset == "mnist" else cifar10)(setting.data, params.images)
 
     def cost(self, params: Any, training: bool) -> Cost:
         """Weights and the momentum of their gradients are read and written."""
@@ -115,7 +113,7 @@ class ImageTraining(ModelWorkload):
         loader = batches(test, size, setting, workers=params.loader_workers, shuffle=False)
 
         def run_test() -> torch.Tensor:
-            """One batch of a test pass: loss and right answers, read on the host as published."""
+            """Loss and right answers, read on the host as published."""
             pixels, labels = map(setting.place, loader.take())
             with torch.no_grad():
                 scores = forward(pixels)
@@ -166,8 +164,7 @@ class Batches:
     def __init__(self, loader: Any, sampler: Any) -> None:
         self.per_epoch = len(loader)
         self.images: Images | None = None  # the whole data set, if the batches come from one
-        self._epoch = -1
-        self._loader, self._sampler = loader, sampler
+        self._loader, self._sampler, self._epoch = loader, sampler, -1
         self._left: Iterator[list[torch.Tensor]] = iter(())
 
     def take(self) -> list[torch.Tensor]:
@@ -200,15 +197,8 @@ def batches(
         sampler = RandomSampler(data, generator=setting.generator())
         if setting.world_size > 1:
             sampler = DistributedSampler(data, setting.world_size, setting.rank, seed=setting.seed)
-    loader: Any = DataLoader(
-        data,
-        batch_size=batch,
-        sampler=sampler,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-        worker_init_fn=_end_with_parent,
-        generator=setting.generator(),
-    )
+    processes: Any = {"num_workers": workers, "persistent_workers": workers > 0, "worker_init_fn": _end_with_parent}
+    loader: Any = DataLoader(data, batch, sampler=sampler, generator=setting.generator(), **processes)
     return Batches(loader, sampler)
 
 

@@ -20,7 +20,6 @@ class Launch(Workload):
     tiny = NoParams()
 
     def work(self, params: NoParams, setting: Setting) -> Work:
-        del params, setting
         return Work(items=1, unit="operator")  # of an addition and twelve bytes, a share of the best means nothing
 
     def prepare(self, params: NoParams, setting: Setting) -> Step:

@@ -46,20 +46,20 @@ class LlmPrefill(llama.LlamaWorkload):
 
     def build(self, params: Params, setting: Setting) -> Model:
         shape = llama.SHAPES[params.size]
+
+        def look(run: Any, ids: Any) -> Tensors:
+            """What follows a short prompt, and keys and values of the whole one's first tokens: later ones do not
+            change them."""
+            last = run(ids).past_key_values.layers[-1]
+            return (run(ids[_CHECKED]).logits[:, -1], *(each[:2, :, :8] for each in (last.keys, last.values)))
+
         return Model(
             module=llama.make(shape),
             inputs=llama.token_ids(shape, setting, params.batch, params.prompt),
             call=lambda model, ids: model(input_ids=ids, use_cache=True, logits_to_keep=1),
             result=lambda answer: answer.logits[:, -1].argmax(-1),
             few=lambda ids, _: (ids[_CHECKED], None),
-            look=_look,
+            look=look,
             notes={"attention": "sdpa"},
             metrics=lambda: {"parameters": float(shape.parameters)},
         )
-
-
-def _look(run: Any, ids: Any) -> Tensors:
-    """What follows a short prompt, and keys and values of the whole one's first tokens: later ones do not change
-    them."""
-    last = run(ids).past_key_values.layers[-1]
-    return (run(ids[_CHECKED]).logits[:, -1], *(each[:2, :, :8] for each in (last.keys, last.values)))

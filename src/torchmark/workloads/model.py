@@ -40,7 +40,7 @@ _HALF_RANGE = 1024.0  # the largest gradient of a weight in a check in float16, 
 
 
 class OptimizerSpec(Struct, frozen=True):
-    """Which of torch's optimizers changes the weights, and the formula to check it by."""
+    """One of torch's optimizers, and the formula to check it by."""
 
     kind: Literal["SGD", "Adam", "AdamW"] = "AdamW"
     rate: float = 1e-4
@@ -101,7 +101,7 @@ class Model(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True):
-    """What a step costs, by arithmetic alone: a plan must know it before torch is imported."""
+    """The cost of a step, by arithmetic alone: a plan must know it before torch is imported."""
 
     items: int
     unit: str
@@ -137,7 +137,7 @@ def usual_loss(answer: Any, *_: Any) -> torch.Tensor:
 
 
 class ModelWorkload(Workload):
-    """A workload that is a model: give it `build`, and everything else follows."""
+    """A workload that is a model: only `build` is required."""
 
     modes: ClassVar[tuple[str, ...]] = ("infer", "train")
     distributed = True
@@ -151,7 +151,6 @@ class ModelWorkload(Workload):
 
     def cost(self, params: Any, training: bool) -> Cost | None:
         """The cost of a step of one rank, without torch; None: it is counted when the model is built."""
-        del params, training
         return None
 
     def work(self, params: Any, setting: Setting) -> Work | None:
@@ -187,7 +186,7 @@ class ModelWorkload(Workload):
         return self.prepared(params, setting, self.made(params, setting)).step()
 
     def prepared(self, params: Any, setting: Setting, model: Model) -> Inference:
-        """A model that `made` returned, ready to run."""
+        """Make a model that `made` returned ready to run."""
         return (Training if setting.mode == "train" else Inference)(self, params, setting, model)
 
 
@@ -289,8 +288,16 @@ class Inference:
         return "numbers" not in self.notes
 
     def runner(self) -> Callable[[], object]:
+        import torch
+
         forward, feed, call, setting = self.forward, self.feed, self.call, self.setting
-        result, drain, usual = self.model.result, _drain(setting), self.workload.usual_gradients
+        result, usual, resident = self.model.result, self.workload.usual_gradients, setting.transfer == "resident"
+
+        def drain(given: Any) -> Any:
+            if resident:
+                return given
+            many = not isinstance(given, torch.Tensor)
+            return [setting.drain(each) for each in leaves_of(given)] if many else setting.drain(given)
 
         def run() -> Any:
             with setting.without_gradients(usual):
@@ -479,15 +486,6 @@ def _feeder(setting: Setting, values: Any, feed: Callable[[], Any] | None) -> Ca
         resident = tree_unflatten([each() for each in feeds], shape)
         return lambda: resident
     return lambda: tree_unflatten([each() for each in feeds], shape)
-
-
-def _drain(setting: Setting) -> Callable[[Any], Any]:
-    import torch
-
-    if setting.transfer == "resident":
-        return lambda answer: answer
-    drain = setting.drain
-    return lambda given: drain(given) if isinstance(given, torch.Tensor) else [drain(each) for each in leaves_of(given)]
 
 
 def _two_rows(inputs: Any, targets: Any) -> tuple[Any, Any]:

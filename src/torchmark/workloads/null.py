@@ -15,7 +15,6 @@ class Null(Workload):
     needs_torch = False
 
     def work(self, params: NoParams, setting: Setting) -> Work:
-        del params, setting
         return Work(items=0, unit="step", flops=0, bytes=0)  # a rate of nothing would say nothing
 
     def prepare(self, params: NoParams, setting: Setting) -> Step:

@@ -51,14 +51,11 @@ class Resnet50(ModelWorkload):
         )
 
     def build(self, params: Params, setting: Setting) -> Model:
-        few = _few if setting.mode == "train" else None
-        optimizer = OptimizerSpec("SGD", 0.001, momentum=0.9)
-        return replace(image_classifier("ResNet", params, setting), optimizer=optimizer, few=few)
+        def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
+            return {"pixel_values": inputs["pixel_values"][:2, :, :64, :64], "labels": inputs["labels"][:2]}, None
 
-
-def _few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
-    """Two images of at most 64 pixels."""
-    return {"pixel_values": inputs["pixel_values"][:2, :, :64, :64], "labels": inputs["labels"][:2]}, None
+        model, optimizer = image_classifier("ResNet", params, setting), OptimizerSpec("SGD", 0.001, momentum=0.9)
+        return replace(model, optimizer=optimizer, few=few if setting.mode == "train" else None)
 
 
 def _convolutions(image: int) -> Iterator[tuple[int, int]]:

@@ -35,7 +35,7 @@ class Params(Struct, frozen=True):
 
 
 class Shape(Struct, frozen=True):
-    """Widths of the three networks; they have the same parts in either model."""
+    """Widths of the three networks."""
 
     unet: tuple[int, ...]
     decoder: tuple[int, ...]
@@ -86,29 +86,28 @@ class StableDiffusion(Workload):
         return float((weights + per_pixel * params.size**2) * setting.item_bytes)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
-        makers = {"text": make_text_encoder, "unet": make_unet, "decoder": make_decoder}
+        makers = {"text": make_text_encoder, "unet": make_unet} | ({"decoder": make_decoder} if params.decode else {})
         with without_drawing(setting.torch_dtype):
-            made = {
-                name: make(SHAPES[params.model]) for name, make in makers.items() if params.decode or name != "decoder"
-            }
+            made = {name: make(SHAPES[params.model]) for name, make in makers.items()}
         prints = [each for model in made.values() for each in fingerprints(fill(model, setting))]
         job = _Job(params, setting, {name: model.to(setting.device) for name, model in made.items()})
-        weights = float(sum(weight.numel() for weight in made["unet"].parameters()))
-        decoding = [Stage("image decoding", 1, lambda: job.decode(job.latents.to(setting.device)))]
+        stages = [Stage("text encoding", 1, job.encode)]
+        if params.decode:
+            stages.append(Stage("image decoding", 1, lambda: job.decode(job.latents.to(setting.device))))
         return Step(
             run=job.iterate,
             work=iteration_work(params, setting),
             outputs=job.outputs,
             reference=job.reference,
-            copies=lambda: tuple(
-                zip((each for model in made.values() for each in fingerprints(model)), prints, strict=True)
-            ),
+            copies=lambda: [
+                *zip((each for model in made.values() for each in fingerprints(model)), prints, strict=True)
+            ],
             job_steps=len(job.timesteps),
-            stages=(Stage("text encoding", 1, job.encode), *(decoding if params.decode else [])),
+            stages=tuple(stages),
             # Calls of the UNet in all iterations of an image, from those that were counted so far.
             metrics=lambda: {
                 "unet_calls": len(job.timesteps) * job.calls / max(job.iterations, 1),
-                "parameters": weights,
+                "parameters": float(sum(weight.numel() for weight in made["unet"].parameters())),
             },
             notes={"attention": "sdpa"},
         )
@@ -123,11 +122,11 @@ class _Job:
         self._params, self._setting, self._models = params, setting, models
         self._shape = SHAPES[params.model]
         self._predict = setting.compiled(models["unet"])
-        self._scheduler = _make_scheduler(params)
+        self._scheduler = make_scheduler(params)
         self.timesteps = [int(step) for step in self._scheduler.timesteps]
         # Each is on the device beforehand, as looking one up there while the steps run would wait for the device.
         self._placed = [setting.place(step) for step in self._scheduler.timesteps]
-        self._noise = setting.place(self._draw(params.size // _PIXELS_PER_LATENT))
+        self._noise = setting.place(draw_latents(params.size // _PIXELS_PER_LATENT, setting))
         self.latents, self._done = self._noise, 0
         self.calls = self.iterations = 0
         # Begin and end with nothing between, and a prompt as long as it may be.
@@ -136,11 +135,6 @@ class _Job:
         words = torch.randint(begin, (_TOKENS - 2,), generator=setting.generator())
         self._ids = setting.place(torch.stack((empty, torch.cat((empty[:1], words, empty[-1:])))))
         self._embeddings = self.encode()
-
-    def _draw(self, size: int) -> torch.Tensor:
-        import torch
-
-        return torch.randn(1, _CHANNELS, size, size, generator=self._setting.generator())
 
     def encode(self) -> torch.Tensor:
         """The empty prompt and the prompt, one after the other as the usual pipeline does."""
@@ -184,7 +178,7 @@ class _Job:
         import torch
 
         embeddings = torch.randn(2, _CHECKED_TOKENS, self._shape.text, generator=self._setting.generator())
-        return [self._draw(_CHECKED_LATENTS), self._draw(_CHECKED_DECODED), embeddings]
+        return [*(draw_latents(size, self._setting) for size in (_CHECKED_LATENTS, _CHECKED_DECODED)), embeddings]
 
     def outputs(self) -> Tensors:
         """What every part makes of a small input, and what the scheduler makes of an image's beginning."""
@@ -195,8 +189,9 @@ class _Job:
         with torch.inference_mode():
             text = self._models["text"](input_ids=self._ids[:, :_CHECKED_TOKENS]).last_hidden_state
             predicted = self._predict_noise(latents, 0, embeddings)
-            step = _make_scheduler(self._params).step
-            moved = step(_guided(predicted), self.timesteps[0], latents, return_dict=False)[0]
+            moved = make_scheduler(self._params).step(
+                _guided(predicted), self.timesteps[0], latents, return_dict=False
+            )[0]
         self.calls = calls  # that of the check is part of no image
         return (text, predicted, moved, *([self.decode(small)] if self._params.decode else []))
 
@@ -221,8 +216,14 @@ class _Job:
         return (text, predicted, moved, *decoded)
 
 
+def draw_latents(size: int, setting: Setting) -> torch.Tensor:
+    import torch
+
+    return torch.randn(1, _CHANNELS, size, size, generator=setting.generator())
+
+
 def _guided(predicted: torch.Tensor) -> torch.Tensor:
-    """Away from what the empty prompt gives, past what the prompt gives."""
+    """Away from the prediction for the empty prompt, past that for the prompt."""
     empty, prompted = predicted.chunk(2)
     return empty + _GUIDANCE * (prompted - empty)
 
@@ -244,18 +245,19 @@ def iteration_work(params: Params, setting: Setting) -> Work:
 def make_text_encoder(shape: Shape) -> Any:
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    config = CLIPTextConfig(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.text,
-        intermediate_size=4 * shape.text,
-        num_hidden_layers=shape.text_layers,
-        num_attention_heads=shape.text // 64 or 2,
-        projection_dim=shape.text,
-        bos_token_id=shape.vocabulary - 2,
-        eos_token_id=shape.vocabulary - 1,
-        attn_implementation="sdpa",
+    return CLIPTextModel(
+        CLIPTextConfig(
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.text,
+            intermediate_size=4 * shape.text,
+            num_hidden_layers=shape.text_layers,
+            num_attention_heads=shape.text // 64 or 2,
+            projection_dim=shape.text,
+            bos_token_id=shape.vocabulary - 2,
+            eos_token_id=shape.vocabulary - 1,
+            attn_implementation="sdpa",
+        )
     )
-    return CLIPTextModel(config)
 
 
 def make_unet(shape: Shape) -> Any:
@@ -279,7 +281,7 @@ def make_decoder(shape: Shape) -> Any:
     )
 
 
-def _make_scheduler(params: Params) -> Any:
+def make_scheduler(params: Params) -> Any:
     from diffusers import PNDMScheduler
 
     scheduler = PNDMScheduler(

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from torchmark.errors import WrongResultError
 from torchmark.records import Work
-from torchmark.workloads.contract import Pairs, Setting, Stage, Step, Tensors, Workload
+from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 from torchmark.workloads.model import OptimizerSpec, first_descents, load_values
 from torchmark.workloads.reference import exact_model, exactly, fingerprints
 
@@ -92,7 +92,7 @@ class VenvPpo(Workload):
             work=self.work(params, setting),
             outputs=job.outputs,
             reference=job.reference,
-            copies=job.copies,
+            copies=lambda: [(job.windows(), job.records()), *job.prints],
             job_steps=VENV_EPOCHS,
             stages=(Stage("policy epoch", POLICY_EPOCHS, job.learn_policies),),
             metrics=job.metrics,
@@ -107,12 +107,11 @@ class Columns(NamedTuple):
 
     @property
     def encoded(self) -> int:
-        """How many inputs they make: a number is one, a category as many as it has choices."""
+        """Inputs: one for a number, one for each choice of a category."""
         return self.numbers + sum(self.categories)
 
     @property
     def described(self) -> int:
-        """How many outputs describe their distribution."""
         return self.numbers + self.encoded
 
     def split(self, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -130,8 +129,7 @@ class Shape(NamedTuple):
     residual: bool = False
 
     def layers(self, width: int) -> list[tuple[int, int]]:
-        """Inputs and outputs of every layer. The ones that read the network's own input come first: in a residual
-        network the first block changes the width, so its skip is a layer too."""
+        """Inputs and outputs of every layer, those at the network's input first: of a residual one also the skip."""
         at_input, inside = (2, 2 * _HIDDEN_LAYERS - 1) if self.residual else (1, _HIDDEN_LAYERS - 1)
         return [*[(self.inputs, width)] * at_input, *[(width, width)] * inside, (width, self.outputs)]
 
@@ -139,11 +137,10 @@ class Shape(NamedTuple):
         return sum((wide + 1) * narrow for wide, narrow in self.layers(width))
 
     def products(self, width: int) -> int:
-        """Multiplications for one row."""
         return sum(wide * narrow for wide, narrow in self.layers(width))
 
     def training_products(self, width: int) -> int:
-        """Multiplications for one row forward and back; nothing is passed back to the network's own input."""
+        """Forward and back; no gradient of the network's own input is computed."""
         return 3 * self.products(width) - self.inputs * width * (2 if self.residual else 1)
 
 
@@ -160,16 +157,13 @@ def make_network(kind: str, width: int) -> torch.nn.Module:
     from torch import nn
 
     class Block(nn.Module):
-        """Linear, ReLU, Linear, ReLU, and what came in added to it."""
-
         def __init__(self, inputs: int) -> None:
             super().__init__()
             self.body = nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
             self.skip = nn.Identity() if inputs == width else nn.Linear(inputs, width)
 
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = self.body(rows) + self.skip(rows)
-            return result
+            return self.body(rows) + self.skip(rows)  # type: ignore[no-any-return]
 
     shape = SHAPES[kind]
     if shape.residual:
@@ -191,8 +185,7 @@ def make_windows(generator: torch.Generator) -> torch.Tensor:
     """
     import torch
 
-    def respond(inputs: int, columns: Columns) -> torch.Tensor:
-        """A random linear response; its last row is what comes without any input."""
+    def respond(inputs: int, columns: Columns) -> torch.Tensor:  # linearly; the last row is the constant
         return torch.randn(inputs + 1, columns.encoded, generator=generator) / math.sqrt(inputs)
 
     def react(columns: Columns, rows: torch.Tensor, response: torch.Tensor) -> torch.Tensor:
@@ -218,8 +211,13 @@ def _encode(columns: Columns, values: torch.Tensor) -> torch.Tensor:
     import torch
 
     numbers, *categories = columns.split(values)
-    hot = [torch.nn.functional.one_hot(each.argmax(dim=-1), each.shape[-1]).to(values.dtype) for each in categories]
-    return torch.cat([numbers.tanh(), *hot], dim=-1)
+    return torch.cat([numbers.tanh(), *map(_one_hot, categories)], dim=-1)
+
+
+def _one_hot(values: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.nn.functional.one_hot(values.argmax(dim=-1), values.shape[-1]).to(values.dtype)
 
 
 # Distributions over mixed columns, as a network's head describes them: normal numbers and one-hot categories.
@@ -233,7 +231,6 @@ def _read(columns: Columns, head: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 
 def _sample(columns: Columns, head: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Encoded columns drawn from what the head describes."""
     import torch
 
     mean, log_spread, categories = _read(columns, head)
@@ -241,8 +238,7 @@ def _sample(columns: Columns, head: torch.Tensor, generator: torch.Generator) ->
     drawn = [mean + log_spread.exp() * torch.randn(mean.shape, **options)]
     for choices in categories:
         uniform = torch.rand(choices.shape, **options)
-        chosen = (choices - (-uniform.log()).log()).argmax(dim=-1)  # the Gumbel trick: no draw by the host
-        drawn.append(torch.nn.functional.one_hot(chosen, choices.shape[-1]).to(head.dtype))
+        drawn.append(_one_hot(choices - (-uniform.log()).log()))  # the Gumbel trick: no draw by the host
     return torch.cat(drawn, dim=-1)
 
 
@@ -258,7 +254,7 @@ def _log_prob(columns: Columns, head: torch.Tensor, encoded: torch.Tensor) -> to
 
 
 def _divergence(columns: Columns, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Kullback-Leibler divergence of what a head described before from what it describes after."""
+    """Kullback-Leibler."""
     mean, log_spread, categories = _read(columns, before)
     new_mean, new_log_spread, new_categories = _read(columns, after)
     ratio = (2 * (log_spread - new_log_spread)).exp()
@@ -273,7 +269,7 @@ def _divergence(columns: Columns, before: torch.Tensor, after: torch.Tensor) -> 
 
 
 class Networks(NamedTuple):
-    """The networks that learn together, as they are called."""
+    """The timed functions of a graph's networks."""
 
     policy: Network
     transition: Network
@@ -335,7 +331,6 @@ def _roll_out(
 
 
 def _matcher_loss(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    """How badly the recorded and the rolled out transitions are separated."""
     import torch
 
     loss = torch.nn.functional.binary_cross_entropy
@@ -345,8 +340,7 @@ def _matcher_loss(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> t
 
 def _imitation_reward(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     """For passing as recorded, and for staying near what was recorded."""
-    distance = (made - real).abs().mean(dim=-1)
-    return _MATCHER_SHARE * matcher(made).squeeze(-1) - (1 - _MATCHER_SHARE) * distance
+    return _MATCHER_SHARE * matcher(made).squeeze(-1) - (1 - _MATCHER_SHARE) * (made - real).abs().mean(dim=-1)
 
 
 def _judge(value: Network, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -376,7 +370,7 @@ def _venv_loss(networks: Networks, rollout: Rollout, advantages: torch.Tensor, r
     acted = _log_prob(ACTION, networks.policy(rollout.observations), rollout.actions)
     moved = networks.transition(torch.cat([rollout.observations, rollout.actions], dim=-1))
     followed = _log_prob(OBSERVATION, moved, rollout.following)
-    wrong = (networks.value(rollout.observations).squeeze(-1) - returns).square().mean()
+    wrong = _value_error(networks.value, rollout, returns)
     acting = _clipped(acted, rollout.action_log_probs, advantages)
     return acting + _clipped(followed, rollout.following_log_probs, advantages) + _VENV_VALUE_WEIGHT * wrong
 
@@ -388,8 +382,12 @@ def _policy_loss(
     head = policy(rollout.observations)
     acted = _log_prob(ACTION, head, rollout.actions)
     moved_away = _divergence(ACTION, rollout.action_heads, head).mean()
-    wrong = (value(rollout.observations).squeeze(-1) - returns).square().mean()
+    wrong = _value_error(value, rollout, returns)
     return _clipped(acted, rollout.action_log_probs, advantages) + moved_away + _POLICY_VALUE_WEIGHT * wrong
+
+
+def _value_error(value: Network, rollout: Rollout, returns: torch.Tensor) -> torch.Tensor:
+    return (value(rollout.observations).squeeze(-1) - returns).square().mean()
 
 
 def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., torch.Tensor], *arguments: Any) -> None:
@@ -402,12 +400,11 @@ class _Graph(NamedTuple):
     """What learns from one half of the records: the environment's networks, and a policy with its own value that is
     learned inside the environment."""
 
-    modules: list[nn.Module]
     networks: Networks
-    optimizer: torch.optim.Optimizer
-    matcher_optimizer: torch.optim.Optimizer
     policy: Network
     value: Network
+    optimizer: torch.optim.Optimizer
+    matcher_optimizer: torch.optim.Optimizer
     policy_optimizer: torch.optim.Optimizer
 
 
@@ -418,12 +415,21 @@ class _Job:
         import torch
 
         self.params, self.setting = params, setting
-        self.windows = setting.feed(self._records())
-        graphs = self._make_modules()
-        every = [module for graph in (0, 1) for group in graphs for module in group[graph]]
-        self.made = [print_ for module in every for print_ in fingerprints(module)]
-        self.graphs = [self._make_graph(*each) for each in zip(*graphs, strict=True)]
-        self.placed = [print_ for module in every for print_ in fingerprints(module)]  # before the first step learns
+        self.windows = setting.feed(self.records())
+        modules, count = self._make_modules(), len(SHAPES)
+        made = [each for module in modules for each in fingerprints(module)]
+        self.modules = [*map(setting.place_model, modules)]
+        placed = [each for module in self.modules for each in fingerprints(module)]  # before the first step learns
+        self.prints = [*zip(placed, made, strict=True)]
+        self.graphs = []
+        for index in range(_GRAPHS):
+            ours = self.modules[count * index : count * (index + 1)]
+            learners = self.modules[count * _GRAPHS + 2 * index :][:2]
+            optimized = ([ours[0], ours[1], ours[3]], [ours[2]], learners)
+            specs = (_OPTIMIZER, _MATCHER_OPTIMIZER, _OPTIMIZER)
+            optimizers = [spec.make(_weights_of(each)) for spec, each in zip(specs, optimized, strict=True)]
+            policy, value = map(setting.compiled, learners)
+            self.graphs.append(_Graph(Networks(*map(setting.compiled, ours)), policy, value, *optimizers))
         # One generator for each stage, so that neither changes what the other draws.
         self.venv_generator, self.policy_generator = (
             torch.Generator(setting.device).manual_seed(setting.seed + offset) for offset in (1, 2)
@@ -431,38 +437,31 @@ class _Job:
         self.venv_check, self.policy_check = FiniteCheck(params.checks), FiniteCheck(params.checks)
         self.venv_epochs = self.policy_epochs = 0
 
-    def _records(self) -> torch.Tensor:
+    def records(self) -> torch.Tensor:
         return make_windows(self.setting.generator()).to(self.setting.torch_dtype)
 
-    def _make_modules(self) -> tuple[list[list[nn.Module]], list[list[nn.Module]]]:
-        """The networks of both graphs, and their learned policy and value, on the host; the same for the same seed."""
-
-        def make(kinds: Iterable[str]) -> list[list[nn.Module]]:
-            dtype, width = self.setting.torch_dtype, self.params.width
-            return [[make_network(kind, width).to(dtype) for kind in kinds] for _ in range(_GRAPHS)]
-
+    def _make_modules(self) -> list[nn.Module]:
+        """Those of both graphs, and then policy and value that each learns, on the host; the same for the same seed."""
+        kinds = (*SHAPES, *SHAPES, "policy", "value", "policy", "value")
         with self.setting.seeded():
-            return make(SHAPES), make(("policy", "value"))
-
-    def _make_graph(self, modules: list[nn.Module], learned: list[nn.Module]) -> _Graph:
-        placed, learners = ([*map(self.setting.place_model, each)] for each in (modules, learned))
-        networks = Networks(*map(self.setting.compiled, placed))
-        policy, transition, matcher, value = placed
-        optimizer = _OPTIMIZER.make(_weights_of([policy, transition, value]))
-        acting, judging = map(self.setting.compiled, learners)
-        ours = (networks, optimizer, _MATCHER_OPTIMIZER.make(matcher.parameters()))
-        return _Graph(placed, *ours, acting, judging, _OPTIMIZER.make(_weights_of(learners)))
+            return [make_network(kind, self.params.width).to(self.setting.torch_dtype) for kind in kinds]
 
     def learn_environment(self) -> torch.Tensor:
         """One epoch of the first stage: how far both graphs' rollouts stay from the records of both halves."""
         import torch
 
         self.venv_epochs += 1
-        halves = self.windows()
-        errors = []
+        halves, generator, size, errors = self.windows(), self.venv_generator, (self.params.batch,), []
+
+        def roll_out(networks: Networks, half: torch.Tensor) -> tuple[torch.Tensor, Rollout]:
+            """A batch of recorded windows, steps first, and a rollout from where they begin."""
+            real = half[torch.randint(len(half), size, generator=generator, device=half.device)].transpose(0, 1)
+            start = real[0, :, : OBSERVATION.encoded]
+            return real, _roll_out(networks[:2], start, _WINDOW, generator, self.venv_check)
+
         for graph, half in zip(self.graphs, halves, strict=True):
-            networks, real = graph.networks, self._draw(half)
-            rollout = self._roll_out(networks, real)
+            networks = graph.networks
+            real, rollout = roll_out(networks, half)
             made = rollout.joined()
             _descend(graph.matcher_optimizer, _matcher_loss, networks.matcher, real, made)
             with torch.no_grad():
@@ -470,20 +469,9 @@ class _Job:
             for _ in range(_PASSES):
                 _descend(graph.optimizer, _venv_loss, networks, rollout, *judged)
             for each in halves:
-                real = self._draw(each)
-                errors.append((self._roll_out(networks, real).joined() - real).abs().mean())
+                real, rollout = roll_out(networks, each)
+                errors.append((rollout.joined() - real).abs().mean())
         return self.setting.drain(torch.stack(errors))
-
-    def _draw(self, half: torch.Tensor) -> torch.Tensor:
-        """A batch of recorded windows, steps first."""
-        import torch
-
-        chosen = torch.randint(len(half), (self.params.batch,), generator=self.venv_generator, device=half.device)
-        return half[chosen].transpose(0, 1)
-
-    def _roll_out(self, networks: Networks, real: torch.Tensor) -> Rollout:
-        start = real[0, :, : OBSERVATION.encoded]
-        return _roll_out(networks[:2], start, _WINDOW, self.venv_generator, self.venv_check)
 
     def learn_policies(self) -> torch.Tensor:
         """One epoch of the second stage: the mean reward of each policy before it learned from it."""
@@ -510,11 +498,11 @@ class _Job:
         """What the first graph's networks, losses and optimisers make of known rows from the first weights."""
         import torch
 
-        graph, place = self.graphs[0], self.setting.place_model
-        weights, optimizers = _weights_of(graph.modules), (graph.optimizer, graph.matcher_optimizer)
+        graph, weights, place = self.graphs[0], _weights_of(self.modules[: len(SHAPES)]), self.setting.place_model
+        optimizers = (graph.optimizer, graph.matcher_optimizer)
         kept = [weight.detach().clone() for weight in weights]
-        load_values(weights, _weights_of(map(place, self._make_modules()[0][0])))
-        rows = self.setting.place(self._records()[0, :_CHECKED_WINDOWS])
+        load_values(weights, _weights_of(map(place, self._make_modules()[: len(SHAPES)])))
+        rows = self.setting.place(self.records()[0, :_CHECKED_WINDOWS])
         results = _known_results(graph.networks, weights, rows.transpose(0, 1))
         for weight, gradient in zip(weights, results[-len(weights) :], strict=True):
             weight.grad = gradient
@@ -527,19 +515,14 @@ class _Job:
     def reference(self) -> Tensors:
         import torch
 
-        modules = [exact_model(module) for module in self._make_modules()[0][0]]
-        rows = self._records()[0, :_CHECKED_WINDOWS].double()
-        weights = _weights_of(modules)
+        modules = [exact_model(module) for module in self._make_modules()[: len(SHAPES)]]
+        rows, weights = self.records()[0, :_CHECKED_WINDOWS].double(), _weights_of(modules)
         specs = [_MATCHER_OPTIMIZER if kind == "matcher" else _OPTIMIZER for kind in SHAPES]
         moves = [spec.first_move for spec, module in zip(specs, modules, strict=True) for _ in module.parameters()]
         with exactly():
             results = _known_results(Networks(*modules), weights, rows.transpose(0, 1))
             gradients = zip(moves, results[-len(weights) :], strict=True)
             return [*results, torch.stack([(gradient * move(gradient)).sum() for move, gradient in gradients])]
-
-    def copies(self) -> Pairs:
-        """The records, and fingerprints of all weights that the job starts from."""
-        return [(self.windows(), self._records()), *zip(self.placed, self.made, strict=True)]
 
     def metrics(self) -> dict[str, float]:
         """The error is how far off the next observation is on average, predicted by each graph from recorded

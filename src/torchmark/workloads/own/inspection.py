@@ -54,25 +54,31 @@ def inspect_file(file: OwnFile, member: str) -> Outline:
     except (ValueError, RecursionError, MemoryError) as error:  # endless nesting
         raise UsageError(f"{file.name} cannot be read as Python: {error}", "Fix it") from error
     definitions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    workloads = {name: node for name, node in definitions.items() if _is_workload(node)}
+    workloads = {
+        name: node
+        for name, node in definitions.items()
+        for base in (node.bases if isinstance(node, ast.ClassDef) else [])
+        if ast.unparse(base).rpartition(".")[2] in ("Workload", "ModelWorkload")
+    }
+    imports = [alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    bound = {each.asname or each.name for each in imports} | {each.id for each in targets if isinstance(each, ast.Name)}
     if not member and len(workloads) != 1 and (workloads or USUAL not in definitions):
         problem = "several workloads" if workloads else f"neither a workload nor a function '{USUAL}'"
         raise UsageError(f"{file.name} has {problem}", _fix(file, workloads or definitions))
     chosen = member or next(iter(workloads), USUAL)
     node = definitions.get(chosen)
-    if node is None and chosen not in _bound(tree):
+    if node is None and chosen not in bound:
         raise UsageError(f"{file.name} has no '{chosen}'", _fix(file, definitions))
     about = (node and ast.get_docstring(node)) or ""
     opening = ast.get_docstring(tree) or about or f"{chosen} of {file.name}."
-    found = Outline(chosen, chosen in workloads, opening.partition("\n")[0], about, imports=_slow_imports(tree))
+    modules = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level]
+    slow = tuple(dict.fromkeys(name for name in modules if name.partition(".")[0] in _SLOW))
+    found = Outline(chosen, chosen in workloads, opening.partition("\n")[0], about, imports=slow)
     if node is None or found.is_workload:
         return found
     return replace(found, arguments=_arguments(node), needs_input=not _may_give_pair(node, definitions))
-
-
-def _is_workload(node: Definition) -> bool:
-    bases = node.bases if isinstance(node, ast.ClassDef) else []
-    return any(ast.unparse(base).rpartition(".")[2] in ("Workload", "ModelWorkload") for base in bases)
 
 
 def _fix(file: OwnFile, definitions: dict[str, Definition]) -> str:
@@ -80,13 +86,6 @@ def _fix(file: OwnFile, definitions: dict[str, Definition]) -> str:
     if not public:
         return f"Write a function '{USUAL}' that returns a model: `torchmark new` shows how"
     return "Say which part to take: " + ", ".join(public[:8])
-
-
-def _bound(tree: ast.Module) -> set[str]:
-    """Names that the file gets without defining them: by an import or an assignment."""
-    imports = [alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return {each.asname or each.name for each in imports} | {each.id for each in targets if isinstance(each, ast.Name)}
 
 
 def _arguments(node: Definition) -> tuple[Argument, ...]:
@@ -118,12 +117,6 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> Argument | None:
         return None
     kind = kind or _KINDS[type(value).__name__]
     return Argument(argument.arg, kind, float(value) if kind is float else value)
-
-
-def _slow_imports(tree: ast.Module) -> tuple[str, ...]:
-    found = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
-    found += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level]
-    return tuple(dict.fromkeys(name for name in found if name.partition(".")[0] in _SLOW))
 
 
 def _may_give_pair(node: Definition, definitions: dict[str, Definition]) -> bool:

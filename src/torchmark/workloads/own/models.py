@@ -58,7 +58,13 @@ def _load(file: OwnFile, member: str) -> Workload:
         return _configured(file)
     outline, name = inspect_file(file, member), f"{file.name}:{member}" if member else file.name
     if not outline.is_workload:
-        return _modelled(file, name, outline)
+        own = {each.name: (each.name, each.kind, each.default) for each in outline.arguments}
+        fields = [*own.values(), *(_OURS[each] for each in _OURS if each not in own)]
+        params: Any = defstruct("Params", fields, frozen=True)
+        about = {"params": params, "file": file, "outline": outline, "imports": (COUNTING, *outline.imports)}
+        about["__doc__"] = outline.about or f"The model that {outline.member} makes."
+        about["tiny"] = params(batch=2) if "batch" in own and isinstance(params().batch, int) else params()
+        return _derived(PythonModel, name, file.version, **about)
     # The workload that the file itself declares. Its version is that of the file, whatever it says.
     found = import_member(file, outline.member)
     if not (isinstance(found, type) and issubclass(found, Workload)):
@@ -132,24 +138,6 @@ class PythonModel(ModelWorkload):
     def _ours(self, params: Any, name: str) -> Any:
         """A parameter of ours; None where the function has its own of that name."""
         return None if any(each.name == name for each in self.outline.arguments) else getattr(params, name)
-
-
-def _modelled(file: OwnFile, name: str, outline: Outline) -> Workload:
-    """The workload that the function or class makes."""
-    own = {each.name: (each.name, each.kind, each.default) for each in outline.arguments}
-    params: Any = defstruct("Params", [*own.values(), *(_OURS[each] for each in _OURS if each not in own)], frozen=True)
-    sized = "batch" in own and isinstance(params().batch, int)
-    return _derived(
-        PythonModel,
-        name,
-        file.version,
-        __doc__=outline.about or f"The model that {outline.member} makes.",
-        params=params,
-        tiny=params(batch=2) if sized else params(),
-        imports=(COUNTING, *outline.imports),
-        file=file,
-        outline=outline,
-    )
 
 
 def write_loss(typed: str) -> str:
@@ -323,18 +311,17 @@ def _tensors(params: Any, config: Any, training: bool) -> list[Tensor]:
         labels = [Tensor("int64", rows, config.num_labels, "labels")] if labelled else []
         return [Tensor("float", pixels, name="pixel_values"), *labels]
     words = (*rows, params.sequence)
-    given = [Tensor("int64", words, config.vocab_size, "input_ids")]
+    given = {"input_ids": (words, config.vocab_size)}
     if getattr(config, "is_encoder_decoder", False) and not (training and params.task == "seq2seq-lm"):
-        given.append(Tensor("int64", words, config.vocab_size, "decoder_input_ids"))
-    if not training:
-        return given
-    match params.task:
-        case "sequence-classification":
-            return [*given, Tensor("int64", rows, config.num_labels, "labels")]
-        case "token-classification":
-            return [*given, Tensor("int64", words, config.num_labels, "labels")]
-        case "question-answering":
-            return [*given, *(Tensor("int64", rows, params.sequence, f"{end}_positions") for end in ("start", "end"))]
-        case "masked-lm" | "causal-lm" | "seq2seq-lm":
-            return [*given, Tensor("int64", words, config.vocab_size, "labels")]
-    return given
+        given["decoder_input_ids"] = (words, config.vocab_size)
+    if training:
+        match params.task:
+            case "sequence-classification":
+                given["labels"] = (rows, config.num_labels)
+            case "token-classification":
+                given["labels"] = (words, config.num_labels)
+            case "question-answering":
+                given |= {f"{end}_positions": (rows, params.sequence) for end in ("start", "end")}
+            case "masked-lm" | "causal-lm" | "seq2seq-lm":
+                given["labels"] = (words, config.vocab_size)
+    return [Tensor("int64", shape, limit, name) for name, (shape, limit) in given.items()]
