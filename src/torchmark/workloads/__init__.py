@@ -76,7 +76,6 @@ def _load_all() -> dict[str, Workload | str]:
 
 
 def _load(source: str | EntryPoint) -> Workload | str:
-    """What a module of ours or an entry point holds, or what is wrong with it."""
     try:
         if isinstance(source, str):
             name = source.replace("_", "-")

@@ -56,7 +56,6 @@ class AllReduce(Workload):
             return run
 
         def values() -> torch.Tensor:
-            """Made from the seed, so that every worker has the same and knows what they add up to."""
             return torch.rand(count, generator=setting.generator()).to(setting.torch_dtype)
 
         def outputs() -> Tensors:

@@ -89,7 +89,6 @@ class Bandwidth(Workload):
 
 
 def _expected(kind: str, rows: Tensors, count: int) -> torch.Tensor:
-    """By numpy in float64, from the rows alone."""
     import numpy
     import torch
 

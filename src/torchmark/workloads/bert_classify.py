@@ -72,8 +72,7 @@ class BertClassify(ModelWorkload):
         def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
             """A few short rows with the label that is not learned: of the other one a few steps leave a loss of nearly
             zero, a difference of nearly equal numbers that short formats cannot represent."""
-            rows = {name: each[_CHECKED] if each.ndim > 1 else 1 - each[:2] for name, each in inputs.items()}
-            return rows, None
+            return {name: each[_CHECKED] if each.ndim > 1 else 1 - each[:2] for name, each in inputs.items()}, None
 
         def look(run: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
             """The first row and the last; as all rows are alike, the loss of two is that of all."""

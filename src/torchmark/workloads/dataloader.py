@@ -58,7 +58,6 @@ class Dataloader(Workload):
             return setting.drain(setting.place(feed.take()[0]))
 
         def reference() -> Tensors:
-            """By numpy in float64, with the textbook formula."""
             return (torch.from_numpy((images.train_images[few].double().numpy() / 255 - mean) / deviation),)
 
         return Step(

@@ -99,7 +99,6 @@ class ImageTraining(ModelWorkload):
         )
 
     def prepare(self, params: Any, setting: Setting) -> Step:
-        """The whole training, one step of it at a time."""
         import torch
 
         recipe, model = self.recipe, self.made(params, setting)
@@ -113,7 +112,6 @@ class ImageTraining(ModelWorkload):
         loader = batches(test, size, setting, workers=params.loader_workers, shuffle=False)
 
         def run_test() -> torch.Tensor:
-            """Loss and right answers, read on the host as published."""
             pixels, labels = map(setting.place, loader.take())
             with torch.no_grad():
                 scores = forward(pixels)
@@ -168,7 +166,6 @@ class Batches:
         self._left: Iterator[list[torch.Tensor]] = iter(())
 
     def take(self) -> list[torch.Tensor]:
-        """The next images and their labels, in host memory. The first call starts the loading processes."""
         batch = next(self._left, None)
         if batch is None:
             self._epoch += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -22,9 +22,6 @@ CLASSES = 10
 
 Split = tuple[numpy.ndarray, numpy.ndarray]  # images and labels, both of bytes
 Bytes = Any  # an array of integers: numpy's own types say more than is of use here
-_MOST_BYTES = 1 << 28  # no file of these sets is near that: a header that claims more is wrong
-_MNIST_FOLDERS = ("", "MNIST/raw", "mnist")
-_CIFAR10_FOLDERS = ("", "cifar-10-batches-bin")
 _CIFAR10_SHAPE = (3, 32, 32)
 _MNIST_FIX = "Put the four files of MNIST (train-images-idx3-ubyte, …, plain or .gz) there, or leave --data out"
 _CIFAR10_FIX = (
@@ -37,13 +34,13 @@ _POOL = 1 << 20
 
 
 class Images(Struct, frozen=True):
-    """A data set in memory: bytes of [image, channel, row, column], labels from 0 to 9, and where they are from."""
+    """A data set in memory: where it is from, bytes of [image, channel, row, column], and labels from 0 to 9."""
 
+    source: str
     train_images: torch.Tensor
     train_labels: torch.Tensor
     test_images: torch.Tensor
     test_labels: torch.Tensor
-    source: str
 
     @property
     def is_real(self) -> bool:
@@ -55,23 +52,22 @@ def mnist(data: str | None = None, count: int = 60_000) -> Images:
 
     `data` is the folder with the real files, which must then be complete.
     """
-    return _gather(data, count, max(1, count // 6), _MNIST, _read_mnist)
+    return _gather(data, count, max(1, count // 6), _MNIST)
 
 
 def cifar10(data: str | None = None, count: int = 50_000) -> Images:
     """32 × 32 in colour: the first `count` training images, and a test image for every five of them."""
-    return _gather(data, count, max(1, count // 5), _CIFAR10, _read_cifar10)
+    return _gather(data, count, max(1, count // 5), _CIFAR10)
 
 
-def _gather(data: str | None, count: int, tests: int, look: _Look, read: Callable[[str, bool], Split]) -> Images:
+def _gather(data: str | None, count: int, tests: int, look: _Look) -> Images:
     import torch
 
-    arrays: list[numpy.ndarray] = []
+    read, arrays = _read_mnist if look is _MNIST else _read_cifar10, list[numpy.ndarray]()
     for train, amount in ((True, count), (False, tests)):
         images, labels = _make(look, amount, train) if data is None else read(data, train)
         arrays += (images[:amount], labels[:amount].astype(numpy.int64))
-    one, two, three, four = map(torch.from_numpy, arrays)
-    return Images(one, two, three, four, "stand-in" if data is None else "files")
+    return Images("stand-in" if data is None else "files", *map(torch.from_numpy, arrays))
 
 
 # The files: IDX (MNIST) and the binary version (CIFAR-10), plain or gzip. Nothing in them is trusted.
@@ -81,10 +77,9 @@ def _read_mnist(folder: str, train: bool) -> Split:
     part, whole = ("train", 60_000) if train else ("t10k", 10_000)
 
     def find(what: str) -> Path:
-        """Some unpackers turn the dash in a name into a dot."""
-        return _find(
-            folder, _MNIST_FOLDERS, [f"{part}-{what}-ubyte", f"{part}-{what}-ubyte".replace("-idx", ".idx")], _MNIST_FIX
-        )
+        name = f"{part}-{what}-ubyte"
+        names = [name, name.replace("-idx", ".idx")]  # some unpackers turn the dash into a dot
+        return _find(folder, ("", "MNIST/raw", "mnist"), names, _MNIST_FIX)
 
     images, labels = find("images-idx3"), find("labels-idx1")
     pixels = read_idx(images, (whole, 28, 28)).reshape(whole, 1, 28, 28)
@@ -93,7 +88,7 @@ def _read_mnist(folder: str, train: bool) -> Split:
 
 def _read_cifar10(folder: str, train: bool) -> Split:
     names = [f"data_batch_{part}.bin" for part in range(1, 6)] if train else ["test_batch.bin"]
-    paths = [_find(folder, _CIFAR10_FOLDERS, [name], _CIFAR10_FIX) for name in names]
+    paths = [_find(folder, ("", "cifar-10-batches-bin"), [name], _CIFAR10_FIX) for name in names]
     images, labels = zip(*(read_cifar10_records(path, 10_000) for path in paths), strict=True)
     return numpy.concatenate(images), numpy.concatenate(labels)
 
@@ -124,7 +119,6 @@ def read_cifar10_records(path: Path, count: int) -> Split:
 
 
 def _find(folder: str, inner: Sequence[str], names: Sequence[str], fix: str) -> Path:
-    """The file, plain or gzip, in the folder itself or where other programs put it below."""
     root = Path(folder)
     if not root.is_dir():
         raise CaseError("what --data names is no folder", fix)
@@ -136,8 +130,6 @@ def _find(folder: str, inner: Sequence[str], names: Sequence[str], fix: str) -> 
 
 def _read(path: Path, expected: int, least: int) -> bytes:
     """The file's content, unpacked, but never much more than is expected of it."""
-    if expected > _MOST_BYTES:
-        raise _wrong(path, f"would have to hold {expected} bytes, which is more than any file of these sets")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(expected + 1)
@@ -202,7 +194,6 @@ _CIFAR10 = _Look(
 
 @lru_cache(maxsize=4)
 def _make(look: _Look, count: int, train: bool) -> Split:
-    """Block after block, each from a seed of its own: a small set is the beginning of the large one."""
     shapes, random = _shapes(look), numpy.random.RandomState(look.seed)
     # Noise to take pieces from, with the brightness of an empty image already in it: [where it begins, pixel].
     noise = look.level + _chance(random, -look.noise, look.noise + 1, _POOL).astype(numpy.int16)
@@ -225,7 +216,6 @@ def _make(look: _Look, count: int, train: bool) -> Split:
 
 
 def _draw(shapes: Bytes, classes: Bytes, strength: tuple[int, int], random: numpy.random.RandomState) -> Bytes:
-    """For each of these classes one of its variants, as strong as chance will have it."""
     image = shapes[classes, _chance(random, 0, shapes.shape[1], _BLOCK)]
     image *= _chance(random, strength[0], strength[1] + 1, (_BLOCK, 1)).astype(numpy.int16)
     return image

@@ -77,7 +77,6 @@ class LlmDecode(llama.LlamaWorkload):
 
 
 def _kept(params: Params, setting: Setting) -> KeysAndValues:
-    """Keys and values of the earlier tokens, for every layer, on the host."""
     import torch
 
     shape, generator = llama.SHAPES[params.size], setting.generator()

@@ -227,8 +227,8 @@ class Inference:
         )
 
     def checked_outputs(self) -> Tensors:
-        """What the device computes. The loss of a timed step itself, with its whole batch, its dropout and its norms by
-        the batch, cannot be computed another way, but one far from guessing is wrong."""
+        """The loss of a timed step itself, with its dropout and its norms by the batch, cannot be computed another way,
+        but one far from guessing is wrong."""
         if self.losses and self.model.first_loss:
             (low, high), found = self.model.first_loss, float(self.losses[0])
             if not low < found < high:
@@ -255,13 +255,11 @@ class Inference:
         return map_tensors(lambda each: each.to(dtype) if each.is_floating_point() else each.clone(), values)
 
     def looked_at(self, forward: Callable[..., Any], inputs: Any) -> Tensors:
-        """The tensors to compare, of what the model makes of these inputs."""
         if self.model.look:
             return self.model.look(lambda given: self.call(forward, given), inputs)
         return tensors_of(self.model.result(self.call(forward, inputs)))
 
     def computed(self, inputs: Any) -> Tensors:
-        """The same by the reference."""
         import torch
 
         with self.exact(self.module) as exact, torch.inference_mode():
@@ -401,7 +399,6 @@ class Training(Inference):
 
 
 def _checked_weights(model: nn.Module) -> list[Any]:
-    """All biases and norms, and the last matrices."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     matrices = [each for each in weights if each.ndim > 1]
     return [*(each for each in weights if each.ndim <= 1), *matrices[-_CHECKED_MATRICES:]]
@@ -442,8 +439,7 @@ def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequenc
 
 @contextmanager
 def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator[None]:
-    """Without dropout and norms by the batch, and with the weights of the start if it is given; then all is as it
-    was."""
+    """Switch off dropout and norms by the batch, and load the weights of the start if it is given; restore all."""
     import torch
 
     tensors = [*model.parameters(), *model.buffers()] if start else []
@@ -463,7 +459,6 @@ def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator
 
 
 def load_values(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
-    """Copy values into tensors."""
     import torch
 
     with torch.no_grad():
@@ -472,7 +467,6 @@ def load_values(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor])
 
 
 def _feeder(setting: Setting, values: Any, feed: Callable[[], Any] | None) -> Callable[[], Any]:
-    """How a step gets its inputs: from `feed`, else from device memory or by a copy, as the setting says."""
     import torch
     from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -489,7 +483,6 @@ def _feeder(setting: Setting, values: Any, feed: Callable[[], Any] | None) -> Ca
 
 
 def _two_rows(inputs: Any, targets: Any) -> tuple[Any, Any]:
-    """The first row and the last."""
     rows = _ends(row_count((inputs, targets)))
     return (inputs, targets) if not rows else map_tensors(lambda each: each[rows], (inputs, targets))
 
@@ -543,8 +536,7 @@ def count_work(model: Model, setting: Setting) -> Work:
 
 
 def count_flops(step: Callable[[], object]) -> float:
-    """The matrix products, convolutions and attention in a step on meta tensors: there every operator is seen, while on
-    the CPU fused attention and LSTM hide their products from the counter."""
+    """Count a step on meta tensors: on the CPU fused attention and LSTM hide their products from the counter."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
@@ -571,7 +563,6 @@ def tensors_of(answer: object) -> list[torch.Tensor]:
 
 
 def leaves_of(answer: object) -> Iterator[torch.Tensor]:
-    """Every tensor in a value."""
     import torch
 
     parts: Iterable[object] = answer if isinstance(answer, tuple | list) else ()

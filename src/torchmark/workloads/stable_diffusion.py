@@ -174,7 +174,6 @@ class _Job:
             return self._models["decoder"].decode(latents / _LATENT_SCALE, return_dict=False)[0]  # type: ignore[no-any-return]
 
     def _few(self) -> list[torch.Tensor]:
-        """Latents, others that are decoded, and embeddings, small enough for float64 on a CPU."""
         import torch
 
         embeddings = torch.randn(2, _CHECKED_TOKENS, self._shape.text, generator=self._setting.generator())

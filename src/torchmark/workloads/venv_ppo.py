@@ -153,7 +153,6 @@ SHAPES = {
 
 
 def make_network(kind: str, width: int) -> torch.nn.Module:
-    """A network of that kind, initialised as torch does it."""
     from torch import nn
 
     class Block(nn.Module):
@@ -243,7 +242,6 @@ def _sample(columns: Columns, head: torch.Tensor, generator: torch.Generator) ->
 
 
 def _log_prob(columns: Columns, head: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
-    """How likely the encoded columns are, all together."""
     mean, log_spread, categories = _read(columns, head)
     numbers, *chosen = columns.split(encoded)
     distance = (numbers - mean) / log_spread.exp()
@@ -254,7 +252,6 @@ def _log_prob(columns: Columns, head: torch.Tensor, encoded: torch.Tensor) -> to
 
 
 def _divergence(columns: Columns, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Kullback-Leibler."""
     mean, log_spread, categories = _read(columns, before)
     new_mean, new_log_spread, new_categories = _read(columns, after)
     ratio = (2 * (log_spread - new_log_spread)).exp()
@@ -310,7 +307,6 @@ class FiniteCheck:
 def _roll_out(
     networks: tuple[Network, Network], start: torch.Tensor, steps: int, generator: torch.Generator, check: FiniteCheck
 ) -> Rollout:
-    """Act and follow the model's own predictions, step after step; nothing is learned from it directly."""
     import torch
 
     seen: list[tuple[torch.Tensor, ...]] = []
@@ -339,7 +335,6 @@ def _matcher_loss(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> t
 
 
 def _imitation_reward(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    """For passing as recorded, and for staying near what was recorded."""
     return _MATCHER_SHARE * matcher(made).squeeze(-1) - (1 - _MATCHER_SHARE) * (made - real).abs().mean(dim=-1)
 
 
@@ -364,7 +359,6 @@ def _clipped(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor) -> 
 
 
 def _venv_loss(networks: Networks, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
-    """Of both networks that act in the virtual environment, the policy and the transition, and of the value."""
     import torch
 
     acted = _log_prob(ACTION, networks.policy(rollout.observations), rollout.actions)
@@ -378,7 +372,6 @@ def _venv_loss(networks: Networks, rollout: Rollout, advantages: torch.Tensor, r
 def _policy_loss(
     policy: Network, value: Network, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor
 ) -> torch.Tensor:
-    """Of a policy that is held near the one that acted, and of its value."""
     head = policy(rollout.observations)
     acted = _log_prob(ACTION, head, rollout.actions)
     moved_away = _divergence(ACTION, rollout.action_heads, head).mean()
@@ -544,7 +537,6 @@ class _Job:
 
 
 def _weights_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
-    """All weights, in a fixed order."""
     return [weight for module in modules for weight in module.parameters()]
 
 

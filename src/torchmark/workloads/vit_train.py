@@ -52,10 +52,9 @@ class VitTrain(ModelWorkload):
         sizes = {"image_size": params.image, "patch_size": _PATCH}
         model = image_classifier("ViT", params, setting, **sizes, **encoder_config(params.size, setting))
         attention = {"attention": model.module.config._attn_implementation}  # type: ignore[union-attr]
-        return replace(model, optimizer=OptimizerSpec("AdamW", 1e-4), few=_few, notes=attention)
 
+        def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
+            """One image with a label that is not learned, for the same reason as in bert-classify."""
+            return {"pixel_values": inputs["pixel_values"][:1], "labels": (inputs["labels"][:1] + 1) % LABELS}, None
 
-def _few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
-    """One image with a label that is not learned: of a learned one a few steps leave a loss of nearly zero, a
-    difference of nearly equal numbers that short formats cannot represent."""
-    return {"pixel_values": inputs["pixel_values"][:1], "labels": (inputs["labels"][:1] + 1) % LABELS}, None
+        return replace(model, optimizer=OptimizerSpec("AdamW", 1e-4), few=few, notes=attention)

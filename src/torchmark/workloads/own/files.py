@@ -66,7 +66,6 @@ def known_files() -> str:
 
 
 def file_paths() -> dict[str, Path]:
-    """Where the files are that cases of this process name."""
     return {name: Path(str(entry["path"])) for name, entry in _known().items()}
 
 
@@ -145,7 +144,6 @@ def place_of(error: BaseException, named: bool = False) -> str:
 
 
 def is_own_file(filename: str) -> bool:
-    """One of the files, or what lies next to one and is no library."""
     path = Path(filename)
     folders = [each.parent for each in _imported if "site-packages" not in each.parts]
     return path in _imported or (not _is_library(path) and any(path.is_relative_to(folder) for folder in folders))

@@ -136,7 +136,6 @@ class PythonModel(ModelWorkload):
         return UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
 
     def _ours(self, params: Any, name: str) -> Any:
-        """A parameter of ours; None where the function has its own of that name."""
         return None if any(each.name == name for each in self.outline.arguments) else getattr(params, name)
 
 
@@ -184,7 +183,6 @@ def _checked_example(example: object) -> Any:
 
 
 def _resized(inputs: Any, batch: int) -> Any:
-    """The example with so many rows: its own again and again."""
     rows = row_count(inputs)
     if not batch or batch == rows:
         return inputs
@@ -264,7 +262,6 @@ class ConfiguredModel(ModelWorkload):
 
 
 def _configured(file: OwnFile) -> Workload:
-    """The workload that such a file describes. The file says what it is for, or else --task."""
     try:
         config = json.loads(file.text)
     except (ValueError, RecursionError) as error:
@@ -289,7 +286,6 @@ def _configured(file: OwnFile) -> Workload:
 
 
 def _positions(config: dict[str, Any]) -> int | None:
-    """How long a text may be at most, where the model says so."""
     found = config.get("max_position_embeddings") or config.get("n_positions")
     return found if isinstance(found, int) and found > 0 else None
 
@@ -303,7 +299,6 @@ def _usual_task(config: dict[str, Any]) -> str:
 
 
 def _tensors(params: Any, config: Any, training: bool) -> list[Tensor]:
-    """What goes into the model, and in training what is to come out."""
     rows: tuple[int, ...] = (params.batch,)
     if hasattr(params, "image"):
         pixels = (*rows, getattr(config, "num_channels", 3), params.image, params.image)
