@@ -81,8 +81,7 @@ def check_step(step: Step, dtype: str) -> NumericCheck | None:
 
 
 def _tolerances(step: Step, reference: list[torch.Tensor], dtype: str) -> list[float]:
-    """For each output the error that rounding explains, relative to its root mean square: a unit, times how far the
-    output moves where every operator rounds to this unit, in roundings of the output itself."""
+    """For each output the error that rounding explains, relative to its root mean square."""
     import torch
 
     assert step.reference

@@ -25,11 +25,8 @@ _rounding: list[tuple[float, int]] = []  # how far off results are inside `exact
 
 
 def fingerprints(model: nn.Module) -> Tensors:
-    """For each weight and buffer the sum of its numbers' bit patterns, left on its device.
-
-    Integers add up to the same in any order on any device, and one changed bit changes the sum: this shows whether all
-    weights arrived as they were made, without a second copy of them.
-    """
+    """For each weight and buffer the sum of its numbers' bit patterns, left on its device: the same in any order on any
+    device, and different if one bit has changed, so that no second copy of the weights is needed to check them."""
     import torch
 
     patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -71,8 +68,7 @@ def exact_by_layer(model: nn.Module) -> nn.Module:
 
 
 def _copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    """A copy of the model with changed tensors. Each goes straight to its destination: a second copy on the device
-    might not fit."""
+    """Each tensor goes straight to its destination: a second copy on the device might not fit."""
     import torch
 
     def changed(each: torch.Tensor) -> torch.Tensor:

@@ -291,7 +291,7 @@ class Rollout(NamedTuple):
 
 
 class FiniteCheck:
-    """Asks on the host whether tensors are finite and counts the questions; switched off, it asks nothing."""
+    """Checks on the host whether tensors are finite, and counts the reads; does nothing when off."""
 
     def __init__(self, on: bool) -> None:
         self.on, self.reads = on, 0
@@ -375,8 +375,8 @@ def _policy_loss(
     head = policy(rollout.observations)
     acted = _log_prob(ACTION, head, rollout.actions)
     moved_away = _divergence(ACTION, rollout.action_heads, head).mean()
-    wrong = _value_error(value, rollout, returns)
-    return _clipped(acted, rollout.action_log_probs, advantages) + moved_away + _POLICY_VALUE_WEIGHT * wrong
+    acting = _clipped(acted, rollout.action_log_probs, advantages)
+    return acting + moved_away + _POLICY_VALUE_WEIGHT * _value_error(value, rollout, returns)
 
 
 def _value_error(value: Network, rollout: Rollout, returns: torch.Tensor) -> torch.Tensor:

@@ -34,11 +34,8 @@ _EXAMPLE_FIX = "Return a tensor, a tuple of tensors, or a dictionary from argume
 
 
 def find_own(name: str) -> Workload:
-    """The workload of a file: `my_model.py`, `folder/my_model.py:build`, `config.json`.
-
-    A file that is given by its path is known by its name from then on; one that is not known is looked for where the
-    process was started.
-    """
+    """The workload of a file: `my_model.py`, `folder/my_model.py:build`, `config.json`. A file that was given by its
+    path once is found by its name from then on."""
     named = split_name(name)
     assert named is not None
     return _load(find_file(named[0]), named[1])
@@ -226,7 +223,7 @@ class ConfiguredModel(ModelWorkload):
             raise UsageError(f"{self.name} has no more than {most} positions", f"Give it: -p sequence={most}")
 
     def build(self, params: Any, setting: Setting) -> Model:
-        model = self._build(params.task, setting.options.get("attention"))
+        model = self._module(params.task, setting.options.get("attention"))
         expected = "pixel_values" if hasattr(params, "image") else "input_ids"
         if model.main_input_name != expected:
             raise UnsupportedError(
@@ -239,7 +236,7 @@ class ConfiguredModel(ModelWorkload):
         attention = str(getattr(model.config, "_attn_implementation", None) or "none")
         return Model(model, inputs, notes={"architecture": type(model).__name__, "attention": attention})
 
-    def _build(self, task: str, attention: str | None) -> Any:
+    def _module(self, task: str, attention: str | None) -> Any:
         import transformers
 
         kind = self.config["model_type"]
@@ -272,7 +269,12 @@ def _configured(file: OwnFile) -> Workload:
     size: tuple[str, Any, Any] = ("sequence", Count, min(128, _positions(config) or 128))
     if images:
         size = ("image", Count, pixels if isinstance(pixels, int) else 224)
-    params = defstruct("Params", [("task", Task, _usual_task(config)), ("batch", Count, 8), size], frozen=True)
+    saved = config.get("architectures")
+    name = saved[0] if isinstance(saved, list) and saved and isinstance(saved[0], str) else ""
+    found = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.rpartition("For")[2]).lower()
+    usual_task = next(iter(found), words if words in get_args(Task) else "features")
+    params = defstruct("Params", [("task", Task, usual_task), ("batch", Count, 8), size], frozen=True)
     return _derived(
         ConfiguredModel,
         file.name,
@@ -288,14 +290,6 @@ def _configured(file: OwnFile) -> Workload:
 def _positions(config: dict[str, Any]) -> int | None:
     found = config.get("max_position_embeddings") or config.get("n_positions")
     return found if isinstance(found, int) and found > 0 else None
-
-
-def _usual_task(config: dict[str, Any]) -> str:
-    saved = config.get("architectures")
-    name = saved[0] if isinstance(saved, list) and saved and isinstance(saved[0], str) else ""
-    found = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.rpartition("For")[2]).lower()
-    return next(iter(found), words if words in get_args(Task) else "features")
 
 
 def _tensors(params: Any, config: Any, training: bool) -> list[Tensor]:
