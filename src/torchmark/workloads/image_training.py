@@ -140,10 +140,7 @@ class ImageTraining(ModelWorkload):
 
 
 class Normalized:
-    """A data set for torch's loader: one image as floating-point numbers, and its label.
-
-    Bytes become numbers one image at a time, as in published training scripts: that is part of what is measured.
-    """
+    """A data set for torch's loader: bytes become numbers one image at a time, as in published training scripts."""
 
     def __init__(self, images: torch.Tensor, labels: torch.Tensor, mean: float, deviation: float) -> None:
         self._images, self._labels = images, labels

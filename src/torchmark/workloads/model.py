@@ -407,9 +407,8 @@ def _checked_weights(model: nn.Module) -> list[Any]:
 def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tensors:
     """Loss, lengths of the gradients, those of the last one's columns, and how far each weight's step lowers the loss.
 
-    Lengths show what reaches every layer on the way back. Single elements would not do: where a value lies next to a
-    kink, as of ReLU, rounding decides about a whole term; and where a gradient is nothing but rounding, Adam moves the
-    weight as far as any other.
+    No single elements: next to a kink, as of ReLU, rounding decides about a whole term, and where a gradient is nothing
+    but rounding, Adam moves the weight as far as any other.
     """
     import torch
 
@@ -418,9 +417,8 @@ def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tenso
 
 
 def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequence[Any]) -> Tensors:
-    """Gradient times movement of every weight, if these optimizers move it from zero by its gradient and know nothing
-    of earlier steps. From zero, because a small movement of a large weight is lost in rounding. Weights and what the
-    optimizers know are restored."""
+    """Gradient times movement of every weight in a first step of these optimizers, from zero, as a small movement of a
+    large weight is lost in rounding. Weights and the optimizers' state are restored."""
     import torch
 
     kept = [weight.detach().clone() for weight in weights]

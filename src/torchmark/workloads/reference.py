@@ -45,9 +45,8 @@ def meta_model(model: nn.Module) -> nn.Module:
 
 
 def exact_by_layer(model: nn.Module) -> nn.Module:
-    """The same model in float64 on the CPU, with each layer's weights there only while it runs: float64 needs twice
-    the memory of a large model, which many machines do not have. Only for models whose layers use no weights but their
-    own."""
+    """The same model in float64 on the CPU, with each layer's weights there only while it runs, as many machines lack
+    the memory for all of them. Only for models whose layers use no weights but their own."""
     import torch
 
     def replacing(weights: dict[str, Any], change: Callable[[Any], Any]) -> Callable[..., None]:

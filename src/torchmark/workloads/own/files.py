@@ -1,7 +1,4 @@
-"""The user's files that cases name: found, handed on to workers, and run as Python would run them.
-
-Their paths are known to this process and its workers, and never written into a run.
-"""
+"""The user's files that cases name: found, handed on to workers, and run. Their paths are never written into a run."""
 
 from __future__ import annotations
 
@@ -124,10 +121,9 @@ def import_member(file: OwnFile, name: str) -> object:
 
 
 def place_of(error: BaseException, named: bool = False) -> str:
-    """The line of the user's own code that an error came from, as in `my_model.py, line 12`; empty where none did.
+    """The innermost line of the user's own code that an error came from, as in `my_model.py, line 12`, or "".
 
-    The innermost one: what the line called may be deep in a library, and is not the user's. With `named`, only lines of
-    the files that were named on the command line count: the names of other files are not shared.
+    With `named`, only lines of files that were named on the command line count: other files' names are not shared.
     """
     seen: set[int] = set()
     following: BaseException | None = error
@@ -155,11 +151,8 @@ def _is_library(path: Path) -> bool:
 
 
 class _Siblings(MetaPathFinder):
-    """Finds the modules next to a model file.
-
-    For imports in that folder they come before installed libraries of the same name, but never before the standard
-    library. For all others the folder comes last: pickles and spawned processes import from it, too.
-    """
+    """Finds the modules next to a model file: for imports in that folder before installed libraries of the same name,
+    but never before the standard library; for all others last, as pickles and spawned processes import from it, too."""
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
         self._root, self._names = root, names  # modules that come from the folder, no matter what imports them

@@ -1,7 +1,4 @@
-"""What a Python file holds, read without running it: its workload, its functions and classes, what they can be given.
-
-Running it would import torch, which takes seconds that a plan, a list or a mistake in an option should not cost.
-"""
+"""The workload, functions and classes of a Python file, read without running it, as importing torch takes seconds."""
 
 from __future__ import annotations
 

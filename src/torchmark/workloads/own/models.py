@@ -1,8 +1,4 @@
-"""Models of the user's own: a Python file or a configuration file becomes a workload like any other.
-
-From a Python file it is a function or class that makes a model, with its arguments as parameters, or a workload. From
-a configuration file of the model library it is that model with random weights: nothing is ever downloaded.
-"""
+"""Models of the user's own: a Python file or a model library's configuration file becomes a workload like any other."""
 
 from __future__ import annotations
 
