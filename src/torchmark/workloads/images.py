@@ -23,6 +23,7 @@ CLASSES = 10
 Split = tuple[numpy.ndarray, numpy.ndarray]  # images and labels, both of bytes
 Bytes = Any  # an array of integers: numpy's own types say more than is of use here
 _CIFAR10_SHAPE = (3, 32, 32)
+_MOST_BYTES = 1 << 28  # no file of these sets is near that: a header that claims more is wrong
 _MNIST_FIX = "Put the four files of MNIST (train-images-idx3-ubyte, …, plain or .gz) there, or leave --data out"
 _CIFAR10_FIX = (
     "Put the binary version of CIFAR-10 there, unpacked (data_batch_1.bin … test_batch.bin, plain or .gz), "
@@ -130,6 +131,8 @@ def _find(folder: str, inner: Sequence[str], names: Sequence[str], fix: str) -> 
 
 def _read(path: Path, expected: int, least: int) -> bytes:
     """The file's content, unpacked, but never much more than is expected of it."""
+    if expected > _MOST_BYTES:
+        raise _wrong(path, f"would have to hold {expected} bytes, which is more than any file of these sets")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(expected + 1)
