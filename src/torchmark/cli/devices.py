@@ -28,23 +28,19 @@ def devices(options: DevicesOptions) -> int:
     """Show the devices of this machine, what torch supports on them, and problems with their fixes."""
     names = tuple(check_device(name.strip()) for name in options.device.split(",")) if options.device else None
     avoid_missing_instructions(names)
-    if options.audit:
-        return _audit(names or find_devices(), options.format)
-    inventory = take_inventory(names)
-    print_report(Document(lambda: _inventory(inventory), Records(json=lambda: inventory)), options.format)
-    return EXIT_FINE
-
-
-def _audit(names: tuple[str, ...], format_: str) -> int:
+    if not options.audit:
+        inventory = take_inventory(names)
+        print_report(Document(lambda: _inventory(inventory), Records(json=lambda: inventory)), options.format)
+        return EXIT_FINE
     proofs = []
-    for proof in (each for name in names for each in audit_device(open_device(name))):
+    for proof in (each for name in names or find_devices() for each in audit_device(open_device(name))):
         proofs.append(proof)
-        if format_ == "table":  # each as soon as it is known
+        if options.format == "table":  # each as soon as it is known
             mark = {True: "pass", False: "FAIL", None: "  --"}[proof.passed]
             emit(f"{mark}  {proof.device}  {proof.name}: {proof.figure}")
     failed, held = (sum(proof.passed is passed for proof in proofs) for passed in (False, True))
     summary = Lines([f"{held} of {held + failed} tests passed."])
-    print_report(Document(lambda: [summary], Records(json=lambda: {"proofs": proofs})), format_)
+    print_report(Document(lambda: [summary], Records(json=lambda: {"proofs": proofs})), options.format)
     return EXIT_CHECK_FAILED if failed else EXIT_FINE
 
 

@@ -87,11 +87,8 @@ def _workload(workload: Workload) -> Iterator[Block]:
     yield Facts([("modes", ", ".join(workload.modes)), ("dtypes", ", ".join(workload.dtypes)), *options])
     parameters = list_parameters(workload)
     columns = (Column("parameter", "name"), Column("default", "name"), Column("takes"))
-    typed = {True: "on", False: "off"}
-    rows = [
-        (each.name, typed[each.default] if isinstance(each.default, bool) else str(each.default), each.takes)
-        for each in parameters
-    ]
+    typed = {"True": "on", "False": "off"}
+    rows = [(each.name, typed.get(str(each.default), str(each.default)), each.takes) for each in parameters]
     yield Table(columns, rows, rule=False) if rows else Lines(["It has no parameters."])
     work = Facts([(mode, _amount(each)) for mode, each in _work(workload).items()])
     yield Section("One step, at the defaults in float32", [work])
@@ -103,8 +100,8 @@ def _amount(work: Work | None) -> str:
         return "known once it is prepared"
     if work.items == 0:
         return "no work at all"
-    flops = units.arithmetic(work.flops).removesuffix("/s")
-    known = [text for text in (flops, units.size(work.bytes)) if text != units.NOTHING]
+    amounts = units.arithmetic(work.flops).removesuffix("/s"), units.size(work.bytes)
+    known = [text for text in amounts if text != units.NOTHING]
     return ", ".join([f"{work.items:g} {work.unit}" + ("" if work.items == 1 else "s"), *known])
 
 
@@ -113,8 +110,8 @@ def _examples(workload: Workload, parameters: Sequence[Parameter]) -> Iterator[s
     if len(workload.modes) > 1:
         yield f"{workload.name} --mode {','.join(workload.modes)}"
     yield from (f"{workload.name} -p {each.name}={','.join(each.choices)}" for each in parameters if each.choices)
-    numbers = ((each.name, each.default) for each in parameters if type(each.default) is int and each.default > 0)
-    for name, default in [*numbers][:1]:
+    numbers = [(each.name, each.default) for each in parameters if type(each.default) is int and each.default > 0]
+    for name, default in numbers[:1]:
         yield f"{workload.name} -p {name}={max(1, default // 8)}..{default}x2"
         yield f"{workload.name}/{workload.modes[0]}:{name}={max(1, default // 2)}@cpu/float32"
 
