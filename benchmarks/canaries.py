@@ -134,7 +134,7 @@ def _forms(canary: Canary) -> set[str]:
 
 
 def _encoded(canary: Canary) -> list[str]:
-    """Base64 wherever the text begins in it, without what depends on its neighbours."""
+    """Base64 for every position of the text in it, without what depends on its neighbours."""
     coded = [base64.b64encode(b"\0" * shift + canary.sought.encode()).decode().rstrip("=") for shift in range(3)]
     return [text[(0, 2, 3)[shift] : -1] for shift, text in enumerate(coded)]
 

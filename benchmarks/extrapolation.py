@@ -1,4 +1,4 @@
-"""Whether a share of a published loop tells how long all of it takes.
+"""Whether a share of a published loop predicts the time of all of it.
 
     python benchmarks/extrapolation.py [RUNS]
 

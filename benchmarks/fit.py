@@ -70,7 +70,7 @@ def compare(case: str, parameter: str, limit: int, step: int) -> bool:
 
 
 def memory_kills() -> int:
-    """On the whole machine, whoever was hit."""
+    """On the whole machine, for all processes."""
     counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
     return int(counts["oom_kill"])
 

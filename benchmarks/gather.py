@@ -77,11 +77,11 @@ def main() -> int:
         command = [sys.executable, "-m", "torchmark", "fleet", "gather", name]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "120"})
         seconds = time.perf_counter() - began
-    told = [line.strip() for line in done.stdout.splitlines() if " peers" in line]
+    outliers = [line.strip() for line in done.stdout.splitlines() if " peers" in line]
     in_time = seconds <= GOAL_S * max(1.0, size.runs / GOAL_NODES)
-    right = [line.split()[0] for line in told] == [slow]
+    right = [line.split()[0] for line in outliers] == [slow]
     print(f"{'ok  ' if in_time else 'FAIL'} gathered in {seconds:.2f} s (goal: at most {GOAL_S:g} s for {GOAL_NODES})")
-    print(f"{'ok  ' if right else 'FAIL'} standing out: {'; '.join(told) or 'none'} (truth: {slow} alone)")
+    print(f"{'ok  ' if right else 'FAIL'} standing out: {'; '.join(outliers) or 'none'} (truth: {slow} alone)")
     return 0 if in_time and right else 1
 
 

@@ -118,8 +118,8 @@ def main() -> int:
             best = {name: max(before[name], after[name]) for name in ratios}
             for name, ratio in ratios.items():
                 ratio.append(found[name] / best[name])
-            told = ", ".join(f"{name} {found[name]:.4g} against {best[name]:.4g}" for name in ratios)
-            print(f"     {told}", flush=True)
+            figures = ", ".join(f"{name} {found[name]:.4g} against {best[name]:.4g}" for name in ratios)
+            print(f"     {figures}", flush=True)
     for name, goal in (("product", PRODUCT_GOAL), ("triad", TRIAD_GOAL)):
         off = median(ratios[name]) - 1
         held.append(abs(off) <= goal)

@@ -63,7 +63,7 @@ class Watcher:
 
 @contextmanager
 def control_group() -> Iterator[Path | None]:
-    """A new one for the run, of either version; None where nobody lets us."""
+    """A new one for the run, of either version; None where this is not permitted."""
     own = GROUPS / "memory" if (GROUPS / "memory").is_dir() else GROUPS
     folder = own / f"torchmark-memory-{os.getpid()}"
     try:
@@ -126,14 +126,14 @@ def main() -> int:
     parser.add_argument("--case", default=CASE)
     case = parser.parse_args().case
     with control_group() as group:
-        told, (seen, with_check), charged = measure(case, group)
-    off = told / seen - 1
+        reported, (seen, with_check), charged = measure(case, group)
+    off = reported / seen - 1
     print(f"{case}: peak memory of the host")
-    print(f"     torchmark            {told / MIB:8.1f} MiB")
+    print(f"     torchmark            {reported / MIB:8.1f} MiB")
     print(f"     another process      {seen / MIB:8.1f} MiB, every {POLL_S * 1e3:.0f} ms and more: {off:+.1%}")
-    print(f"     with its check       {with_check / MIB:8.1f} MiB: {told / with_check - 1:+.1%}")
+    print(f"     with its check       {with_check / MIB:8.1f} MiB: {reported / with_check - 1:+.1%}")
     if charged is not None:
-        more = f"with all processes of the run: {told / charged - 1:+.1%}"
+        more = f"with all processes of the run: {reported / charged - 1:+.1%}"
         print(f"     the control group    {charged / MIB:8.1f} MiB, {more}")
     held = abs(off) <= MOST_OFF
     print(f"{'ok  ' if held else 'FAIL'} torchmark is within {MOST_OFF:.0%} of what another process sees")

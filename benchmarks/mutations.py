@@ -295,9 +295,9 @@ def _compare(path: Path) -> None:
 
 def _check(path: Path) -> None:
     """Through the command itself: a file that is no run is a finding there, never an error."""
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as told:
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as printed:
         code = cli.main(["check", str(path), "--format", "table"])
-    assert code in (0, 1), told.getvalue()
+    assert code in (0, 1), printed.getvalue()
 
 
 def _export(path: Path) -> None:
@@ -334,8 +334,8 @@ def main() -> int:
                 counts["unhandled"] += 1
                 print(f"seed {seed}: {type(error).__name__}: {error}"[:300])
             longest_s = max(longest_s, time.process_time() - began)
-    told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print(f"{told}; the longest took {longest_s:.2f} s of processor time")
+    counted = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print(f"{counted}; the longest took {longest_s:.2f} s of processor time")
     return 1 if counts["unhandled"] else 0
 
 

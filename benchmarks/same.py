@@ -83,9 +83,9 @@ def measure(name: str, cases: Sequence[str], each_s: float, folder: Path, slowed
     run = load(out)
     counts = [len(result.processes) for result in run.results]
     verdicts = [result.estimate.verdict for result in run.results if result.estimate]
-    told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
+    shown = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     print(
-        f"     {name}: {len(counts)} cases in {time.monotonic() - began:.0f} s, {sum(counts)} processes; {told}",
+        f"     {name}: {len(counts)} cases in {time.monotonic() - began:.0f} s, {sum(counts)} processes; {shown}",
         flush=True,
     )
     return run
@@ -130,13 +130,13 @@ def check_slowed(before: Run, after: Run, slowed: Run) -> bool:
     intervals = holding(replace(comparison, pairs=tuple(own)), SLOWER)
     print(f"     of its cases {found} of {len(own)} are called slower; {intervals}")
     others = different(comparison) - different(replace(comparison, pairs=tuple(own)))
-    told = show(family.verdict == "slower", f"a workload made {SLOWER - 1:.0%} slower: {about(family)} (goal: slower)")
+    shown = show(family.verdict == "slower", f"a workload made {SLOWER - 1:.0%} slower: {about(family)} (goal: slower)")
     inside = (family.low or 0) <= SLOWER <= (family.high or 0)
-    told = show(inside, f"its interval holds {SLOWER:g} (goal: it does)") and told
+    shown = show(inside, f"its interval holds {SLOWER:g} (goal: it does)") and shown
     share = others / max(len(comparison.pairs) - len(own), 1)
     return (
         show(share <= MOST_DIFFERENT, f"others called different: {others} (goal: at most {MOST_DIFFERENT:.0%})")
-        and told
+        and shown
     )
 
 

@@ -82,7 +82,7 @@ def rich_file() -> bytes:
         Work(64, "sample", 1e9, 1e6), Memory(1 << 28, 1 << 27, 1 << 27, "sampled"), NumericCheck(1e-7, 1e-5, "x"), job,
         {"loss": 0.5}, {"steps": 1.0}, {"threads": 2, "attention": "sdpa", "data": "files", "onednn": True},
         cautions=(Remark("noisy", "seen", "wait"),), sustained=Sustained(1.0, 0.002, 0.003, (0.4, 0.6), 0.1, "seen"),
-        provenance={"energy": "measured by RAPL", "clock": "unavailable because it is not told"}, budget_s=3.0,
+        provenance={"energy": "measured by RAPL", "clock": "unavailable because it is not reported"}, budget_s=3.0,
         peak=Peak(0.5, "compute", {"compute": 0.5, "bandwidth": 0.2}, 1e12, 1e10, False, "3f9c2a71"),
     )  # fmt: skip
     full = replace(full, cautions=(*full.cautions, *cautions_of(full)))
@@ -122,8 +122,8 @@ def _replayed(full: Result) -> Result:
     shown = {"center_s": job.seconds / 100, "low_s": job.seconds / 100, "high_s": job.seconds / 100}
     shown |= {"first_step_s": laps[0], "median_s": sorted(laps)[len(laps) // 2], "min_s": min(laps)}
     shown |= {"samples_s": tuple(laps), "sample_count": len(laps), "duration_s": 0.5 + sum(laps), "warmup_cut": 0}
-    told = replace(seen, **shown, estimand="mean", verdict="as-published")
-    return replace(full, case=parse_case(REPLAYED), params={}, estimate=told, processes=(), job=job, sustained=None)
+    replayed = replace(seen, **shown, estimand="mean", verdict="as-published")
+    return replace(full, case=parse_case(REPLAYED), params={}, estimate=replayed, processes=(), job=job, sustained=None)
 
 
 class HostileFiles:

@@ -4,7 +4,7 @@
     python benchmarks/testbed.py --trials 40       a quick look
     python benchmarks/testbed.py --only sticky     one stream
 
-Every gate that fails is listed, and the exit code is 1. The seed changes daily, so that nobody tunes to one.
+Every gate that fails is listed, and the exit code is 1. The seed changes daily, to prevent tuning to one.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Player:
         return seconds + extra
 
     def step(self) -> None:
-        """One step that nobody waits for; the peer's timer pays for the synchronisation."""
+        """One step without synchronisation; the peer's timer pays for the synchronisation."""
         self.now += self._ends[self.steps + 1] - self._ends[self.steps]
         self.steps += 1
 
@@ -218,7 +218,7 @@ def pair_trial(kind: str, seed: int, number: int, slower: float) -> str:
 
 
 def pair_gates(pool: ProcessPoolExecutor, seed: int, trials: int) -> list[Gate]:
-    """A/A must not be told apart; a true 3% must be found."""
+    """A/A must not be distinguished; a true 3% must be found."""
     per_stream = math.ceil(trials / len(KINDS))
     same = [pool.map(partial(pair_trial, kind, seed, slower=1.0), range(per_stream), chunksize=8) for kind in KINDS]
     equal = [verdict for verdicts in same for verdict in verdicts]
@@ -226,7 +226,7 @@ def pair_gates(pool: ProcessPoolExecutor, seed: int, trials: int) -> list[Gate]:
     found = [verdict for verdicts in slower for verdict in verdicts]
     alike = sum(verdict in ("same", "unsure") for verdict in equal)
     return [
-        Gate("pair: A/A not told apart", alike, len(equal), 0.95),
+        Gate("pair: A/A not distinguished", alike, len(equal), 0.95),
         Gate("pair: a true 3% found on quiet streams", found.count("slower"), len(found), 0.90),
     ]
 

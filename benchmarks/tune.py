@@ -202,8 +202,8 @@ def judge(folder: Path, task: str) -> Iterator[tuple[bool, str]]:
     fastest = 1 / (final["low"] or final["ratio"])
     reach = f"{1 / final['ratio']:.3f} (up to {fastest:.3f})"
     pairs = len(final["ratios"])  # an interval of two or three reaches anything
-    told = f"{reach} in {pairs} pairs (goal: reaches {NEAR} in {LEAST_PAIRS} or more)"
-    yield fastest >= NEAR and pairs >= LEAST_PAIRS, f"speed against the best of the grid, {every['best']}: {told}"
+    figure = f"{reach} in {pairs} pairs (goal: reaches {NEAR} in {LEAST_PAIRS} or more)"
+    yield fastest >= NEAR and pairs >= LEAST_PAIRS, f"speed against the best of the grid, {every['best']}: {figure}"
     spent = tune["seconds"] / every["seconds"]
     extent = f"{every['whole']} of {every['of']} cases in three processes, {every['missing']} in none"
     taken = f"{tune['seconds']:.0f} s where the grid takes {every['seconds']:.0f} s ({extent})"

@@ -1,4 +1,4 @@
-"""A model that fails where it is told to, and tells all it knows. `canaries.py` puts it next to HELPER.py."""
+"""A model that fails on request with a message that contains private data. `canaries.py` puts it next to HELPER.py."""
 
 import logging
 import warnings

@@ -1,4 +1,4 @@
-"""What a failure of the workload `faulty` must end as: one status, with words that tell how and when."""
+"""What a failure of the workload `faulty` must end as: one status, with words that say how and when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEATHS = {
     "abort": "SIGABRT",
     "segfault": "SIGSEGV",
     "kill": "SIGKILL",
-    "terminate": "SIGKILL",  # a worker that is told to end takes its whole group along
+    "terminate": "SIGKILL",  # a worker that is asked to end takes its whole group along
 }
 SILENCES = ("hang", "stop", "deaf")
 

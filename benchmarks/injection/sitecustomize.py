@@ -1,4 +1,4 @@
-"""With this folder on PYTHONPATH, Python finds one workload more: `faulty`, which ends as badly as it is told to.
+"""With this folder on PYTHONPATH, Python finds one workload more: `faulty`, which fails in a given way.
 
 Where TORCHMARK_FAULT_AMX names a file, the CPU has no AMX: bfloat16 products are counted there and kill their process.
 """

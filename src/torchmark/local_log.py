@@ -23,7 +23,7 @@ _ENTRY = re.compile(rb"^torchmark: (\S+) failed: (.+)$", re.MULTILINE)
 
 
 def log_path(path: Path) -> Path:
-    """Next to the run file, and never the run file itself, whatever that is called."""
+    """Next to the run file, and never the run file itself, even with an unusual name."""
     return path.with_name(path.name + ".log")
 
 

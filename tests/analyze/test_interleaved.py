@@ -106,7 +106,7 @@ def test_a_limit_is_decided_before_the_answer_is_clear() -> None:
     assert max(map(len, ends)) > len(play(BETWEEN["usual"], 1.045, 0))
 
 
-def test_it_stops_only_at_the_looks_and_at_the_last_whatever_is_known() -> None:
+def test_it_stops_only_at_the_looks_and_at_the_last_for_any_is_known() -> None:
     wild = [[math.log(2.0) * (-1) ** number] * ROUNDS for number in range(LOOKS[-1])]
     stops = {count: why_stop(wild[:count]) for count in range(1, LOOKS[-1] + 1)}
     assert {count for count, why in stops.items() if why} == {LOOKS[-1]}

@@ -258,7 +258,7 @@ def test_what_is_no_equal_is_no_peer(fleet: Callable[..., list[Run]]) -> None:
     assert not find_outliers([*runs[:-1], replace(runs[-1], header=other)])
 
 
-def test_of_three_nobody_can_tell_and_trifles_are_not_told(fleet: Callable[..., list[Run]]) -> None:
+def test_of_three_no_one_can_distinguish_and_trifles_are_not_reported(fleet: Callable[..., list[Run]]) -> None:
     assert not find_outliers(fleet([1.0, 1.0, 2.0]))
     assert not find_outliers(fleet([]))
     still = fleet([1.0])[0]

@@ -137,7 +137,7 @@ def test_inside_a_run_everything_is_held_against_the_baseline() -> None:
         ("cpu", "cuda:0"),
     ]
     assert [(each.case, each.reason) for each in pairing.unpaired] == [
-        ("lstm/infer@mps/float32", "measured with one device only")
+        ("lstm/infer@mps/float32", "only one value of device was measured")
     ]
     sweep = run_of(*(f"mlp/infer:batch={batch}@cpu/float32" for batch in (64, 256, 16)))
     assert [match.a.case.params["batch"] for match in pair_within(sweep, "batch").matches] == [16, 16]
@@ -154,7 +154,7 @@ def test_cpu_and_gpu_of_a_published_machine_are_one() -> None:
     assert len(join_machines([measured, measured])) == 2
 
 
-def test_whatever_is_known_to_differ_is_named() -> None:
+def test_for_any_is_known_to_differ_is_named() -> None:
     a = Result(parse_case(MLP), "ok", settings={"threads": 2, "attention": "sdpa", "onednn": True, "cores": None})
     b = Result(
         parse_case(MLP.replace("cpu", "mps") + "+as-published"),

@@ -74,7 +74,7 @@ def test_of_several_processes_the_worst_verdict_counts(verdicts) -> None:
         ("throttled_share", "a quota stopped the process for 30% of the time"),
     ],
 )
-def test_whoever_takes_time_is_named(share: str, words: str) -> None:
+def test_a_process_that_takes_time_is_named(share: str, words: str) -> None:
     assert judged(Contention(**{share: 0.3})) == Judgement("contended", (), (words,))
     assert judged(Contention(**{share: 0.01})).verdict == "stable"
 

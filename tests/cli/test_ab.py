@@ -51,7 +51,7 @@ def ab(*arguments: str, device: str = "fake") -> subprocess.CompletedProcess[str
         ("null --fail-if-slower much", "is not a share"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_started(
+def test_mistakes_are_reported_before_anything_is_started(
     capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
     given = arguments.replace("PYTHON", sys.executable).split()

@@ -113,7 +113,7 @@ def test_a_file_without_samples_is_only_well_formed(capsys) -> None:
     assert "no samples to recompute from" in lines[1]
 
 
-def test_a_file_that_was_cut_off_between_two_lines_is_told(capsys) -> None:
+def test_a_file_that_was_cut_off_between_two_lines_is_reported(capsys) -> None:
     lines = Path("a.jsonl").read_text().splitlines(keepends=True)
     Path("a.jsonl").write_text("".join(lines[:-1]))
     code, told = check(capsys, "a.jsonl")
@@ -123,7 +123,7 @@ def test_a_file_that_was_cut_off_between_two_lines_is_told(capsys) -> None:
     assert told[told.index("a.jsonl: not well-formed") + 1].endswith("no checksum")
 
 
-def test_cases_without_a_result_are_told_unless_the_run_says_that_it_was_stopped(capsys) -> None:
+def test_cases_without_a_result_are_reported_unless_the_run_says_that_it_was_stopped(capsys) -> None:
     header, started, samples, finished, *_ = Path("a.jsonl").read_text().splitlines(keepends=True)
     other = CASE + "+threads=2"
     header = header.replace(f'"cases":["{CASE}"]', f'"cases":["{CASE}","{other}","{CASE}+threads=3"]')
@@ -145,7 +145,7 @@ def test_cases_without_a_result_are_told_unless_the_run_says_that_it_was_stopped
     assert "2 of 3 cases" in told[1]
 
 
-def test_a_run_that_was_killed_is_told_and_one_that_was_completed_is_sound(capsys, inside: Path) -> None:
+def test_a_run_that_was_killed_is_reported_and_one_that_was_completed_is_sound(capsys, inside: Path) -> None:
     lines = Path("a.jsonl").read_text().splitlines(keepends=True)
     Path("a.jsonl").write_text("".join(lines[:2]))
     code, told = check(capsys, "a.jsonl")
@@ -178,7 +178,7 @@ def test_a_finding_is_one_line_with_file_and_field(capsys) -> None:
     assert "b.jsonl: well-formed, consistent" in lines
 
 
-def test_figures_that_are_made_up_with_a_checksum_are_told_by_their_samples(capsys) -> None:
+def test_figures_that_are_made_up_with_a_checksum_are_reported_by_their_samples(capsys) -> None:
     edit("a.jsonl", r'("processes":\[\{.*?"median_s":)[0-9.]+', r"\g<1>0.005")
     assert cli.main(["export", "a.jsonl", "-o", "resealed.jsonl"]) == 0
     capsys.readouterr()
@@ -187,7 +187,7 @@ def test_figures_that_are_made_up_with_a_checksum_are_told_by_their_samples(caps
     assert "resealed.jsonl: well-formed, but not consistent" in lines
 
 
-def test_one_file_that_stands_apart_from_the_others_is_told(capsys, inside: Path) -> None:
+def test_one_file_that_stands_apart_from_the_others_is_reported(capsys, inside: Path) -> None:
     measure(inside / "d.jsonl", "stream=iid2,step=0.02", "--rigor", "quick")
     code, lines = check(capsys, "a.jsonl", "b.jsonl", "c.jsonl", "d.jsonl")
     assert code == 1
@@ -196,7 +196,7 @@ def test_one_file_that_stands_apart_from_the_others_is_told(capsys, inside: Path
     assert "a.jsonl: well-formed, corroborated" in lines
 
 
-def test_the_same_samples_under_another_name_are_told_and_count_once(capsys) -> None:
+def test_the_same_samples_under_another_name_are_reported_and_count_once(capsys) -> None:
     edit("a.jsonl", r'"id":"\w+"', '"id":"0badcafe"')
     Path("b.jsonl").unlink()
     cli.main(["export", "a.jsonl", "-o", "b.jsonl"])

@@ -24,7 +24,7 @@ from torchmark.studies import fit
         ("mlp --dtype float31", "unknown dtype 'float31'"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_started(
+def test_mistakes_are_reported_before_anything_is_started(
     capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
     assert cli.main(["fit", *arguments.split(), "--dry-run"]) == 2

@@ -24,7 +24,7 @@ from torchmark.store import find_run, keep_limits, load
         ("--budget soon", "'soon' is not a time"),
     ],
 )
-def test_wrong_input_is_told_before_anything_is_started(capsys, own_place: Path, arguments: str, words: str) -> None:
+def test_wrong_input_is_reported_before_anything_starts(capsys, own_place: Path, arguments: str, words: str) -> None:
     assert cli.main(["limits", *arguments.split()]) == 2
     assert words in capsys.readouterr().err
     assert not own_place.exists()
@@ -73,7 +73,7 @@ def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them
     assert {result.peak.limits for result in load(find_run("last")).results if result.peak} == {found.header.id}
 
 
-def test_limits_that_were_not_found_are_held_against_nobody(own_place: Path) -> None:
+def test_limits_that_were_not_found_are_held_against_no_one(own_place: Path) -> None:
     done = run_torchmark("limits", "--device", "cpu", "--dtype", "float32", "--budget", "1s")
     assert done.returncode == 3
     assert "Not kept: the search is not complete." in done.stdout

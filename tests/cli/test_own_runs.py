@@ -49,7 +49,7 @@ def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProc
     return run_torchmark(*arguments, folder=folder)
 
 
-def test_a_model_is_measured_in_every_way_and_its_file_tells_no_path(place: Path, tmp_path: Path) -> None:
+def test_a_model_is_measured_in_every_way_and_its_file_reports_no_path(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.jsonl"
     cases = ["my_model.py/infer:batch=4@cpu/float32+per-step", "my_model.py/train@cpu/float32+threads=1+workers=2"]
     done = run("run", *cases, "--steps", "3", "--out", str(out), folder=place)
@@ -176,7 +176,7 @@ def test_a_run_that_the_user_started_goes_on_by_itself(
         ("my_model.py:biuld", "has no 'biuld'"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_mistakes_are_reported_in_one_line(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
     monkeypatch.chdir(place)

@@ -81,7 +81,7 @@ def test_the_letters_of_the_cautions_follow_the_rows(shown, name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120, 160])
-def test_one_machine_is_shown_like_a_run_without_what_nobody_knows(shown, width: int) -> None:
+def test_one_machine_is_shown_like_a_run_without_what_no_one_knows(shown, width: int) -> None:
     output = shown("show", "m1-chips/m1 ultra gpu", width=width)
     heading, machine, *_ = output.splitlines()
     assert heading == "m1-chips/M1 Ultra GPU · 2022 · on mps/float32 as published"

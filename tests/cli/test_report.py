@@ -63,7 +63,7 @@ def test_its_own_pages_are_made_anew_and_other_files_are_left_alone(folder: Path
         ("page.HTML", b"<!doc"),
     ],
 )
-def test_the_name_of_the_file_tells_the_format(folder: Path, name: str, beginning: bytes) -> None:
+def test_the_name_of_the_file_reports_the_format(folder: Path, name: str, beginning: bytes) -> None:
     assert main(["report", "last", "-o", name]) == 0
     assert (folder / name).read_bytes().startswith(beginning)
 

@@ -28,7 +28,7 @@ def result(fake: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_a_case_is_kept_going_for_the_whole_time_and_told_from_end_to_end(tmp_path: Path) -> None:
+def test_a_case_is_kept_going_for_the_whole_time_and_distinguished_from_end_to_end(tmp_path: Path) -> None:
     out = tmp_path / "run.jsonl"
     done = run("stream=drift,step=0.02", "--sustain", "2m", "--out", str(out))
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ from torchmark.store import find_run, load
         ("resnet50/infer@cpu/float32+layout=channels-first", "Did you mean 'channels-last'?"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_started(
+def test_mistakes_are_reported_before_anything_is_started(
     capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
     assert cli.main(["tune", *arguments.split(), "--dry-run"]) == 2

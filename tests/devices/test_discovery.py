@@ -115,7 +115,7 @@ def test_the_nvidia_driver_is_read_from_the_kernel(monkeypatch, tmp_path):
     assert devices.open_device("cuda").info().driver == "535.104.05"
 
 
-def test_an_intel_gpu_is_named_only_where_somebody_means_to_compute_on_it(simulation, monkeypatch, tmp_path):
+def test_an_intel_gpu_is_named_only_where_it_is_meant_to_compute_on_it(simulation, monkeypatch, tmp_path):
     monkeypatch.setattr(Xpu, "root", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     simulation.torch.xpu.is_available = lambda: False

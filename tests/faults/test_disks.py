@@ -34,7 +34,7 @@ def disk(tmp_path: Path) -> Path:
         ("size=20m,nr_inodes=1", "No space"),
     ],
 )
-def test_a_bad_place_is_told_before_anything_is_measured(run, own_mounts, disk, options, words):
+def test_a_bad_place_is_reported_before_anything_is_measured(run, own_mounts, disk, options, words):
     prefix = own_mounts(f"mount -t tmpfs -o {options} none {disk}")
     one_error(run("run", CASES[0], "--steps", "3", "--out", str(disk / "run.jsonl"), prefix=prefix), words)
 

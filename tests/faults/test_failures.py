@@ -57,7 +57,7 @@ def test_a_new_interpreter_that_leaves_a_child_behind_is_no_timeout(run, tmp_pat
     assert left_behind() == 0
 
 
-def test_a_process_that_stops_in_the_middle_of_a_message_holds_nobody_up(tmp_path):
+def test_a_process_that_stops_in_the_middle_of_a_message_holds_no_one_up(tmp_path):
     code = "import os, signal; os.write(1, b'{\"type\":'); os.kill(os.getpid(), signal.SIGSTOP)"
     (tmp_path / "sitecustomize.py").write_text(code)
     case = parse_case("null/infer@fake/float32")
@@ -107,7 +107,7 @@ def kernel_group(folder: Path, bytes_: int) -> bool:
     return True
 
 
-def test_a_worker_that_the_kernel_kills_for_its_memory_is_told_from_one_that_was_killed(
+def test_a_worker_that_the_kernel_kills_for_its_memory_is_distinguished_from_one_that_was_killed(
     run, tmp_path, wait_until, do_without
 ):
     group = next(

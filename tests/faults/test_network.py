@@ -56,7 +56,7 @@ def test_no_call_leads_beyond_this_machine(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_libraries_are_told_to_stay_offline_before_they_are_imported(run, environment, tmp_path: Path) -> None:
+def test_libraries_are_asked_to_stay_offline_before_they_are_imported(run, environment, tmp_path: Path) -> None:
     environment.pop("HF_HUB_OFFLINE", None)
     (tmp_path / "my_model.py").write_text(MODEL)
     out = tmp_path / "run.jsonl"

@@ -98,7 +98,7 @@ def test_twice_it_stops_at_once_even_where_a_worker_will_not(start, tmp_path, wa
     assert left_behind() == 0
 
 
-def test_what_was_told_to_ignore_a_hang_up_goes_on(begin, gate, tmp_path):
+def test_what_was_asked_to_ignore_a_hang_up_goes_on(begin, gate, tmp_path):
     process = begin(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     process.send_signal(signal.SIGHUP)
     gate.touch()

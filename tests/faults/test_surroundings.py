@@ -36,7 +36,7 @@ def busy_loops() -> Iterator[None]:
             loop.wait()
 
 
-def test_busy_loops_beside_it_make_a_figure_contended(run, tmp_path):
+def test_busy_loops_next_to_it_make_a_figure_contended(run, tmp_path):
     out = tmp_path / "run.jsonl"
     with busy_loops():
         assert run("run", CASE, "--rigor", "quick", "--budget", "2s", "--out", str(out)).returncode == 0
@@ -97,7 +97,7 @@ def test_hardware_that_throttles_itself_is_named_as_the_cause(run, own_mounts, d
     assert "the hardware throttled itself" in result.estimate.evidence[0]
 
 
-def test_what_would_spoil_a_run_is_told_before_it_begins(run, own_mounts, environment, tmp_path):
+def test_what_would_spoil_a_run_is_reported_before_it_begins(run, own_mounts, environment, tmp_path):
     """A GPU whose tool is here beside a torch for CPUs alone, and a container's shared memory."""
     tool = tmp_path / "bin" / "nvidia-smi"
     written(tool.parent, {tool.name: "#!/bin/sh"}).joinpath(tool.name).chmod(0o755)
@@ -112,7 +112,7 @@ def test_what_would_spoil_a_run_is_told_before_it_begins(run, own_mounts, enviro
     assert max(map(len, done.stderr.splitlines())) <= 80
 
 
-def test_a_second_run_waits_if_told_to_and_shares_if_both_do(start, run, tmp_path, wait_until):
+def test_a_second_run_waits_if_asked_to_and_shares_if_both_do(start, run, tmp_path, wait_until):
     first = start("run", CASE, "--steps", "10000", "--out", str(tmp_path / "run.jsonl"))
     wait_until((tmp_path / "run.jsonl").exists)
     refused = run("run", CASE, "--steps", "3", "--share")  # the other does not share

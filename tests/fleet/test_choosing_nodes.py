@@ -92,5 +92,5 @@ def test_ranks_of_all_teams_have_as_many_threads() -> None:
 @pytest.mark.parametrize(
     ("code", "state"), [(0, "done"), (3, "done"), (4, "failed"), (70, "failed"), (137, "killed"), (-9, "killed")]
 )
-def test_exit_codes_tell_how_a_job_ended(code: int, state: str) -> None:
+def test_exit_codes_report_how_a_job_ended(code: int, state: str) -> None:
     assert outcome_of(code).state == state

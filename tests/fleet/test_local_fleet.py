@@ -54,7 +54,7 @@ def test_every_node_has_a_run_of_its_own_and_the_folder_is_a_library(shell: Shel
     assert "holds a fleet already" in again.stderr
 
 
-def test_a_job_that_is_cancelled_is_told_and_completed(make_shell: Make, shell: Shell, tmp_path: Path) -> None:
+def test_a_job_that_is_cancelled_is_reported_and_completed(make_shell: Make, shell: Shell, tmp_path: Path) -> None:
     slow, folder = make_shell(tmp_path, step_s=0.3), tmp_path / "fleet"
     start = slow.start("fleet", "run", *THREE, "--engine", "local", "--folder", str(folder), "--no-probe")
     slow.wait_until(lambda: slow.results_in(folder, "A1"))
@@ -72,7 +72,7 @@ def test_a_job_that_is_cancelled_is_told_and_completed(make_shell: Make, shell: 
     assert after[0] == before  # only what was missing was measured
 
 
-def test_what_is_over_its_time_or_killed_is_told(make_shell: Make, tmp_path: Path) -> None:
+def test_what_is_over_its_time_or_killed_is_reported(make_shell: Make, tmp_path: Path) -> None:
     slow = make_shell(tmp_path, step_s=1.0)
     for number, (state, limit) in enumerate((("time-limit", "1s"), ("killed", "10m"))):
         folder = tmp_path / str(number)
@@ -187,7 +187,7 @@ def child_of(number: int) -> int:
     return int(psutil.Process(number).children()[0].pid)
 
 
-def test_what_a_node_lacks_is_told_before_anything_is_submitted(shell: Shell, tmp_path: Path) -> None:
+def test_what_a_node_lacks_is_reported_before_anything_is_submitted(shell: Shell, tmp_path: Path) -> None:
     empty = tmp_path / "empty-python"
     empty.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     empty.chmod(0o755)
@@ -223,7 +223,7 @@ def test_a_machine_without_slurm_says_so(make_shell: Make, tmp_path: Path) -> No
         (["mlp", "--resume", "nowhere"], "cannot be changed"),
     ],
 )
-def test_mistakes_are_told_at_once(shell: Shell, arguments: list[str], words: str) -> None:
+def test_mistakes_are_reported_at_once(shell: Shell, arguments: list[str], words: str) -> None:
     done = shell.run("fleet", "run", *arguments)
     assert done.returncode == 2
     assert words in done.stderr

@@ -82,7 +82,7 @@ def test_all_nodes_are_measured_and_no_two_jobs_share_one(shell: Shell, tmp_path
     assert not any("node0" in path.read_text() for folder in folders for path in folder.glob("*.jsonl"))
 
 
-def test_however_jobs_end_it_is_told_and_the_table_completed(make_shell: Make, shell: Shell, tmp_path: Path) -> None:
+def test_every_end_of_a_job_is_reported_and_the_table_completed(make_shell: Make, shell: Shell, tmp_path: Path) -> None:
     slow, folder = make_shell(tmp_path, shell.environment, step_s=0.7), tmp_path / "fleet"
     start = slow.start("fleet", "run", *THREE, *SETUP, "--folder", str(folder), "--no-probe")
     shell.wait_until(lambda: (folder / "A1.jsonl").exists() and job(folder, "A1"))
@@ -149,7 +149,7 @@ def test_a_job_that_waits_for_a_drained_node_is_given_up(shell: Shell, tmp_path:
     assert "bad fan" not in done.stdout  # free text may name anything, and tables are sent around
 
 
-def test_a_forged_number_does_not_end_the_job_of_somebody_else(shell: Shell, tmp_path: Path) -> None:
+def test_a_forged_number_does_not_end_the_job_of_another_user(shell: Shell, tmp_path: Path) -> None:
     folder = tmp_path / "fleet"
     other = slurm(shell, "sbatch", "--parsable", "-Jthesis", "-o/dev/null", "--wrap=sleep 900").strip()
     shell.wait_until(lambda: "RUNNING" in slurm(shell, "squeue", "-h", "-j", other, "-o%T"))
@@ -167,7 +167,7 @@ def test_a_forged_number_does_not_end_the_job_of_somebody_else(shell: Shell, tmp
     assert slurm(shell, "squeue", "-h", "-o%i").split() == [other]
 
 
-def test_mistakes_are_told_before_anything_measures(shell: Shell, hidden: Path, tmp_path: Path) -> None:
+def test_mistakes_are_reported_before_anything_measures(shell: Shell, hidden: Path, tmp_path: Path) -> None:
     known = len(ended_jobs(shell))  # no other job is left
     shared = tmp_path / "fleet"
     for folder, more, words in (

@@ -30,7 +30,7 @@ def test_wrong_outputs_are_caught_in_every_dtype_that_gives_any(monkeypatch, fau
     assert [proof.passed for proof in proofs] == [False, False]
 
 
-def test_the_cpu_computes_rightly_and_tells_its_clock_and_cost():
+def test_the_cpu_computes_rightly_and_reports_its_clock_and_cost():
     proofs = {proof.name: proof for proof in audit_device(open_device("cpu"))}
     for name in ("outputs are right in float32", "outputs are right in float64", "the clock is fine and steady"):
         assert proofs[name].passed, proofs[name]

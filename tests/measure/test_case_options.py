@@ -57,7 +57,7 @@ def test_variables_read_at_import_are_separate_from_those_read_later() -> None:
     assert set(offered(parse_case("bert-encode/infer@cpu/float32"))) <= set(CASE_OPTIONS)
 
 
-def test_a_worker_of_its_own_environment_has_it_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_of_its_own_environment_has_it_and_no_one_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHMARK_FAKE", "step=0.01")
     case = parse_case("null/infer@fake/float32")
     with Process(case, environment={"TORCHMARK_FAKE": "step=0.02"}) as process:

@@ -92,7 +92,7 @@ def test_a_training_step_that_does_not_learn_is_found(dtype: str, monkeypatch: p
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("mode", ["infer", "train"])
-def test_rounding_is_not_called_wrong_whatever_the_seed(mode: str, dtype: str, seed: int) -> None:
+def test_rounding_is_not_called_wrong_for_any_the_seed(mode: str, dtype: str, seed: int) -> None:
     check = check_step(prepared("mlp", Setting(mode=mode, dtype=dtype, seed=seed)), dtype)
     assert check is not None
     assert check.error < 0.8 * check.tolerance

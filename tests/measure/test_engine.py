@@ -305,7 +305,7 @@ def test_a_slowdown_is_throttling_only_with_evidence(fall: float, verdict: str) 
     assert found.verdict == verdict
 
 
-def test_whoever_waits_is_told_at_checkpoints() -> None:
+def test_a_waiting_run_is_reported_at_checkpoints() -> None:
     told: list[Progress] = []
     bench = Bench(playing("iid10", 0.01))
     found = bench.measure(progress=told.append, settings=Settings(call_cost_s=0.001))

@@ -65,7 +65,7 @@ def wait_until_gone(pid: int) -> None:
             time.sleep(0.02)
 
 
-def test_a_side_measures_what_is_set_for_it_and_tells_where() -> None:
+def test_a_side_measures_what_is_set_for_it_and_reports_where() -> None:
     with start({"TORCHMARK_FAKE": "step=0.02"}) as process:
         result = measure(process)
     assert result.status == "ok"
@@ -105,7 +105,7 @@ def test_an_old_python_could_read_that_it_is_too_old(monkeypatch: pytest.MonkeyP
     assert bootstrap.find_refusal([])["cause"].startswith("it is Python 3.")
 
 
-def test_our_torchmark_is_lent_and_nothing_that_lies_beside_it(tmp_path: Path) -> None:
+def test_our_torchmark_is_lent_and_nothing_that_lies_next_to_it(tmp_path: Path) -> None:
     """Were all of our site-packages lent, both sides would run the same torch. As where a data loader starts one."""
     program = (
         f"import runpy; runpy.run_path({bootstrap.__file__!r}, run_name='__mp_main__')\n"
@@ -132,14 +132,14 @@ def test_interpreters_are_found_as_people_name_them(tmp_path: Path) -> None:
         start(python=find_interpreter(str(unrunnable)))
 
 
-def test_a_crash_is_told_with_its_signal_its_phase_and_its_last_words() -> None:
+def test_a_crash_is_reported_with_its_signal_its_phase_and_its_last_words() -> None:
     found = failure("fault=crash,after=0", PYTHONFAULTHANDLER="1")
     assert (found.name, found.result.status) == ("A", "crashed")
     assert found.result.reason == "the worker was ended by SIGABRT during first step"
     assert any("fake.py" in line for line in found.last_words)
 
 
-def test_an_exception_is_told_as_the_case_ends_with_it() -> None:
+def test_an_exception_is_reported_as_the_case_ends_with_it() -> None:
     found = failure("fault=oom,after=0")
     assert found.result.status == "oom"
     assert found.last_words[-1].startswith("MemoryError")

@@ -87,7 +87,7 @@ def test_devices_passed_in_are_kept():
     assert described.physical_cores <= described.logical_cores
 
 
-def test_memory_is_rounded_so_that_it_tells_no_machine_from_its_like():
+def test_memory_is_rounded_so_that_it_reports_no_machine_from_its_like():
     found = machine.describe_machine([DeviceInfo("cpu", "Test", memory_bytes=25_274_793_984)])
     assert found.devices[0].memory_bytes == round(23.5 * 2**30)
     assert machine.describe_machine([DeviceInfo("cpu", "Test", memory_bytes=1)]).devices[0].memory_bytes == 2**28

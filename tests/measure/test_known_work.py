@@ -27,7 +27,7 @@ def test_everything_in_a_recorded_run_is_known() -> None:
     assert {result.case.text: places(result) for result in load(EXAMPLE).results if places(result)} == {}
 
 
-def test_what_is_not_known_here_is_told(known: Result) -> None:
+def test_what_is_not_known_here_is_reported(known: Result) -> None:
     case, work = known.case, known.work
     assert work is not None
     changes: list[tuple[Result, str]] = [

@@ -36,7 +36,7 @@ def test_operators_are_counted() -> None:
     assert count_operators(lambda: (left @ weight).sum().backward()) > 3  # the way back counts, too
 
 
-def test_a_short_step_on_the_cpu_tells_how_many_it_has() -> None:
+def test_a_short_step_on_the_cpu_reports_how_many_it_has() -> None:
     assert measured("launch/infer@cpu/float32").metrics == {"operators": 1.0}
 
 

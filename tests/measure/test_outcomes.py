@@ -123,7 +123,7 @@ def test_an_error_of_ours_that_a_plug_in_raises_is_not_in_our_words() -> None:
         (None, False, "crashed", "stopped answering during build"),
     ],
 )
-def test_a_death_is_told_by_how_it_came(exit_code, for_memory: bool, status: str, words: str) -> None:
+def test_a_death_is_reported_by_how_it_came(exit_code, for_memory: bool, status: str, words: str) -> None:
     found, reason = death_of(exit_code, for_memory, "build")
     assert found == status
     assert words in reason
@@ -143,7 +143,7 @@ def test_a_death_is_told_by_how_it_came(exit_code, for_memory: bool, status: str
         ("RuntimeError during steps", "CUDA error: an illegal memory access was encountered", False),
     ],
 )
-def test_a_crash_that_may_be_want_of_memory_is_told_from_an_error_of_the_model(reason, detail, may: bool) -> None:
+def test_a_crash_for_lack_of_memory_is_distinguished_from_an_error_of_the_model(reason, detail, may: bool) -> None:
     result = Result(parse_case("mlp/infer@cpu/float32"), "crashed", reason=reason, detail=detail)
     assert may_be_memory(result) == may
 
@@ -162,7 +162,7 @@ def test_the_kernels_count_of_memory_kills_can_be_read_anywhere() -> None:
         (None, "proc/vmstat"),
     ],
 )
-def test_only_kills_of_the_own_control_group_count_where_it_tells(tmp_path: Path, groups, file: str) -> None:
+def test_only_kills_of_the_own_control_group_count_where_it_reports(tmp_path: Path, groups, file: str) -> None:
     texts = {"proc/vmstat": "oom_kill 35\n", "sys/fs/cgroup/memory.events": "oom 1\n"} | {file: "oom 9\noom_kill 3\n"}
     for name, content in (texts | ({"proc/self/cgroup": groups} if groups else {})).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

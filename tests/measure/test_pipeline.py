@@ -66,7 +66,7 @@ def test_a_case_that_cannot_fit_says_how_long_it_would_take(script) -> None:
     assert "--budget" in (found.reason or "")
 
 
-def test_a_wrong_script_is_told_and_nothing_else_happens(script) -> None:
+def test_a_wrong_script_is_reported_and_nothing_else_happens(script) -> None:
     script("fault=nonsense")
     found, _ = measured()
     assert found.status == "crashed"

@@ -39,7 +39,7 @@ def tell(monkeypatch: pytest.MonkeyPatch, energy: str) -> None:
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_device_that_tells_watts_alone_is_watched_beside_steps_that_nobody_times(monkeypatch, make_estimate) -> None:
+def test_a_device_that_reports_watts_alone_is_watched_during_untimed_steps(monkeypatch, make_estimate) -> None:
     tell(monkeypatch, "estimated from the power")
     meter, ran = Watts(), list[float]()
     monkeypatch.setattr(timing, "open_vitals", lambda _device: {"energy": meter})

@@ -79,7 +79,7 @@ def test_the_start_is_timed_from_outside_where_all_of_it_is_seen(play) -> None:
     assert sum(seconds for name, seconds in phases.items() if name != "start") < took_s
 
 
-def test_a_worker_is_ended_where_nobody_follows_it_to_its_end(workers, play) -> None:
+def test_a_worker_is_ended_where_no_one_follows_it_to_its_end(workers, play) -> None:
     play("fault=hang,after=0")
     with Process(CASE) as started:
         started.ask(MeasureJob(CASE, Settings()), Phase)
@@ -120,7 +120,7 @@ def test_a_worker_that_does_not_answer_to_sigterm_is_killed(workers, play) -> No
     assert not psutil.pid_exists(stopped[0])
 
 
-def test_who_is_told_to_end_after_its_worker_says_so_and_not_that_it_crashed(workers, play, monkeypatch) -> None:
+def test_who_is_asked_to_end_after_its_worker_says_so_and_not_that_it_crashed(workers, play, monkeypatch) -> None:
     """A cluster that cancels a job signals its processes one after another."""
     play("fault=hang,after=0")
     monkeypatch.setattr(process, "OUR_TURN_S", 30.0)
@@ -155,7 +155,7 @@ def test_a_worker_that_is_killed_in_the_middle_is_a_crash(workers, play) -> None
     assert "SIGKILL" in (result.reason or "")
 
 
-def test_whoever_stops_listening_leaves_no_worker_behind(workers, play) -> None:
+def test_a_run_that_stops_listening_leaves_no_worker_behind(workers, play) -> None:
     play("fault=hang,after=0")
 
     def leave(_: Message) -> None:
@@ -188,7 +188,7 @@ def test_what_libraries_print_goes_to_the_log(play, tmp_path) -> None:
     assert "Traceback" in log.read_text()
 
 
-def test_a_survey_tells_the_machine_without_torch_here(play) -> None:
+def test_a_survey_reports_the_machine_without_torch_here(play) -> None:
     play("stream=sticky")
     with Process(CASE) as started:
         found = started.ask(SurveyJob(("fake",)), Surveyed)

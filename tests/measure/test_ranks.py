@@ -156,7 +156,7 @@ def test_ranks_give_one_result_and_say_what_they_do(folder: Path) -> None:
     assert living(folder) == []
 
 
-def test_a_port_behind_which_nobody_answers_is_given_up_in_time(folder: Path) -> None:
+def test_a_port_behind_which_no_one_answers_is_given_up_in_time(folder: Path) -> None:
     del folder
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -168,7 +168,7 @@ def test_a_port_behind_which_nobody_answers_is_given_up_in_time(folder: Path) ->
 
 
 @pytest.mark.parametrize("who", ["session", "worker"])
-def test_ranks_end_with_whoever_started_them(folder: Path, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_end_with_the_process_that_started_them(folder: Path, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))  # the started process finds this module by its name
     process = multiprocessing.get_context("spawn").Process(target=run, args=("wait",))
     process.start()
@@ -203,7 +203,7 @@ def test_the_first_to_go_is_blamed(codes: dict[int, int], failed: list[Failed], 
     assert root_cause(codes, failed, "steps", for_memory=False)[:2] == (status, reason)
 
 
-def test_a_rank_that_the_system_killed_for_memory_is_told_apart() -> None:
+def test_a_rank_that_the_system_killed_for_memory_is_distinguished() -> None:
     assert root_cause({0: TERM, 1: KILL}, [], "build", for_memory=True)[0] == "host-oom"
 
 

@@ -69,5 +69,5 @@ def test_steps_that_stand_for_many_more_are_given_what_the_device_still_had_to_d
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(42.4, "42 s"), (400, "7 min"), (6.04 * 3600, "6.0 h")])
-def test_times_are_told_as_people_tell_them(seconds: float, text: str) -> None:
+def test_times_are_reported_as_people_report_them(seconds: float, text: str) -> None:
     assert would_take(seconds) == f"would take {text}"

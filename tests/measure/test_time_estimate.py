@@ -17,7 +17,7 @@ def work_of(text: str) -> Work | None:
     return workload.work(workload.params(**case.params), Setting(mode=case.mode))
 
 
-def test_the_same_workload_tells_by_its_size_and_others_where_there_is_none(make_result) -> None:
+def test_the_same_workload_reports_by_its_size_and_others_where_there_is_none(make_result) -> None:
     small, other = "matmul/infer:size=2048@cpu/float32", "mlp/infer@cpu/float32"
     same = make_result(small, 0.1, work=work_of(small), phases_s=PHASES)
     another = make_result(other, 50.0, work=work_of(other), phases_s=PHASES)
@@ -25,7 +25,7 @@ def test_the_same_workload_tells_by_its_size_and_others_where_there_is_none(make
     assert (least_s(DUE, [another]) or 0.0) > 100
 
 
-def test_what_has_no_known_work_is_taken_to_be_like_the_others_and_nothing_tells_nothing(make_result) -> None:
+def test_what_has_no_known_work_is_taken_to_be_like_the_others_and_nothing_reports_nothing(make_result) -> None:
     case, counted = parse_case("null/infer@cpu/float32"), "matmul/infer@cpu/float32"
     assert least_s(case, [make_result(counted, 0.2, phases_s=PHASES)]) == 3.0
     elsewhere = make_result("mlp/infer@cuda:0/float32", 0.2)

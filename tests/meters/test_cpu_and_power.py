@@ -24,7 +24,7 @@ def two_cores(monkeypatch):
     assert {0, 1} <= allowed_cores()
 
 
-def test_a_laptop_tells_clock_heat_and_throttling(tmp_path):
+def test_a_laptop_reports_clock_heat_and_throttling(tmp_path):
     tree(
         tmp_path,
         {
@@ -44,7 +44,7 @@ def test_a_laptop_tells_clock_heat_and_throttling(tmp_path):
     assert [meters[name].read() for name in ("clock", "temperature", "throttling")] == [2.5e9, 81.5, 15]
 
 
-def test_an_amd_machine_tells_its_temperature_through_its_sensor(tmp_path):
+def test_an_amd_machine_reports_its_temperature_through_its_sensor(tmp_path):
     tree(tmp_path, {"sys/class/hwmon/hwmon2/name": "k10temp", "sys/class/hwmon/hwmon2/temp1_input": 55_000})
     assert open_vitals(tmp_path)["temperature"].read() == 55.0
 
@@ -81,7 +81,7 @@ def test_battery(tmp_path, files, on_battery):
         ("performance", "intel_pstate", "performance", "performance", False),
     ],
 )
-def test_power_saving_is_told_from_a_driver_that_only_calls_it_so(
+def test_power_saving_is_distinguished_from_a_driver_that_only_calls_it_so(
     tmp_path, governor, driver, preference, profile, saving
 ):
     files = {

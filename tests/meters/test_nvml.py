@@ -71,7 +71,7 @@ def read(device: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("library")
-def test_a_gpu_tells_everything_in_base_units() -> None:
+def test_a_gpu_reports_everything_in_base_units() -> None:
     seen = read("cuda:0")
     assert seen == {
         "energy": 1000.0,

@@ -32,7 +32,7 @@ def intel(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return told
 
 
-def test_an_intel_gpu_tells_clock_and_heat_and_its_power_when_asked(intel: dict[str, Any]) -> None:
+def test_an_intel_gpu_reports_clock_and_heat_and_its_power_when_asked(intel: dict[str, Any]) -> None:
     meter = open_vitals("xpu:1")
     assert [each.read() for each in meter.values()] == [None, 1.55e9, 48.0, None]
     assert meter["energy"].watts() == 120.5
@@ -41,7 +41,7 @@ def test_an_intel_gpu_tells_clock_and_heat_and_its_power_when_asked(intel: dict[
     assert intel
 
 
-def test_what_an_intel_gpu_tells_to_root_alone_is_unavailable(intel: dict[str, Any]) -> None:
+def test_what_an_intel_gpu_reports_to_root_alone_is_unavailable(intel: dict[str, Any]) -> None:
     intel["power_draw"] = RuntimeError("GPU power draw querying is not available. Try running with elevated privileges")
     meter = open_vitals("xpu:1")
     assert meter["energy"].watts() is None

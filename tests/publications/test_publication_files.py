@@ -154,7 +154,7 @@ def test_whole_programs_have_the_steps_of_their_epochs(figure: Figure) -> None:
     assert figure.steps == recipe.epochs * math.ceil(params.images / (params.batch * case.workers))
 
 
-def test_speedups_follow_from_the_figures_beside_them() -> None:
+def test_speedups_follow_from_the_figures_next_to_them() -> None:
     for name, slow in (("intel-vs-m2", "Intel i9 CPU"), ("m1-gpu-for-ml", "M1 Pro CPU")):
         measured = {(each.labels, each.machine): each.value for each in find_publication(name).of_kind("measured")}
         for figure in find_publication(name).of_kind("derived"):
@@ -214,7 +214,7 @@ def test_what_is_doubtful_is_said(name: str, machine: str, case: str, kind: str)
     assert any(kind in notes for notes in found)
 
 
-def test_a_field_that_nobody_knows_is_refused() -> None:
+def test_a_field_that_no_one_knows_is_refused() -> None:
     content = msgspec.to_builtins(find_publication("simple-add"))
     assert msgspec.convert(content, Publication) == find_publication("simple-add")
     content["tables"][0]["figures"][0]["colour"] = "green"

@@ -133,7 +133,7 @@ def test_the_filter_takes_words_and_counts(visit: Callable[..., Opened]) -> None
     assert page.locator("tbody tr:visible").count() == page.locator("tbody tr").count()
 
 
-def test_marks_tell_their_figures_to_the_mouse_and_the_keyboard(visit: Callable[..., Opened]) -> None:
+def test_marks_report_their_figures_to_the_mouse_and_the_keyboard(visit: Callable[..., Opened]) -> None:
     page = visit().page
     tooltip = page.locator("#tooltip")
     first, second = (page.locator("svg.chart").first.locator(".role-mark [aria-label]").nth(place) for place in (0, 1))

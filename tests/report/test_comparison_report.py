@@ -140,7 +140,7 @@ def test_inside_a_run_the_columns_are_the_two_values(make_run) -> None:
     head, row = (line for line in text.splitlines() if line.startswith(("case", "mlp/infer")))
     assert head.split()[:3] == ["case", "cpu", "mps"]
     assert "2.00×" in row
-    assert "measured with one device only" in text
+    assert "only one value of device was measured" in text
     more = make_run("mine", {f"mlp/infer@{device}/float32": 1e-3 for device in ("cpu", "mps", "cuda:0")})
     text = render(comparison_document(compare_within([more], "device"), [more]))
     assert "cpu → mps" in text

@@ -43,7 +43,7 @@ def test_one_table_says_it_all_and_fits(members: list[Member], width: int) -> No
     assert "stable" in text
 
 
-def test_markdown_and_json_tell_the_same(members: list[Member]) -> None:
+def test_markdown_and_json_report_the_same(members: list[Member]) -> None:
     assert "A7 is 10% slower than its 11 peers" in render(gathered_document(members), "md")
     told = json.loads(render(gathered_document(members), "json"))
     assert [node["state"] for node in told["nodes"]] == ["done"] * 12 + ["unavailable"]

@@ -331,14 +331,14 @@ def test_factors_are_marked_by_round_numbers(low: float, high: float, ticks: lis
     assert 2 <= len(found) <= 6
 
 
-def test_runs_are_told_apart(wide_run: Run) -> None:
+def test_runs_are_distinguished(wide_run: Run) -> None:
     nameless = replace(wide_run, header=replace(wide_run.header, label=None))
     other = replace(nameless, header=replace(nameless.header, id="ee55"))
     assert run_names([wide_run, nameless]) == ["workstation", "NVIDIA GeForce RTX 3090"]
     assert run_names([nameless, other]) == ["NVIDIA GeForce RTX 3090 (aa11bb22)", "NVIDIA GeForce RTX 3090 (ee55)"]
 
 
-def test_templates_escape_whatever_they_are_given() -> None:
+def test_templates_escape_for_any_they_are_given() -> None:
     evil = "\u202e<blink>"
     table = Table([Column(evil)], [[Cell(evil, "good", note=evil, chip=True)]], caption=evil)
     blocks = [Lines([evil]), table, Remarks([Remark(evil, evil, evil, (evil, evil))])]

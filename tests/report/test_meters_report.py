@@ -70,7 +70,7 @@ def test_details_say_where_a_reading_comes_from_or_why_there_is_none(bright: Run
     assert "steal" not in told
 
 
-def test_a_case_that_was_kept_going_tells_its_ends_in_every_format(bright: Run) -> None:
+def test_a_case_that_was_kept_going_reports_its_ends_in_every_format(bright: Run) -> None:
     words = "10.0 ms a step in the first 10.0 s, 12.0 ms in the last: 20% slower (18% to 22%), +3.1% a minute"
     for text in (render(bright, "table", 80), render(bright, "md"), render(details_document([bright]))):
         assert words in flat(text)
@@ -86,7 +86,7 @@ def test_a_case_that_was_kept_going_tells_its_ends_in_every_format(bright: Run) 
     [
         (0.0101, (-0.01, 0.03), "the same within 3.0%"),
         (0.01005, (0.004, 0.006), "the same within 0.6%"),
-        (0.0380, (-0.4, 3.67), "too noisy to tell them apart (-40% to +367%)"),
+        (0.0380, (-0.4, 3.67), "too noisy to distinguish (-40% to +367%)"),
         (0.0090, (-0.12, -0.08), "10% faster (8.0% to 12%)"),
         (0.0120, (0.18, 0.22), "no meter shows why"),
     ],
@@ -141,7 +141,7 @@ def test_costs_are_labelled_as_the_users_numbers_in_every_format(bright: Run) ->
     assert "cost" not in (render(bright, "table") + render(bright, "csv")).lower()
 
 
-def test_power_that_nobody_saw_is_not_priced_and_that_is_said(dark: Run) -> None:
+def test_power_that_no_one_saw_is_not_priced_and_that_is_said(dark: Run) -> None:
     told = flat(render(dark, "table", 80, prices=PRICES))
     assert f"Power is {DARK}, so that its price is not in the cost." in told
     assert "for a million samples" in told

@@ -267,7 +267,7 @@ def test_a_folded_case_keeps_every_character_and_the_width(text: str, width: int
     assert max(map(len, folded.split("\n"))) <= width
 
 
-def test_details_tell_everything(full_run: Run, make_estimate) -> None:
+def test_details_report_everything(full_run: Run, make_estimate) -> None:
     processes = tuple(make_estimate(samples_s=(1e-3, 2e-3, 3e-3)) for _ in range(2))
     run = replace(full_run, results=(replace(full_run.results[1], processes=processes),))
     text = render(details_document([run]), "table", 100)

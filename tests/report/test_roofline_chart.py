@@ -77,7 +77,7 @@ def test_a_page_has_a_roofline_only_where_there_is_one(run: Run, full_run: Run) 
     assert "Roofline" not in render(page_document([full_run], "0.1.0"), "html")
 
 
-def test_every_format_tells_the_share_and_its_bound(run: Run) -> None:
+def test_every_format_reports_the_share_and_its_bound(run: Run) -> None:
     narrow, wide = render(run, "table", 80), render(run, "table", 130)
     assert "Of this machine's peak, by what bounds it" in narrow
     assert re.search(r"compute +mlp/train 62%\n +bandwidth +llm-decode/infer@cpu/bfloat16 81%\n +loader", narrow)

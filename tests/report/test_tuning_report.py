@@ -172,7 +172,7 @@ def test_the_snippet_does_to_a_model_what_was_measured() -> None:
     assert ready(torch.ones(2, dtype=torch.int64)).dtype == torch.int64
 
 
-def test_what_fits_is_told_with_bars_and_the_line_of_memory(run: Run, make_result: Callable[..., Result]) -> None:
+def test_what_fits_is_reported_with_bars_and_the_line_of_memory(run: Run, make_result: Callable[..., Result]) -> None:
     result = make_result()
     probes = [Probe(size, True, result, (4e8 + 1e7 * size,), 100.0 * min(size, 8)) for size in (1, 2, 4, 8, 16)]
     lost = make_result(status="oom", reason="can't allocate memory", estimate=None)
@@ -213,7 +213,7 @@ def test_what_was_not_ended_by_memory_is_not_called_the_largest(run: Run, make_r
     assert "largest that fitted, most efficient" in told
 
 
-def test_what_is_known_to_be_too_large_is_told_and_never_promised(run: Run, make_result) -> None:
+def test_what_is_known_to_be_too_large_is_reported_and_never_promised(run: Run, make_result) -> None:
     probes = [Probe(size, True, make_result(), (4e8 + 1e7 * size,), 100.0 * size) for size in (4, 8)]
     lost = Probe(16, False, make_result(status="oom", estimate=None))
     fitted = Fitted("batch", "image", (*probes, lost), 6e8, "time", 1, 8, 8, MemoryModel(4e8, 1e7, 0.004), 12.0)
@@ -225,7 +225,7 @@ def test_what_is_known_to_be_too_large_is_told_and_never_promised(run: Run, make
     assert "Nothing is known" in shown_fitting(run, nothing, "table", 80)
 
 
-def test_memory_that_differs_from_process_to_process_is_told(run: Run, make_result: Callable[..., Result]) -> None:
+def test_memory_that_differs_from_process_to_process_is_reported(run: Run, make_result: Callable[..., Result]) -> None:
     fitted = Fitted("batch", "image", (), 6e8, "memory", 1, largest=16, duration_s=12.0)
 
     def words(*peaks: float) -> str:
@@ -267,7 +267,7 @@ def test_a_size_that_crashed_for_another_reason_is_not_said_to_be_too_large(run:
     assert "fits into" not in words
 
 
-def test_how_much_of_the_machine_is_used_is_told_where_that_is_known(run: Run, tuned: Tuned) -> None:
+def test_how_much_of_the_machine_is_used_is_reported_where_that_is_known(run: Run, tuned: Tuned) -> None:
     from torchmark.records import Peak
 
     shares = {DEFAULT.text: 0.2, WINNER.text: 0.8}

@@ -207,7 +207,7 @@ def another_writer(path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_a_second_writer_is_refused_and_told_who_the_first_is(path: Path, make_header) -> None:
+def test_a_second_writer_is_refused_and_reported_who_the_first_is(path: Path, make_header) -> None:
     RunWriter.create(path, make_header(CASES)).close()
     with another_writer(path) as other:
         before = path.read_bytes()

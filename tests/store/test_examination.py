@@ -119,7 +119,7 @@ def test_a_bit_that_fell_over_in_the_samples_is_found(path: Path) -> None:
     assert flaws(path) == [(8, "$.sha256")]
 
 
-def test_lines_that_do_not_belong_are_told(path: Path) -> None:
+def test_lines_that_do_not_belong_are_reported(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:4], lines[0], lines[2], lines[2], *lines[4:]]))
     assert flaws(path) == [(5, "$.kind"), (7, "$.process"), (11, "$.sha256")]

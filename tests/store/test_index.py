@@ -63,7 +63,7 @@ def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_an_entry_tells_what_a_ranking_needs(folder: Path, write) -> None:
+def test_an_entry_reports_what_a_ranking_needs(folder: Path, write) -> None:
     write("ab12", TEXTS[2], center_s=2e-3, label="nightly")
     (entry,), found = everything(folder)
     assert (found.files, found.extracts, found.problems) == (1, 1, ())
@@ -118,7 +118,7 @@ def test_a_file_that_was_written_just_now_may_change_within_a_tick(
     assert names == ["a.jsonl"]
 
 
-def test_what_cannot_be_read_is_told_and_hides_nothing(folder: Path, write, home: Path) -> None:
+def test_what_cannot_be_read_is_reported_and_hides_nothing(folder: Path, write, home: Path) -> None:
     write("fine", TEXTS[0])
     (folder / "broken.jsonl").write_bytes(b"nonsense\n")
     (folder / "folder.jsonl").mkdir()

@@ -55,7 +55,7 @@ def test_a_spoilt_note_holds_none(run: Path) -> None:
         assert find_limits(MACHINE, CPU) == []
 
 
-def test_limits_of_some_dtypes_only_stand_beside_those_of_the_others(run: Path, tmp_path: Path) -> None:
+def test_limits_of_some_dtypes_only_stand_next_to_those_of_the_others(run: Path, tmp_path: Path) -> None:
     some = [tmp_path / f"{number}.jsonl" for number in range(10)]
     keep_limits(MACHINE, CPU, run)
     for path in some:

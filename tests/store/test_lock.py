@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "lock"
 
 
-def test_a_second_run_is_told_who_measures_and_what_to_do(path: Path) -> None:
+def test_a_second_run_is_reported_who_measures_and_what_to_do(path: Path) -> None:
     with another_run(path) as other, pytest.raises(LockedError) as raised, machine_lock(path=path):
         pass
     assert f"process {other.pid}, since 20" in raised.value.cause

@@ -167,7 +167,7 @@ def test_only_published_systems_builds_and_versions_of_plugins_are_named() -> No
         assert shareable({"torch_build": build}) == {"torch_build": build}
 
 
-def test_settings_are_a_list_of_what_may_be_told(tmp_path: Path, make_header, make_result) -> None:
+def test_settings_are_a_list_of_what_may_be_reported(tmp_path: Path, make_header, make_result) -> None:
     told = {"threads": 2, "attention": "sdpa", "data": "stand-in", "omp_proc_bind": "close", "nodes": None}
     told |= {"onednn_max_isa": "AVX512_CORE_AMX_FP16", "plugin": "soft-rows 1.0", "ran_on_cpu": "aten::svd"}
     told |= {"pytorch_cuda_alloc_conf": "max_split_size_mb:1024", "faults not tried": "autograd graph, eager attention"}
@@ -203,7 +203,7 @@ def test_settings_are_a_list_of_what_may_be_told(tmp_path: Path, make_header, ma
         ("ONEDNN_MAX_CPU_ISA", "AVX10_1_1_AMX_HUNT", "set"),
     ],
 )
-def test_a_variable_is_told_by_a_value_that_it_can_have(variable: str, value: str | None, told: object) -> None:
+def test_a_variable_is_reported_by_a_value_that_it_can_have(variable: str, value: str | None, told: object) -> None:
     assert redacted(variable, value) == told
     assert is_shareable(key_of(variable), told)
 

@@ -94,7 +94,7 @@ def test_programs_that_use_no_gpu_are_not_shown_on_one(beside: Callable[..., Rep
     assert beside("intel-vs-m2", ("cuda:0", "cpu")).sheets[0].places == ("this CPU",)
 
 
-def test_the_right_way_stands_beside_it_in_the_same_unit(beside: Callable[..., Replicated]) -> None:
+def test_the_right_way_stands_next_to_it_in_the_same_unit(beside: Callable[..., Replicated]) -> None:
     replicated = beside("simple-add", steady=True)
     assert {own.steady for own in all_own(replicated) if own.value} == {1000.0}
     assert {round(bias.share, 6) for bias in replicated.biases} == {1.0}

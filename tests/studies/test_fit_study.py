@@ -97,7 +97,7 @@ def test_a_try_that_ends_for_another_reason_changes_nothing() -> None:
     assert "timeout" not in stored
 
 
-def test_every_try_is_told_with_what_is_known_of_its_size() -> None:
+def test_every_try_is_reported_with_what_is_known_of_its_size() -> None:
     study = Machine(7, 0.1, 1 << 20)
     events = [event for event in study.events() if isinstance(event, Completed | Announcement)]
     stored, announced = events[::2], events[1::2]  # each is stored before it is announced

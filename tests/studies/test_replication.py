@@ -122,7 +122,7 @@ def test_the_compiler_is_seen_to_fold_the_listing() -> None:
     assert ratio.startswith("as-written / as-run = ")
 
 
-def test_the_right_way_beside_it_and_what_the_difference_is_made_of() -> None:
+def test_the_right_way_next_to_it_and_what_the_difference_is_made_of() -> None:
     (text,) = TINY["m1-chips"][:1]
     publication = tiny("m1-chips", text)
     results = replicate(ReplicateOptions((publication,), ("cpu",), scale=0.5, budget_s=25.0, steady=True))
@@ -259,7 +259,7 @@ def test_every_shipped_case_has_a_procedure_and_cheap_ones_come_first() -> None:
     assert not any(each.case.device != "cpu" for each in replays if each.publication == "intel-vs-m2")
 
 
-def test_events_tell_the_start_before_the_end_of_every_case() -> None:
+def test_events_report_the_start_before_the_end_of_every_case() -> None:
     request = ReplicateOptions((tiny("m1-gpu-for-ml", *TINY["m1-gpu-for-ml"][:2]),), ("cpu",), scale=0.5, budget_s=60.0)
     events = list(Replication(request, machine()).events())
     order = [(type(event), getattr(event, "case", None) or event.result.case) for event in events]  # type: ignore[union-attr]

@@ -158,7 +158,7 @@ def test_a_setting_may_only_help_together_with_a_shorter_number() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.05])
-def test_noise_crowns_nobody(spread: float) -> None:
+def test_noise_crowns_no_one(spread: float) -> None:
     winners = [search(lambda _: 1.0, spread, seed).outcome().winner for seed in range(30)]
     assert sum(winner != CASE for winner in winners) <= 2  # beyond the search's own test, five new pairs must agree
 
@@ -179,7 +179,7 @@ def test_what_brings_little_but_surely_is_kept() -> None:
     assert brought["threads=1"] == pytest.approx(1 / 0.9, rel=0.03)
 
 
-def test_one_slow_moment_drops_nobody() -> None:
+def test_one_slow_moment_drops_no_one() -> None:
     """What is dropped at its first step is held against how fast the best is at that very time."""
     paces = iter([1.0, *[4.0] * 3])  # the machine is slower after the default has entered
 
@@ -237,12 +237,12 @@ def test_a_larger_batch_is_compared_by_the_item() -> None:
     assert tuned.gain == pytest.approx(4 / 3, rel=0.03)
 
 
-def test_a_default_that_does_not_run_is_told() -> None:
+def test_a_default_that_does_not_run_is_reported() -> None:
     with pytest.raises(TorchmarkError, match="itself ended as crashed: it was ended by SIGILL"):
         search(lambda _: math.nan)
 
 
-def test_a_budget_that_ends_before_the_default_runs_is_told() -> None:
+def test_a_budget_that_ends_before_the_default_runs_is_reported() -> None:
     request = TuneOptions(CASE, axes_of(CASE, MACHINE), budget_s=1.0)
     study = Tune(request, MACHINE)
     study.began -= 2.0
@@ -258,7 +258,7 @@ def test_what_the_case_has_chosen_can_be_undone() -> None:
     assert tuned.winner.text == "resnet50/infer@cpu/float32+threads=1+layout=channels-last"
 
 
-def test_values_that_are_none_are_told_before_anything_starts() -> None:
+def test_values_that_are_none_are_reported_before_anything_starts() -> None:
     for also, words in (({"batch": ["abc"]}, "batch"), ({"dtype": ["foo"]}, "foo"), ({"threads": ["0"]}, "threads")):
         with pytest.raises(TorchmarkError, match=words):
             axes_of(CASE, MACHINE, also=also)
@@ -365,7 +365,7 @@ def test_pairs_during_which_other_programs_were_busy_are_taken_again() -> None:
     assert tuned.winner.text == f"{CASE.text}+layout=channels-last"
 
 
-def test_a_machine_that_is_always_busy_crowns_nobody() -> None:
+def test_a_machine_that_is_always_busy_crowns_no_one() -> None:
     tuned = search_with(busy_pairs=50).outcome()
     assert (tuned.pairs, tuned.disturbed, tuned.gain) == (0, PAIRS, None)
     assert tuned.winner == CASE
@@ -373,7 +373,7 @@ def test_a_machine_that_is_always_busy_crowns_nobody() -> None:
     assert tuned.unconfirmed.text == f"{CASE.text}+layout=channels-last"
 
 
-def test_an_absurdly_wide_interval_crowns_nobody() -> None:
+def test_an_absurdly_wide_interval_crowns_no_one() -> None:
     paces = random.Random(3)
     tuned = search_with(lambda: math.exp(paces.gauss(0, 2.0))).outcome()
     assert tuned.low

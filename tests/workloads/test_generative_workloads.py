@@ -137,7 +137,7 @@ def test_calls_of_the_unet_are_counted_and_not_promised(monkeypatch: pytest.Monk
     assert step.metrics()["unet_calls"] == 2 * step.job_steps
 
 
-def test_a_job_encodes_iterates_and_decodes_unless_told_not_to() -> None:
+def test_a_job_encodes_iterates_and_decodes_unless_reported_not_to() -> None:
     workload = find_workload("stable-diffusion")
     whole = prepare_tiny("stable-diffusion")
     short = workload.prepare(msgspec.structs.replace(workload.tiny, decode=False), INFER)

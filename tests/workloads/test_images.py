@@ -103,7 +103,7 @@ def test_a_damaged_file_is_read_rightly_or_refused(
 
 
 @given(st.binary(max_size=200))
-def test_whatever_a_file_holds_it_ends_in_an_error_of_its_case(
+def test_any_content_a_file_holds_it_ends_in_an_error_of_its_case(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("strange")
@@ -134,7 +134,7 @@ def test_an_absurd_size_is_refused_before_anything_is_read(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("load", "first"), [(mnist, "train-images-idx3-ubyte"), (cifar10, "data_batch_1.bin")])
-def test_a_folder_without_the_files_is_told_what_belongs_there(tmp_path: Path, load: object, first: str) -> None:
+def test_a_folder_without_the_files_is_reported_what_belongs_there(tmp_path: Path, load: object, first: str) -> None:
     with pytest.raises(CaseError, match=f"no file {first}.*leave --data out") as raised:
         load(str(tmp_path))  # type: ignore[operator]
     assert str(tmp_path) not in str(raised.value)

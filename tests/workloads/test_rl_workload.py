@@ -48,7 +48,7 @@ def test_records_are_100_trajectories_of_30_in_two_halves() -> None:
     assert bool((windows[..., 4:7].sum(dim=-1) == 1).all())
 
 
-def test_the_host_reads_every_tensor_at_every_step_unless_told_not_to() -> None:
+def test_the_host_reads_every_tensor_at_every_step_unless_reported_not_to() -> None:
     for checks in (True, False):
         step = prepare(replace(TINY, checks=checks))
         for _ in range(2):

@@ -175,7 +175,7 @@ def test_the_kind_of_attention_is_noted() -> None:
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
-def test_the_inputs_of_bert_are_copied_in_every_step_whatever_the_transfer(mode: str) -> None:
+def test_the_inputs_of_bert_are_copied_in_every_step_for_any_the_transfer(mode: str) -> None:
     """On the meta device nothing is computed, but what is sent there can be counted."""
     from torch.utils._python_dispatch import TorchDispatchMode
 

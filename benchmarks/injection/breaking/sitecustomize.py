@@ -1,4 +1,4 @@
-"""With this folder on PYTHONPATH, the built-in work of `limits` and `replicate` fails, and tells all it knows."""
+"""With this folder on PYTHONPATH, the built-in work of `limits` and `replicate` fails with private data."""
 
 from leaking import leak
 

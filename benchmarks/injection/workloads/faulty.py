@@ -42,13 +42,13 @@ def _sleep() -> NoReturn:
 
 
 def _wait() -> None:
-    """Until somebody opens the gate: however late others are, they find this at work."""
+    """Until the gate opens: even late processes find this at work."""
     while not Path(os.environ["TORCHMARK_FAULT_GATE"]).exists():
         time.sleep(0.01)
 
 
 def _devour() -> NoReturn:
-    """All the memory there is; whoever sets no limit should not try this."""
+    """All the memory there is; only for use under a limit."""
     eaten = []
     while True:
         eaten.append(b"x" * (16 << 20))
@@ -131,7 +131,7 @@ class Params(Struct, frozen=True):
     delay_ms: int = 0
 
     def __post_init__(self) -> None:
-        if multiprocessing.parent_process() is not None:  # in a worker; whoever plans the run reads parameters, too
+        if multiprocessing.parent_process() is not None:  # in a worker; the planning process reads parameters, too
             _reached(self, "start")
             _due[:] = [self]
 

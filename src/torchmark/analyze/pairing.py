@@ -164,7 +164,7 @@ def pair_within(run: Run, axis: str) -> Pairing:
     for results in grouped(unique.values(), lambda result: _key(result, {axis})).values():
         first, *others = sorted(results, key=rank)
         placed += [(Match(first, other), (place(first), place(other))) for other in others]
-        alone += [] if others else [Unpaired(first.case.text, f"measured with one {axis} only", a=first)]
+        alone += [] if others else [Unpaired(first.case.text, f"only one value of {axis} was measured", a=first)]
     fair, refused = _sift(placed, axis)
     return Pairing(fair, (*refused, *alone))
 

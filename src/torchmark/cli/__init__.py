@@ -117,7 +117,7 @@ def fleet_group() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code; whatever goes wrong becomes one line on stderr."""
+    """Run one command and return the exit code; every error becomes one line on stderr."""
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± gets a question mark instead of a crash
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")

@@ -38,7 +38,7 @@ def check(options: CheckOptions) -> int:
 
     Examples:
       torchmark check last
-      torchmark check result-from-somebody.jsonl
+      torchmark check their-result.jsonl
       torchmark check lab                              every run file in a folder
       torchmark check lab/*.jsonl --format json
     """

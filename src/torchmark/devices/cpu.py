@@ -41,7 +41,7 @@ class Cpu(Device):
         """Nothing is ever under way once a step has returned."""
 
     def memory(self) -> Memory:
-        return Memory(provenance="unavailable because the CPU has no memory beside the host's")
+        return Memory(provenance="unavailable because the CPU has no memory besides the host's")
 
 
 def cpu_model(root: Path = Path("/")) -> str:

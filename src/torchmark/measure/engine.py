@@ -36,7 +36,7 @@ class Settings(Struct, frozen=True):
 
     target: float = 0.01
     budget_s: float = 5.0
-    steps: int | None = None  # exactly this many steps, one sample each, whatever their precision
+    steps: int | None = None  # exactly this many steps, one sample each, for any precision
     sustain: bool = False  # go on until the budget is spent, however precise it is by then
     min_samples: int = 30
     min_time_s: float = 1.0

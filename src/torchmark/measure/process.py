@@ -180,7 +180,7 @@ class Process:
             try:
                 os.killpg(self.pid, number)
             except (AttributeError, ProcessLookupError):
-                if self._waiter.is_alive():  # else its number may be somebody else's by now
+                if self._waiter.is_alive():  # else its number may belong to another process by now
                     os.kill(self.pid, number)
 
     def _next(self, since: float, deadline: float) -> messages.Message:

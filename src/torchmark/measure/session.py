@@ -132,7 +132,7 @@ class Session:
         self._exhausted: set[str] = set()  # cases for whose next process the time was too short
         self._under_way: Case | None = None
         self._deadline = 0.0
-        # Whether each case has its time, whatever the others take.
+        # Whether each case has its time, regardless of the others.
         self._is_fixed = plan.rendezvous is not None or plan.sustain_s is not None
 
     def events(self, done: Mapping[str, Sequence[Result]] | None = None) -> Iterator[Event]:

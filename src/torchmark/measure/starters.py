@@ -80,7 +80,7 @@ def fork_worker(modules: Iterable[str], printed: int, patience_s: float) -> Chil
     context: Any = multiprocessing.get_context("forkserver")
     orders_from, orders_to = context.Pipe(duplex=False)
     replies_from, replies_to = context.Pipe(duplex=False)
-    # Files, which close by themselves where an interrupt comes before anybody can: the worker then ends.
+    # Files, which close by themselves if an interrupt comes first: the worker then ends.
     orders, replies = os.fdopen(_descriptor(orders_to), "wb"), os.fdopen(_descriptor(replies_from), "rb")
     output = Connection(os.dup(printed), readable=False)  # multiprocessing can hand connections to another process
     arguments = (known_files(), _serve_forked, orders_from, replies_to, output)

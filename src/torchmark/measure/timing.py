@@ -278,7 +278,7 @@ class Turns:
             self.block_size = engine.choose_block_size(self._time_block, costs.sync_s)
 
     def warm_up(self, seconds: float, block_size: int) -> None:
-        """Run steps for about so long. Slow steps only wait: they cool again whatever they warm."""
+        """Run steps for about so long. Slow steps only wait: they cool down again anyway."""
         if self._step_s >= WARM_S:
             time.sleep(min(seconds, WARM_S))
             return

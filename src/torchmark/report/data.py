@@ -19,7 +19,7 @@ _FORMULA = re.compile(r"""(?:^|[;|\t\r\n])(?=[\s"\0]*[=+\-@＝＋－＠])|^(?=[\
 
 
 def write_csv(columns: Mapping[str, Field], records: Iterable[Any]) -> str:
-    """A row for each record; a text has a quote wherever a formula would begin."""
+    """A row for each record; texts that would start a formula are quoted."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

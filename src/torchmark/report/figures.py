@@ -145,7 +145,7 @@ def sustained(result: Result) -> str:
     first, last, window = map(duration, (found.first_s, found.last_s, found.window_s))
     ends = f"{first} a step in the first {window}, {last} in the last"
     if low <= 0 <= high and max(-low, high) > 0.1:
-        return f"{ends}: too noisy to tell them apart ({units.signed(low)} to {units.signed(high)})"
+        return f"{ends}: too noisy to distinguish ({units.signed(low)} to {units.signed(high)})"
     if low <= 0 <= high or abs(change) < 0.01:
         return f"{ends}: the same within {percent(max(abs(low), abs(high)))}"
     between = " to ".join(percent(abs(bound)) for bound in sorted((low, high), key=abs))

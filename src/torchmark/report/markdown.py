@@ -1,4 +1,4 @@
-"""Documents as Markdown, for an issue or a chat: it renders the same wherever tables are understood."""
+"""Documents as Markdown, for an issue or a chat: it renders the same on every site that has tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write(blocks: Iterable[doc.Block]) -> str:
 
 
 def escape(text: str) -> str:
-    """The text as itself, whatever Markdown or HTML it holds."""
+    """The text with its Markdown and HTML escaped."""
     text = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]#|~])", r"\\\1", text)
 

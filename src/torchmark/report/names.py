@@ -1,4 +1,4 @@
-"""What runs, cases and machines are called: as much as a reader needs to tell them apart, and no more."""
+"""Names of runs, cases and machines: just enough to distinguish them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def devices_of(run: Run) -> tuple[str, ...]:
 
 
 def same_work(case: Case) -> str:
-    """The case wherever it runs and however it is timed: equal texts are the same work."""
+    """The case without device and protocol: equal texts are the same work."""
     return replace(case, device="cpu", protocol="steady").text
 
 

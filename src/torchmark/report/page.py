@@ -23,7 +23,7 @@ from torchmark.report.results import cautions, failures, finite, results_table
 from torchmark.report.run import conclusion
 from torchmark.report.text import clean_record, shorten
 
-# A page must stay small enough to be sent around, whatever it is made of.
+# A page must stay small enough to send around.
 MOST_CARDS = 48  # in a section
 _SECTION_BYTES = 200_000  # of charts in a section
 _MOST_NOTES = 60
@@ -243,7 +243,7 @@ def _cut(texts: Sequence[str]) -> list[str]:
 
 
 def _can_be_pasted(command: str) -> bool:
-    """People paste what they are shown, and a file may come from anybody: only what measures, in words and cases."""
+    """People paste commands, and files may come from strangers: only measuring commands, of plain words and cases."""
     program, *words = command.split(" ")
     if len(command) > 10_000 or program != "torchmark" or not words or words[0] not in _MEASURING:
         return command == "pytest"

@@ -39,7 +39,7 @@ _NOT_MEMORY = "It was not memory that ended it: see the reason below."
 _BOUNDS = {
     "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
     "time": "The budget was spent before the answer was known to a step: give it more with --budget.",
-    "timeout": "A size took longer than --timeout: larger ones may fit, but nobody would wait for them.",
+    "timeout": "A size took longer than --timeout: larger ones may fit, but take too long.",
     **dict.fromkeys(("crashed", "wrong-result", "unsupported"), _NOT_MEMORY),
     "interrupted": "It was interrupted.",
 }

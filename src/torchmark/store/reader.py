@@ -117,7 +117,7 @@ def read_lines(
 ) -> Iterator[tuple[int, bytes, lines.Line | StoreError | None]]:
     """Numbered lines, each with its record, the error if it is damaged, or None for samples that are not wanted.
 
-    No line is read further than a sane length, whatever the file claims to be.
+    No line is read further than a sane length.
     """
     schema = number = 0
     try:

@@ -27,7 +27,7 @@ _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_
 
 
 class RunWriter:
-    """Appends to one run file. What a method has written survives whatever happens next.
+    """Appends to one run file. What a method has written survives all later failures.
 
     The file is locked while it is open: a second writer is refused. Its content is also kept in memory. If sync tools,
     editors or people replace, cut, move or delete the file, the next line restores all of it. A line that could not be
@@ -281,6 +281,6 @@ def _check_space(path: Path) -> None:
 
 
 def _read(descriptor: int, most: int) -> bytes:
-    with open(os.dup(descriptor), "rb") as file:  # noqa: PTH123 -- this very file, whatever its name is now
+    with open(os.dup(descriptor), "rb") as file:  # noqa: PTH123 -- this very file, even if it was renamed
         file.seek(0)
         return file.read(most)

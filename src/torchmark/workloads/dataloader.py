@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 _SETS = {"mnist": (28 * 28, 0.1307, 0.3081), "cifar10": (3 * 32 * 32, 0.5, 0.5)}  # pixels, their mean and deviation
-_MADE_AS = 4  # bytes of a number as the loader makes it, whatever it is converted to later
+_MADE_AS = 4  # bytes of a number as the loader makes it, before any conversion
 
 
 class Params(Struct, frozen=True):

@@ -77,7 +77,7 @@ class Model(Struct, frozen=True):
     feed: Callable[[], Any] | None = None  # inputs and targets of each step on the host; default: always the same
     few: Callable[[Any, Any], tuple[Any, Any]] | None = None  # inputs and targets of the check; default: two rows
     look: Callable[[Callable[[Any], Any], Any], Tensors] | None = None  # what to check, given `call` and inputs
-    first_loss: tuple[float, float] | None = None  # bounds of the first step's loss, whatever the seed
+    first_loss: tuple[float, float] | None = None  # bounds of the first step's loss, for any seed
     loss_scale: float = 0.0  # of the loss in float16, a power of two; 0: float16 training is refused
     reads_loss: bool = False  # copy the loss to the host in every step
     notes: dict[str, str] = {}
@@ -518,7 +518,7 @@ def count_work(model: Model, setting: Setting) -> Work:
 
     try:
         flops = count_flops(step) or None
-    except Exception:  # whatever the model may do, such as look at its numbers
+    except Exception:  # a model may do anything, such as look at its numbers
         flops = None
     integers = sum(each.numel() for each in leaves_of(model.inputs) if not each.is_floating_point())
     # All weights are read, but of a table only the rows that are looked up, one for each integer input.

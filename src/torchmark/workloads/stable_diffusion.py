@@ -73,7 +73,7 @@ class StableDiffusion(Workload):
     dtypes = ("float32", "bfloat16", "float16")
 
     def work(self, params: Params, setting: Setting) -> Work | None:
-        """Counted once for the published size, so that its time can be foreseen; else only `prepare` can tell."""
+        """Counted once for the published size, so that its time can be estimated; else only `prepare` knows."""
         if (params.model, params.size) != ("v1.5", 512):
             return None
         return Work(items=1, unit="iteration", flops=_FLOPS_512, bytes=_VALUES_512 * setting.item_bytes)

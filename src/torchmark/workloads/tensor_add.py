@@ -79,7 +79,7 @@ class TensorAdd(Workload):
                 return drain(accumulate(total, x.to(setting.device), y.to(setting.device)))
 
         def outputs() -> Tensors:
-            """What a step makes of known values in the first rows; they are put back, whatever they had become."""
+            """What a step makes of known values in the first rows; they are restored afterwards."""
             if state is None:
                 return (run()[:_CHECKED_ROWS],)
             changed = state[:_CHECKED_ROWS]

@@ -52,10 +52,10 @@ class Params(Struct, frozen=True):
 
 class VenvPpo(Workload):
     """A clean-room job of the same computational shape as a commercial SDK's, not the same code: its times can be set
-    beside published ones of that SDK, but a ratio of the two would mean nothing.
+    next to published ones of that SDK, but a ratio of the two would mean nothing.
 
     One step is one epoch of learning a virtual environment, for a training and a validation graph: a rollout of ten
-    steps from recorded observations, one update of the matcher that tells recorded from rolled out, two PPO passes
+    steps from recorded observations, one update of the matcher that separates recorded from rolled-out, two PPO passes
     over policy, transition and value, and rollouts on both halves of the records. The job is 50 of them and then 20
     policy epochs, in which one policy for each graph is learned by PPO inside its environment.
 

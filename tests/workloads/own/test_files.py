@@ -137,7 +137,7 @@ def test_a_function_without_an_example_input_is_refused_where_that_is_certain(
         (f"import no_such\n{IMPORT}class A(Workload): pass", "", "some.py, line 1: ModuleNotFoundError"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_before_anything_is_measured(
+def test_what_is_wrong_with_a_file_is_reported_before_anything_is_measured(
     tmp_path: Path, source: str, member: str, words: str
 ) -> None:
     (tmp_path / "some.py").write_text(source)
@@ -155,7 +155,7 @@ def test_what_is_wrong_with_a_file_is_told_before_anything_is_measured(
         ("uneven", {"batch": 5}, "the batch cannot be changed: the inputs are 3 and 4"),
     ],
 )
-def test_what_a_function_must_return_is_told(
+def test_what_a_function_must_return_is_reported(
     prepare: Prepare, models: Path, member: str, params: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -163,7 +163,7 @@ def test_what_a_function_must_return_is_told(
     assert words in str(caught.value)
 
 
-def test_an_error_in_the_users_code_is_told_with_the_users_line(prepare: Prepare, models: Path) -> None:
+def test_an_error_in_the_users_code_is_reported_with_the_users_line(prepare: Prepare, models: Path) -> None:
     step = prepare(f"{models}:wrong")
     with pytest.raises(RuntimeError) as caught:
         step.run()

@@ -80,7 +80,7 @@ def test_anything_else_is_refused_with_a_fix(typed: str) -> None:
         ("float32[1099511627777]", "no size that a tensor can have"),
     ],
 )
-def test_mistakes_are_told_apart(typed: str, words: str) -> None:
+def test_mistakes_are_distinguished(typed: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_tensor(typed)
     assert words in str(caught.value)

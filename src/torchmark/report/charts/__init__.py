@@ -69,7 +69,7 @@ class Series(Struct, frozen=True):
 
 
 def find_series(runs: Sequence[Run]) -> tuple[Series, ...]:
-    """All series in the order of the runs; a name has as much as it takes to tell it from the others."""
+    """All series in the order of the runs; names are just long enough to be distinct."""
     found: list[Series] = []
     for run, name in zip(runs, run_names(runs), strict=True):
         devices = devices_of(run)

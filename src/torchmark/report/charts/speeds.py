@@ -218,7 +218,7 @@ def find_curves(series: Sequence[Series]) -> list[Panel]:
 
 
 def _curves(lines: Sequence[tuple[Series, dict[str, Value], list[Member]]]) -> tuple[Rows, Rows]:
-    """The points of all lines, each named by what tells it from the others; and the values without a figure."""
+    """The points of all lines, each named by its difference from the others; and the values without a figure."""
     fixed = [each for _, each, _ in lines]
     keys = dict.fromkeys(key for each in fixed for key in each)
     differing = [key for key in keys if len({repr(each.get(key)) for each in fixed}) > 1]

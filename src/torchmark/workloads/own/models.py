@@ -58,7 +58,7 @@ def _load(file: OwnFile, member: str) -> Workload:
         about["__doc__"] = outline.about or f"The model that {outline.member} makes."
         about["tiny"] = params(batch=2) if "batch" in own and isinstance(params().batch, int) else params()
         return _derived(PythonModel, name, file.version, **about)
-    # The workload that the file itself declares. Its version is that of the file, whatever it says.
+    # The workload that the file itself declares. Its version is always that of the file.
     found = import_member(file, outline.member)
     if not (isinstance(found, type) and issubclass(found, Workload)):
         raise UsageError(f"{outline.member} of {file.name} is no Workload", "Derive it from torchmark's Workload")
@@ -223,7 +223,7 @@ class ConfiguredModel(ModelWorkload):
         expected = "pixel_values" if hasattr(params, "image") else "input_ids"
         if model.main_input_name != expected:
             raise UnsupportedError(
-                f"a {self.config['model_type']} takes {model.main_input_name}, which nobody here can make up",
+                f"a {self.config['model_type']} takes {model.main_input_name}, which torchmark cannot generate",
                 "Write a function that returns the model and an example input: `torchmark new` shows how",
             )
         generator = setting.generator()

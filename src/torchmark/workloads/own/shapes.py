@@ -31,7 +31,7 @@ _WRITTEN = re.compile(
 class Tensor(Struct, frozen=True):
     """One input: its kind of numbers, its shape, below what they stay, and the argument that takes it."""
 
-    dtype: str  # `float` is whatever the case computes in
+    dtype: str  # `float` is the dtype of the case
     shape: tuple[int, ...]
     limit: int | None = None
     name: str | None = None
