@@ -14,26 +14,6 @@ from torchmark.studies import fit
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("null", "unknown parameter of null 'batch'"),
-        ("bert-encode --vary size", "size of bert-encode is no number of things"),
-        ("mlp --limit much", "'much' is not an amount of memory. Write 8GiB or 500MB"),
-        ("mlp --limit 0GiB", "is not an amount of memory"),
-        ("mlp --limit 5", "'5' has no unit. Write 5GiB, 5MB or 5B"),
-        ("mlp --dtype float31", "unknown dtype 'float31'"),
-    ],
-)
-def test_mistakes_are_reported_before_anything_is_started(
-    capsys: pytest.CaptureFixture[str], arguments: str, words: str
-) -> None:
-    assert cli.main(["fit", *arguments.split(), "--dry-run"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert words in err
-
-
-@pytest.mark.parametrize(
     ("text", "size"), [("8GiB", 8 << 30), ("8 GB", 8 * 10**9), ("1.5g", 15 * 10**8), ("512MiB", 512 << 20), ("7B", 7)]
 )
 def test_memory_is_written_as_people_write_it(text: str, size: int) -> None:

@@ -14,21 +14,27 @@ from torchmark.store import find_run, load
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("nowhere", "unknown workload 'nowhere'"),
-        ("mlp --keep colour", "unknown setting 'colour'"),
-        ("mlp --also colour=red", "unknown setting 'colour'"),
-        ("mlp --also batch", "'batch' is not NAME=VALUE"),
-        ("mlp -p batch=1,2", "that is 2 cases"),
-        ("mnist-ddp-mlp/train@cpu/float32+workers=2", "takes 2 workers"),
-        ("mlp/infer@cpu/float32+layout=channels-last", "unknown option of mlp/infer 'layout'"),
-        ("mlp/train@cpu/float32+gradients=no-grad", "unknown option of mlp/train 'gradients'"),
-        ("resnet50/infer@cpu/float32+layout=channels-first", "Did you mean 'channels-last'?"),
+        ("tune nowhere", "unknown workload 'nowhere'"),
+        ("tune mlp --keep colour", "unknown setting 'colour'"),
+        ("tune mlp --also colour=red", "unknown setting 'colour'"),
+        ("tune mlp --also batch", "'batch' is not NAME=VALUE"),
+        ("tune mlp -p batch=1,2", "that is 2 cases"),
+        ("tune mnist-ddp-mlp/train@cpu/float32+workers=2", "takes 2 workers"),
+        ("tune mlp/infer@cpu/float32+layout=channels-last", "unknown option of mlp/infer 'layout'"),
+        ("tune mlp/train@cpu/float32+gradients=no-grad", "unknown option of mlp/train 'gradients'"),
+        ("tune resnet50/infer@cpu/float32+layout=channels-first", "Did you mean 'channels-last'?"),
+        ("fit null", "unknown parameter of null 'batch'"),
+        ("fit bert-encode --vary size", "size of bert-encode is no number of things"),
+        ("fit mlp --limit much", "'much' is not an amount of memory. Write 8GiB or 500MB"),
+        ("fit mlp --limit 0GiB", "is not an amount of memory"),
+        ("fit mlp --limit 5", "'5' has no unit. Write 5GiB, 5MB or 5B"),
+        ("fit mlp --dtype float31", "unknown dtype 'float31'"),
     ],
 )
 def test_mistakes_are_reported_before_anything_is_started(
     capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
-    assert cli.main(["tune", *arguments.split(), "--dry-run"]) == 2
+    assert cli.main([*arguments.split(), "--dry-run"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert words in err

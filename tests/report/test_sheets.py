@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchmark.analyze.jobs import Bias, Cause, Own, Printed, Replicated, Row, Sheet
+from torchmark.analyze.jobs import Bias, Own, Printed, Replicated, Row, Sheet
 from torchmark.records import Run
 from torchmark.report import FORMATS, render
 from torchmark.report.publications import like_printed, replication_document
@@ -56,7 +56,7 @@ def by_machine(**changes: Any) -> Sheet:
     return Sheet(**(fields | changes))
 
 
-BIAS = Bias("mlp/infer@cpu/float32", 2.52e-3, 2.4e-3, 0.01, "stable", (Cause("autograd graph", 0.04),))
+BIAS = Bias("mlp/infer@cpu/float32", 2.52e-3, 2.4e-3, 0.01, "stable", {"autograd graph": 0.04})
 
 
 def rendered(run: Run, sheet: Sheet, format: str = "table", width: int = 80) -> str:  # noqa: A002

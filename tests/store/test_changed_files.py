@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from injection.changes import cut, moved, replaced
 from torchmark.errors import StoreError
 from torchmark.store import RunWriter, Sealed, completed, examine, files, load, load_samples
 from torchmark.store import writer as writing
@@ -29,12 +30,6 @@ sys.stdin.read()
 """
 
 
-def replaced(path: Path) -> None:
-    """As sync tools and editors do: a copy takes the place of the file."""
-    shutil.copyfile(path, path.with_suffix(".copy"))
-    path.with_suffix(".copy").replace(path)
-
-
 def edited(path: Path) -> None:
     path.with_suffix(".copy").write_text("something else\n")
     path.with_suffix(".copy").replace(path)
@@ -47,15 +42,6 @@ def edited_in_place(path: Path) -> None:
 def appended_to(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"\n\n")
-
-
-def cut(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size // 2)
-
-
-def moved(path: Path) -> None:
-    path.rename(path.with_suffix(".moved"))
 
 
 def folder_moved(path: Path) -> None:

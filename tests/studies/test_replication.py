@@ -128,7 +128,7 @@ def test_the_right_way_next_to_it_and_what_the_difference_is_made_of() -> None:
     results = replicate(ReplicateOptions((publication,), ("cpu",), scale=0.5, budget_s=25.0, steady=True))
     assert set(results) == {text, text.removesuffix("+as-published")}
     (bias,) = published_tables(publication, list(results.values()), ["cpu"]).biases
-    assert bias.share == pytest.approx(sum(cause.share for cause in bias.causes) + bias.rest)
+    assert bias.share == pytest.approx(sum(bias.causes.values()) + bias.rest)
     assert "cost of autograd graph" in results[text].metrics
     assert "seconds of warm-up" in results[text].metrics
 

@@ -132,13 +132,6 @@ UNTRIED = "faults not tried"  # a setting: steps were too slow to try them
 LEAST = 0.001  # shares below this are not worth a word
 
 
-class Cause(Struct, frozen=True):
-    """A fault of the procedure, and by which share of the right figure it changes the published one."""
-
-    name: str
-    share: float
-
-
 class Bias(Struct, frozen=True):
     """How far the published procedure's figure lies from the right one, both in seconds for the same work."""
 
@@ -147,7 +140,7 @@ class Bias(Struct, frozen=True):
     steady_s: float
     precision: float  # of the right one: half its interval
     verdict: str  # of the right one
-    causes: tuple[Cause, ...]
+    causes: dict[str, float]  # by fault of the procedure: the share of the right figure that it adds
     whole_job: bool = False
     untried: str = ""  # faults whose cost is unknown
 
@@ -158,7 +151,7 @@ class Bias(Struct, frozen=True):
     @property
     def rest(self) -> float:
         """What no fault accounts for: chance, and that the two were not timed at the same moment."""
-        return self.share - sum(cause.share for cause in self.causes)
+        return self.share - sum(self.causes.values())
 
 
 def find_bias(published: Result, steady: Result) -> Bias | None:
@@ -177,19 +170,20 @@ def find_bias(published: Result, steady: Result) -> Bias | None:
         steps = round(published.job.seconds / ours.center_s) if published.job else 0
         work_s, precision = steps * right_s, right.precision
     ratio = published_s / right_s
-    causes = []
+    causes = dict[str, float]()
     for name, value in published.metrics.items():
         if name.startswith(OVERHEAD) and work_s > 0:
-            causes.append(Cause(f"{name.removeprefix(OVERHEAD)} counted", value / work_s))
+            causes[f"{name.removeprefix(OVERHEAD)} counted"] = value / work_s
         elif name.startswith(COST):
-            causes.append(Cause(name.removeprefix(COST), ratio * value / (1 + value)))
+            causes[name.removeprefix(COST)] = ratio * value / (1 + value)
         elif name == UNDONE:
-            causes.append(Cause("device not waited for", -ratio * value))
+            causes["device not waited for"] = -ratio * value
     if made:
-        causes.append(Cause(f"{made:.0f} steps counted as {steps}", made / steps - 1))
+        causes[f"{made:.0f} steps counted as {steps}"] = made / steps - 1
     untried = str(published.settings.get(UNTRIED) or "")
-    ordered = sorted((each for each in causes if abs(each.share) >= LEAST), key=lambda each: -abs(each.share))
-    return Bias(steady.case.text, published_s, right_s, precision, right.verdict, tuple(ordered), whole_job, untried)
+    largest = sorted(causes.items(), key=lambda cause: -abs(cause[1]))
+    ordered = {name: share for name, share in largest if abs(share) >= LEAST}
+    return Bias(steady.case.text, published_s, right_s, precision, right.verdict, ordered, whole_job, untried)
 
 
 class Printed(Struct, frozen=True):

@@ -168,7 +168,7 @@ def _notes(sheet: Sheet) -> Iterator[str]:
 
 def _causes_text(bias: Bias) -> str:
     """warm-up counted +2.1%, autograd graph +4.0%, not explained +0.3%"""
-    parts = [f"{cause.name} {units.signed(cause.share)}" for cause in bias.causes]
+    parts = [f"{cause} {units.signed(share)}" for cause, share in bias.causes.items()]
     rest = f"not explained {units.signed(bias.rest)}" + (f" (not tried: {bias.untried})" if bias.untried else "")
     return ", ".join([*parts, rest])
 
