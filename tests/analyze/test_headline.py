@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from leads import LEADS
 from msgspec.structs import replace
 
 from torchmark.analyze.grades import Grade
@@ -13,14 +14,6 @@ from torchmark.analyze.headline import LONGEST_SENTENCE, Area, Headline, build_h
 from torchmark.publications import all_runs
 from torchmark.records import Contention, JobEstimate, Remark, Result, Run, RunHeader, Work
 
-LEADS = {
-    "resnet50/infer@cpu/float32": (2.1, Work(32, "image")),
-    "bert-encode/infer:batch=4@cpu/float32": (0.43, Work(4, "sample")),
-    "llm-decode/infer@cpu/float32": (0.031, Work(1, "token")),
-    "tensor-add/infer:variant=as-run@cpu/float32": (0.0215, Work(1, "iteration")),
-    "mlp/infer:outputs=512@cpu/float32": (1.9e-3, Work(128, "sample")),
-    "mnist-cnn/train@cpu/float32": (6e-3, Work(64, "image")),
-}
 JOB = JobEstimate(65.0, 60.0, 70.0, whole=False)
 
 
