@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from injection.changes import cut, moved, replaced
+from injection.changes import appended_to, cut, moved, replaced
 from torchmark.errors import StoreError
 from torchmark.store import RunWriter, Sealed, completed, examine, files, load, load_samples
 from torchmark.store import writer as writing
@@ -37,11 +37,6 @@ def edited(path: Path) -> None:
 
 def edited_in_place(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"mlp", b"MLP"))
-
-
-def appended_to(path: Path) -> None:
-    with path.open("ab") as file:
-        file.write(b"\n\n")
 
 
 def folder_moved(path: Path) -> None:
