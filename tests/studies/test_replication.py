@@ -163,15 +163,17 @@ def test_cases_of_one_process_are_kept_one_by_one() -> None:
 
 def test_a_replay_that_was_stopped_in_the_middle_says_so(workers) -> None:
     (text,) = TINY["m1-chips"][:1]
-    publication = tiny("m1-chips", text, steps=2_000)  # seconds: whoever is to stop it may be late
+    publication = tiny("m1-chips", text, steps=2_000)  # seconds: it may be stopped late
 
-    def hold(worker: psutil.Process) -> None:
-        """Again and again: nobody says when the first step begins."""
-        with suppress(psutil.NoSuchProcess):
-            while True:
-                worker.suspend()
-                worker.resume()
-                time.sleep(0.005)
+    def hold(*held: psutil.Process) -> None:
+        """Again and again: no message says when the first step begins. The last worker may still be ending."""
+        while held:
+            for worker in held:
+                with suppress(psutil.NoSuchProcess):
+                    worker.suspend()
+                    worker.resume()
+            held = tuple(filter(psutil.Process.is_running, held))
+            time.sleep(0.005)
 
     def begin(message: Message, *_: str) -> None:
         if isinstance(message, Phase) and message.name == "build":

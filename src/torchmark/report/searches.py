@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec.structs import asdict, replace
 
@@ -54,13 +55,7 @@ _FAILED = {
 def tuning_document(run: Run) -> doc.Document:
     """The outcome of a search for the fastest settings."""
     tuned = recall_tuned(run)
-    winner, unconfirmed = tuned.winner.text, tuned.unconfirmed
-
-    def facts() -> dict[str, object]:
-        """Everything but the results, which are in the run."""
-        known = {name: each for name, each in asdict(tuned).items() if name != "results"}
-        cases = {name: each.text for name, each in known.items() if isinstance(each, Case)}
-        return known | cases | {"snippet": snippet(tuned.default, tuned.winner)}
+    winner, facts = tuned.winner.text, partial(_tuned_object, tuned)
 
     csv: dict[str, doc.Field] = {
         "case": "case.text",
@@ -79,12 +74,6 @@ def tuning_document(run: Run) -> doc.Document:
     def called(result: Result) -> str:
         return name_of(result.case, tuned.default)
 
-    def note(result: Result) -> str:
-        gains, text = tuned.relative, result.case.text
-        known = {tuned.same_precision.text: f"best in {tuned.default.dtype}", winner: "fastest"}
-        known |= {tuned.default.text: "default"} | ({unconfirmed.text: "not confirmed"} if unconfirmed else {})
-        return known.get(text, "within chance" if gains.get(text, 0.0) > gains.get(winner, math.inf) else "")
-
     def blocks() -> Iterator[doc.Block]:
         yield doc.Title(f"tuned {tuned.default.text}", [machine_line(run.header.machine)])
         yield doc.answer(tuning_conclusion(run), "good" if winner != tuned.default.text else "strong")
@@ -96,7 +85,7 @@ def tuning_document(run: Run) -> doc.Document:
             doc.Column("per step", "figure", of=lambda each: figures.result_time(_on_equal_terms(tuned, each))),
             doc.Column("rate", "figure", drop=1, of=lambda each: figures.rate(_on_equal_terms(tuned, each))),
             doc.Column("as fast", "figure", of=lambda each: units.factor(tuned.relative.get(each.case.text))),
-            doc.Column("note", of=note),
+            doc.Column("note", of=partial(_tuned_note, tuned)),
         ]
         # By what the rounds say: those disturb all contestants alike.
         measured = [result for result in tuned.results if result.estimate and result.status == "ok"]
@@ -110,6 +99,21 @@ def tuning_document(run: Run) -> doc.Document:
 
     records = doc.Records(csv, lambda: tuned.results, lambda: run_object(run) | {"tuned": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
+
+
+def _tuned_object(tuned: Tuned) -> dict[str, object]:
+    """Everything but the results, which are in the run."""
+    known = {name: each for name, each in asdict(tuned).items() if name != "results"}
+    cases = {name: each.text for name, each in known.items() if isinstance(each, Case)}
+    return known | cases | {"snippet": snippet(tuned.default, tuned.winner)}
+
+
+def _tuned_note(tuned: Tuned, result: Result) -> str:
+    gains, text, winner = tuned.relative, result.case.text, tuned.winner.text
+    known = {tuned.same_precision.text: f"best in {tuned.default.dtype}", winner: "fastest"}
+    known |= {tuned.default.text: "default"}
+    known |= {tuned.unconfirmed.text: "not confirmed"} if tuned.unconfirmed else {}
+    return known.get(text, "within chance" if gains.get(text, 0.0) > gains.get(winner, math.inf) else "")
 
 
 def tuning_conclusion(run: Run) -> list[str]:
@@ -225,25 +229,14 @@ def fitting_document(run: Run) -> doc.Document:
     """The outcome of a search for the largest size that fits."""
     fitted = recall_fitted(run)
     highest = max((probe.rate or 0.0 for probe in fitted.probes), default=0.0)
-    doubted = doubtful(fitted.probes)
-
-    def peak_bytes(probe: Probe) -> float | None:
-        return max(probe.peaks, default=None)
-
-    def facts() -> dict[str, object]:
-        """Everything but the results, which are in the run."""
-        names: dict[str, doc.Field] = {name: name for name in ("size", "fits", "tries", "bytes", "peaks", "rate")}
-        names |= {"bytes": peak_bytes, "case": "result.case.text", "status": "result.status"}
-        probes = [{name: doc.value_of(probe, path) for name, path in names.items()} for probe in fitted.probes]
-        return asdict(fitted) | {"probes": probes}
-
+    doubted, facts = doubtful(fitted.probes), partial(_fitted_object, fitted)
     csv: dict[str, doc.Field] = {
         "case": "result.case.text",
         "size": "size",
         "fits": "fits",
         "status": "result.status",
         "reason": "result.reason",
-        "peak_bytes": peak_bytes,
+        "peak_bytes": _peak_bytes,
         "items_per_s": "rate",
         "step_s": "result.estimate.center_s",
         "largest": lambda probe: probe.size == fitted.largest,
@@ -265,7 +258,7 @@ def fitting_document(run: Run) -> doc.Document:
         yield doc.answer(fitting_conclusion(run), "good" if fitted.largest is not None else "bad")
         columns = [
             doc.Column(fitted.parameter, "figure", of=lambda probe: str(probe.size)),
-            doc.Column("memory", "figure", of=lambda probe: units.size(peak_bytes(probe))),
+            doc.Column("memory", "figure", of=lambda probe: units.size(_peak_bytes(probe))),
             doc.Column("rate", "figure", of=lambda probe: units.rate(probe.rate, fitted.unit)),
             doc.Column("", "name", 1, of=bar),
             doc.Column("note", of=note),
@@ -279,6 +272,18 @@ def fitting_document(run: Run) -> doc.Document:
 
     records = doc.Records(csv, lambda: fitted.probes, lambda: run_object(run) | {"fitted": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
+
+
+def _peak_bytes(probe: Probe) -> float | None:
+    return max(probe.peaks, default=None)
+
+
+def _fitted_object(fitted: Fitted) -> dict[str, object]:
+    """Everything but the results, which are in the run."""
+    names: dict[str, doc.Field] = {name: name for name in ("size", "fits", "tries", "bytes", "peaks", "rate")}
+    names |= {"bytes": _peak_bytes, "case": "result.case.text", "status": "result.status"}
+    probes = [{name: doc.value_of(probe, path) for name, path in names.items()} for probe in fitted.probes]
+    return asdict(fitted) | {"probes": probes}
 
 
 def fitting_conclusion(run: Run) -> list[str]:

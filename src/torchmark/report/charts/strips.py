@@ -84,14 +84,6 @@ def find_strip(result: Result) -> Strip | None:
             bottom, center, top = np.quantile(clipped[left:right], (0.0, 0.5, 1.0)).tolist()
             place = {"sample": start + left, "process": number}
             columns.append(place | {"low": bottom, "middle": center, "high": top})
-    longest, shortest = (pick(pick(each.samples_s) for each in processes) for pick in (max, min))
-    blocks = f" of {estimate.block_size} steps" if estimate.block_size > 1 else ""
-    several = f" in {len(processes)} processes" if len(processes) > 1 else ""
-    about = (
-        f"{count} samples{blocks}{several}, {sum(map(_cut, processes))} cut as warm-up; from "
-        f"{units.duration(max(shortest, 0.0))} to {units.duration(longest)}, typically {figures.step_time(estimate)}; "
-        f"first step {units.duration(estimate.first_step_s)}"
-    )
     return Strip(
         columns=columns,
         warmups=tuple((start, start + _cut(each)) for start, each in zip(starts, processes, strict=False)),
@@ -101,7 +93,19 @@ def find_strip(result: Result) -> Strip | None:
         unit=unit,
         low=low / scale,
         high=high / scale,
-        about=". ".join(filter(None, (about, figures.sustained(result)))),
+        about=". ".join(filter(None, (_about(estimate, processes), figures.sustained(result)))),
+    )
+
+
+def _about(estimate: Estimate, processes: list[Estimate]) -> str:
+    longest, shortest = (pick(pick(each.samples_s) for each in processes) for pick in (max, min))
+    blocks = f" of {estimate.block_size} steps" if estimate.block_size > 1 else ""
+    several = f" in {len(processes)} processes" if len(processes) > 1 else ""
+    return (
+        f"{sum(len(each.samples_s) for each in processes)} samples{blocks}{several}, "
+        f"{sum(map(_cut, processes))} cut as warm-up; from {units.duration(max(shortest, 0.0))} to "
+        f"{units.duration(longest)}, typically {figures.step_time(estimate)}; "
+        f"first step {units.duration(estimate.first_step_s)}"
     )
 
 
