@@ -164,10 +164,12 @@ def test_the_work_of_several_ranks_is_that_of_all_of_them_together(name: str) ->
         assert two.unit == one.unit
 
 
-COUNTED = [
+MODELS = {name: model for name in NAMES if isinstance(model := workloads.find_workload(name), ModelWorkload)}
+COUNTED = [  # torch cannot count the products of a step of decoding, which fills a cache
     (name, mode)
-    for name in ("mlp", "lstm", "resnet50", "vit-train", "bert-encode", "bert-classify", "mnist-cnn", "cifar-cnn")
-    for mode in workloads.find_workload(name).modes
+    for name, model in MODELS.items()
+    if type(model).cost != ModelWorkload.cost and name != "llm-decode"
+    for mode in model.modes
 ]
 
 
@@ -177,7 +179,7 @@ def test_flops_known_without_torch_agree_with_those_that_torch_counts(name: str,
 
     workload, setting = workloads.find_workload(name), Setting(mode=mode)
     assert isinstance(workload, ModelWorkload)
-    params = workload.tiny if name in ("mnist-cnn", "cifar-cnn") else workload.params()  # images take long to make
+    params = workload.tiny if name.startswith(("mnist", "cifar")) else workload.params()  # images take long to make
     if name == "lstm":  # Torch counts step by step, and passes nothing back to the first state: 1% of so few steps.
         params = msgspec.structs.replace(params, sequence=16)
     with without_drawing(torch.float32):
@@ -187,7 +189,7 @@ def test_flops_known_without_torch_agree_with_those_that_torch_counts(name: str,
     known, counted = workload.work(params, setting), count_work(model, setting)
     assert known is not None
     assert known.flops == pytest.approx(counted.flops, rel=0.02)
-    assert known.items == counted.items
+    assert known.unit != counted.unit or known.items == counted.items
 
 
 def test_flops_of_a_product_are_those_that_torch_counts() -> None:
