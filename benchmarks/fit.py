@@ -56,12 +56,12 @@ def compare(case: str, parameter: str, limit: int, step: int) -> bool:
     request = FitOptions(parse_case(case), parameter, limit, step)
     study = Fit(request, HERE)
     list(study.events())
-    found, began = study.outcome(), time.monotonic()
+    found, began = study.conclusion(), time.monotonic()
     low, high = exhaustive(request, step)
     taken_s = time.monotonic() - began
     held = found.largest is not None and low - step <= found.largest <= high + step
     print(
-        f"{'ok  ' if held else 'FAIL'} {case} in {limit >> 20} MiB: {parameter} {found.largest} by {len(found.probes)} "
+        f"{'ok  ' if held else 'FAIL'} {case} in {limit >> 20} MiB: {parameter} {found.largest} by {len(found.tried)} "
         f"sizes in {found.duration_s:.0f} s, {low if low == high else f'{low} to {high}'} by trying all in steps of "
         f"{step} in {taken_s:.0f} s",
         flush=True,
@@ -89,11 +89,11 @@ def let_loose() -> bool:
     list(study.events())
     done.set()
     watcher.join()
-    found = study.outcome()
+    found = study.conclusion()
     held = memory_kills() == kills and least[0] > LEFT_BYTES and found.bound == "memory"
     print(
         f"{'ok  ' if held else 'FAIL'} {FREE[0]} in all that was free ({found.limit_bytes / 1e9:.1f} GB): {FREE[1]} "
-        f"{found.largest}, {len(found.probes)} probes, at least {least[0] >> 20} MiB were left to others, "
+        f"{found.largest}, {len(found.tried)} probes, at least {least[0] >> 20} MiB were left to others, "
         f"{memory_kills() - kills} processes killed",
         flush=True,
     )

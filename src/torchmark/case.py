@@ -1,4 +1,4 @@
-"""A case: a workload with all its settings, its text form, and the table of axes from which both derive."""
+"""A case: a workload with all its settings, its text form, and the table of axes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 
 from torchmark.errors import UnknownName, UsageError
 
-# Run files may come from anyone: longer, larger or more than this is refused while a file is read.
+# Run files may come from anyone: what is longer, larger or more than this is refused.
 MOST_CASES = 10_000
 ALL_CASES = Meta(max_length=MOST_CASES)
 SEVERAL = Meta(max_length=64)
@@ -31,23 +31,22 @@ _MOST = 4096
 
 
 class Axis(Struct, frozen=True):
-    """One setting in which cases can differ: how it is named, written, chosen on the command line and checked."""
+    """One setting in which cases can differ."""
 
     name: str  # of a field of Case, or of one of its options
     default: str | int | None = None  # left out of a case's text
-    values: tuple[str, ...] = ()  # that exist; empty where the workload or the device decides
+    values: tuple[str, ...] = ()  # empty where the workload or the device decides
     words: Mapping[str, str] = {}  # values that a case's text writes as a single word
     metavar: str = ""
-    help: str = ""  # of the command-line option; empty where there is none of that name
+    help: str = ""  # of the command-line option of that name, if there is one
     most: int | None = None  # of a count
 
     def read(self, text: str) -> Any:
         if self.most is None:
             return text
         if not re.fullmatch(r"[0-9]{1,9}", text):
-            raise UsageError(
-                f"'{text}' is not a number of {self.name}", "Write a whole number, or a range such as 1..4"
-            )
+            fix = "Write a whole number, or a range such as 1..4"
+            raise UsageError(f"'{text}' is not a number of {self.name}", fix)
         return int(text)
 
     def check(self, value: Any) -> None:
@@ -75,28 +74,26 @@ _SUFFIXED = AXES[3:]
 
 
 class Case(Struct, frozen=True):
-    """A workload with all its settings on a device. `params` holds only those that differ from the defaults."""
-
     workload: Name
     mode: Name
-    params: Annotated[dict[Name, Value], SEVERAL] = field(default_factory=dict)
+    params: Annotated[dict[Name, Value], SEVERAL] = field(default_factory=dict)  # that differ from the defaults
     device: Name = "cpu"
     dtype: Name = "float32"
     compile: Name = "off"
     transfer: Transfer = "resident"
     threads: Count | None = None
     workers: Count = 1
-    options: Annotated[dict[Name, Name], SEVERAL] = field(default_factory=dict, name="ways")  # not those at their usual
-    protocol: Protocol = "steady"  # as-published: timed the way that a publication did, flaws and all
+    options: Annotated[dict[Name, Name], SEVERAL] = field(default_factory=dict, name="ways")  # likewise
+    protocol: Protocol = "steady"  # as-published: timed as a publication did
 
     @property
     def text(self) -> str:
-        """The one way a case is written: printed everywhere, accepted everywhere, safe in any shell."""
+        """How a case is printed and accepted everywhere: safe in any shell."""
         return f"{self.task}@{self.device}/{self.dtype}{''.join(self.suffixes)}"
 
     @property
     def task(self) -> str:
-        """The beginning of the text: the work, without device and settings."""
+        """The beginning of the text, without device and settings."""
         texts = []
         for name, value in sorted(self.params.items()):
             text = repr(value).replace("e+", "e") if isinstance(value, float) else str(value)
@@ -105,7 +102,7 @@ class Case(Struct, frozen=True):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """The end of the text: each setting that is not at its default, as +threads=2."""
+        """The end of the text, such as +threads=2."""
         chosen = ((axis, self.setting(axis.name)) for axis in _SUFFIXED)
         return tuple(f"+{a.words.get(str(value)) or f'{a.name}={value}'}" for a, value in chosen if value != a.default)
 
@@ -158,7 +155,7 @@ def _set_once(values: dict[str, Any], name: str, value: Any, text: str) -> None:
 
 
 def parse_value(text: str) -> Value:
-    """A parameter's value as typed by a person: a whole number, a number, on/off, or a word."""
+    """A whole number, a number, on/off, or a word."""
     if re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
     if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE]-?[0-9]+)?", text):

@@ -15,10 +15,10 @@ EXIT_BUG = 70
 
 
 class TorchmarkError(Exception):
-    """Anything that torchmark can explain; the command line prints it as one line and never as a traceback.
+    """Anything that torchmark can explain, in one line without a traceback.
 
-    Only `shareable` errors get into run files with their cause and fix. These hold torchmark's own words, numbers and
-    names of devices; paths, user input and messages of other programs go into `detail`, which stays on this machine.
+    Only `shareable` errors get into run files, with their cause and fix: torchmark's own words, numbers and names of
+    devices. Paths, user input and messages of other programs go into `detail`, which stays on this machine.
     """
 
     exit_code = EXIT_COULD_NOT_RUN
@@ -36,7 +36,7 @@ class TorchmarkError(Exception):
 
 
 class UsageError(TorchmarkError):
-    """The user asked for something that does not exist or cannot be."""
+    """The user asked for something that cannot be."""
 
     exit_code = EXIT_USAGE
 
@@ -48,7 +48,7 @@ class NothingMeasuredError(TorchmarkError):
 
 
 class UnknownName(UsageError):  # noqa: N818 -- reads as what it is where it is raised
-    """A name that is not one of the valid ones; the nearest valid name is the fix."""
+    """The nearest valid name is the fix."""
 
     def __init__(self, kind: str, given: str, valid: Iterable[str]) -> None:
         import difflib  # costs start-up time that only a mistake should pay
@@ -66,15 +66,15 @@ class CaseError(TorchmarkError):
 
 
 class UnsupportedError(CaseError):
-    """This operator, dtype or device cannot do what a case asks; the case ends as `unsupported`."""
+    """An operator, dtype or device cannot do it; the case ends as `unsupported`."""
 
 
 class WrongResultError(CaseError):
-    """The numbers that a case computed are not the right ones; the case ends as `wrong-result`."""
+    """A case computed wrong numbers; it ends as `wrong-result`."""
 
 
 class DoesNotFitError(CaseError):
-    """A case would need more time than it may have; it ends as `skipped`."""
+    """A case needs more time than it may have; it ends as `skipped`."""
 
 
 class DeviceError(CaseError):
@@ -90,4 +90,4 @@ class LockedError(TorchmarkError):
 
 
 class FleetError(TorchmarkError):
-    """A cluster, or something that its nodes need to take part, is not there."""
+    """A cluster, or something that its nodes need, is missing."""

@@ -11,15 +11,15 @@ from torchmark.case import ALL_CASES, CASE_OPTIONS, SEVERAL, Case, Count, Name, 
 # Cases are records like the others, and are found here too.
 __all__ = ["CASE_OPTIONS", "Case", "Name", "Real", "Text", "Value", "Whole", "parse_case"]
 
-# History of the stored form. A new version adds a line here, an upgrade function in store/lines.py
-# and a recorded file in tests/store/recorded/.
+# A new version of the stored form adds a line here, an upgrade function in store/lines.py and a recorded file in
+# tests/store/recorded/.
 #   1  2026-11  the first: header, started, samples, finished
 #   2  2026-11  texts hold torchmark's own words only: messages of other programs are in the local log
 SCHEMA_VERSION = 2
 
 Status = Literal["ok", "oom", "host-oom", "timeout", "crashed", "unsupported", "wrong-result", "interrupted", "skipped"]
 NO_ROOM: tuple[Status, ...] = ("oom", "host-oom")
-# `as-published` is no judgement: the figure was got by a procedure that allows none.
+# `as-published` is no judgement: the procedure allows none.
 Verdict = Literal["contended", "throttled", "slowing", "drifting", "warming", "noisy", "stable", "as-published"]
 DISTURBED: tuple[Verdict, ...] = ("contended", "throttled")  # verdicts whose evidence names what slowed the steps
 Estimand = Literal["median", "mean"]
@@ -32,7 +32,7 @@ RIGORS: tuple[str, ...] = get_args(Rigor)
 
 
 class Work(Struct, frozen=True):
-    """What one step is worth; `flops` and `bytes` are the work itself, not what an implementation spends on it."""
+    """Of one step: the work itself, not what an implementation spends on it."""
 
     items: Real
     unit: Name
@@ -41,28 +41,28 @@ class Work(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """What was seen while k steps ran: the wall time with one synchronisation, and the readings taken with it."""
+    """What was seen while k steps ran."""
 
-    total_s: float
+    total_s: float  # wall time, with one synchronisation
     step_s: float | tuple[float, ...] | None = None  # by the device's own events: the mean, or every step alone
-    wait_s: float | None = None  # time that the timing thread was runnable but waited for a core
+    wait_s: float | None = None  # that the timing thread was runnable but waited for a core
     switches: int | None = None  # involuntary context switches
     issue_s: float | None = None  # until all steps were handed over to the device
 
 
 class Moment(Struct, frozen=True):
-    """What every clock says at one moment, and how often this process had been stopped and gone on by then."""
+    """What every clock says at one moment."""
 
     steady_s: float  # stands still while the machine sleeps
-    wall_s: float  # what a calendar shows; it can be set
+    wall_s: float  # can be set
     boot_s: float | None = None  # goes on while the machine sleeps; None: there is no such clock
-    stops: int = 0
+    stops: int = 0  # times that this process was stopped and continued
 
 
 class Conditions(Struct, frozen=True):
     """The machine at one moment. Fields named `…_s`, `…_j` and `…_count` only ever grow; None is unreadable."""
 
-    at_s: float  # the clock that the shares are taken against
+    at_s: float
     capacity: float = 1.0  # cores that this process may use
     other_cpu_s: float | None = None  # CPU time of all other processes
     steal_s: float | None = None  # taken by the hypervisor
@@ -72,14 +72,14 @@ class Conditions(Struct, frozen=True):
     thermal_count: int | None = None  # times the hardware held its clock down for heat or power
     clock_hz: float | None = None
     temperature_c: float | None = None
-    energy_j: float | None = None  # taken so far by what does the work
-    throttle: tuple[str, ...] = ()  # why it holds its clock down just now
-    swap_bytes: int | None = None  # of this process, on the disk
-    probe_s: float | None = None  # the reference probe, just measured
+    energy_j: float | None = None  # of what does the work
+    throttle: tuple[str, ...] = ()  # why its clock is held down just now
+    swap_bytes: int | None = None  # of this process
+    probe_s: float | None = None  # the reference probe
 
 
 class Contention(Struct, frozen=True):
-    """How much of the measuring time others took; None is unreadable."""
+    """The share of the measuring time that others took; None is unreadable."""
 
     wait_share: Real | None = None
     other_cpu_share: Real | None = None
@@ -90,25 +90,25 @@ class Contention(Struct, frozen=True):
 
 
 class Metered(Struct, frozen=True):
-    """What meters said while the samples were taken; None is unreadable, and `Result.provenance` says why."""
+    """What meters said while samples were taken; None is unreadable, and `Result.provenance` says why."""
 
     mean_w: Real | None = None
     peak_w: Real | None = None  # over about a second
     clock_hz: tuple[Real, Real] | None = None  # at most, and in the last third of the time
     temperature_c: tuple[Real, Real] | None = None  # at first, at most
-    throttle: Annotated[tuple[Name, ...], SEVERAL] = ()  # every reason for which the clock was held down
+    throttle: Annotated[tuple[Name, ...], SEVERAL] = ()  # why the clock was held down
     major_faults: Whole | None = None
 
 
 class Trend(Struct, frozen=True):
-    """How the step time moved over the kept samples: relative change from first to last, and its strength."""
+    """Of the step time over the kept samples."""
 
-    change: Real
+    change: Real  # relative, from first to last
     z: Real
 
 
 class Estimate(Struct, frozen=True):
-    """What the engine knows about the time of one step. The interval is 95%."""
+    """The time of one step, with a 95% interval."""
 
     center_s: Real
     low_s: Real
@@ -121,9 +121,9 @@ class Estimate(Struct, frozen=True):
     trend: Trend
     samples_s: tuple[Real, ...] = ()  # seconds per step, in order, nothing deleted
     flags: Annotated[tuple[Name, ...], SEVERAL] = ()
-    evidence: Annotated[tuple[Text, ...], SEVERAL] = ()  # what the verdict rests on, in words
+    evidence: Annotated[tuple[Text, ...], SEVERAL] = ()  # of the verdict
     sample_count: Whole = 0
-    void_count: Whole = 0  # samples across which the machine slept or the process was stopped: taken again
+    void_count: Whole = 0  # samples taken again, as the machine slept or the process was stopped
     block_size: Count = 1
     autocorrelation_time: Real = 1.0
     median_s: Real = 0.0
@@ -132,14 +132,14 @@ class Estimate(Struct, frozen=True):
     mean_high_s: Real = 0.0
     min_s: Real = 0.0
     p90_s: Real = 0.0
-    p90_high_s: Real | None = None  # 95% upper bound; None: too few samples for one
+    p90_high_s: Real | None = None  # 95% upper bound; None: too few samples
     p99_s: Real = 0.0
     p99_high_s: Real | None = None
     mad_s: Real = 0.0
     outlier_share: Real = 0.0
     device_step_s: Real | None = None  # the mean by the device's own events
-    wall_step_s: Real | None = None  # the mean by the host's clock over the same steps
-    issue_share: Real | None = None  # of a step alone, until it was handed over to a device that queues
+    wall_step_s: Real | None = None  # and by the host's clock over the same steps
+    issue_share: Real | None = None  # of a step, until it was handed over to a device that queues
     contention: Contention = Contention()
     metered: Metered = Metered()
     sync_cost_s: Real = 0.0
@@ -147,7 +147,7 @@ class Estimate(Struct, frozen=True):
     target: Real = 0.01
     duration_s: Real = 0.0
     spread: Real | None = None  # relative, between fresh processes; None: unknown, so the interval holds within one
-    freedom: Real | None = None  # degrees of freedom of that spread
+    freedom: Real | None = None  # of that spread
 
     @property
     def precision(self) -> float:
@@ -156,19 +156,17 @@ class Estimate(Struct, frozen=True):
 
 
 class Remark(Struct, frozen=True, omit_defaults=True):
-    """Something a reader should know: what kind, why, and what to do about it. Run files hold these three fields."""
+    """Something a reader should know. Run files hold the first three fields."""
 
     kind: Name
     cause: Text
     fix: Text = field(default_factory=str, name="cure")  # the name in run files; never left out
-    cases: Annotated[tuple[Text, ...], ALL_CASES] = ()  # the cases concerned; in general remarks none
+    cases: Annotated[tuple[Text, ...], ALL_CASES] = ()  # none: it is a general remark
     line: Whole = 0  # of a run file; 0: no particular line
-    place: Text = ""  # the field in that line: $.result.estimate.center_s
+    place: Text = ""  # in that line: $.result.estimate.center_s
 
 
 class Memory(Struct, frozen=True):
-    """Peak memory of a case; a missing figure says why."""
-
     host_peak_bytes: Whole | None = None
     device_peak_bytes: Whole | None = None
     device_reserved_bytes: Whole | None = None
@@ -176,7 +174,7 @@ class Memory(Struct, frozen=True):
 
 
 class NumericCheck(Struct, frozen=True):
-    """How far the outputs were from the reference, which is another computation."""
+    """How far the outputs were from a reference computation."""
 
     error: Real
     tolerance: Real
@@ -184,7 +182,7 @@ class NumericCheck(Struct, frozen=True):
 
 
 class DeviceInfo(Struct, frozen=True):
-    """Who a device is. Never a serial number or a UUID."""
+    """Never a serial number or a UUID."""
 
     name: Name  # cpu, cuda:0, mps, xpu:0, fake
     model: Name
@@ -196,7 +194,7 @@ class DeviceInfo(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """What ran: allow-listed, nothing that names a person, a host or a place."""
+    """Nothing that names a person, a host or a place."""
 
     cpu: Name
     physical_cores: Whole
@@ -211,16 +209,16 @@ class Machine(Struct, frozen=True):
     devices: tuple[DeviceInfo, ...] = ()
 
 
-STEP, START_UP = "step", "start-up"  # the stage that every job has, and what happens before it
+STEP, START_UP = "step", "start-up"  # the stage that every job has, and the one before it
 
 
 class Laps(Struct, frozen=True):
-    """How long one stage of a procedure took each time, and how often the whole procedure does it. Never stored."""
+    """How long one stage of a procedure took each time. Never stored."""
 
     stage: str
     seconds: list[float]
-    published: int = 1
-    is_work: bool = False  # the work that was to be timed, not an overhead
+    published: int = 1  # how often the whole procedure does it
+    is_work: bool = False  # that was to be timed, no overhead
 
     @property
     def whole(self) -> bool:
@@ -228,24 +226,24 @@ class Laps(Struct, frozen=True):
 
 
 class StageEstimate(Struct, frozen=True):
-    """One part of a job: how often the job does it, and how long it takes once. The interval is 95%."""
+    """One part of a job, with a 95% interval."""
 
     name: Name
-    steps: Whole  # 0: inside the steps of another stage
-    center_s: Real
+    steps: Whole  # how often the job does it; 0: inside the steps of another stage
+    center_s: Real  # of one
     low_s: Real
     high_s: Real
 
 
 class JobEstimate(Struct, frozen=True):
-    """How long the whole job takes: measured whole, or extrapolated from its steps."""
+    """How long the whole job takes."""
 
     seconds: Real
     low_s: Real
     high_s: Real
-    whole: bool
+    whole: bool  # measured whole, not extrapolated from its steps
     stages: Annotated[tuple[StageEstimate, ...], SEVERAL] = ()
-    epochs: Whole = 0  # times that it goes through its data; 0: there is no such number
+    epochs: Whole = 0  # 0: there is no such number
     note: Text = ""  # why it was not run whole although it was to be
 
 
@@ -261,19 +259,19 @@ class Sustained(Struct, frozen=True):
 
 
 class Peak(Struct, frozen=True):
-    """How close a result comes to the best that this machine was seen to do, and what keeps it from more."""
+    """How close a result comes to the best that this machine was seen to do."""
 
     share: Real  # of the arithmetic or of the bandwidth, whichever is closer to its ceiling
-    bound: Bound
+    bound: Bound  # what keeps it from more
     shares: Annotated[dict[Name, Real], SEVERAL] = field(default_factory=dict)  # of the step that each would take
     flops_per_s: Real | None = None  # the ceilings
     bytes_per_s: Real | None = None
     again: bool = False  # its ceiling was measured once more, right after it
-    limits: Name | None = None  # the run that found the ceilings; None: this very one
+    limits: Name | None = None  # the run that found the ceilings; None: this one
 
 
 class Result(Struct, frozen=True):
-    """What a case gave. With several processes `estimate` combines them and `processes` keeps each one."""
+    """What a case gave. `estimate` combines its `processes`."""
 
     case: Case
     status: Status
@@ -305,7 +303,7 @@ class Result(Struct, frozen=True):
 
 
 class RunHeader(Struct, frozen=True):
-    """The first line of a run file: what was going to be measured, where, and how to do it again."""
+    """The first line of a run file: what was going to be measured, and where."""
 
     id: Name
     created: Name  # UTC, to the second
@@ -315,13 +313,13 @@ class RunHeader(Struct, frozen=True):
     version: Name  # torchmark's
     label: Text | None = None
     rigor: Rigor = "default"
-    processes: Whole = 1  # fresh processes planned for each case
+    processes: Whole = 1  # planned for each case
     budget_s: Real | None = None
     target: Real = 0.01
     steps: Whole | None = None
     sustain_s: Real | None = None
     guarded: bool = False  # cases that would not fit into memory are left out, as the user did not name them
-    open_ended: bool = False  # more cases than these may follow, as what is found asks for them
+    open_ended: bool = False  # more cases may follow
     seed: Whole = 0
 
 
@@ -329,10 +327,10 @@ class RunHeader(Struct, frozen=True):
 
 
 class Contribution(Struct, frozen=True):
-    """What one setting, or several that were only tried together, brought: how many times as fast with it."""
+    """What one setting, or several that were only tried together, gained."""
 
     setting: Text
-    gain: Real
+    gain: Real  # times as fast
 
 
 class BreakEven(Struct, frozen=True):
@@ -344,8 +342,8 @@ class BreakEven(Struct, frozen=True):
 
 
 class Tuning(Struct, frozen=True):
-    """What a search for the fastest settings came to: how many times as fast as the default, with a 95% interval over
-    pairs of fresh processes."""
+    """A search for the fastest settings: how many times as fast as the default, with a 95% interval over pairs of fresh
+    processes."""
 
     default: Case = field(name="case")
     winner: Case  # the default itself, where nothing was confirmed to be faster
@@ -353,19 +351,19 @@ class Tuning(Struct, frozen=True):
     low: Real | None = None
     high: Real | None = None
     pairs: Whole = 0
-    unconfirmed: Case | None = None  # what led the search, but was not confirmed to be faster
+    unconfirmed: Case | None = None  # what led the search
     disturbed: Whole = 0  # pairs that do not count, because other programs took too much of the processor
     same_precision: Case | None = None  # the best of those that compute in the default's own numbers
     same_precision_gain: Real | None = None  # as the search saw it
     contributions: Annotated[tuple[Contribution, ...], SEVERAL] = ()
     break_even: BreakEven | None = None
-    relative: Annotated[dict[Text, Real], ALL_CASES] = field(default_factory=dict)  # gain by case, as the search saw it
+    relative: Annotated[dict[Text, Real], ALL_CASES] = field(default_factory=dict)  # gain by case, in the search
     stopped: Literal["done", "budget", "interrupted"] = "done"
     duration_s: Real = 0.0
 
 
 class Tried(Struct, frozen=True):
-    """One size that a search for what fits has tried."""
+    """One size that `fit` has tried."""
 
     case: Text
     size: Whole
@@ -376,7 +374,7 @@ class Tried(Struct, frozen=True):
 
 
 class Fitting(Struct, frozen=True):
-    """What a search for the largest size that fits came to."""
+    """A search for the largest size that fits."""
 
     case: Case  # its own size does not matter
     parameter: Name  # that counts the size
@@ -385,7 +383,7 @@ class Fitting(Struct, frozen=True):
     largest: Whole | None = None  # None: not even the smallest fits
     tries: Whole = 0  # processes in which the largest fitted, each time
     efficient: Whole | None = None  # the smallest size whose rate is as good as any
-    fixed_bytes: Real | None = None  # memory is this and so much for each item; None: no such line is known
+    fixed_bytes: Real | None = None  # memory is this and so much for each item; None: unknown
     item_bytes: Real | None = None
     line_error: Real = 0.0  # how far the worst of the sizes behind that line is off
     unit: Name = "item"
@@ -395,19 +393,19 @@ class Fitting(Struct, frozen=True):
 
 
 class Limiting(Struct, frozen=True):
-    """What a search for a machine's limits came to."""
+    """A search for a machine's limits."""
 
-    kept: bool  # whether later results are held against them
+    kept: bool  # whether later results are compared with them
     why: Literal["", "tiny", "incomplete", "doubted", "disturbed"] = ""  # they are not
-    missing: Annotated[tuple[Name, ...], SEVERAL] = ()  # limits that were disturbed, and so are not kept
+    missing: Annotated[tuple[Name, ...], SEVERAL] = ()  # disturbed, and so not kept
 
 
 class Live(Struct, frozen=True):
-    """What a live comparison of two sides came to: the step time of b over that of a, with a 95% interval."""
+    """A live comparison of two sides: the step time of b over that of a, with a 95% interval."""
 
     a: Case
     b: Case
-    side: Name  # that this run is: A or B
+    side: Name  # of this run: A or B
     verdict: Literal["faster", "slower", "same", "unsure"]
     stopped: Literal["clear", "precise", "pairs", "budget", "failed", "interrupted"]
     ratio: Real | None = None
@@ -424,10 +422,10 @@ class Run(Struct, frozen=True):
 
     header: RunHeader
     results: tuple[Result, ...] = ()
-    process_spread: float | None = None  # relative spread between fresh processes, from the reference case
-    problems: tuple[str, ...] = ()  # what was odd about the file, such as an incomplete last line
-    ended: bool = False  # it ended in order: nothing is left to be measured
-    tuning: Tuning | None = None  # what `torchmark tune` concluded
-    fitting: Fitting | None = None  # what `torchmark fit` did
-    limiting: Limiting | None = None  # what `torchmark limits` did
-    live: Live | None = None  # what `torchmark ab` did
+    process_spread: float | None = None  # relative, between fresh processes, from the reference case
+    problems: tuple[str, ...] = ()  # of the file, such as an incomplete last line
+    ended: bool = False  # in order: nothing is left to be measured
+    tuning: Tuning | None = None
+    fitting: Fitting | None = None
+    limiting: Limiting | None = None
+    live: Live | None = None

@@ -14,7 +14,6 @@ from torchmark.analyze.comparison import (
     compare_all,
     compare_runs,
     compare_within,
-    find_slower,
     gate_runs,
     holm,
     overall,
@@ -290,8 +289,8 @@ def test_being_kept_busy_explains_slowness_and_never_speed() -> None:
     assert compare_runs(a, busy(b, 0.2)).pairs[0].verdict == "unsure"
     assert compare_runs(a, busy(b, 0.9)).pairs[0].verdict == "unsure"
     assert compare_runs(busy(a, 0.9), b).pairs[0].verdict == "slower"
-    assert find_slower([compare_runs(a, b)], 0.05)
-    assert not find_slower([compare_runs(a, busy(b, 0.2))], 0.05)
+    assert gate_runs([compare_runs(a, b)], 0.05).slower
+    assert not gate_runs([compare_runs(a, busy(b, 0.2))], 0.05).slower
 
 
 @given(tables, tables, spreads)
@@ -339,15 +338,16 @@ def test_slower_by_more_than_a_share_is_distinguished_from_slower() -> None:
     b = run_of(processes(1.04e-3, *QUIET), processes(1.2e-3, *QUIET))
     comparison = compare_runs(a, b)
     assert [pair.verdict for pair in comparison.pairs] == ["slower", "slower"]
-    assert [row.ratio > 1.1 for row in find_slower([comparison], 0.05)] == [True, True]  # the case and its workload
-    assert find_slower([comparison], 0.05)[0].case == TEXTS[1]
-    assert find_slower([comparison], 0.3) == ()
-    assert find_slower([compare_runs(b, a)], 0.01) == ()
+    found = gate_runs([comparison], 0.05).slower
+    assert [row.ratio > 1.1 for row in found] == [True, True]  # the case and its workload
+    assert gate_runs([comparison], 0.05).slower[0].case == TEXTS[1]
+    assert gate_runs([comparison], 0.3).slower == ()
+    assert gate_runs([compare_runs(b, a)], 0.01).slower == ()
 
 
 @given(tables, tables, spreads, st.floats(0.001, 0.5), st.floats(0.001, 0.5))
 def test_a_larger_allowance_never_finds_more(first, second, spread, one, other) -> None:
     comparison = compare_runs(run_of(*first, spread=spread), run_of(*second, spread=spread))
     small, large = sorted((one, other))
-    assert len(find_slower([comparison], large)) <= len(find_slower([comparison], small))
-    assert all(row.low > 1 + small for row in find_slower([comparison], small))
+    assert len(gate_runs([comparison], large).slower) <= len(gate_runs([comparison], small).slower)
+    assert all(row.low > 1 + small for row in gate_runs([comparison], small).slower)

@@ -236,7 +236,9 @@ def test_rounds_in_which_one_of_them_is_missing_are_left_out() -> None:
     assert leads([rounds, [{WINNER.text: 0.0}]], WINNER, CORE) == ((pytest.approx(-math.log(1.1)),),)
 
 
-RESULT = Result(parse_case("mlp/infer@cpu/float32"), "ok")
+def probe(size: int, fits: bool = True, peaks: tuple[float, ...] = (), rate: float | None = None) -> Probe:
+    result = Result(parse_case("mlp/infer@cpu/float32"), "ok" if fits else "oom")
+    return Probe(result.case.text, size, rate, peaks=peaks, result=result)
 
 
 def search(memory, limit: float, highest: int, step: int | None = None) -> tuple[int, list[Probe]]:
@@ -244,10 +246,10 @@ def search(memory, limit: float, highest: int, step: int | None = None) -> tuple
     probes: list[Probe] = []
     while (size := next_size(probes, 1, highest, limit, step)) is not None:
         assert 1 <= size <= highest
-        assert size not in {probe.size for probe in probes}
+        assert size not in {each.size for each in probes}
         held = memory(size)
-        probes.append(Probe(size, held <= limit, RESULT, (held,) if held <= limit else ()))
-    return max((probe.size for probe in probes if probe.fits), default=0), probes
+        probes.append(probe(size, held <= limit, (held,) if held <= limit else ()))
+    return max((each.size for each in probes if each.fits), default=0), probes
 
 
 @given(
@@ -269,7 +271,7 @@ def test_a_straight_line_is_followed_to_its_end_in_few_probes() -> None:
     found, probes = search(lambda size: 500 + 3.0 * size, limit=8000, highest=1 << 20)
     assert 2500 - usual_step(2500) < found <= 2500
     assert len(probes) <= 15
-    assert sum(not probe.fits for probe in probes) <= 3
+    assert sum(not each.fits for each in probes) <= 3
     model = fit_memory(probes)
     assert model is not None
     assert (model.fixed, model.per_item) == (pytest.approx(500), pytest.approx(3))
@@ -278,30 +280,30 @@ def test_a_straight_line_is_followed_to_its_end_in_few_probes() -> None:
 
 
 def test_where_memory_does_not_rise_there_is_no_line() -> None:
-    flat = [Probe(size, True, RESULT, (100.0,)) for size in (1, 2, 4, 8)]
+    flat = [probe(size, True, (100.0,)) for size in (1, 2, 4, 8)]
     assert fit_memory(flat) is None
     assert next_size(flat, 1, 1 << 20, 1000.0) == 16
 
 
 def test_the_most_efficient_is_the_smallest_that_is_good_enough() -> None:
     rates = {1: 10.0, 2: 19.0, 4: 30.0, 8: 30.5, 16: 29.0}
-    probes = [Probe(size, True, RESULT, (1.0,), rate) for size, rate in rates.items()]
+    probes = [probe(size, True, (1.0,), rate) for size, rate in rates.items()]
     assert most_efficient(probes) == 4
-    assert most_efficient([Probe(1, False, RESULT)]) is None
+    assert most_efficient([probe(1, False)]) is None
 
 
 def test_what_comes_near_the_highest_rate_is_tried_once_more() -> None:
     rates = {1: 10.0, 2: 26.0, 4: 29.5, 8: 28.0, 16: 30.0, 32: 29.0}
-    probes = [Probe(size, True, RESULT, (1.0,), rate) for size, rate in rates.items()]
+    probes = [probe(size, True, (1.0,), rate) for size, rate in rates.items()]
     for wanted in (2, 4, 16):  # not 8 and 32: whatever they are, 4 is smaller
         assert next_contender(probes) == wanted
         probes = [replace(each, tries=2) if each.size == wanted else each for each in probes]
     assert next_contender(probes) is None
-    assert next_contender([Probe(1, False, RESULT)]) is None
+    assert next_contender([probe(1, False)]) is None
 
 
 def test_what_fits_above_a_failure_is_luck() -> None:
-    probes = [Probe(size, size != 7, RESULT) for size in (4, 6, 7, 8)]
+    probes = [probe(size, size != 7) for size in (4, 6, 7, 8)]
     assert bracket(probes, 1, 100) == (6, 7)
     assert bracket([], 1, 100) == (0, 101)
 

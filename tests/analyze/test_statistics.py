@@ -202,7 +202,7 @@ def test_another_unit_of_time_changes_no_decision(estimand, kind: str, seed: int
     plain, scaled = read_series(times, 0.01, estimand), read_series(times * scale, 0.01, estimand)
     assert decisions(plain) == decisions(scaled)
     assert scaled.interval == pytest.approx([value * scale for value in plain.interval], rel=1e-6)
-    assert scaled.precision == pytest.approx(plain.precision, rel=1e-6)
+    assert scaled.interval.precision == pytest.approx(plain.interval.precision, rel=1e-6)
 
 
 @ESTIMANDS

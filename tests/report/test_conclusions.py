@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from html import unescape
 
 import pytest
 from msgspec.structs import replace
 
 from torchmark.analyze.comparison import LiveComparison, LiveSide
-from torchmark.analyze.search import Fitted, MemoryModel, Probe, Tuned
-from torchmark.records import Limiting, Result, Run, parse_case
+from torchmark.analyze.search import Tuned
+from torchmark.records import Fitting, Limiting, Run, Tried, parse_case
 from torchmark.report import render
 from torchmark.report.live import answer, basis
 from torchmark.report.page import page_document
@@ -23,17 +22,13 @@ SIZES = (1, 2, 4, 8)
 
 
 @pytest.fixture
-def fitted(make_result: Callable[..., Result]) -> Fitted:
-    probes = [
-        Probe(size, True, make_result(f"mlp/infer:batch={size}@cpu/float32", 1e-3), (1e8 * size,), 100.0 * size, 2)
-        for size in SIZES
-    ]
-    model = MemoryModel(1e7, 1e8, 0.01)
-    return Fitted("batch", "sample", tuple(probes), 2 << 30, "memory", 1, largest=8, efficient=8, model=model)
+def fitting() -> Fitting:
+    tried = [Tried(f"mlp/infer:batch={size}@cpu/float32", size, 100.0 * size, 2, (1e8 * size,)) for size in SIZES]
+    return Fitting(DEFAULT, "batch", 2 << 30, "memory", 8, 2, 8, 1e7, 1e8, 0.01, unit="sample", tried=tuple(tried))
 
 
 @pytest.fixture
-def stored(make_header, make_result, fitted: Fitted) -> dict[str, Run]:
+def stored(make_header, make_result, fitting: Fitting) -> dict[str, Run]:
     """A run of each study, as it is read back."""
     results = (make_result(DEFAULT.text, 2e-3), make_result(WINNER.text, 1e-3))
     relative = {DEFAULT.text: 1.0, WINNER.text: 2.0}
@@ -43,7 +38,7 @@ def stored(make_header, make_result, fitted: Fitted) -> dict[str, Run]:
     plain = Run(make_header((DEFAULT.text,)), results)
     return {
         "tune": replace(plain, tuning=tuned.conclusion),
-        "fit": replace(plain, results=tuple(each.result for each in fitted.probes), fitting=fitted.conclusion(DEFAULT)),
+        "fit": replace(plain, results=tuple(make_result(each.case, 1e-3) for each in fitting.tried), fitting=fitting),
         "limits": replace(plain, limiting=Limiting(True, missing=("cpu bfloat16",))),
         "ab": replace(plain, live=found.conclusion("B")),
     }
@@ -98,12 +93,11 @@ def test_what_an_older_version_stored_unconfirmed_is_not_recommended(stored: dic
     ("doubt", "words"), [("contended", "batch 4 is not reliable (contended)"), ("noisy", "Most efficient: batch 8")]
 )
 def test_a_most_efficient_size_is_named_only_where_nothing_is_in_doubt(
-    stored: dict[str, Run], fitted: Fitted, doubt: str, words: str
+    stored: dict[str, Run], fitting: Fitting, doubt: str, words: str
 ) -> None:
     """Noise at a size that is far from the best changes nothing; one that was slowed might have been the best."""
-    probes = tuple(replace(each, doubt=doubt) if each.size == 4 else each for each in fitted.probes)
+    tried = tuple(replace(each, doubt=doubt) if each.size == 4 else each for each in fitting.tried)
     efficient = None if doubt == "contended" else 8
-    fitting = replace(fitted, probes=probes, efficient=efficient).conclusion(DEFAULT)
-    text = render(replace(stored["fit"], fitting=fitting), width=200)
+    text = render(replace(stored["fit"], fitting=replace(fitting, tried=tried, efficient=efficient)), width=200)
     assert words in text
     assert ("close other programs and run: torchmark" in text) == (doubt == "contended")

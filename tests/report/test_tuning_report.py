@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.search import BreakEven, Contribution, Fitted, MemoryModel, Probe, Tuned
-from torchmark.records import Result, Run, Tuning, parse_case
+from torchmark.analyze.search import BreakEven, Contribution, Tuned
+from torchmark.records import Fitting, Result, Run, Tried, Tuning, parse_case
 from torchmark.report import render
 from torchmark.report.charts import find_series, speeds
 from torchmark.report.searches import fitting_document, snippet, tuning_document
@@ -49,14 +49,23 @@ def shown_tuning(run: Run, tuned: Tuned, *how: object) -> str:
     return render(tuning_document(stored), *how)  # type: ignore[arg-type]
 
 
-def shown_fitting(run: Run, fitted: Fitted, *how: object) -> str:
+def shown_fitting(run: Run, found: Fitting, tried: Sequence[tuple[Tried, Result]], *how: object) -> str:
     """As it is stored: every size is a case of its own."""
-    cases = [parse_case(f"resnet50/infer:batch={probe.size}@cpu/float32") for probe in fitted.probes]
-    pairs = zip(fitted.probes, cases, strict=True)
-    probes = [replace(probe, result=replace(probe.result, case=case)) for probe, case in pairs]
-    fitting = replace(fitted, probes=tuple(probes)).conclusion(DEFAULT)
-    stored = replace(run, fitting=fitting, results=tuple(probe.result for probe in probes))
-    return render(fitting_document(stored), *how)  # type: ignore[arg-type]
+    cases = [f"resnet50/infer:batch={each.size}@cpu/float32" for each, _ in tried]
+    results = [replace(result, case=parse_case(case)) for case, (_, result) in zip(cases, tried, strict=True)]
+    found = replace(found, tried=tuple(replace(each, case=case) for case, (each, _) in zip(cases, tried, strict=True)))
+    return render(fitting_document(replace(run, fitting=found, results=tuple(results))), *how)  # type: ignore[arg-type]
+
+
+def fitting(limit_bytes: float, bound: str, largest: int | None = None, **more: object) -> Fitting:
+    return Fitting(DEFAULT, "batch", limit_bytes, bound, largest, unit="image", duration_s=12.0, **more)  # type: ignore[arg-type]
+
+
+def probed(size: int, result: Result, rate: float = 100.0) -> tuple[Tried, Result]:
+    return Tried("", size, rate * size, peaks=(4e8 + 1e7 * size,)), result
+
+
+LINE = {"fixed_bytes": 4e8, "item_bytes": 1e7, "line_error": 0.004}
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -174,12 +183,11 @@ def test_the_snippet_does_to_a_model_what_was_measured() -> None:
 
 def test_what_fits_is_reported_with_bars_and_the_line_of_memory(run: Run, make_result: Callable[..., Result]) -> None:
     result = make_result()
-    probes = [Probe(size, True, result, (4e8 + 1e7 * size,), 100.0 * min(size, 8)) for size in (1, 2, 4, 8, 16)]
+    tried = [probed(size, result, 100.0 * min(size, 8) / size) for size in (1, 2, 4, 8, 16)]
     lost = make_result(status="oom", reason="can't allocate memory", estimate=None)
-    fitted = Fitted(
-        "batch", "image", (*probes, Probe(17, False, lost)), 8e8, "memory", 1, 16, 8, MemoryModel(4e8, 1e7, 0.004), 12.0
-    )
-    text = shown_fitting(run, fitted, "table", 80)
+    tried.append((Tried("", 17), lost))
+    found = fitting(8e8, "memory", 16, efficient=8, **LINE)
+    text = shown_fitting(run, found, tried, "table", 80)
     assert max(map(len, text.splitlines())) <= 80
     words = " ".join(text.split())
     assert "Batch 16 is the largest that fits into 800 MB; 17 does not." in words
@@ -188,9 +196,9 @@ def test_what_fits_is_reported_with_bars_and_the_line_of_memory(run: Run, make_r
     bars = [line.count("█") for line in text.splitlines() if "image/s" in line and "█" in line]
     assert bars == [3, 6, 12, 24, 24]
     assert "in a process of its own." in words
-    whole = json.loads(shown_fitting(run, fitted, "json"))["fitted"]
+    whole = json.loads(shown_fitting(run, found, tried, "json"))["fitted"]
     assert (whole["largest"], whole["probes"][0]["bytes"]) == (16, 4.1e8)
-    csv = shown_fitting(run, fitted, "csv")
+    csv = shown_fitting(run, found, tried, "csv")
     assert "17,false,oom" in csv
     assert ",1,true,ok,,410000000.0," in csv
 
@@ -205,32 +213,31 @@ def test_what_fits_is_reported_with_bars_and_the_line_of_memory(run: Run, make_r
     ],
 )
 def test_what_was_not_ended_by_memory_is_not_called_the_largest(run: Run, make_result, bound: str, words: str) -> None:
-    probes = tuple(Probe(size, True, make_result(), (4e8 + 1e7 * size,), 100.0 * size) for size in (8, 16))
-    fitted = Fitted("batch", "image", probes, 8e9, bound, 1, 16, 16, MemoryModel(4e8, 1e7, 0.004), 12.0)
-    told = " ".join(shown_fitting(run, fitted, "table", 80).split())
+    found = fitting(8e9, bound, 16, efficient=16, **LINE)
+    tried = [probed(size, make_result()) for size in (8, 16)]
+    told = " ".join(shown_fitting(run, found, tried, "table", 80).split())
     assert words in told
     assert "is the largest" not in told
     assert "largest that fitted, most efficient" in told
 
 
 def test_what_is_known_to_be_too_large_is_reported_and_never_promised(run: Run, make_result) -> None:
-    probes = [Probe(size, True, make_result(), (4e8 + 1e7 * size,), 100.0 * size) for size in (4, 8)]
-    lost = Probe(16, False, make_result(status="oom", estimate=None))
-    fitted = Fitted("batch", "image", (*probes, lost), 6e8, "time", 1, 8, 8, MemoryModel(4e8, 1e7, 0.004), 12.0)
-    assert "Batch 8 fits into 600 MB, and larger ones may; 16 does not." in shown_fitting(run, fitted, "table", 80)
-    died = replace(lost, result=make_result(status="crashed", estimate=None))
-    text = shown_fitting(run, replace(fitted, bound="memory", probes=(*probes, died)), "table", 80)
+    found = fitting(6e8, "time", 8, efficient=8, **LINE)
+
+    def words(found: Fitting, status: str) -> str:
+        lost = Tried("", 16), make_result(status=status, estimate=None)
+        return shown_fitting(run, found, [*(probed(size, make_result()) for size in (4, 8)), lost], "table", 80)
+
+    assert "Batch 8 fits into 600 MB, and larger ones may; 16 does not." in words(found, "oom")
+    text = words(replace(found, bound="memory"), "crashed")
     assert "Batch 8 is the largest that fits into 600 MB; 16 does not." in text
-    nothing = Fitted("batch", "image", (), 6e8, "interrupted", 1)
-    assert "Nothing is known" in shown_fitting(run, nothing, "table", 80)
+    assert "Nothing is known" in shown_fitting(run, fitting(6e8, "interrupted"), [], "table", 80)
 
 
 def test_memory_that_differs_from_process_to_process_is_reported(run: Run, make_result: Callable[..., Result]) -> None:
-    fitted = Fitted("batch", "image", (), 6e8, "memory", 1, largest=16, duration_s=12.0)
-
     def words(*peaks: float) -> str:
-        answer = Probe(16, True, make_result(), peaks, 100.0, len(peaks))
-        return " ".join(shown_fitting(run, replace(fitted, probes=(answer,)), "table", 80).split())
+        answer = Tried("", 16, 100.0, len(peaks), peaks), make_result()
+        return " ".join(shown_fitting(run, fitting(6e8, "memory", 16), [answer], "table", 80).split())
 
     told = words(5.0e8, 5.6e8, 5.2e8)
     assert "1 size in 12.0 s, each in a process of its own; batch 16 fitted in 3 of 3." in told
@@ -259,8 +266,7 @@ def test_where_the_usual_way_wins_the_snippet_goes_back_to_it(default: str, line
 
 def test_a_size_that_crashed_for_another_reason_is_not_said_to_be_too_large(run: Run, make_result) -> None:
     lost = make_result(status="crashed", reason="my_model.py, line 7: KeyError", estimate=None)
-    fitted = Fitted("batch", "item", (Probe(1, False, lost),), 8e8, "crashed", 1)
-    words = " ".join(shown_fitting(run, fitted, "table", 80).split())
+    words = " ".join(shown_fitting(run, fitting(8e8, "crashed"), [(Tried("", 1), lost)], "table", 80).split())
     assert "Batch 1 crashed, so nothing is known." in words
     assert "It was not memory that ended it" in words
     assert "line 7: KeyError" in words

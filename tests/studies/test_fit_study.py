@@ -40,10 +40,10 @@ class Machine(Fit):
 def test_the_answer_fitted_every_time_and_nothing_smaller_failed(seed: int, chance: float, per_item: int) -> None:
     study = Machine(seed, chance, per_item)
     list(study.events())
-    found = study.outcome()
+    found = study.conclusion()
     assert found.bound == "memory"
     assert found.largest is not None
-    assert len(study.needed[found.largest]) == found.answer.tries == TRIES
+    assert len(study.needed[found.largest]) == found.tries == TRIES
     assert max(study.needed[found.largest]) <= LIMIT
     failed = [size for size, needed in study.needed.items() if max(needed) > LIMIT]
     assert found.largest < min(failed) <= found.largest + found.step
@@ -63,8 +63,8 @@ def test_rates_near_the_highest_are_of_two_processes(make_estimate, seed: int, c
 
     study = Rated(seed, chance, 1 << 20)
     list(study.events())
-    found = study.outcome()
-    rates = {probe.size: probe.rate for probe in found.probes if probe.fits and probe.size <= found.largest}
+    found = study.conclusion()
+    rates = {probe.size: probe.rate for probe in study.probes.values() if probe.fits and probe.size <= found.largest}
     highest = max(rates, key=lambda size: rates[size])
     near = {size for size, rate in rates.items() if rate >= CONTENDING * rates[highest] and size <= found.efficient}
     assert found.efficient in near
@@ -79,7 +79,7 @@ def test_rates_near_the_highest_are_of_two_processes(make_estimate, seed: int, c
 def test_where_memory_is_no_limit_nothing_is_tried_again() -> None:
     study = Machine(0, 0.0, 1 << 10, most=64)
     list(study.events())
-    assert (study.outcome().bound, study.outcome().largest) == ("parameter", 64)
+    assert (study.conclusion().bound, study.conclusion().largest) == ("parameter", 64)
     assert all(len(needed) == 1 for needed in study.needed.values())
 
 
@@ -92,8 +92,8 @@ def test_a_try_that_ends_for_another_reason_changes_nothing() -> None:
 
     study = Slow(0, 0.0, 1 << 20)
     stored = [event.newest.status for event in study.events() if isinstance(event, Completed)]
-    found = study.outcome()
-    assert (found.bound, found.answer.tries, found.answer.fits) == ("memory", 1, True)
+    found = study.conclusion()
+    assert (found.bound, found.tries) == ("memory", 1)
     assert "timeout" not in stored
 
 
@@ -103,7 +103,7 @@ def test_every_try_is_reported_with_what_is_known_of_its_size() -> None:
     stored, announced = events[::2], events[1::2]  # each is stored before it is announced
     tried = [(event.probe.size, event.probe.tries) for event in announced if isinstance(event, Probed)]
     assert [event.process + 1 for event in stored if isinstance(event, Completed)] == [tries for _, tries in tried]
-    assert [tries for size, tries in tried if size == study.outcome().largest] == [1, 2, 3]
+    assert [tries for size, tries in tried if size == study.conclusion().largest] == [1, 2, 3]
     again = [event.newest.status for event in stored if isinstance(event, Completed) and event.process]
     assert again[-2:] == ["ok", "ok"]
 
@@ -123,23 +123,23 @@ class Failing(Machine):
 def test_an_error_of_the_model_is_no_want_of_memory() -> None:
     study = Failing(lambda size: size > 64, "model.py, line 3: IndexError: index out of range in self")
     list(study.events())
-    assert (study.outcome().bound, study.outcome().largest) == ("crashed", 64)
+    assert (study.conclusion().bound, study.conclusion().largest) == ("crashed", 64)
 
 
 def test_a_worker_that_died_where_something_smaller_ran_had_no_room() -> None:
     study = Failing(lambda size: size > 64, "the worker was ended by SIGSEGV during steps")
     list(study.events())
-    assert (study.outcome().bound, study.outcome().largest) == ("memory", 64)
+    assert (study.conclusion().bound, study.conclusion().largest) == ("memory", 64)
 
 
 def test_sizes_that_are_too_small_to_work_are_passed_over() -> None:
     study = Failing(lambda size: size < 4, "ValueError: Expected more than 1 value per channel")
     tried = [event.probe.size for event in study.events() if isinstance(event, Probed)]
     assert tried[:3] == [1, 2, 4]
-    assert (study.outcome().bound, study.outcome().probes[0].size) == ("memory", 4)
+    assert (study.conclusion().bound, study.conclusion().tried[0].size) == ("memory", 4)
     hopeless = Failing(lambda _: True, "ValueError: never")
     list(hopeless.events())
-    assert (hopeless.outcome().bound, hopeless.outcome().largest) == ("crashed", None)
+    assert (hopeless.conclusion().bound, hopeless.conclusion().largest) == ("crashed", None)
 
 
 def test_a_longer_sequence_counts_by_its_tokens(make_estimate) -> None:
@@ -151,7 +151,7 @@ def test_a_longer_sequence_counts_by_its_tokens(make_estimate) -> None:
     Reading.case = parse_case("bert-encode/infer:batch=8@cpu/float32")
     study = Reading(FitOptions(Reading.case, "sequence", limit_bytes=LIMIT), HERE)
     assert study.probe(4).rate == study.probe(16).rate == pytest.approx(800.0)
-    assert study.outcome().unit == "token"
+    assert study.conclusion().unit == "token"
 
 
 def test_one_stray_crash_undoes_nothing_that_is_known(make_estimate) -> None:
@@ -165,8 +165,8 @@ def test_one_stray_crash_undoes_nothing_that_is_known(make_estimate) -> None:
 
     study = Killed(0, 0.0, 1 << 20)
     list(study.events())
-    assert study.outcome().largest is not None
-    assert study.outcome().largest > 600
+    assert study.conclusion().largest is not None
+    assert study.conclusion().largest > 600
 
 
 @pytest.mark.parametrize(("busy", "efficient", "tries"), [(0, 8, 2), (1, 8, 3), (9, None, 3)])
@@ -183,6 +183,6 @@ def test_no_size_is_called_efficient_by_processes_that_others_slowed(
 
     study = Busy(0, 0.0, 1 << 20, most=16)
     list(study.events())
-    found = study.outcome()
+    found = study.conclusion()
     assert found.efficient == efficient
     assert len(study.needed[8]) == tries

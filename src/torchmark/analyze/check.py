@@ -1,7 +1,6 @@
 """Check run files for consistency, and compare the figures of several files.
 
-Estimates are recomputed from the raw samples by the functions that measured, and the records are compared. This finds
-damage, not forgery: no figure proves where it comes from.
+Estimates are recomputed from the raw samples by the functions that measured. This finds damage, not forgery.
 """
 
 from __future__ import annotations
@@ -27,12 +26,11 @@ from torchmark.analyze.summary import Observations, combine, summarise
 from torchmark.errors import UsageError
 from torchmark.records import STEP, Estimate, JobEstimate, Laps, Machine, Remark, Result, RunHeader, parse_case
 
-EXACT = 1e-6  # relative; figures are stored with all digits and differ by rounding alone
+EXACT = 1e-6  # relative: rounding
 CORRELATED = 1e-3  # sums over long series differ more from one version of numpy to another
 LONGEST_S = 1e9  # thirty years
 TIMED_TWICE = 1.02  # samples cannot take longer than the time in which they were taken, beyond rounding
-# The work between samples takes at most this many times as long as they do, plus this for looking at them, plus this
-# for every block.
+# The work between samples takes at most so many times as long as they do, plus this, plus this for every block.
 IDLE_TIMES, IDLE_S, IDLE_BLOCK_S = 3.0, 10.0, 2e-3
 
 # Fields of an estimate that follow from the kept samples alone, and those that follow from rules that may change.
@@ -41,32 +39,31 @@ _BY_METHOD = ("autocorrelation_time", "effective_samples", "low_s", "high_s", "m
 
 
 def _violations(*rules: tuple[bool, str, str]) -> list[Remark]:
-    """A remark for each rule that does not hold, given as whether it does, the place and the cause."""
+    """Of the rules that do not hold, each given as whether it does, the place and the cause."""
     return [Remark("consistent", cause, place=f"$.{place}") for holds, place, cause in rules if not holds]
 
 
 def check_header(header: RunHeader, now: datetime) -> Iterator[Remark]:
-    """Check the first line: when, on what, and which cases."""
     machine, text, devices = header.machine, header.created, {info.name for info in header.machine.devices}
     try:
         created = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         when = f"{text} is {'before torchmark existed' if created < now else 'in the future'}"
     except ValueError:
         created, when = datetime.min.replace(tzinfo=UTC), f"'{text}' is not a time in UTC to the second"
-    cores = f"{machine.physical_cores} physical cores, {machine.logical_cores} logical ones"
-    no_version = f"'{machine.torch}' is no version of torch"
+    cores, torch = f"{machine.physical_cores} physical cores, {machine.logical_cores} logical ones", machine.torch
     yield from _violations(
         (created.year >= 2026 and created <= now + timedelta(days=1), "header.created", when),
         (1 <= machine.physical_cores <= machine.logical_cores <= 100_000, "header.machine", cores),
         (1 <= machine.memory_gib <= 1_000_000, "header.machine.memory_gib", f"{machine.memory_gib} GiB of memory"),
-        (machine.torch is None or bool(re.match(r"\d+\.\d", machine.torch)), "header.machine.torch", no_version),
+        (not torch or bool(re.match(r"\d+\.\d", torch)), "header.machine.torch", f"'{torch}' is no version of torch"),
         (1 <= header.processes <= 1000, "header.processes", f"{header.processes} processes for each case"),
     )
     for case, count in Counter(header.cases).items():
         absent = f"{case} is planned on a device that the machine does not have"
         try:
-            present = not devices or parse_case(case).device in devices
-            yield from _violations((present, "header.machine.devices", absent))
+            yield from _violations(
+                (not devices or parse_case(case).device in devices, "header.machine.devices", absent)
+            )
         except UsageError as error:
             yield from _violations((False, "header.cases", error.cause))
         yield from _violations((count == 1, "header.cases", f"{case} is listed {count} times"))
@@ -89,18 +86,18 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
         if not processes and not impossible:
             yield from _violations((False, "result.processes", "a figure without the processes that it comes from"))
         elif not impossible:
-            found, spread = combine(processes), estimate.spread
-            if spread is not None and estimate.freedom:  # the spread of the whole run, shared by its cases
-                found = with_interval(found, Spread(spread**2, estimate.freedom), len(processes))
+            found = combine(processes)
+            if estimate.spread is not None and estimate.freedom:  # the spread of the whole run, shared by its cases
+                found = with_interval(found, Spread(estimate.spread**2, estimate.freedom), len(processes))
             names = ["center_s", "first_step_s", "sample_count", "duration_s", "verdict"]
             names += ["low_s", "high_s", "effective_samples"] if same_method else []
             size = max(max(abs(each.center_s), each.call_cost_s) for each in processes)
             yield from _compare(estimate, found, names, "result.estimate", "processes", EXACT, size)
-        steps_s, sampled_s = result.phases_s.get("steps", math.inf), estimate.duration_s
-        fits = sampled_s <= TIMED_TWICE * steps_s or _is_simulated(result)
-        took = f"sampling took {sampled_s:.3g} s within a phase of {steps_s:.3g} s"
-        phases = [(s >= 0, f"result.phases_s.{name}", f"it took {s:.3g} s") for name, s in result.phases_s.items()]
-        yield from _violations(*phases, (fits, "result.phases_s.steps", took))
+        steps_s, place = result.phases_s.get("steps", math.inf), "result.phases_s"
+        fits = estimate.duration_s <= TIMED_TWICE * steps_s or _is_simulated(result)
+        took = f"sampling took {estimate.duration_s:.3g} s within a phase of {steps_s:.3g} s"
+        phases = [(s >= 0, f"{place}.{name}", f"it took {s:.3g} s") for name, s in result.phases_s.items()]
+        yield from _violations(*phases, (fits, f"{place}.steps", took))
     if numeric:
         off = f"ok although its numbers are wrong: off by {numeric.error:.2g} where {numeric.tolerance:.2g} is allowed"
         yield from _violations((0 <= numeric.error <= numeric.tolerance, "result.numeric", off))
@@ -133,7 +130,7 @@ def _impossible(estimate: Estimate, place: str) -> list[Remark]:
 
 
 def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_method: bool) -> Iterator[Remark]:
-    """Compute the last processes of a result again from their raw samples, and a replay by its publication's method."""
+    """Recompute the last processes of a result from their raw samples, and a replay by its publication's method."""
     values = [np.asarray(samples[process], dtype=np.float64) for process in sorted(samples)]
     first = len(result.processes) - len(values)
     if result.case.protocol == "as-published":
@@ -141,15 +138,14 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
             yield from _check_replay(result, result.estimate, values[0], same_method)
         return
     if first < 0:
-        fits, counts = result.status != "ok", f"{len(result.processes)} processes, but samples of {len(values)}"
-        yield from _violations((fits, "result.processes", counts))
+        counts = f"{len(result.processes)} processes, but samples of {len(values)}"
+        yield from _violations((result.status != "ok", "result.processes", counts))
         return
     for index, (stored, series) in enumerate(zip(result.processes[first:], values, strict=True), first):
         place = f"result.processes[{index}]"
         wrong = _check_process(stored, series, place, same_method)
         if not wrong and not _is_simulated(result):  # samples take their time: no more than there was, nor much less
-            by_events = stored.estimand == "median" and stored.block_size > 1
-            steps = 1 if by_events else stored.block_size
+            steps = 1 if stored.estimand == "median" else stored.block_size  # by events
             total_s, lasted = float((series + stored.call_cost_s).sum()) * steps, stored.duration_s
             first_s = float(series[0]) * stored.block_size  # it may have begun before the clock
             longest = IDLE_TIMES * total_s + IDLE_BLOCK_S * len(series) * steps / stored.block_size + IDLE_S
@@ -173,10 +169,10 @@ def _check_process(stored: Estimate, samples: Series, place: str, same_method: b
     if same_method and not wrong:
         center = abs(found.center_s) + stored.call_cost_s
         wrong = _compare(stored, found, _BY_METHOD, place, "samples", CORRELATED, center)
-        steady = found.verdict == "stable" and found.precision <= stored.target * 1.001
         what = found.verdict if found.verdict != "stable" else "an interval wider than the target"
-        cause = f"stable, but its samples give {what}"
-        wrong += _violations((stored.verdict != "stable" or steady, f"{place}.verdict", cause))
+        steady = found.verdict == "stable" and found.precision <= stored.target * 1.001
+        holds, cause = stored.verdict != "stable" or steady, f"stable, but its samples give {what}"
+        wrong += _violations((holds, f"{place}.verdict", cause))
     return wrong
 
 
@@ -193,10 +189,10 @@ def _impossible_samples(stored: Estimate, samples: Series, place: str) -> list[R
 
 
 def recompute(stored: Estimate, samples: Series) -> Estimate:
-    """The estimate that raw samples give with the recorded cut, costs and settings; what meters saw is left out."""
+    """The estimate that raw samples give with the recorded cut, costs and settings, without what meters saw."""
     raw = np.maximum(samples + stored.call_cost_s, 1e-12)
-    by_events = stored.estimand == "median"  # or steps alone: either way each sample is one step
-    reading = read_series(raw, stored.target, stored.estimand, 1 if by_events else stored.block_size, stored.warmup_cut)
+    size = 1 if stored.estimand == "median" else stored.block_size  # a median is of single steps
+    reading = read_series(raw, stored.target, stored.estimand, size, stored.warmup_cut)
     same = ("estimand", "block_size", "first_step_s", "sync_cost_s", "call_cost_s", "target", "duration_s")
     known = {name: getattr(stored, name) for name in same}
     seen = Observations(confirmed=stored.verdict == "stable", wall_step_s=stored.wall_step_s or 0.0, **known)
@@ -204,7 +200,7 @@ def recompute(stored: Estimate, samples: Series) -> Estimate:
 
 
 def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: bool) -> Iterator[Remark]:
-    """Compute the published figure again from the laps of its loop; of all other stages only the duration is kept."""
+    """Recompute the published figure from the laps of its loop; of other stages only the duration is kept."""
     place, job = "result.estimate", result.job
     if wrong := _impossible_samples(replace(stored, warmup_cut=0, call_cost_s=0.0), steps, place):
         yield from wrong
@@ -214,13 +210,13 @@ def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: 
     yield from _compare(stored, found, ("first_step_s", "median_s", "min_s"), place, "samples", EXACT)
     took = f"{stored.duration_s:.4g} s, but its samples took {steps.sum():.4g} s"
     yield from _violations((steps.sum() <= stored.duration_s * (1 + EXACT), f"{place}.duration_s", took))
-    if same_method and job is None:  # of a loop that was watched and stopped, its later steps are the figure
+    if same_method and job is None:  # of a loop that was watched and stopped: its later steps
         later = [later_step(Laps("", steps.tolist(), len(steps) + more)).center_s for more in (0, 1)]
         found = replace(stored, center_s=min(later, key=lambda each: abs(each - stored.center_s)))
         yield from _compare(stored, found, ("center_s",), place, "samples", EXACT)
     elif same_method and job:
-        follows = _is_from_laps(job, steps)
-        yield from _violations((follows, "result.job.stages", "none of them follows from its samples"))
+        cause = "none of them follows from its samples"
+        yield from _violations((_is_from_laps(job, steps), "result.job.stages", cause))
     times = job.seconds / stored.center_s if job and stored.center_s > 0 else 1.0
     divides = math.isfinite(times) and _close(times, max(round(times), 1), EXACT)
     cause = f"{stored.center_s:.6g} does not divide {times * stored.center_s:.6g}"
@@ -228,7 +224,7 @@ def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: 
 
 
 def _is_from_laps(job: JobEstimate, steps: Series) -> bool:
-    """Whether one part of the job is the loop that the samples are of; a part has first and later stages."""
+    """Whether one part of the job, with its first and later stages, is the loop that the samples are of."""
     parts = grouped(job.stages, lambda stage: re.sub(r"^(first|interrupted|later) ", "", stage.name))
     known: dict[tuple[bool, bool], JobEstimate] = {}  # computed once, however many parts there are
     for stored in parts.values():
@@ -245,7 +241,7 @@ def _is_from_laps(job: JobEstimate, steps: Series) -> bool:
 def _compare(
     stored: object, found: object, names: Iterable[str], place: str, source: str, tolerance: float, size: float = 0.0
 ) -> list[Remark]:
-    """Compare two records field by field. Rounding is relative to what the figures were computed from: `size`."""
+    """Rounding is relative to what the figures were computed from: `size`."""
     rules = []
     for name in names:
         pair = getattr(stored, name), getattr(found, name, None)
@@ -265,17 +261,17 @@ def _is_simulated(result: Result) -> bool:
 
 
 # How far files may be apart: what fresh processes, other memory and a warmer room explain, plus so many of their own
-# margins; a margin that explains everything would say nothing.
+# margins, up to a widest one.
 APART, MARGINS, WIDEST_MARGIN = 0.10, 3.0, 0.2
 ENOUGH_FILES = 3
-DIGITS, DISTINCT = 6, 3  # of the digest: decimals of samples relative to their median, and different values at least
-WINDOW, LEAST_SAMPLES = 256, 10  # samples of a process that are compared one by one: at most, and at least
+DIGITS, DISTINCT = 6, 3  # of the digest: decimals of samples relative to their median, and least different values
+WINDOW, LEAST_SAMPLES = 256, 10  # samples of a process that are compared one by one: most and least
 NEAR, COPIED = 1e-5, 0.9  # relative difference of copied samples, and their share; honest repeats differ by far more
-NOISE = 10 * NEAR  # typical deviation from the median below which samples of independent processes may be that near
+NOISE = 10 * NEAR  # deviation from the median below which samples of independent processes may be that near
 
 
 class SampleKey(Struct, frozen=True, eq=False):
-    """What is kept of a process's samples to recognise copies of them."""
+    """Recognises copies of a process's samples."""
 
     digest: str
     logs: Series  # relative to their median, so that a factor does not matter; empty if there is too little to see
@@ -288,16 +284,14 @@ class Witness(Struct, frozen=True):
     run: str
     line: int
     case: str
-    place: tuple[str, ...]  # the work, the device and the software: only files that agree in these are compared
+    place: tuple[str, ...]  # work, device and software: only files that agree in these are compared
     center_s: float
     margin: float  # relative
-    series: tuple[SampleKey, ...]  # one per process; near copies are one measurement, however often they are sent in
-    counts: bool = True  # False: it is compared with others, but supports none of them
+    series: tuple[SampleKey, ...]  # one per process
+    counts: bool = True  # False: it supports no other
 
 
 class Corroboration(Struct, frozen=True):
-    """What the files say of each other: figures that others support, copies, and figures that stand apart."""
-
     supported: frozenset[tuple[str, str]]  # file and case
     copies: tuple[tuple[Witness, Witness], ...]  # the second has nearly the samples of the first
     apart: tuple[tuple[Witness, float, int], ...]  # how many times slower than so many others
@@ -306,7 +300,7 @@ class Corroboration(Struct, frozen=True):
 def witness(
     file: str, run: str, line: int, machine: Machine, result: Result, series: Sequence[SampleKey]
 ) -> Witness | None:
-    """The figure of a file as it is compared with others; None where it was disturbed."""
+    """None where it was disturbed."""
     found, case = result.estimate, result.case
     if result.status != "ok" or found is None or found.verdict not in ("stable", "noisy"):
         return None
@@ -320,7 +314,7 @@ def witness(
 
 
 def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
-    """Compare what can be compared: each figure with the median of all others of the same work, device and software."""
+    """Compare each figure with the median of all others of the same work, device and software."""
     supported: set[tuple[str, str]] = set()
     copies: list[tuple[Witness, Witness]] = []
     apart: list[tuple[Witness, float, int]] = []
@@ -342,7 +336,7 @@ def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
 
 
 def _originals(group: Sequence[Witness]) -> list[Witness]:
-    """For each witness the first with the same samples, often itself; those that count come first."""
+    """For each witness the first with the same samples; those that count come first."""
     found: dict[int, Witness] = {}
     by_digest: dict[str, Witness] = {}
     by_length: dict[int, list[tuple[Series, Witness]]] = defaultdict(list)  # compared in one operation
@@ -366,7 +360,6 @@ def _originals(group: Sequence[Witness]) -> list[Witness]:
 
 
 def keep(values: Sequence[float]) -> SampleKey:
-    """Reduce a process's samples to what recognises copies of them."""
     samples = np.asarray(values, dtype=np.float64)[:WINDOW]
     logs = np.empty(0)
     if len(samples) >= LEAST_SAMPLES and np.isfinite(samples).all() and (samples > 0).all():
@@ -376,8 +369,7 @@ def keep(values: Sequence[float]) -> SampleKey:
 
 
 def digest(values: Sequence[float]) -> str:
-    """Equal samples have equal digests, even if all were multiplied by a factor; samples with hardly any spread, which
-    are alike once they are normalised, are taken as they are."""
+    """The same for samples multiplied by a factor, unless they have hardly any spread: those would all be alike."""
     plain = np.asarray(values, dtype=np.float64)
     median = float(np.median(plain)) if len(plain) else 0.0
     scaled = np.round(plain / median, DIGITS) if np.isfinite(median) and median > 0 else plain

@@ -1,7 +1,7 @@
 """Compare stored runs case by case, and two sides that took turns: the ratio of step times and how sure it is.
 
-The interval of a ratio rests on the spread between processes: the case's own, or one measured on a reference case.
-Without one there is no answer. Published figures have no interval: they are judged by an assumed uncertainty.
+Intervals rest on the spread between processes: the case's own, or that of a reference case; without one there is no
+answer. Published figures are judged by an assumed uncertainty.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,19 +17,18 @@ from msgspec.structs import replace
 from torchmark.analyze import pairing, spread
 from torchmark.analyze.grades import answer_within, band_of, flaws_of, is_published
 from torchmark.analyze.pairing import Difference, Match, Pairing, Places, Unpaired
-from torchmark.analyze.spread import CHANCE, Interval, critical, total_variance, variance, with_known
+from torchmark.analyze.spread import CHANCE, Interval, Spread, critical, total_variance, variance, with_known
 from torchmark.records import BreakEven, Live, Machine, Remark, Result, Run
 
 Answer = Literal["faster", "slower", "same", "similar", "unsure"]  # similar: as far as a published figure can say
 
-DIFFERENT = 0.01  # a difference counts only where the whole interval lies beyond it: less changes no decision
-SAME = 0.05  # times are the same only where the whole interval lies within this: a larger difference is ruled out
-SAME_LIVE = 0.03  # sides that take turns share the state of the machine, so smaller differences show than between runs
+# docs/method.md explains these.
+DIFFERENT, SAME, SAME_LIVE = 0.01, 0.05, 0.03
 EVERYTHING = 700.0  # logarithm of about the largest ratio that a computer can hold
 
 
 def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool | None = None) -> Answer:
-    """Whether b is faster, by the interval of its time over a's; `is_clear` is a test that replaces the interval's."""
+    """Whether b is faster, by the interval of its time over a's; `is_clear` replaces the test by that interval."""
     apart = low > 1 + DIFFERENT or high < 1 / (1 + DIFFERENT)
     if apart if is_clear is None else is_clear:
         return "slower" if low * high > 1 else "faster"
@@ -37,7 +36,7 @@ def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool |
 
 
 def break_even(eager: Result, compiled: Result, saved: float | None = None) -> BreakEven | None:
-    """From results that differ in compiling alone, and what that saves in a step; None where it never pays off."""
+    """Of results that differ in compiling alone, and what that saves in a step; None where it never pays off."""
     a, b = eager.estimate, compiled.estimate
     if not a or not b:
         return None
@@ -51,19 +50,19 @@ class Pair(Struct, frozen=True):
     case: str
     ratio: float
     verdict: Answer
-    basis: str  # what the interval rests on, in words
+    basis: str  # of the interval
     a: Result
     b: Result
-    low: float | None = None  # 95% interval of the ratio, of this case alone
+    low: float | None = None  # of this case alone
     high: float | None = None
     p_value: float | None = None  # of no difference beyond 1%, corrected for the number of cases
     differences: tuple[Difference, ...] = ()
     error: float | None = None  # standard error of the logarithm of the ratio
-    freedom: float | None = None  # degrees of freedom of that error
-    explained: float = 0.0  # how much of that logarithm others may be to blame for, who kept the slower side busy
-    no_interval: str | None = None  # why there is none
+    freedom: float | None = None
+    explained: float = 0.0  # of that logarithm: what other programs may have cost the slower side
+    no_interval: str | None = None  # why
     assumed: float | None = None  # where a side was published: how far the ratio may be off, as a share
-    flaws: tuple[Remark, ...] = ()  # what is known to be wrong with the published sides
+    flaws: tuple[Remark, ...] = ()  # of the published sides
     visible: float | None = None  # the smallest difference that would have been called one, as a share
 
 
@@ -86,14 +85,14 @@ Row = TypeVar("Row", Pair, Family)
 
 
 class Comparison(Struct, frozen=True):
-    """Everything that two runs, or two settings inside one run, say about each other."""
+    """Of two runs, or of two settings inside one run."""
 
     pairs: tuple[Pair, ...]
     unpaired: tuple[Unpaired, ...]
     families: tuple[Family, ...] = ()
     axis: str | None = None  # what partners differ in on purpose
-    visible: float | None = None  # of the measured pairs: the median of the smallest visible differences
-    visible_worst: float | None = None  # and the largest
+    visible: float | None = None  # the median over the measured pairs
+    visible_worst: float | None = None
 
 
 def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
@@ -109,27 +108,26 @@ def compare_all(runs: Sequence[Run], by: str | None = None, places: Sequence[str
     """Every run after the first against the first; the answers hold over all of them together."""
     first, *others = runs
     named: Sequence[Places] = [(places[0], place) for place in places[1:]] if places else [pairing.PLACES] * len(others)
-    paired = (pairing.pair_runs(first, other, by, both) for other, both in zip(others, named, strict=True))
-    return _judge_all(_compare(first, other, found, by) for other, found in zip(others, paired, strict=True))
+    pairs = zip(others, named, strict=True)
+    return _judge_all(_compare(first, other, pairing.pair_runs(first, other, by, both), by) for other, both in pairs)
 
 
 def compare_within(runs: Sequence[Run], by: str) -> tuple[Comparison, ...]:
-    """Inside each run the cases that differ in `by` alone, against a baseline; the answers hold over all runs."""
+    """Inside each run: the cases that differ in `by` alone, against a baseline; the answers hold over all runs."""
     return _judge_all(_compare(run, run, pairing.pair_within(run, by), by) for run in runs)
 
 
-class Side(Struct, frozen=True):
-    """One run's knowledge of the logarithm of a time."""
+class Side(NamedTuple):
+    """What one run knows of the logarithm of a time."""
 
     logs: tuple[float, ...]  # of each process
     basis: str
-    variance: float  # of one process
-    freedom: float
-    doubt: str | None  # why the variance is unknown
+    spread: Spread  # of one process
+    doubt: str | None  # why the spread is unknown
 
 
 def per_item(a: Result, b: Result) -> bool:
-    """Whether the two results are compared by the time of an item, because a step does not do the same amount."""
+    """Whether they are compared by the time of an item, because a step does not do the same amount."""
     return bool(a.work and b.work and a.work.items != b.work.items and a.work.items > 0 and b.work.items > 0)
 
 
@@ -146,25 +144,25 @@ def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> t
         only, items = estimates[0], result.work.items if scaled and result.work else 1.0
         logs = tuple(math.log(time / items) for time in times)
         # The spread that the run found for the case, else that of its processes, else a borrowed one.
-        variances, freedom, doubt = (variance(logs) if count > 1 else 0.0), count - 1.0, None
+        own, doubt = Spread(variance(logs) if count > 1 else 0.0, count - 1.0), None
         basis = f"{count} processes" if count > 1 else "a borrowed spread"
         if count == 1 and only.verdict == "as-published":
             basis = doubt = "a published figure" if "printed" in result.settings else "timed as published"
         elif known.spread is not None and known.freedom:
-            variances, freedom = known.spread**2, known.freedom
+            own = Spread(known.spread**2, known.freedom)
         elif count == 1 and borrowed is None:
             basis, doubt = "one process", "one process, and no spread between processes is known"
         elif count == 1 and borrowed is not None:
             ends = (only.mean_low_s, only.mean_high_s) if as_mean and only.estimand != "mean" else ()
-            variances = math.log1p(borrowed) ** 2 + spread.within_variance(only, *ends)
-            freedom = spread.BORROWED_FREEDOM
-        sides.append(Side(logs, basis, variances, freedom, doubt))
+            within = spread.within_variance(only, *ends)
+            own = Spread(math.log1p(borrowed) ** 2 + within, spread.BORROWED_FREEDOM)
+        sides.append(Side(logs, basis, own, doubt))
     return sides[0], sides[1]
 
 
 def explained(result: Result) -> float:
-    """How much of the logarithm of a contended time others may explain: twice what they took, as a step waits for its
-    last thread; from half of the time on, everything."""
+    """How much of the log of a contended time others may explain: twice what they took, as a step waits for its last
+    thread; from half of the time on, everything."""
     if result.estimate is None or result.estimate.verdict != "contended":
         return 0.0
     seen = result.estimate.contention
@@ -176,7 +174,7 @@ def explained(result: Result) -> float:
 def _compare(a: Run, b: Run, paired: Pairing, axis: str | None) -> Comparison:
     spreads = [a.process_spread, b.process_spread]
     if a.header.machine == b.header.machine:  # one machine's spread serves both of its runs
-        spreads = [spreads[1] if spreads[0] is None else spreads[0], spreads[0] if spreads[1] is None else spreads[1]]
+        spreads = [mine if mine is not None else other for mine, other in (spreads, spreads[::-1])]
     apart = 0.0 if a is b else 2 * spread.RUN_SPREAD**2  # the variance that two runs add as wholes
     known: list[tuple[Pair, tuple[Side, Side]]] = []
     unpaired = []
@@ -197,17 +195,15 @@ def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference,
     ratio, basis, doubt = math.exp(difference), f"{first.basis} against {second.basis}", first.doubt or second.doubt
     blame = explained(b if difference > 0 else a)
     pair = Pair(a.case.text, ratio, "unsure", basis, a, b, differences=differences, no_interval=doubt, explained=blame)
-    if is_published(a) or is_published(b):  # judged by what such figures are assumed to be off
+    if is_published(a) or is_published(b):
         band, flaws = band_of(a, b), tuple(dict.fromkeys((*flaws_of(a), *flaws_of(b))))
-        basis = "the assumed uncertainty of published figures"
-        pair = replace(pair, basis=basis, no_interval=None, assumed=band, flaws=flaws, visible=band)
-        return replace(pair, verdict=answer_within(ratio, band))
+        basis, verdict = "the assumed uncertainty of published figures", answer_within(ratio, band)
+        return replace(pair, basis=basis, verdict=verdict, no_interval=None, assumed=band, flaws=flaws, visible=band)
     if doubt:
         return pair
     drift = spread.DRIFT**2 if apart else 0.0  # inside one run, cases share the state of the machine
-    parts = [(side.variance / len(side.logs) + drift * side.variance, side.freedom) for side in sides]
-    total, freedom = with_known(*total_variance(parts), apart)
-    return _with_interval(pair, math.sqrt(total), freedom)
+    parts = [(own.variance / len(logs) + drift * own.variance, own.freedom) for logs, _, own, _ in sides]
+    return _with_interval(pair, with_known(*total_variance(parts), apart))
 
 
 def _family(name: str, cases: Sequence[tuple[Pair, tuple[Side, Side]]], apart: float) -> Family:
@@ -221,17 +217,17 @@ def _family(name: str, cases: Sequence[tuple[Pair, tuple[Side, Side]]], apart: f
     known = [(pair.error, pair.freedom) for pair in pairs if pair.error is not None and pair.freedom is not None]
     if len(known) < count:
         return family
-    # Processes of one round share what disturbed the machine then: means of rounds differ by more than their cases do.
+    # Processes of one round share what disturbed the machine then, so means of rounds differ by more than their cases.
     # Of each side: the mean over the cases in every round of processes.
     rounds = [[fmean(logs) for logs in zip(*(both[side].logs for _, both in cases), strict=False)] for side in (0, 1)]
     if count == 1 or min(map(len, rounds)) < 2:
         # With one process each, the correlation of the errors is unknown: assume the worst.
-        freedom = min(freedom for _, freedom in known)
-        return _with_interval(family, math.fsum(error for error, _ in known) / count, freedom)
+        error, freedom = math.fsum(error for error, _ in known) / count, min(freedom for _, freedom in known)
+        return _with_interval(family, Spread(error**2, freedom))
     own = total_variance([(error**2 / count**2, freedom) for error, freedom in known])
-    together, freedom = total_variance([(variance(means) / len(means), len(means) - 1.0) for means in rounds])
-    total, freedom = total_variance([own, (max(together - own[0], 0.0), freedom), (apart, math.inf)])
-    return _with_interval(family, math.sqrt(total), freedom)
+    together = total_variance([(variance(means) / len(means), len(means) - 1.0) for means in rounds])
+    beyond = max(together.variance - own.variance, 0.0), together.freedom
+    return _with_interval(family, total_variance([own, beyond, (apart, math.inf)]))
 
 
 def overall(families: Sequence[Family]) -> Family | None:
@@ -242,23 +238,22 @@ def overall(families: Sequence[Family]) -> Family | None:
     center = math.fsum(math.log(family.ratio) for family in families) / count
     blame = math.fsum(family.explained for family in families) / count
     mean = Family("all workloads", sum(family.count for family in families), math.exp(center), explained=blame)
-    known = [(family.error, family.freedom or 1.0) for family in families if family.error is not None]
-    if len(known) < count:
+    parts = [((each.error / count) ** 2, each.freedom or 1.0) for each in families if each.error is not None]
+    if len(parts) < count:
         return mean
-    parts = [((error / count) ** 2, freedom) for error, freedom in known]
-    total, freedom = with_known(*total_variance(parts), 2 * spread.RUN_SPREAD**2)
-    return _judge([_with_interval(mean, math.sqrt(total), freedom)])[0]
+    return _judge([[_with_interval(mean, with_known(*total_variance(parts), 2 * spread.RUN_SPREAD**2))]])[0][0]
 
 
-def _with_interval(row: Row, error: float, freedom: float) -> Row:
-    center, reach = math.log(row.ratio), error * critical(freedom, CHANCE) if error > 0 else 0.0
+def _with_interval(row: Row, known: Spread) -> Row:
+    error, center = math.sqrt(known.variance), math.log(row.ratio)
+    reach = error * critical(known.freedom, CHANCE) if error > 0 else 0.0
     low, high = math.exp(max(center - reach, -EVERYTHING)), math.exp(min(center + reach, EVERYTHING))
-    row = replace(row, low=low, high=high, error=error, freedom=min(freedom, spread.MOST_FREEDOM))
+    row = replace(row, low=low, high=high, error=error, freedom=min(known.freedom, spread.MOST_FREEDOM))
     return replace(row, p_value=_chance(row, DIFFERENT))
 
 
 def _chance(row: Pair | Family, share: float) -> float:
-    """The chance of such a difference by noise and disturbance, were the true one no larger than `share`."""
+    """Of such a difference by noise and disturbance, were the true one no larger than `share`."""
     excess = abs(math.log(row.ratio)) - row.explained - math.log1p(share)
     if not row.error or excess <= 0:
         return 0.0 if excess > 0 else 1.0
@@ -266,7 +261,7 @@ def _chance(row: Pair | Family, share: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number, step by step from the smallest."""
+    """p-values corrected for their number."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected, floor = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(order):
@@ -275,56 +270,60 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _judge(rows: Sequence[Row]) -> list[Row]:
-    corrected = iter(holm([row.p_value for row in rows if row.p_value is not None]))
-    judged = list(rows)
-    for index, row in enumerate(rows):
-        if row.p_value is not None and row.low is not None and row.high is not None:
-            p_value = next(corrected)
-            verdict = answer_of(row.low, row.high, SAME, p_value < CHANCE)
-            judged[index] = replace(row, p_value=p_value, verdict=verdict)
-    return judged
+def _judge(groups: Iterable[Sequence[Row]]) -> list[list[Row]]:
+    """With verdicts that hold over all rows of all groups together."""
+    groups = list(groups)
+    corrected = iter(holm([row.p_value for rows in groups for row in rows if row.p_value is not None]))
+
+    def judged(row: Row) -> Row:
+        if row.p_value is None or row.low is None or row.high is None:
+            return row
+        p_value = next(corrected)
+        return replace(row, p_value=p_value, verdict=answer_of(row.low, row.high, SAME, p_value < CHANCE))
+
+    return [[judged(row) for row in rows] for rows in groups]
 
 
 def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
     comparisons = tuple(comparisons)
-    rows = _judge([pair for comparison in comparisons for pair in comparison.pairs])
-    chance = CHANCE / max(1, sum(pair.error is not None for pair in rows))
-    for index, pair in enumerate(rows):
-        if pair.error is not None and pair.freedom is not None:
-            reach = pair.error * critical(pair.freedom, chance) if pair.error > 0 else 0.0
-            visible = math.expm1(min(math.log1p(DIFFERENT) + pair.explained + reach, EVERYTHING))
-            rows[index] = replace(pair, visible=visible)
-    pairs = iter(rows)
-    families = iter(_judge([family for comparison in comparisons for family in comparison.families]))
+    rows, families = _judge(each.pairs for each in comparisons), _judge(each.families for each in comparisons)
+    chance = CHANCE / max(1, sum(pair.error is not None for pairs in rows for pair in pairs))
+
+    def with_visible(pair: Pair) -> Pair:
+        if pair.error is None or pair.freedom is None:
+            return pair
+        reach = pair.error * critical(pair.freedom, chance) if pair.error > 0 else 0.0
+        least = math.log1p(DIFFERENT) + pair.explained + reach
+        return replace(pair, visible=math.expm1(min(least, EVERYTHING)))
+
     judged = []
-    for each in comparisons:
-        own = tuple(next(pairs) for _ in each.pairs)
-        known = [pair.visible for pair in own if pair.visible is not None and pair.assumed is None]
-        found = replace(each, pairs=own, families=tuple(next(families) for _ in each.families))
+    for each, judged_pairs, means in zip(comparisons, rows, families, strict=True):
+        pairs = tuple(map(with_visible, judged_pairs))
+        known = [pair.visible for pair in pairs if pair.visible is not None and pair.assumed is None]
+        found = replace(each, pairs=pairs, families=tuple(means))
         judged.append(replace(found, visible=median(known), visible_worst=max(known)) if known else found)
     return tuple(judged)
 
 
 class LiveSide(Struct, frozen=True):
-    """One of the two sides: what was changed for it, where it ran, and what its processes gave."""
+    """What was changed for a side, where it ran, and what its processes gave."""
 
     result: Result
     python: str  # the interpreter
-    machine: Machine | None = None  # as its own interpreter reports it; None: it failed before that
-    packages: dict[str, str] = field(default_factory=dict)  # versions of what the workload is made of
+    machine: Machine | None = None  # as the interpreter reports it; None: it failed before that
+    packages: dict[str, str] = field(default_factory=dict)  # versions
     environment: dict[str, str] = field(default_factory=dict)  # set for this side alone
-    last_words: tuple[str, ...] = ()  # the last lines that a process printed before it failed
+    last_words: tuple[str, ...] = ()  # the last lines of output of a process that failed
 
 
 Stopped = Literal["clear", "precise", "pairs", "budget", "failed", "interrupted"]
 _KEPT = ("verdict", "stopped", "ratio", "low", "high", "ratios")  # of a live comparison, in the runs of its sides
-LOOKS = (5, 7, 10, 14, 20, 28, 40)  # counts of pairs at which it may stop; after the last it does
+LOOKS = (5, 7, 10, 14, 20, 28, 40)  # counts of pairs at which it may stop
 LOOK_CONFIDENCE = 0.99  # of 200,000 simulated series, 95.4% hold the truth at all seven looks
 
 
 class LiveComparison(Struct, frozen=True):
-    """The answer of two sides that took turns; `ratio` is the step time of b over that of a, with a 95% interval."""
+    """The answer of two sides that took turns; `ratio` is the step time of b over that of a."""
 
     a: LiveSide
     b: LiveSide
@@ -345,44 +344,44 @@ class LiveComparison(Struct, frozen=True):
 
 
 def recall_live(found: Live) -> LiveComparison:
-    """What a stored comparison came to. Only one that has figures of both sides is stored."""
+    """Only one that has figures of both sides is stored."""
     a, b = (LiveSide(Result(case, "ok"), python="") for case in (found.a, found.b))
     return LiveComparison(a, b, **{name: getattr(found, name) for name in _KEPT})
 
 
 def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CONFIDENCE) -> Interval | None:
-    """The ratio over pairs, each given by the logarithms of its rounds' ratios; None where one pair is all there is."""
+    """The ratio over pairs, each given by the logarithms of its rounds' ratios; None for fewer than two."""
     count = len(pairs)
     if count < 2:
         return None
     centers = [float(median(rounds)) for rounds in pairs]
-    # A few pairs may agree by chance more closely than the median of each is known: by a spread that one disturbed
+    # A few pairs may agree by chance more closely than the median of each is known, by a spread that one disturbed
     # round hardly moves.
     inside = [
-        math.pi / 2 * (spread.MAD_TO_DEVIATION * median(abs(each - center) for each in rounds)) ** 2 / len(rounds)
-        for rounds, center in zip(pairs, centers, strict=True)
+        math.pi / 2 * (spread.MAD_TO_DEVIATION * median(abs(each - middle) for each in rounds)) ** 2 / len(rounds)
+        for rounds, middle in zip(pairs, centers, strict=True)
     ]
-    reach = critical(count - 1, 1 - confidence) * math.sqrt(max(variance(centers), fmean(inside)) / count)
     center = fmean(centers)
+    reach = critical(count - 1, 1 - confidence) * math.sqrt(max(variance(centers), fmean(inside)) / count)
     return Interval(math.exp(center), math.exp(center - reach), math.exp(min(center + reach, EVERYTHING)))
 
 
 def why_stop(
     pairs: Sequence[Sequence[float]], target: float | None = None, limit: float | None = None
 ) -> Stopped | None:
-    """Why to stop after these pairs, only at a fixed look: at a target precision, else when the answer is clear."""
+    """At a fixed look: the target precision is reached, or without a target the answer is clear."""
     found = ratio_interval(pairs) if len(pairs) in LOOKS else None
     if found is None:
         return None
     last: Stopped | None = "pairs" if len(pairs) == LOOKS[-1] else None
     if target is not None:
-        return "precise" if (found.high - found.low) / 2 <= target * found.center else last
+        return "precise" if found.precision <= target else last
     decided = limit is None or found.low > 1 + limit or found.high <= 1 + limit
     return "clear" if decided and answer_of(found.low, found.high) != "unsure" else last
 
 
 def live_differences(a: LiveSide, b: LiveSide) -> tuple[Difference, ...]:
-    """Everything known that is not the same on both sides, what was asked for first."""
+    """What is known and differs between the sides, what was asked for first."""
 
     def facts(side: LiveSide) -> list[Mapping[str, Any]]:
         result, machine = side.result, side.machine
@@ -412,39 +411,36 @@ class Gate(Struct, frozen=True):
 
     word: Word
     limit: float
-    visible: float | None = None  # the largest of the smallest visible differences; None: nothing could be seen
-    decidable: float | None = None  # the smallest limit that this data decides; None: it decides none
+    visible: float | None = None  # the worst of the smallest visible differences; None: nothing could be seen
+    decidable: float | None = None  # the smallest limit that this data decides
     slower: tuple[Pair | Family, ...] = ()
     lost: tuple[Unpaired, ...] = ()
     blind: tuple[Pair, ...] = ()  # cases in which a difference of the limit would not be visible
 
 
-def find_slower(comparisons: Sequence[Comparison], share: float) -> tuple[Pair | Family, ...]:
-    """Cases, and workloads with several cases, that are slower by more than `share`, beyond what chance explains."""
+def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = False) -> Gate:
+    """Whether a case, or a workload with several cases, is slower by more than chance explains, or gone missing.
+
+    Nothing can be missing inside one run.
+    """
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     families = [each for comparison in comparisons for each in comparison.families if each.count > 1]
-    found: list[Pair | Family] = [*pairs, *families]
-    known = [each for each in found if each.error is not None]
-    chances = holm([_chance(each, share) if each.ratio > 1 else 1.0 for each in known])
-    slower = [each for each, chance in zip(known, chances, strict=True) if chance < CHANCE]
-    return (*slower, *(p for p in pairs if p.assumed is not None and p.ratio > (1 + share) * (1 + p.assumed)))
-
-
-def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = False) -> Gate:
-    """The gate on stored runs. Inside one run nothing can have gone missing."""
-    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
-    slower = find_slower(comparisons, limit)
-    unpaired = [each for comparison in comparisons for each in comparison.unpaired]
+    rows: list[Pair | Family] = [*pairs, *families]
+    measured = [row for row in rows if row.error is not None]
+    chances = holm([_chance(each, limit) if each.ratio > 1 else 1.0 for each in measured])
+    slower = [each for each, chance in zip(measured, chances, strict=True) if chance < CHANCE]
+    slower += [p for p in pairs if p.assumed is not None and p.ratio > (1 + limit) * (1 + p.assumed)]
     kinds = ("failed",) if inside else ("failed", "missing")
-    lost = tuple(each for each in unpaired if each.a and each.a.status == "ok" and each.kind in kinds)
+    unpaired = (each for comparison in comparisons for each in comparison.unpaired if each.kind in kinds)
+    lost = tuple(each for each in unpaired if each.a and each.a.status == "ok")
     blind = tuple(pair for pair in pairs if pair.visible is None or pair.visible > limit)
     visible = max((math.inf if pair.visible is None else pair.visible for pair in pairs), default=math.inf)
     word: Word = "FAIL" if slower or lost else "INCONCLUSIVE" if blind else "PASS"
-    return Gate(word, limit, visible if visible < math.inf else None, _decidable(visible), slower, lost, blind)
+    return Gate(word, limit, visible if visible < math.inf else None, _decidable(visible), tuple(slower), lost, blind)
 
 
 def gate_live(found: LiveComparison, limit: float) -> Gate:
-    """The gate on two sides that took turns: B must be shown to be slower by more, or not to be."""
+    """B must be shown to be slower by more than the limit, or not to be."""
     failed = found.b.result.status not in ("ok", "interrupted")
     if found.ratio is None or found.low is None or found.high is None:
         return Gate("FAIL" if failed else "INCONCLUSIVE", limit)
@@ -455,6 +451,5 @@ def gate_live(found: LiveComparison, limit: float) -> Gate:
 
 
 def _decidable(share: float) -> float | None:
-    """Rounded up to a whole percentage."""
-    percent = math.ceil(share * 100 - 1e-9) / 100 if share < 1 else 1.0
-    return max(percent, 0.01) if percent < 1 else None
+    percent = max(math.ceil(share * 100 - 1e-9), 1) if share < 1 else 100
+    return percent / 100 if percent < 100 else None

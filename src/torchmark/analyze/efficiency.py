@@ -13,22 +13,19 @@ from torchmark.analyze.grades import is_disturbed
 from torchmark.analyze.pairing import grouped
 from torchmark.records import Bound, Case, Estimate, Peak, Result, Value, Work, parse_case
 
-IMPLAUSIBLE = 1.05  # of the ceiling: more than noise makes of a result that reaches it
-AHEAD_SHARE = 0.9  # of a step: a host that hands work over ahead, or loads ahead, hides what is less
-NO_FAST_PATH = 20.0  # times slower than float32: computed, but without hardware or code made for it
+# docs/method.md explains these.
+IMPLAUSIBLE, AHEAD_SHARE, NO_FAST_PATH = 1.05, 0.9, 20.0
 LEAST_S = 1e-9
 MEMORY, EXCHANGE = "memory", "all-reduce"
 LOADING = "load batch"  # the stage of a job that fetches data inside its steps
-PASSES = {"as-written": 6, "as-run": 2, "resident": 3}  # that variants of `tensor-add` make over an array
+PASSES = {"as-written": 6, "as-run": 2, "resident": 3}  # of variants of `tensor-add` over an array
 LEAST_SIZE = 1024  # of a product that may show how fast a device is
 
 
 class Ceiling(Struct, frozen=True):
-    """The most that was seen of something, the case that showed it, and the bytes of what that worked on."""
-
     value: float  # FLOP/s or bytes/s
-    case: str
-    bytes: float = 0.0
+    case: str  # that showed it
+    bytes: float = 0.0  # of what it worked on
 
 
 class DeviceCeilings(Struct, frozen=True):
@@ -41,17 +38,15 @@ class DeviceCeilings(Struct, frozen=True):
 
 
 class Ceilings(Struct, frozen=True):
-    """The best that the devices of a machine were seen to do, and the run that saw it, unless it is the present one."""
-
     devices: dict[str, DeviceCeilings] = field(default_factory=dict)
-    run: str | None = None
+    run: str | None = None  # that saw them; None: the present one
 
 
 NONE = Ceilings()
 
 
 def ceilings_of(results: Iterable[Result], run: str | None = None) -> Ceilings:
-    """The best that these results show of the machine: of several processes the fastest counts."""
+    """What these results show of the machine: of several processes the fastest counts."""
     found = NONE
     for result in results:
         doubted = result.estimate and "implausible" in result.estimate.flags
@@ -61,7 +56,7 @@ def ceilings_of(results: Iterable[Result], run: str | None = None) -> Ceilings:
 
 
 def is_ceiling(result: Result) -> bool:
-    """Whether at least one of its processes was undisturbed. The best of them counts, so their spread does not."""
+    """Whether one of its processes was undisturbed. The best of them counts, so their spread does not."""
     alone = (replace(result, estimate=replace(process, spread=0.0)) for process in result.processes)
     return any(not is_disturbed(each) for each in alone)
 
@@ -70,8 +65,7 @@ def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]
     """The results whose ceilings can be kept, and the names of the others: one disturbed case excludes its kind."""
 
     def kind(result: Result) -> tuple[str, str]:
-        workload = result.case.workload
-        name = {"matmul": arithmetic(result.case), "launch": "launch"}.get(workload)
+        name = {"matmul": arithmetic(result.case), "launch": "launch"}.get(result.case.workload)
         return result.case.device, name or path_of(result).replace("-", " ")
 
     lost = {kind(each): None for each in results if each.status == "ok" and not is_ceiling(each)}
@@ -81,21 +75,21 @@ def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]
 def merge(one: Ceilings, other: Ceilings) -> Ceilings:
     """Of everything the better."""
     devices = dict(one.devices)
+
+    def best(known: Iterable[Ceiling]) -> Ceiling:
+        return max(known, key=lambda each: each.value)
+
     for name, b in other.devices.items():
         a = devices.get(name, DeviceCeilings())
-        flops = {each: _best(a.flops.get(each), b.flops.get(each)) for each in dict.fromkeys((*a.flops, *b.flops))}
-        paths = {}
-        for path in dict.fromkeys((*a.paths, *b.paths)):
-            points = grouped((*a.paths.get(path, ()), *b.paths.get(path, ())), lambda point: point.bytes)
-            paths[path] = tuple(_best(*points[count]) for count in sorted(points))
+        flops = a.flops | {each: best((a.flops.get(each, ceiling), ceiling)) for each, ceiling in b.flops.items()}
+        paths = dict(a.paths)
+        for path, seen in b.paths.items():
+            points = grouped((*paths.get(path, ()), *seen), lambda point: point.bytes)
+            paths[path] = tuple(best(points[count]) for count in sorted(points))
         issue_s = min(filter(None, (a.issue_s, b.issue_s)), default=None)
         round_trip_s = min(filter(None, (a.round_trip_s, b.round_trip_s)), default=None)
         devices[name] = DeviceCeilings(flops, paths, issue_s, round_trip_s)
     return Ceilings(devices, one.run or other.run)
-
-
-def _best(*known: Ceiling | None) -> Ceiling:
-    return max(filter(None, known), key=lambda each: each.value)
 
 
 def with_peak(result: Result, ceilings: Ceilings, again: bool = False) -> Result:
@@ -123,11 +117,10 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
     missing = (work.flops and not flops) or (work.bytes and not bandwidth)
     if not (work.flops or work.bytes) or missing or result.settings.get("nodes") not in (None, 1):
         return None
-    # Ranks share a CPU; of other devices each has one of its own. A step cannot take less than calling one does.
     step_s = max(estimate.center_s, estimate.call_cost_s, LEAST_S)
-    capacity = step_s * (1 if case.device == "cpu" else case.workers)
-    # On a device that works through a queue handing over is hidden unless the device is done as soon as it ends; else
-    # it is what the operators of a step cost at the least. Loaders that work ahead hide as much, but not on the CPU.
+    capacity = step_s * (1 if case.device == "cpu" else case.workers)  # ranks share a CPU, but no other device
+    # On a device with a queue, launching is hidden unless the device is done as soon as it ends; else it is what the
+    # operators of a step cost at the least. Loaders that work ahead hide as much, but not on the CPU.
     launch, ahead = estimate.issue_share, bool(result.params.get("loader_workers")) and case.device != "cpu"
     called = min(result.metrics.get("operators", 0.0) * (known.issue_s or 0.0) / step_s, 1.0)
     stages = result.job.stages if result.job else ()
@@ -140,8 +133,8 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
         "launch": called if launch is None else launch if launch >= AHEAD_SHARE else 0.0,
         "loader": loader if loader >= AHEAD_SHARE or not ahead else 0.0,
     }
-    bounds: list[Bound] = ["compute", "bandwidth", "launch", "loader"]
-    bounds[2:] = [bound for bound in bounds[2:] if shares[bound] >= 0.25]
+    bounds: list[Bound] = ["compute", "bandwidth"]
+    bounds += [bound for bound in ("launch", "loader") if shares[bound] >= 0.25]
     return Peak(
         share=max(shares["compute"], shares["bandwidth"]),
         bound=max(bounds, key=shares.__getitem__),
@@ -153,7 +146,7 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
 
 
 def arithmetic(case: Case) -> str:
-    """Which numbers are multiplied: a dtype, and how exactly where a product of it may be shortened."""
+    """A dtype, and how exactly its products are computed where that is chosen."""
     return f"{case.dtype}+matmul={case.options['matmul']}" if "matmul" in case.options else case.dtype
 
 
@@ -165,7 +158,7 @@ def path_of(result: Result) -> str:
 
 
 def extent_of(result: Result) -> float:
-    """The bytes that decide which memory a step works in: of one array, where it goes through several of a size."""
+    """The bytes that decide which memory a step works in: of one array, where there are several of a size."""
     total = (result.work.bytes or 0.0) if result.work else 0.0
     if result.case.workload == "tensor-add":
         return total / PASSES.get(str(result.params.get("variant")), PASSES["resident"])
@@ -173,7 +166,7 @@ def extent_of(result: Result) -> float:
 
 
 def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None:
-    """The ceiling for work on so many bytes. It falls evenly between the sizes that were measured, and never rises."""
+    """The ceiling for work on so many bytes: it falls evenly between measured sizes, and never rises."""
     points = sorted(known.paths.get(path, ()), key=lambda point: point.bytes)
     if not points:
         return None
@@ -191,7 +184,7 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
     peak, known, case = result.peak, ceilings.devices.get(result.case.device), result.case
     if peak is None or known is None or result.work is None:
         return None
-    if peak.shares["compute"] >= peak.shares["bandwidth"]:  # at full size and threads
+    if peak.shares["compute"] >= peak.shares["bandwidth"]:
         product = parse_case(known.flops[arithmetic(case)].case)
         small = int(product.params.get("size", LEAST_SIZE)) < LEAST_SIZE
         params: dict[str, Value] = {"size": LEAST_SIZE} if small else product.params
@@ -204,7 +197,7 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
 
 
 def slower_than_float32(known: DeviceCeilings, dtype: str) -> float | None:
-    """How many times slower its best is; None where one of the two is not known."""
+    """How many times, where both are known."""
     own, plain = known.flops.get(dtype), known.flops.get("float32")
     return plain.value / own.value if own and plain else None
 
@@ -219,8 +212,7 @@ def _ceilings(result: Result) -> DeviceCeilings:
     if case.workload == "tensor-add" and params.get("variant") == "resident" and work.bytes:
         return DeviceCeilings(paths={MEMORY: (Ceiling(work.bytes / seen, case.text, extent_of(result)),)})
     if case.workload in ("bandwidth", "copy", "all-reduce") and work.bytes:
-        # Its own size and the smaller ones that it timed. A size is that of one array: a pass over three arrays in no
-        # cache is worth as much as one over any such array.
+        # Its own size, that of one array, and the smaller ones that it timed.
         size, stages = _array_bytes(result, work.bytes), result.job.stages if result.job else ()
         named = [(stage.name.removesuffix(" bytes"), stage.center_s) for stage in stages]
         timed = [(size, seen), *((float(name), step_s) for name, step_s in named if name.isdecimal() and step_s > 0)]
@@ -238,7 +230,7 @@ def _array_bytes(result: Result, otherwise: float) -> float:
 
 
 def step_energy(estimate: Estimate) -> float | None:
-    """Joules of one step: the power while they ran, over the time of one by the host's clock."""
+    """In joules."""
     power, wall_s = estimate.metered.mean_w, estimate.wall_step_s or estimate.center_s
     return None if power is None or wall_s <= 0 else power * wall_s
 
@@ -257,7 +249,7 @@ class Prices(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True):
-    """In the currency of the prices; None where the result does not say enough."""
+    """None where the result does not say enough."""
 
     million_items: float | None = None
     epoch: float | None = None
@@ -266,7 +258,7 @@ class Cost(Struct, frozen=True):
 
 
 def cost_of(result: Result, prices: Prices) -> Cost | None:
-    """The cost of one result by time and measured power; None where no price or no figure applies."""
+    """By time and measured power; None where no price or no figure applies."""
     estimate, job, items = result.estimate, result.job, result.work.items if result.work else 0.0
     if result.status != "ok" or estimate is None or estimate.center_s <= 0:
         return None
@@ -284,24 +276,20 @@ def cost_of(result: Result, prices: Prices) -> Cost | None:
 
 
 class ScalingRow(Struct, frozen=True):
-    """One count of workers on so many nodes. An efficiency of 1: none of them loses anything to the others."""
-
     workers: int
     step_s: float
     rate: float  # items per second, of all workers together
-    efficiency: float | None = None  # None: there is no figure for one worker
+    efficiency: float | None = None  # 1: none loses time to the others; None: there is no figure for one worker
     margin: float | None = None  # half the 95% interval of the efficiency, as a share of it
     communication_share: float | None = None
     nodes: int = 1
 
 
 class Scaling(Struct, frozen=True):
-    """All counts of workers of one case, the fewest nodes and workers first."""
-
-    case: str  # in its text form, without workers
+    case: str  # without workers
     unit: str
-    rows: tuple[ScalingRow, ...]
-    threads: int | None  # of every rank; None where they differ or are not known
+    rows: tuple[ScalingRow, ...]  # the fewest nodes and workers first
+    threads: int | None  # of every rank; None where they differ or are unknown
 
 
 def find_scaling(results: Sequence[Result]) -> tuple[Scaling, ...]:

@@ -13,7 +13,7 @@ from torchmark.analyze.spread import Interval
 from torchmark.analyze.statistics import Series
 from torchmark.records import DISTURBED, START_UP, Estimate, JobEstimate, Laps, Result, StageEstimate, Sustained
 
-ENOUGH_LAPS = 20  # laps from which on it shows where warm-up ends; of fewer only the first is special
+ENOUGH_LAPS = 20  # that show where warm-up ends; of fewer only the first is special
 WARM_UP = "warm-up"
 
 
@@ -27,21 +27,20 @@ def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
 
 
 def project(stages: Sequence[StageEstimate], job: JobEstimate) -> JobEstimate:
-    """The job with these stages: its time is theirs."""
+    """The job with these stages and their time."""
     sums = [sum(stage.steps * getattr(stage, name) for stage in stages) for name in ("center_s", "low_s", "high_s")]
     return replace(job, stages=tuple(stages), seconds=sums[0], low_s=sums[1], high_s=sums[2])
 
 
 def overheads(procedure: Sequence[Laps]) -> dict[str, float]:
-    """Seconds of the whole time that are no work, by stage; of warm-up, those beyond what the same steps take later."""
-    found: dict[str, float] = {}
+    """Seconds that are no work, by stage; of warm-up, those beyond what the same steps take later."""
+    found = dict[str, float]()
     for laps in procedure:
-        stages = _stages(laps)
+        first, *others = stages = _stages(laps)
         if not laps.is_work:
             found[laps.stage] = sum(stage.steps * stage.center_s for stage in stages)
-        elif len(stages) > 1:
-            first, later = stages[0], stages[-1]
-            extra_s = first.steps * (first.center_s - later.center_s)
+        elif others:
+            extra_s = first.steps * (first.center_s - others[-1].center_s)
             found[WARM_UP] = found.get(WARM_UP, 0.0) + extra_s
     return found
 
@@ -65,14 +64,13 @@ def _stages(laps: Laps) -> list[StageEstimate]:
     first, later = exactly("first ", begun, times[:begun]), times[begun:]
     if laps.whole:
         return [first, exactly("later ", count - begun, later)]
-    # Laps three times as long are one interruption by another program; over a tenth of the laps, they are of the loop.
+    # Laps three times as long are one interruption by another program, unless they lie over a tenth of the laps apart.
     slow, begins, ends = np.flatnonzero(later > 3 * np.median(later)), 0, 0
     if len(slow) and len(later) >= ENOUGH_LAPS and slow[-1] - slow[0] < len(later) * 0.1:
         begins, ends = int(slow[0]), int(slow[-1]) + 1
     apart, rest = later[begins:ends], np.concatenate([later[:begins], later[ends:]])
-    # A sum of many steps follows their mean, not their median.
     time = statistics.read_series(rest, target=0.01, estimand="mean").time if len(rest) >= ENOUGH_LAPS else 1.0
-    interval = statistics.mean_interval(rest, time)
+    interval = statistics.mean_interval(rest, time)  # a sum of steps follows their mean
     estimates = [first, StageEstimate(f"later {name}", count - begun - len(apart), *interval)]
     if len(apart):
         stopped = exactly("interrupted ", len(apart), apart)
@@ -80,19 +78,19 @@ def _stages(laps: Laps) -> list[StageEstimate]:
     return estimates
 
 
-WINDOW_S, WINDOW_SHARE = 10.0, 0.25  # at each end, and of all the time where that is less
-END_SAMPLES = 6  # samples at each end
+WINDOW_S, WINDOW_SHARE = 10.0, 0.25  # docs/method.md
+END_SAMPLES = 6  # at each end
 
 
 def sustained_of(estimate: Estimate) -> Sustained | None:
-    """The ends and the slope of a series; None where it has too few samples for two ends."""
+    """None where there are too few samples for two ends."""
     samples = np.asarray(estimate.samples_s)
     if len(samples) < 2 * END_SAMPLES or float(samples.min()) <= 0:
         return None
     window_s = min(WINDOW_S, WINDOW_SHARE * estimate.duration_s)
     early, late = end_counts(samples, estimate.duration_s, window_s)
     first, last = _center(samples[:early]), _center(samples[-late:])
-    # Seconds a second: the median of the slopes between all group medians (Theil and Sen), which no spike moves.
+    # Seconds a second: the median of the slopes between all group medians (Theil and Sen).
     parts = np.array_split(np.arange(len(samples)), min(24, len(samples) // 3))
     ends = _ends(samples, estimate.duration_s)
     at = np.array([ends[part].mean() for part in parts])
@@ -100,21 +98,21 @@ def sustained_of(estimate: Estimate) -> Sustained | None:
     i, j = np.triu_indices(len(parts), 1)
     slope = float(np.median((middle[j] - middle[i]) / (at[j] - at[i])))
     cause = "memory was short: pages were fetched from the disk" if "paging" in estimate.flags else None
-    if estimate.verdict in DISTURBED:  # a slow-down that a meter has shown
+    if estimate.verdict in DISTURBED:
         cause = "; ".join(estimate.evidence)
     change = last.low / first.high - 1, last.high / first.low - 1
     return Sustained(window_s, first.center, last.center, change, slope * 60.0 / first.center, cause)
 
 
 def end_counts(samples: Series, seconds: float, window_s: float) -> tuple[int, int]:
-    """How many of the samples lie in the first window, and how many in the last."""
+    """How many samples lie in the first window, and in the last."""
     ends = _ends(samples, seconds)
     early, before_late = (int(np.searchsorted(ends, at)) for at in (window_s, seconds - window_s))
     return max(early, END_SAMPLES), max(len(samples) - before_late, END_SAMPLES)
 
 
 def _ends(samples: Series, seconds: float) -> Series:
-    # When each sample ended. What lies between them (looks, readings) is little, and spread over all of them.
+    # When each sample ended; the little time between them is spread evenly.
     return np.asarray(np.cumsum(samples) / float(samples.sum()) * seconds, dtype=np.float64)
 
 
@@ -123,21 +121,21 @@ def _center(part: Series) -> Interval:
     return statistics.median_interval(part, statistics.autocorrelation_time(statistics.below_median(part), logs))
 
 
-# Prefixes of a replayed case's metrics: the costs of its procedure's faults.
-OVERHEAD = "seconds of "  # in the whole time, without being work
-COST = "cost of "  # share by which a step with the fault takes longer than one without
+# In a replayed case's metrics: the costs of its procedure's faults.
+OVERHEAD = "seconds of "  # that are no work
+COST = "cost of "  # share by which a step with the fault takes longer
 UNDONE = "left undone"  # share of the time that the device still had to work when the clock was stopped
 MADE = "steps made"  # where they are not those that were counted
 UNTRIED = "faults not tried"  # a setting: steps were too slow to try them
-LEAST = 0.001  # shares below this are not worth a word
+LEAST = 0.001  # share of a cause that is reported
 
 
 class Bias(Struct, frozen=True):
-    """How far the published procedure's figure lies from the right one, both in seconds for the same work."""
+    """How far the published procedure's figure is off, in seconds for the same work."""
 
     case: str
     published_s: float
-    steady_s: float
+    steady_s: float  # the right figure
     precision: float  # of the right one: half its interval
     verdict: str  # of the right one
     causes: dict[str, float]  # by fault of the procedure: the share of the right figure that it adds
@@ -150,12 +148,12 @@ class Bias(Struct, frozen=True):
 
     @property
     def rest(self) -> float:
-        """What no fault accounts for: chance, and that the two were not timed at the same moment."""
+        """What no fault accounts for: chance, and the time between the two."""
         return self.share - sum(self.causes.values())
 
 
 def find_bias(published: Result, steady: Result) -> Bias | None:
-    """By the whole job where the right way knows one that the publication timed, else by the step."""
+    """By the whole job where both have one, else by the step."""
     ours, right = published.estimate, steady.estimate
     if ours is None or right is None or right.center_s <= 0:
         return None
@@ -187,8 +185,6 @@ def find_bias(published: Result, steady: Result) -> Bias | None:
 
 
 class Printed(Struct, frozen=True):
-    """A published figure under its heading."""
-
     machine: str
     column: str
     text: str
@@ -197,7 +193,7 @@ class Printed(Struct, frozen=True):
 
 
 class Own(Struct, frozen=True):
-    """This machine's figure for a row, in the row's unit, or why there is none."""
+    """This machine's figure in the row's unit, or why there is none."""
 
     case: str = ""
     device: str = ""
@@ -206,9 +202,9 @@ class Own(Struct, frozen=True):
     low: float | None = None
     high: float | None = None
     extrapolated: bool = False
-    steady: float | None = None  # the same, measured rightly
+    steady: float | None = None  # measured rightly
     reason: str = ""
-    disturbed: str = ""  # by what, while it was timed
+    disturbed: str = ""  # by what
 
     @property
     def precision(self) -> float | None:
@@ -218,22 +214,20 @@ class Own(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One row: the cells that name it, what was printed in it, and this machine's figure for each place."""
-
     labels: tuple[str, ...]
     printed: tuple[Printed, ...]
-    own: tuple[Own, ...]
+    own: tuple[Own, ...]  # for each place
     unit: str
 
 
 class Sheet(Struct, frozen=True):
-    """One published table, and a new column for each place of this machine."""
+    """One published table, with a new column for each place of this machine."""
 
     publication: str
     title: str
     protocol: str
-    headers: tuple[str, ...]  # of the cells that name a row
-    columns: tuple[str, ...]  # published, as printed
+    headers: tuple[str, ...]  # of the labels
+    columns: tuple[str, ...]
     places: tuple[str, ...]
     rows: tuple[Row, ...]
     is_comparable: bool = True  # whether a ratio of the two means anything
@@ -243,8 +237,6 @@ class Sheet(Struct, frozen=True):
 
 
 class Replicated(Struct, frozen=True):
-    """All tables of one publication next to this machine's figures."""
-
     name: str
     title: str
     sheets: tuple[Sheet, ...]

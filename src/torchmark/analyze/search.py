@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -16,23 +16,20 @@ from torchmark.analyze.pairing import changed, differing, grouped, same_precisio
 from torchmark.analyze.spread import CHANCE, Interval, critical, relative_spread
 from torchmark.records import BreakEven, Case, Contribution, Fitting, Result, Run, Tried, Tuning
 
-HOPELESS = 1.5  # times as slow as the leader: out at once, however large the field
-BEATEN = 1.25  # times as slow as the leader: not kept for having led before, nor compiled for being another format
+# docs/method.md explains these.
+HOPELESS, BEATEN, DOUBTFUL = 1.5, 1.25, 1.15
+ENOUGH_ROUNDS, MOST_ROUNDS = 4, 8
+LAST_CONFIDENCE, WORTH_CONFIDENCE = 0.9, 0.8
 CLOSE = 1.05  # times as slow as the leader: too close to call after a few rounds
-ENOUGH_ROUNDS = 4  # after which a challenger must be ahead to go on
-MOST_ROUNDS = 8  # in which two must show which one is faster
-LEAST_FREEDOM = 3  # of the noise: with less, no answer is drawn from it
-DOUBTFUL = 1.15  # times as fast: a setting that brings less may owe it to the luck of one process
-LAST_CONFIDENCE = 0.9  # after the last round: who wins here is measured again, so a doubt is no wrong answer
-WIDEST = 2.0  # times its low end: an interval whose high end is above this says nothing that is of use
-WORTH_CONFIDENCE = 0.8  # that settings which brought little are worth keeping
+LEAST_FREEDOM = 3  # of the noise, for an answer to rest on it
+WIDEST = 2.0  # times its low end: an interval whose high end is above this is of no use
 
-# In a round every candidate has one turn in random order. Only differences within rounds count.
-Round = Mapping[str, float]  # the logarithm of the seconds that one item took, by candidate
+# The logarithm of the seconds that one item took, by candidate. Only differences within rounds count.
+Round = Mapping[str, float]
 
 
 class Tuned(Tuning, frozen=True, kw_only=True):
-    """What a search has found: its conclusion, with the results of all that was tried, in order."""
+    """The conclusion of a search, with the results of all that was tried."""
 
     same_precision: Case
     results: tuple[Result, ...]
@@ -50,15 +47,15 @@ def recall_tuned(run: Run) -> Tuned:
     return Tuned(results=run.results, **kept)
 
 
-class Noise(Struct, frozen=True):
-    """By how much one turn differs from another of the same candidate, as a logarithm."""
+class Noise(NamedTuple):
+    """By how much the logarithms of a candidate's turns differ."""
 
     deviation: float
     freedom: int
 
 
 def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
-    """Every candidate's own time on one logarithmic scale, also of those that share rivals only, and the noise."""
+    """Every candidate's own time on one logarithmic scale, even if they only share rivals, and the noise."""
     names = list(dict.fromkeys(name for each in rounds for name in each))
     turns = [(index, name, value) for index, each in enumerate(rounds) for name, value in each.items()]
     if not turns:
@@ -73,7 +70,7 @@ def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
 
 
 def lead(rounds: Sequence[Round], name: str, other: str) -> list[float]:
-    """How much longer a candidate took than another, as a logarithm, in each round that both were in."""
+    """How much longer a candidate took than another, as a logarithm, in each round of both."""
     return [each[name] - each[other] for each in rounds if name in each and other in each]
 
 
@@ -91,7 +88,6 @@ def survivors(rounds: Sequence[Round], field: Sequence[str], incumbent: str) -> 
 def verdict(
     rounds: Sequence[Round], challenger: str, incumbent: str, noise: Noise
 ) -> Literal["faster", "not faster", "unsure"]:
-    """Whether a challenger is faster; one that is not even ahead after a few rounds is not."""
     logs = lead(rounds, challenger, incumbent)
     if len(logs) < 2 or noise.freedom < LEAST_FREEDOM:
         return "unsure"
@@ -101,7 +97,7 @@ def verdict(
         reach = critical(noise.freedom, 1 - confidence) * error
         return math.exp(center - reach), math.exp(center + reach)
 
-    # Not 95%: it is looked at after every other round, and the first rounds have chosen who is looked at.
+    # More than 95%: it is looked at after every other round, and the first rounds have chosen who is looked at.
     low, high = interval(LOOK_CONFIDENCE)
     if answer_of(low, high) == "faster":
         return "faster"
@@ -114,7 +110,7 @@ def verdict(
 
 
 def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> Case:
-    """Of all that compute in the default's own numbers the fastest; the default where none is faster by what counts."""
+    """The fastest of those that compute in the default's own numbers."""
     alike = [text for text in found if same_precision(cases[text], default)]
     best = min(alike, key=lambda text: found[text], default=default.text)
     gained = found.get(default.text, 0.0) - found.get(best, 0.0)
@@ -122,7 +118,7 @@ def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[s
 
 
 def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> list[Case]:
-    """Of every number format the simplest that is about as fast as the fastest, the fastest format first."""
+    """Of every number format the simplest of about the fastest, the fastest format first."""
     ranked = (cases[text] for text in sorted(found, key=lambda text: found[text]))
     groups = grouped(ranked, lambda case: (setting(case, "dtype"), setting(case, "matmul")))
     best = [simplest(default, group, found) for group in groups.values()]
@@ -131,21 +127,23 @@ def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapp
 
 
 def simplest(default: Case, cases: Sequence[Case], found: Mapping[str, float]) -> Case:
-    """Of those that are about as fast as the fastest the one that changes least: who is better has still to show."""
+    """Of those that are about as fast as the fastest, the one that changes least."""
     best = min(found[case.text] for case in cases)
     equal = [case for case in cases if found[case.text] - best < math.log(CLOSE)]
     return min(equal, key=lambda case: (len(differing(default, case)), found[case.text]))
 
 
 def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tuple[Contribution, ...]:
-    """The way from the default to the winner, one setting after another as far as tried so; the gains multiply."""
-    way = _way(default, winner, found)
-    named = (([setting_text(name, setting(winner, name)) for name in names], gain) for names, gain in way)
-    return tuple(Contribution(" + ".join(texts), gain) for texts, gain in named)
+    """The way from the default to the winner, by single settings as far as they were tried; the gains multiply."""
+
+    def text(names: Sequence[str]) -> str:
+        return " + ".join(setting_text(name, setting(winner, name)) for name in names)
+
+    return tuple(Contribution(text(names), gain) for names, gain in _way(default, winner, found))
 
 
 def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
-    """The winner without the settings that brought little. Instructions that a number format needs go with it."""
+    """The winner without the settings that gained little. A number format keeps the instructions that it needs."""
     brought = {name: gain for names, gain in _way(default, winner, found) for name in names}
     for name in differing(default, winner):
         without = _with_settings_of(winner, default, [name])
@@ -174,22 +172,22 @@ def _with_settings_of(case: Case, other: Case, names: Sequence[str]) -> Case:
 
 
 def step_scaled(default: Result, result: Result, gain: float) -> float:
-    """The step time that follows from the default's and the gain, as each was disturbed in rounds of its own."""
+    """The step time that follows from the default's and the gain: each was disturbed in rounds of its own."""
     assert default.estimate is not None
     items, usual_items = (each.work.items if each.work and each.work.items else 1.0 for each in (result, default))
     return default.estimate.center_s / gain * items / usual_items
 
 
 def seen_gain(default: Case, case: Case, found: Mapping[str, float]) -> float | None:
-    """How many times as fast as the default it is by these scores, where both have one."""
-    start = found.get(default.text)
-    return math.exp(start - found[case.text]) if start is not None and case.text in found else None
+    """How many times as fast as the default by these scores."""
+    both = default.text in found and case.text in found
+    return math.exp(found[default.text] - found[case.text]) if both else None
 
 
 def find_break_even(
     default: Case, winner: Case, results: Mapping[str, Result], firsts: Mapping[str, Result], found: Mapping[str, float]
 ) -> BreakEven | None:
-    """By the first case compiled as the winner is, as later ones find parts in the cache, and its uncompiled twin."""
+    """By the first case compiled like the winner, as later ones find parts in the cache, and its uncompiled twin."""
     usual = results.get(default.text)
     if winner.compile == "off" or not usual or usual.status != "ok":
         return None
@@ -205,35 +203,35 @@ def find_break_even(
 
 
 class Settled(Struct, frozen=True):
-    """Who has won in the end, and by how much over the default."""
+    """Who has won, and by how much over the default."""
 
     default: Case
     leader: Case
-    pairs: tuple[tuple[float, ...], ...] = ()  # of each bout, how much longer the leader took than the default
+    pairs: tuple[tuple[float, ...], ...] = ()  # `leads` of the leader over the default
     rival: Case | None = None  # measured in the same rounds
     behind: float = 0.0  # how much longer the rival takes than the leader, as a logarithm
 
     @property
     def gain(self) -> Interval | None:
-        """How many times as fast as the default the leader is; None for fewer than two bouts."""
+        """How many times as fast as the default; None for fewer than two bouts."""
         found = ratio_interval(self.pairs, 1 - CHANCE)
         return Interval(1 / found.center, 1 / found.high, 1 / found.low) if found else None
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether it is faster than the default beyond chance, by what counts, and it is known by how much."""
+        """Whether the leader is faster beyond chance, and known by how much."""
         gain = self.gain
         return gain is not None and gain.low > 1 + DIFFERENT and gain.high <= WIDEST * gain.low
 
     def placed(self, found: Mapping[str, float]) -> dict[str, float]:
         """The scores of a search, corrected by what was measured again."""
-        placed, gain = dict(found), self.gain
-        if self.rival and self.leader.text not in placed and self.rival.text in placed:
-            placed[self.leader.text] = placed[self.rival.text] - self.behind
-        if self.leader.text in placed and gain:
-            placed[self.default.text] = placed[self.leader.text] + math.log(gain.center)
-        if self.leader.text in placed and self.rival:
-            placed[self.rival.text] = placed[self.leader.text] + self.behind
+        placed, gain, leader, rival = dict(found), self.gain, self.leader.text, self.rival and self.rival.text
+        if rival in placed and rival:
+            placed.setdefault(leader, placed[rival] - self.behind)
+        if leader in placed and gain:
+            placed[self.default.text] = placed[leader] + math.log(gain.center)
+        if leader in placed and rival:
+            placed[rival] = placed[leader] + self.behind
         return placed
 
 
@@ -251,34 +249,28 @@ def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Rou
 
 
 def leads(bouts: Sequence[Sequence[Round]], case: Case, other: Case) -> tuple[tuple[float, ...], ...]:
-    """How much longer a case took than another in each round of each bout, as far as both were in it."""
+    """`lead` of each bout that both were in."""
     return tuple(logs for rounds in bouts if (logs := tuple(lead(rounds, case.text, other.text))))
 
 
-TRIES = 3  # processes in which the largest size has to fit
-EFFICIENT = 0.97  # of the highest rate: the smallest size that reaches it is the most efficient
-CONTENDING = 0.85  # of the highest rate: what reaches it could be the most efficient in another process
-RATE_TRIES = 2  # processes behind the rates of those
-CONTENDED = "contended"  # as grades call it
+# docs/method.md explains these.
+TRIES, RATE_TRIES, EFFICIENT, CONTENDING = 3, 2, 0.97, 0.85
 RISING = 1.05  # times the least memory: below, the largest thing in memory is not yet what grows
-# The fields that a search and its stored conclusion have in common.
-_KEPT = ("parameter", "limit_bytes", "bound", "largest", "efficient", "unit", "step", "duration_s")
 
 
-class Probe(Struct, frozen=True):
-    """One size that was tried; it fits if it did so every time."""
+class Probe(Tried, frozen=True, kw_only=True):
+    """One size that was tried, with the result of all tries together."""
 
-    size: int
-    fits: bool
-    result: Result  # of all tries together
-    peaks: tuple[float, ...] = ()  # bytes, of each try that has one
-    rate: float | None = None  # items a second
-    tries: int = 1
-    doubt: str = ""  # why no conclusion may rest on its rate
+    result: Result
+
+    @property
+    def fits(self) -> bool:
+        """Every time."""
+        return self.result.status == "ok"
 
 
 class MemoryModel(Struct, frozen=True):
-    """bytes = fixed + per_item × size; `error` is how far the worst of the sizes it rests on is off."""
+    """bytes = fixed + per_item × size; `error` is how far the worst of the sizes behind it is off."""
 
     fixed: float
     per_item: float
@@ -288,50 +280,26 @@ class MemoryModel(Struct, frozen=True):
         return (limit_bytes - self.fixed) / self.per_item
 
 
-class Fitted(Struct, frozen=True):
-    """What was found. `bound` is what ends the search above: memory, the parameter's own limit, or time."""
-
-    parameter: str
-    unit: str
-    probes: tuple[Probe, ...]  # by size
-    limit_bytes: float
-    bound: str
-    step: int
-    largest: int | None = None
-    efficient: int | None = None
-    model: MemoryModel | None = None
-    duration_s: float = 0.0
-
-    @property
-    def answer(self) -> Probe | None:
-        return next((probe for probe in self.probes if probe.size == self.largest), None)
-
-    def conclusion(self, case: Case) -> Fitting:
-        tried = [Tried(p.result.case.text, p.size, p.rate, p.tries, p.peaks, p.doubt) for p in self.probes]
-        tries, kept = self.answer.tries if self.answer else 0, {name: getattr(self, name) for name in _KEPT}
-        if self.model:
-            fixed, per_item, error = astuple(self.model)
-            kept |= {"fixed_bytes": fixed, "item_bytes": per_item, "line_error": error}
-        return Fitting(case=case, tries=tries, tried=tuple(tried), **kept)
+def recall_probes(run: Run) -> list[Probe]:
+    results = {result.case.text: result for result in run.results}
+    tried = run.fitting.tried if run.fitting else ()
+    return [Probe(*astuple(each), result=results[each.case]) for each in tried if each.case in results]
 
 
-def recall_fitted(run: Run) -> Fitted:
-    found, results = run.fitting, {result.case.text: result for result in run.results}
-    assert found is not None
-    known = [(each, results[each.case]) for each in found.tried if each.case in results]
-    probes = [Probe(t.size, r.status == "ok", r, t.peaks, t.rate, t.tries, t.doubt) for t, r in known]
-    fixed, per_item = found.fixed_bytes, found.item_bytes
-    model = None if fixed is None or per_item is None else MemoryModel(fixed, per_item, found.line_error)
-    return Fitted(probes=tuple(probes), model=model, **{name: getattr(found, name) for name in _KEPT})
+def recall_model(found: Fitting) -> MemoryModel | None:
+    if found.fixed_bytes is None or found.item_bytes is None:
+        return None
+    return MemoryModel(found.fixed_bytes, found.item_bytes, found.line_error)
 
 
 def rate_center_s(result: Result) -> tuple[float, str]:
     """The step time behind a size's rate, from undisturbed processes if there are any, and why it is not reliable."""
     calm = [each for each in result.processes if not is_contended(each)] or list(result.processes)
-    centers, ends = [each.center_s for each in calm], {"low_s": min(each.low_s for each in calm)}
-    ends |= {"high_s": max(each.high_s for each in calm), "center_s": sum(centers) / len(centers)}
-    grade = grade_of(replace(result, estimate=replace(calm[0], spread=relative_spread(centers), **ends)))
-    return ends["center_s"], grade.cause if grade and grade.word == "poor" else ""
+    centers, low_s, high_s = [each.center_s for each in calm], min(e.low_s for e in calm), max(e.high_s for e in calm)
+    center_s, spread = sum(centers) / len(centers), relative_spread(centers)
+    joined = replace(calm[0], center_s=center_s, low_s=low_s, high_s=high_s, spread=spread)
+    grade = grade_of(replace(result, estimate=joined))
+    return center_s, grade.cause if grade and grade.word == "poor" else ""
 
 
 def usual_step(size: int) -> int:
@@ -340,7 +308,7 @@ def usual_step(size: int) -> int:
 
 
 def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, int]:
-    """The largest size that fits, and the smallest known not to above it; one beyond each end where there is none."""
+    """The largest size that fits, and the smallest above it known not to; one beyond each end where there is none."""
     fails = min((each.size for each in probes if not each.fits), default=highest + 1)
     fits = max((each.size for each in probes if each.fits and each.size < fails), default=lowest - 1)
     return fits, fails
@@ -349,26 +317,26 @@ def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, in
 def next_size(
     probes: Sequence[Probe], lowest: int, highest: int, limit_bytes: float, step: int | None = None
 ) -> int | None:
-    """What to try next; None where the answer is known to one step. Doubles, or asks the memory model, or bisects."""
+    """What to try next, by doubling, the memory model or bisection; None where the answer is known to one step."""
     low, high = bracket(probes, lowest, highest)
     if low < lowest:
         return None if high <= lowest else lowest
     fine = step or usual_step(low)
     if high - low <= fine or low >= highest:
         return None
-    model = fit_memory(probes)  # after five sizes near the answer, halving is surer
+    model = fit_memory(probes)
     guess = int(model.size_for(limit_bytes)) if model else None
     if high > highest and (guess is None or 2 * low <= guess):
         return min(2 * low, highest)
     tried, near = {each.size for each in probes}, len([each for each in probes if each.size > low / 2])
-    for size in (guess, guess + fine) if guess is not None and near < 5 else ():
+    for size in (guess, guess + fine) if guess is not None and near < 5 else ():  # later, halving is surer
         if low + fine <= size <= high - fine and size not in tried:
             return size
     return min(max((low + min(high, 2 * low + 1)) // 2, low + 1), highest)
 
 
 def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
-    """A line through the peaks, as far down as they rise with the size; None where there are too few of them."""
+    """A line through the peaks, as far down as they rise with the size; None for too few of them."""
     points = sorted((each.size, max(each.peaks)) for each in probes if each.fits and any(each.peaks))
     least = min((held for _, held in points), default=0.0)
     rising = [(size, held) for size, held in points if held > RISING * least]
@@ -383,7 +351,8 @@ def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
 def doubtful(probes: Sequence[Probe]) -> list[Probe]:
     """Unreliable sizes that keep the most efficient one from being named."""
     decisive = {each.size for each in _deciding(probes)}
-    return [each for each in probes if each.fits and each.doubt and (each.size in decisive or each.doubt == CONTENDED)]
+    doubted = (each for each in probes if each.fits and each.doubt)
+    return [each for each in doubted if each.size in decisive or each.doubt == "contended"]
 
 
 def most_efficient(probes: Sequence[Probe]) -> int | None:
@@ -392,7 +361,7 @@ def most_efficient(probes: Sequence[Probe]) -> int | None:
 
 
 def next_contender(probes: Sequence[Probe]) -> int | None:
-    """The next size to measure again: one on which the most efficient size depends, seen in too few processes."""
+    """The next size to measure again, as the most efficient size depends on it."""
     limits = ((_deciding(probes), RATE_TRIES), (doubtful(probes), TRIES))
     return min((each.size for due, most in limits for each in due if each.tries < most), default=None)
 

@@ -11,7 +11,6 @@ from functools import lru_cache
 from statistics import NormalDist, mean, stdev
 from typing import NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.records import Estimate, Result
@@ -20,11 +19,10 @@ CHANCE = 0.05  # of intervals and tests to be wrong
 MAD_TO_DEVIATION = 1.4826
 MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
 LEAST_VARIANCES = 8  # variances below which nothing is learnt from their scatter
-# Two runs on one machine differ by more than their processes say: by this much in every case, and by this share of the
-# spread between the processes of a case, which share the state that the machine is in.
+# Two runs on one machine differ by this much in every case, and by this share of the spread between the processes of a
+# case, which share the state of the machine.
 RUN_SPREAD, DRIFT = 0.01, 0.7
-# A borrowed spread stems from a handful of processes of another case: about as much evidence as five processes give.
-BORROWED_FREEDOM = 4.0
+BORROWED_FREEDOM = 4.0  # a borrowed spread stems from about five processes of another case
 
 
 class Interval(NamedTuple):
@@ -34,10 +32,15 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def precision(self) -> float:
+        """Half the width, relative to the centre."""
+        return (self.high - self.low) / 2 / self.center
+
 
 def two_sided(t: float, freedom: float) -> tuple[float, float]:
-    """How often |T| is at least t, which is not negative, and t times its density, by the incomplete beta function."""
-    if freedom > 1e7:  # from which on the normal distribution is the same to ten digits
+    """How often |T| is at least t, and t times its density, for t >= 0, by the incomplete beta function."""
+    if freedom > 1e7:  # from there the normal distribution is the same to ten digits
         return math.erfc(t / math.sqrt(2)), t * math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
     a, x, rest = freedom / 2, freedom / (freedom + t * t), t * t / (freedom + t * t)
     if x <= 0 or rest <= 0:
@@ -66,7 +69,7 @@ def _fraction(x: float, a: float, b: float) -> float:
 
 @lru_cache(maxsize=4096)
 def critical(freedom: float, chance: float) -> float:
-    """The t that |T| reaches with this chance, which must be small: the inverse of `two_sided`.
+    """The t that |T| reaches with this small chance: the inverse of `two_sided`.
 
     The log of the chance is a concave function of log t, so Newton's steps find its root; none of them doubles t.
     """
@@ -81,7 +84,7 @@ def critical(freedom: float, chance: float) -> float:
 
 
 def _expansion(z: float) -> tuple[float, float]:
-    """By how much t is beyond the normal distribution's z: this over the freedom, and this over its square."""
+    """t exceeds the normal distribution's z by the first over the freedom, plus the second over its square."""
     return (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
 
 
@@ -89,15 +92,15 @@ _NORMAL_REACH = critical(math.inf, CHANCE)
 LEAST_MARGIN = 1.1 * _NORMAL_REACH * math.sqrt(2) * RUN_SPREAD  # about 3%: more processes bring it no lower
 
 
-class Spread(Struct, frozen=True):
-    """The variance of the logarithm of one process's time, and how many degrees of freedom that is worth."""
+class Spread(NamedTuple):
+    """A variance, as of the logarithm of one process's time, and its degrees of freedom."""
 
     variance: float
     freedom: float
 
 
 def pooled(spreads: Sequence[Spread]) -> Spread:
-    """Their average, each by its weight."""
+    """Their average, weighted by freedom."""
     total = math.fsum(each.freedom for each in spreads)
     return Spread(math.fsum(each.freedom * each.variance for each in spreads) / total, total)
 
@@ -107,17 +110,20 @@ def find_common(spreads: Sequence[Spread]) -> Spread | None:
     known = [each for each in spreads if each.variance > 0]
     if len(known) < LEAST_VARIANCES:
         return None
-    logs = [math.log(each.variance) - digamma(each.freedom / 2) + math.log(each.freedom / 2) for each in known]
-    center = math.fsum(logs) / len(logs)
+
+    def bias(freedom: float) -> float:
+        return digamma(freedom / 2) - math.log(freedom / 2)
+
+    logs = [math.log(each.variance) - bias(each.freedom) for each in known]
     real = variance(logs) - math.fsum(trigamma(each.freedom / 2) for each in known) / len(known)
     # The common variance is known no better than all cases together determine it.
     most = math.fsum(each.freedom for each in known)
     freedom = min(2 * trigamma_inverse(real), most) if real > 0 else most
-    return Spread(math.exp(center + digamma(freedom / 2) - math.log(freedom / 2)), freedom)
+    return Spread(math.exp(math.fsum(logs) / len(logs) + bias(freedom)), freedom)
 
 
 def digamma(x: float) -> float:
-    """The derivative of the logarithm of the gamma function, for x above 0."""
+    """The derivative of log-gamma, for x > 0."""
     if x < 10:
         return digamma(x + 1) - 1 / x
     square = 1 / (x * x)
@@ -125,7 +131,7 @@ def digamma(x: float) -> float:
 
 
 def trigamma(x: float) -> float:
-    """The derivative of digamma, for x above 0."""
+    """The derivative of digamma, for x > 0."""
     if x < 10:
         return trigamma(x + 1) + 1 / (x * x)
     square = 1 / (x * x)
@@ -133,7 +139,7 @@ def trigamma(x: float) -> float:
 
 
 def trigamma_inverse(value: float) -> float:
-    """The x whose trigamma is `value`, above 0. It falls steadily, so halving the logarithm of x finds it."""
+    """The x > 0 whose trigamma, which falls steadily, is `value`: by halving the range of its logarithm."""
     low, high = -40.0, 40.0
     while high - low > 1e-12:
         middle = (low + high) / 2
@@ -142,45 +148,44 @@ def trigamma_inverse(value: float) -> float:
 
 
 def own_spread(processes: Sequence[Estimate]) -> Spread | None:
-    """What the processes of a case say by themselves; None where there are fewer than two, or one took no time."""
+    """Of the processes of a case alone; None where there are fewer than two, or one took no time."""
     if len(processes) < 2 or any(process.center_s <= 0 for process in processes):
         return None
     return Spread(variance([math.log(process.center_s) for process in processes]), len(processes) - 1.0)
 
 
 def relative_spread(centers: Sequence[float]) -> float | None:
-    """The standard deviation of times, relative to their mean; None for fewer than two, or without a positive mean."""
+    """The standard deviation over the mean; None for fewer than two times, or without a positive mean."""
     if len(centers) < 2 or mean(centers) <= 0:
         return None
     return stdev(centers) / mean(centers)
 
 
 def variance(values: Sequence[float]) -> float:
-    """The sample variance."""
     center = math.fsum(values) / len(values)
     return math.fsum((value - center) ** 2 for value in values) / (len(values) - 1)
 
 
-def total_variance(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def total_variance(parts: Sequence[tuple[float, float]]) -> Spread:
     """The sum of independent variances and its degrees of freedom (Welch and Satterthwaite)."""
     largest = max(variance for variance, _ in parts)
     if largest == 0:
-        return 0.0, math.inf
+        return Spread(0.0, math.inf)
     shares = [(variance / largest, freedom) for variance, freedom in parts]  # squares of tiny ones would underflow
     total = math.fsum(share for share, _ in shares)
     doubt = math.fsum(share**2 / freedom for share, freedom in shares)
-    return total * largest, total**2 / doubt if doubt > 0 else math.inf
+    return Spread(total * largest, total**2 / doubt if doubt > 0 else math.inf)
 
 
-def with_known(variance: float, freedom: float, known: float) -> tuple[float, float]:
-    """The sum of an estimated variance and a known one, and the freedom at which an interval of it reaches as far as
-    those of both together (Satterthwaite's would be too large where the estimate is small by chance)."""
+def with_known(variance: float, freedom: float, known: float) -> Spread:
+    """An estimated variance plus a known one, and the freedom at which an interval of the sum reaches as far as both
+    together (Satterthwaite's would be too large where the estimate is small by chance)."""
     total = variance + known
     if total == 0 or known == 0 or freedom >= MOST_FREEDOM:
-        return total, freedom
+        return Spread(total, freedom)
     if variance == 0:
-        return total, MOST_FREEDOM
-    # The secant method: the logarithm of the excess is nearly a linear function of that of the freedom.
+        return Spread(total, MOST_FREEDOM)
+    # The secant method: log excess is nearly a linear function of log freedom.
     place, height, slope = math.log(freedom), math.log(_excess(freedom)), -1.0
     wanted = height + math.log(variance / total)
     for _ in range(30):
@@ -190,7 +195,7 @@ def with_known(variance: float, freedom: float, known: float) -> tuple[float, fl
             break
         slope = (reached - height) / (following - place)
         place, height = following, reached
-    return total, math.exp(following)
+    return Spread(total, math.exp(following))
 
 
 def _excess(freedom: float) -> float:
@@ -203,24 +208,23 @@ def _excess(freedom: float) -> float:
 
 def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
     """The estimate over `count` processes with the interval in which a repeat would land."""
-    total, freedom = with_known(2 * spread.variance * (1 / count + DRIFT**2), spread.freedom, 2 * RUN_SPREAD**2)
-    reach = min(critical(freedom, CHANCE) * math.sqrt(total), 10.0)
+    whole = with_known(2 * spread.variance * (1 / count + DRIFT**2), spread.freedom, 2 * RUN_SPREAD**2)
+    reach = min(critical(whole.freedom, CHANCE) * math.sqrt(whole.variance), 10.0)
     low_s, high_s = estimate.center_s * math.exp(-reach), estimate.center_s * math.exp(reach)
     known = {"spread": math.sqrt(spread.variance), "freedom": min(spread.freedom, MOST_FREEDOM)}
     return replace(estimate, low_s=low_s, high_s=high_s, **known)
 
 
 def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> list[Result]:
-    """The results of one run, each with the interval in which a repeat would land. Cases share what they know of the
-    spread; one with a single process borrows it from the others, else `borrowed`."""
+    """The results of one run with the interval in which a repeat would land. Cases share what they know of the spread;
+    one with a single process borrows it from the others, else `borrowed`."""
     common, lent = _common_and_lent(results, borrowed)
     found = []
     for result in results:
-        estimate, own, processes = result.estimate, own_spread(result.processes), result.processes
+        estimate, processes = result.estimate, result.processes
         if estimate is not None and estimate.center_s > 0 and estimate.verdict != "as-published":
-            if own:
-                shared = pooled((own, common)) if common else own
-                estimate = with_interval(estimate, shared, len(processes))
+            if own := own_spread(processes):
+                estimate = with_interval(estimate, pooled((own, common)) if common else own, len(processes))
             elif lent and len(processes) == 1:
                 alone = Spread(lent.variance + within_variance(processes[0]), lent.freedom)
                 estimate = with_interval(estimate, alone, 1)
@@ -229,15 +233,14 @@ def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> 
 
 
 def typical_spread(results: Sequence[Result]) -> float | None:
-    """How far fresh processes of this run differ, over all of its cases."""
+    """Between fresh processes, over all cases of a run."""
     _, lent = _common_and_lent(results, None)
     return math.sqrt(lent.variance) if lent else None
 
 
 def _common_and_lent(results: Sequence[Result], borrowed: float | None) -> tuple[Spread | None, Spread | None]:
     own = [spread for result in results if (spread := own_spread(result.processes))]
-    common = find_common(own)
-    if common:
+    if common := find_common(own):
         return common, Spread(common.variance, max(min(common.freedom, BORROWED_FREEDOM), 1.0))
     if own:
         mean = pooled(own)

@@ -14,28 +14,29 @@ from torchmark.records import Estimand, Trend
 
 Series = NDArray[np.float64]
 
+# docs/method.md explains these.
 CONFIDENCE = 1 - CHANCE
 WINSOR_MADS = 4.0
 GEWEKE_Z = 1.64
 BATCHES = 8
-CHI_SQUARED = 14.067140449  # what the chi-squared distribution of BATCHES - 1 degrees reaches in 5% of cases
+CHI_SQUARED = 14.067140449  # the 95% quantile at BATCHES - 1 degrees of freedom
 GROUPS = 12
-STEADY_RISE = 0.87  # Kendall's tau of 12 group medians; chance reaches it about once in 100,000 series
-FEW_SAMPLES = 6  # below this, order statistics cannot reach 95%
+STEADY_RISE = 0.87  # chance reaches it about once in 100,000 series
+FEW_SAMPLES = 6
 TREND_Z = 2.8
 FASTER_Z = -3.0
-START_CHANCE = 5e-3  # how rarely a quiet series may look as if it had started faster
+START_CHANCE = 5e-3
 SHORTEST_SEGMENT = 5  # samples; a block of many steps counts as that many
-ONE_SIDED = 0.8  # share of a warm-up's samples that lie on the same side of the steady median
+ONE_SIDED = 0.8
 
 
 def deviation_of(values: Series) -> float:
-    """The median distance from the median: a standard deviation, but for the factor, that outliers do not move."""
+    """The median distance from the median."""
     return float(np.median(np.abs(values - np.median(values))))
 
 
 def winsorised_logs(times: Series) -> Series:
-    """Logarithms with outliers pulled in to what the second half calls usual, so that no spike steers a decision."""
+    """Logarithms with outliers clipped to the usual range of the second half, so that no spike steers a decision."""
     logs = np.log(times)
     tail = logs[len(logs) // 2 :]
     middle, reach = np.median(tail), WINSOR_MADS * MAD_TO_DEVIATION * deviation_of(tail) + 1e-9
@@ -44,16 +45,14 @@ def winsorised_logs(times: Series) -> Series:
 
 def marginal_error_cut(values: Series) -> int:
     """MSER: the start, at most half-way, from which the mean's standard error is smallest."""
-    count = len(values)
-    backwards = values[::-1] - values[-1]
-    lengths = np.arange(1, count + 1)
+    backwards, lengths = values[::-1] - values[-1], np.arange(1, len(values) + 1)
     means = np.cumsum(backwards) / lengths
     variances = np.maximum(np.cumsum(backwards * backwards) / lengths - means * means, 1e-12)
-    return int(np.argmin((variances / lengths)[::-1][: count // 2 + 1]))
+    return int(np.argmin((variances / lengths)[::-1][: len(values) // 2 + 1]))
 
 
 def integrated_time(values: Series) -> float:
-    """Integrated autocorrelation time with Sokal's self-consistent window, corrected for the removed mean."""
+    """By Sokal's self-consistent window, corrected for the removed mean."""
     count, centred = len(values), values - values.mean()
     variance = float(centred @ centred) / count
     if variance <= 0 or count < 4:
@@ -83,19 +82,19 @@ def autocorrelation_time(indicator: Series, values: Series) -> float:
 
 
 def ranks(values: Series) -> Series:
-    """Ranks from 1; ties share theirs, so that a coarse clock makes no order of its own."""
+    """Ranks from 1; ties share theirs, so that a coarse clock makes no order."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place], dtype=np.float64)
 
 
 def rank_difference(first: Series, second: Series, time: float) -> float:
-    """Mann-Whitney z of `first` against `second`, deflated by the autocorrelation time; negative: first is faster."""
+    """Mann-Whitney z, deflated by the autocorrelation time; negative: `first` is faster."""
     m, n = len(first), len(second)
     if not m or not n:
         return 0.0
     order = np.sort(second)
     below = np.searchsorted(order, first, "left") + np.searchsorted(order, first, "right")
-    return (float(below.sum()) / 2 - m * n / 2) / math.sqrt(m * n * (m + n + 1) / 12 * time)
+    return (float(below.sum()) - m * n) / 2 / math.sqrt(m * n * (m + n + 1) / 12 * time)
 
 
 def below_median(values: Series) -> Series:
@@ -103,7 +102,7 @@ def below_median(values: Series) -> Series:
 
 
 class TrendTest(NamedTuple):
-    """A trend in log-times: its strength, the total relative change, and the autocorrelation time around it."""
+    """A trend in log-times: its strength, the total relative change, the autocorrelation time around it."""
 
     z: float
     change: float
@@ -113,8 +112,7 @@ class TrendTest(NamedTuple):
 
 def trend_of(values: Series) -> TrendTest:
     """Spearman's rank trend; `steady_rise` shows a bent path, whose residuals look correlated and hide it."""
-    count = len(values)
-    groups = min(GROUPS, count // 3)
+    count, groups = len(values), min(GROUPS, len(values) // 3)
     if groups < 3:
         return TrendTest(0.0, 0.0, 1.0, False)
     edges = np.linspace(0, count, groups + 1).astype(int)
@@ -148,18 +146,18 @@ def median_interval(times: Series, time: float) -> Interval:
     low, high = between(reach)
     if 2 * reach > 0.45 * count:  # beyond it a single spike would decide
         return Interval(center, low, high)
-    # The same width taken from ranks twice as far out: narrow by luck, or with another mode close by, is not precise.
+    # The same width from ranks twice as far out: narrow by luck, or with another mode close by, is not precise.
     low_wide, high_wide = between(2 * reach)
     return Interval(center, min(low, (center + low_wide) / 2), max(high, (center + high_wide) / 2))
 
 
 def exact_median_rank(count: int) -> int:
-    """The largest r for which [x(r), x(n-1-r)], counted from 0, holds the median with 95% confidence."""
+    """The largest r for which [x(r), x(n-1-r)] holds the median with 95% confidence."""
     return max(int(np.searchsorted(binomial(count, 0.5), CHANCE / 2, side="right")) - 1, 0)
 
 
 def binomial(count: int, share: float) -> Series:
-    """How likely at most 0, 1, 2 … of so many are, each of which has this chance."""
+    """The cumulative binomial probabilities of 0 to `count` - 1."""
     chosen = np.arange(count)
     growth = np.log((count - chosen) / (chosen + 1)) + math.log(share) - math.log1p(-share)
     logs = count * math.log1p(-share) + np.concatenate([[0.0], np.cumsum(growth)])
@@ -171,14 +169,14 @@ def _few_samples_interval(times: Series, center: float) -> Interval:
     if len(times) < 2:
         return Interval(center, center / 2, center * 2)
     deviation = float(np.log(np.maximum(times, 1e-12)).std(ddof=1))
-    # 1.25: the median of normal samples is that much less precise than their mean
+    # 1.25: the median of normal samples is that much less precise than their mean.
     reach = min(1.25 * critical(len(times) - 1, CHANCE) * deviation / math.sqrt(len(times)), 3.0)
     low, high = center * math.exp(-reach), center * math.exp(reach)
     return Interval(center, min(low, float(times.min())), max(high, float(times.max())))
 
 
 def mean_interval(times: Series, time: float) -> Interval:
-    """The mean ± Student's t; upwards also for skewness (Johnson) and for the unseen part of a heavy tail (Hill)."""
+    """The mean ± Student's t; upwards also for skewness (Johnson) and the unseen part of a heavy tail (Hill)."""
     count, center = len(times), float(times.mean())
     if count < FEW_SAMPLES:
         return _few_samples_interval(times, center)
@@ -198,7 +196,7 @@ def mean_interval(times: Series, time: float) -> Interval:
 
 
 def tail_bound(ordered: Series, share: float) -> float | None:
-    """A 95% upper bound of a high quantile by the binomial distribution; None where too few samples reach it."""
+    """A 95% upper bound of a high quantile, by the binomial distribution; None: too few samples."""
     count = len(ordered)
     rank = max(math.ceil(count * share), int(np.searchsorted(binomial(count, share), CONFIDENCE)))
     return float(ordered[rank]) if rank < count else None
@@ -214,11 +212,7 @@ class Reading(NamedTuple):
     warming: bool
     trending: bool
     slowing: bool
-    evidence_time: float  # the longest correlation time seen at any level, for deciding whether there is enough
-
-    @property
-    def precision(self) -> float:
-        return (self.interval.high - self.interval.low) / 2 / self.interval.center
+    evidence_time: float  # the longest correlation time at any level, for deciding whether there is enough
 
     def effective(self, count: int) -> float:
         return (count - self.cut) / self.time
@@ -227,14 +221,14 @@ class Reading(NamedTuple):
 def read_series(
     times: Series, target: float, estimand: Estimand = "median", block_size: int = 1, cut: int | None = None
 ) -> Reading:
-    """Cut the warm-up, unless the cut is known, estimate the centre of the rest with its interval, test for trends."""
+    """Cut the warm-up, unless the cut is known, estimate the centre of the rest, test for trends."""
     count, logs, found = len(times), winsorised_logs(times), 0
     if cut is None:
         found = _steady_from(logs)
         cut = min(found + (count - found) // 8 if found > 5 else found, count // 2)
     kept, kept_logs = times[cut:], logs[cut:]
     time, trend = autocorrelation_time(below_median(kept), kept_logs), trend_of(kept_logs)
-    # How long the series stays slow once it is slow, at several levels of slowness.
+    # How long the series stays slow once it is slow.
     levels = (*np.quantile(kept, (0.75, 0.9)), np.median(kept) + WINSOR_MADS * MAD_TO_DEVIATION * deviation_of(kept))
     excursion_time = max(integrated_time((kept > level).astype(np.float64)) for level in levels)
     whole = trend_of(logs)

@@ -57,7 +57,7 @@ def judge(
 ) -> Judgement:
     """The first verdict, in order of precedence, that the evidence supports."""
     taken, held, change = taken_by_others(contention), held_down(readings), reading.trend.change
-    slower, reached = reading.slowing or (reading.trending and change > 0), reading.precision
+    slower, reached = reading.slowing or (reading.trending and change > 0), reading.interval.precision
     # Threads that wait for a core while no other program uses one wait for each other.
     waited = (contention.wait_share or 0.0) > TAKEN_SHARE and contention.other_cpu_share is not None
     flags = ["oversubscribed"] * (waited and not taken) + ["paging"] * is_paging(readings)

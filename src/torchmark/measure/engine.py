@@ -198,7 +198,7 @@ class StopRule:
         reading = self.reading = read_series(values, settings.target, self.estimand, self._block_size)
         enough = reading.evidence_time < CORRELATED or count - reading.cut >= ENOUGH_TIMES * reading.evidence_time
         unsteady = reading.warming or reading.trending or reading.slowing
-        precise = reading.precision <= settings.target and reading.effective(count) >= settings.min_effective
+        precise = reading.interval.precision <= settings.target and reading.effective(count) >= settings.min_effective
         good = precise and enough and not unsteady
         if good and self._good_at:
             # Stopping at a lucky moment is prevented by samples that the moment did not know.

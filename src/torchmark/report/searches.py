@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from msgspec.structs import asdict, replace
@@ -13,16 +13,17 @@ from torchmark.analyze.pairing import USUAL, differing, name_of, same_precision,
 from torchmark.analyze.search import (
     TRIES,
     WIDEST,
-    Fitted,
+    MemoryModel,
     Probe,
     Tuned,
     doubtful,
-    recall_fitted,
+    recall_model,
+    recall_probes,
     recall_tuned,
     step_scaled,
 )
 from torchmark.analyze.wording import counted
-from torchmark.records import NO_ROOM, Case, Result, Run
+from torchmark.records import NO_ROOM, Case, Fitting, Result, Run
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.names import longer, machine_line
@@ -43,6 +44,14 @@ _BOUNDS = {
     "timeout": "A size took longer than --timeout: larger ones may fit, but take too long.",
     **dict.fromkeys(("crashed", "wrong-result", "unsupported"), _NOT_MEMORY),
     "interrupted": "It was interrupted.",
+}
+_FITTED = ("parameter", "unit", "probes", "limit_bytes", "bound", "step", "largest", "efficient")
+_PROBE: dict[str, doc.Field] = {
+    **{name: name for name in ("size", "fits", "tries")},
+    "bytes": lambda probe: _peak_bytes(probe),
+    **{name: name for name in ("peaks", "rate")},
+    "case": "case",
+    "status": "result.status",
 }
 _FAILED = {
     "crashed": "crashed",
@@ -227,9 +236,10 @@ def _model_code(changes: dict[str, str], winner: Case) -> Iterator[str]:
 
 def fitting_document(run: Run) -> doc.Document:
     """The outcome of a search for the largest size that fits."""
-    fitted = recall_fitted(run)
-    highest = max((probe.rate or 0.0 for probe in fitted.probes), default=0.0)
-    doubted, facts = doubtful(fitted.probes), partial(_fitted_object, fitted)
+    assert run.fitting
+    fitted, probes = run.fitting, recall_probes(run)
+    highest = max((probe.rate or 0.0 for probe in probes), default=0.0)
+    doubted, facts = doubtful(probes), partial(_fitted_object, fitted, probes)
     csv: dict[str, doc.Field] = {
         "case": "result.case.text",
         "size": "size",
@@ -253,8 +263,7 @@ def fitting_document(run: Run) -> doc.Document:
         return ", ".join(mark for mark, holds in marks.items() if holds) if probe.fits else probe.result.status
 
     def blocks() -> Iterator[doc.Block]:
-        assert run.fitting
-        yield doc.Title(f"fit {run.fitting.case.text}", [machine_line(run.header.machine)])
+        yield doc.Title(f"fit {fitted.case.text}", [machine_line(run.header.machine)])
         yield doc.answer(fitting_conclusion(run), "good" if fitted.largest is not None else "bad")
         columns = [
             doc.Column(fitted.parameter, "figure", of=lambda probe: str(probe.size)),
@@ -263,14 +272,14 @@ def fitting_document(run: Run) -> doc.Document:
             doc.Column("", "name", 1, of=bar),
             doc.Column("note", of=note),
         ]
-        yield doc.table(columns, fitted.probes)
+        yield doc.table(columns, probes)
         # One for each status, by the smallest size that ended so: larger ones say the same.
-        smallest = {probe.result.status: probe for probe in reversed(fitted.probes) if not probe.fits}
+        smallest = {probe.result.status: probe for probe in reversed(probes) if not probe.fits}
         sizes = {id(probe.result): f"{fitted.parameter} {probe.size}" for probe in smallest.values()}
         lost = failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
         yield doc.Section("Without a figure", [lost])
 
-    records = doc.Records(csv, lambda: fitted.probes, lambda: run_object(run) | {"fitted": facts()}, lambda: [facts()])
+    records = doc.Records(csv, lambda: probes, lambda: run_object(run) | {"fitted": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
 
 
@@ -278,39 +287,40 @@ def _peak_bytes(probe: Probe) -> float | None:
     return max(probe.peaks, default=None)
 
 
-def _fitted_object(fitted: Fitted) -> dict[str, object]:
+def _fitted_object(fitted: Fitting, probes: Sequence[Probe]) -> dict[str, object]:
     """Everything but the results, which are in the run."""
-    names: dict[str, doc.Field] = {name: name for name in ("size", "fits", "tries", "bytes", "peaks", "rate")}
-    names |= {"bytes": _peak_bytes, "case": "result.case.text", "status": "result.status"}
-    probes = [{name: doc.value_of(probe, path) for name, path in names.items()} for probe in fitted.probes]
-    return asdict(fitted) | {"probes": probes}
+    tried = [{name: doc.value_of(probe, path) for name, path in _PROBE.items()} for probe in probes]
+    last = {"model": recall_model(fitted), "duration_s": fitted.duration_s}
+    return {name: tried if name == "probes" else getattr(fitted, name) for name in _FITTED} | last
 
 
 def fitting_conclusion(run: Run) -> list[str]:
     """The answer, what is missing, and what else is worth knowing, a sentence each."""
-    fitted = recall_fitted(run)
-    name, fitting = fitted.parameter, [probe for probe in fitted.probes if probe.size <= (fitted.largest or 0)]
-    found = [_largest(fitted)]
+    assert run.fitting
+    fitted, probes, model = run.fitting, recall_probes(run), recall_model(run.fitting)
+    name, fitting = fitted.parameter, [probe for probe in probes if probe.size <= (fitted.largest or 0)]
+    found = [_largest(fitted, probes, model)]
     if doubted := doubtful(fitting):
         causes = ", ".join(dict.fromkeys(probe.doubt for probe in doubted))
         sizes = doc.some([str(probe.size) for probe in doubted], 4)
         found.append(f"Most efficient: unknown, as the rate at {name} {sizes} is not reliable ({causes}).")
         found.append(f"To find it, close other programs and run: {longer(run.header.command)}")
-    best = next((probe for probe in fitted.probes if probe.size == fitted.efficient), None)
+    best = next((probe for probe in probes if probe.size == fitted.efficient), None)
     if best and best.rate:
         share = best.rate / max(probe.rate or 0.0 for probe in fitting)
         reached = "the highest rate" if share == 1 else f"{share:.0%} of the highest rate"
         rate = units.rate(best.rate, fitted.unit)
         found.append(f"Most efficient: {name} {best.size}, {rate}, {reached}, in {counted(best.tries, 'process')}.")
-    if model := fitted.model:
+    if model:
         fixed = "-" * (model.fixed < 0) + units.size(abs(model.fixed))
         error = units.percent(model.error)
         found.append(f"Memory = {fixed} + {units.size(model.per_item)} x {name} (within {error}).")
-    tries, peaks = (fitted.answer.tries, fitted.answer.peaks) if fitted.answer else (1, ())
+    answer = next((probe for probe in probes if probe.size == fitted.largest), None)
+    tries, peaks = (answer.tries, answer.peaks) if answer else (1, ())
     often = f"; {name} {fitted.largest} fitted in {tries} of {tries}" if tries > 1 else ""
-    count, spent = counted(len(fitted.probes), "size"), units.duration(fitted.duration_s)
+    count, spent = counted(len(probes), "size"), units.duration(fitted.duration_s)
     found.append(f"{count} in {spent}, each in a process of its own{often}.")
-    if fitted.bound == "memory" and fitted.answer and tries < TRIES:
+    if fitted.bound == "memory" and answer and tries < TRIES:
         found.append(f"It should have been tried {TRIES} times: give it more time with --budget or --timeout.")
     if len(peaks) > 1 and max(peaks) > _VARYING * min(peaks):
         spread = f"{units.size(min(peaks))} to {units.size(max(peaks))}"
@@ -318,24 +328,24 @@ def fitting_conclusion(run: Run) -> list[str]:
     return found + ([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])
 
 
-def _largest(fitted: Fitted) -> str:
+def _largest(fitted: Fitting, probes: Sequence[Probe], model: MemoryModel | None) -> str:
     """The answer in one sentence."""
     name, limit = fitted.parameter, units.memory_limit(fitted.limit_bytes)
     largest, by_memory = fitted.largest or 0, fitted.bound == "memory"
     if fitted.largest is None:
-        smallest = min((probe.size for probe in fitted.probes), default=1)
+        smallest = min((probe.size for probe in probes), default=1)
         if fitted.bound in _FAILED:
             return f"{name.capitalize()} {smallest} {_FAILED[fitted.bound]}, so nothing is known."
         if not by_memory:
             return "Nothing is known: it ended before any size had fitted."
         return f"Not even {name} {smallest} fits into {limit}."
     # Where memory ended the search, a crash above the largest was want of it, too.
-    above = [each for each in fitted.probes if not each.fits and each.size > largest]
+    above = [each for each in probes if not each.fits and each.size > largest]
     lost = [each.size for each in above if by_memory or each.result.status in NO_ROOM]
     beyond = f"; {min(lost)} does not" if lost else ""
     if by_memory:
         return f"{name.capitalize()} {largest} is the largest that fits into {limit}{beyond}."
     larger = "" if fitted.bound in ("parameter", *_FAILED) else ", and larger ones may"
-    about = int(float(f"{fitted.model.size_for(fitted.limit_bytes):.2g}")) if larger and fitted.model else 0
+    about = int(float(f"{model.size_for(fitted.limit_bytes):.2g}")) if larger and model else 0
     larger += f": by what it takes, up to about {about}" if largest < about < min(lost, default=math.inf) else ""
     return f"{name.capitalize()} {largest} fits into {limit}{larger}{beyond}."

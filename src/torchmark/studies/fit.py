@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import psutil
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from torchmark.analyze import search
 from torchmark.analyze.efficiency import NONE, Ceilings
@@ -19,7 +19,7 @@ from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.outcomes import may_be_memory
 from torchmark.measure.process import measure_case
-from torchmark.records import NO_ROOM, Case, Conclusion, Machine, Result
+from torchmark.records import NO_ROOM, Case, Fitting, Machine, Result, Tried
 from torchmark.studies.study import Activity, Announcement, Completed, Event, Options, Study, summed_up
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
@@ -115,7 +115,7 @@ class Fit(Study):
         if whole.work and center_s > 0:  # of items, or of the things that a size of an item counts
             is_counted = COUNTED.get(self.options.parameter, whole.work.unit) != whole.work.unit
             rate = whole.work.items * (size if is_counted else 1) / center_s
-        return search.Probe(size, whole.status == "ok", whole, peaks, rate, len(tried), doubt if rate else "")
+        return search.Probe(whole.case.text, size, rate, len(tried), peaks, doubt if rate else "", result=whole)
 
     def _measure(self, size: int) -> Result:
         options, limit_bytes = self.options, self.limit_bytes
@@ -126,25 +126,27 @@ class Fit(Study):
             return replace(result, status="oom", reason=f"its peak of {held / 1e9:.3g} GB is above the limit")
         return result
 
-    def conclusion(self, side: str = "") -> Conclusion:  # noqa: ARG002 -- there is one
-        return self.outcome().conclusion(self.options.case)
-
-    def outcome(self) -> search.Fitted:
+    def conclusion(self, side: str = "") -> Fitting:  # noqa: ARG002 -- there is one
         probes = sorted(self.probes.values(), key=lambda probe: probe.size)
         fits, _ = search.bracket(probes, self._lowest, self._highest)
         largest = fits if fits >= self._lowest else None
         inside = [probe for probe in probes if probe.size <= (largest or 0)]
         unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
-        return search.Fitted(
-            parameter=self.options.parameter,
-            unit=COUNTED.get(self.options.parameter, unit),
-            probes=tuple(probes),
-            limit_bytes=self.limit_bytes,
-            bound=self._bound,
-            step=self.options.step or search.usual_step(largest or 1),
+        model = search.fit_memory(probes)
+        return Fitting(
+            self.options.case,
+            self.options.parameter,
+            self.limit_bytes,
+            self._bound,
             largest=largest,
+            tries=next((probe.tries for probe in probes if probe.size == largest), 0),
             efficient=None if search.doubtful(inside) else search.most_efficient(inside),
-            model=search.fit_memory(probes),
+            fixed_bytes=model.fixed if model else None,
+            item_bytes=model.per_item if model else None,
+            line_error=model.error if model else 0.0,
+            unit=COUNTED.get(self.options.parameter, unit),
+            step=self.options.step or search.usual_step(largest or 1),
+            tried=tuple(Tried(*astuple(probe)[:-1]) for probe in probes),
             duration_s=time.monotonic() - self.began,
         )
 
