@@ -53,7 +53,7 @@ def draw() -> str:
     console.print(Text("$ torchmark run", style="bold"), highlight=False)
     console.print(Text.from_ansi(output(color=True).rstrip("\n")))
     drawing = console.export_svg(title="torchmark run", theme=MONOKAI, unique_id="torchmark")
-    # Readers without a network see it too, and nobody is told that they look at it.
+    # Readers without a network see it too, and no server learns who reads it.
     return re.sub(r"@font-face \{.*?\}\s*", "", drawing, flags=re.DOTALL).replace("Fira Code,", "") + "\n"
 
 

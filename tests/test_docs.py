@@ -81,7 +81,7 @@ def as_tested(line: str) -> list[str]:
 
 
 def _without_cluster(arguments: list[str]) -> list[str]:
-    """What only a cluster can tell is left out."""
+    """Without the examples that need a cluster."""
     if "--resume" in arguments:
         return arguments
     theirs = {"--partition", "--constraint", "--nodelist"}
@@ -117,7 +117,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with the files of somebody's own that are named."""
+    """A folder with the user files that the examples name."""
     (tmp_path / "my_model.py").write_text(text(Path(cli.__file__).parent / "starters" / "model.txt"))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "mobilenetv2.py").write_text("def MobileNetV2(): ...")
@@ -199,7 +199,7 @@ def test_the_readme_names_every_command_and_public_name() -> None:
 
 @pytest.mark.parametrize("name", [*cli.COMMANDS, *(f"fleet {name}" for name in cli.FLEET_COMMANDS)])
 def test_option_tables_match_the_commands(name: str) -> None:
-    """What `fleet run` takes from `run` is told there."""
+    """`fleet run` describes the options that it takes from `run`."""
     section = text(ROOT / "docs" / "commands.md").split(f"## torchmark {name}\n")[1].split("\n## ")[0]
     rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
     group = cli.fleet_group if " " in name else cli.torchmark
@@ -220,8 +220,10 @@ def test_exit_codes_are_those_of_the_code() -> None:
     from torchmark import errors
 
     section = text(ROOT / "docs" / "commands.md").split("## Exit codes\n")[1].split("\n## ")[0]
-    told = {int(code) for codes in re.findall(r"^\| ([\d, ]+) \|", section, re.MULTILINE) for code in codes.split(",")}
-    assert told == {getattr(errors, name) for name in dir(errors) if name.startswith("EXIT_")} | {129, 130, 143}
+    documented = {
+        int(code) for codes in re.findall(r"^\| ([\d, ]+) \|", section, re.MULTILINE) for code in codes.split(",")
+    }
+    assert documented == {getattr(errors, name) for name in dir(errors) if name.startswith("EXIT_")} | {129, 130, 143}
 
 
 def constants() -> list[tuple[str, str, str]]:
@@ -245,8 +247,8 @@ def test_the_method_explains_every_verdict_in_order() -> None:
 def test_the_method_explains_every_flag_that_warns() -> None:
     from torchmark.analyze.verdict import _FLAGS
 
-    told = set(re.findall(r"^\| `([\w-]+)` \|", text(ROOT / "docs" / "method.md"), re.MULTILINE))
-    assert set(_FLAGS) <= told
+    documented = set(re.findall(r"^\| `([\w-]+)` \|", text(ROOT / "docs" / "method.md"), re.MULTILINE))
+    assert set(_FLAGS) <= documented
 
 
 def test_the_output_in_the_readme_is_the_recorded_run() -> None:

@@ -1,4 +1,4 @@
-"""The fake device plays what it is told through the path that real devices take."""
+"""The fake device plays scripted durations through the path that real devices take."""
 
 import contextlib
 import os

@@ -101,8 +101,8 @@ def do_without() -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def strace(do_without: Callable[[str], None]) -> Callable[..., tuple[str, ...]]:
-    """The beginning of a command whose system calls fail, or are the last, as told; where a path is given, those on
-    that file alone. Only the process itself is traced, unless told to follow its children."""
+    """The beginning of a command in which the given system calls fail or kill; with a path, only those on that file.
+    Only the process itself is traced, not its children."""
     try:
         subprocess.run(["strace", "-o", os.devnull, "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
@@ -118,11 +118,11 @@ def strace(do_without: Callable[[str], None]) -> Callable[..., tuple[str, ...]]:
 
 @pytest.fixture(scope="session")
 def own_mounts(do_without: Callable[[str], None]) -> Callable[..., tuple[str, ...]]:
-    """The beginning of a command around which scripts may mount what they like, seen by nobody else."""
+    """The beginning of a command that runs in a mount namespace of its own, between two scripts."""
     unshare = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--map-root-user", "--mount")
     try:
         subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", "/mnt"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        do_without("this system lets nobody have mounts of their own")
+        do_without("no private mounts on this system")
     around = '{before}\n"$@" && code=0 || code=$?\n{after}\nexit $code'
     return lambda before, after="": (*unshare, "bash", "-ec", around.format(before=before, after=after), "bash")

@@ -45,13 +45,13 @@ def test_the_user_sees_the_message_and_where_the_rest_of_it_is(run_here, tmp_pat
     (tmp_path / "bad.py").write_text("def build():\n    open('clients/bigbank-merger.pt')\n")
     out = tmp_path / "run.jsonl"
     done = run_here("run", str(tmp_path / "bad.py"), "--device", "cpu", "--steps", "3", "--out", str(out))
-    told = "FileNotFoundError during build (bad.py, line 2)"
+    reason = "FileNotFoundError during build (bad.py, line 2)"
     for text in (done.stdout, run_here("show", str(out)).stdout, run_here("show", str(out), "--details").stdout):
         words = " ".join(text.split())
-        assert told in words
+        assert reason in words
         assert "No such file or directory: 'clients/bigbank-merger.pt'" in words
     assert f"Full errors and output of the workers: {out}.log" in done.stderr
-    assert told in run_here("show", str(out), "--format", "json").stdout
+    assert reason in run_here("show", str(out), "--format", "json").stdout
     shared = [run_here("show", str(out), "--format", each).stdout for each in ("md", "csv", "json", "jsonl")]
     assert all("bigbank" not in text for text in (*shared, out.read_text()))
     assert all(shared)

@@ -70,7 +70,7 @@ def test_a_process_that_stops_in_the_middle_of_a_message_holds_no_one_up(tmp_pat
 
 
 def test_without_the_server_that_forks_workers_one_case_is_lost_and_no_more(start, tmp_path, wait_until, left_behind):
-    """The second case never ends by itself, and has a child by which its worker is told from the first case's."""
+    """The second case never ends by itself, and has a child, which distinguishes its worker from the first case's."""
     first, lost, last = "null/infer@fake/float32", "faulty/infer:fault=deaf@fake/float32", "faulty/infer@fake/float32"
     out = tmp_path / "run.jsonl"
     process = start("run", first, lost, last, "--steps", "5", "--out", str(out))

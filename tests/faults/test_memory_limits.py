@@ -1,4 +1,4 @@
-"""A case that needs more memory than it may have ends as `oom`, whoever set the limit, and the others go on."""
+"""A case that exceeds any kind of memory limit ends as `oom`, and the others continue."""
 
 from __future__ import annotations
 

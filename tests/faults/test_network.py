@@ -50,9 +50,9 @@ def test_no_call_leads_beyond_this_machine(run, tmp_path: Path) -> None:
     done = run("run", *CASES, "--steps", "3", "--rigor", "quick", "--out", str(out), prefix=prefix)
     assert done.returncode == 0, done.stderr
     assert [result.status for result in load(out).results] == ["ok"] * len(CASES)
-    told = log.read_text().splitlines()
-    assert any("AF_UNIX" in line for line in told)  # how a run talks to the server that forks its workers
-    assert [line for line in told if OUTSIDE.search(line)] == []
+    calls_made = log.read_text().splitlines()
+    assert any("AF_UNIX" in line for line in calls_made)  # how a run talks to the server that forks its workers
+    assert [line for line in calls_made if OUTSIDE.search(line)] == []
 
 
 @pytest.mark.thorough
@@ -63,6 +63,6 @@ def test_libraries_are_asked_to_stay_offline_before_they_are_imported(run, envir
     command = ("run", "my_model.py", "--device", "cpu", "--steps", "3", "--rigor", "quick", "--out", str(out))
     done = run(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr + done.stdout
-    environment["HF_HUB_OFFLINE"] = "0"  # whoever wants their own file to fetch something can say so
-    told = run(*command[:-1], str(tmp_path / "other.jsonl"), cwd=tmp_path).stdout
-    assert "this could ask the network" in " ".join(told.split())
+    environment["HF_HUB_OFFLINE"] = "0"  # users may let their own file fetch something
+    shown = run(*command[:-1], str(tmp_path / "other.jsonl"), cwd=tmp_path).stdout
+    assert "this could ask the network" in " ".join(shown.split())

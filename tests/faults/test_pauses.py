@@ -1,4 +1,4 @@
-"""A pause in the middle is no step: what was timed across it is void, taken again, and told."""
+"""Samples timed across a pause of the process or machine are void, taken again, and reported."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Clocks:
     ("wall", "boot", "void"),
     [
         (3600.0, 3600.0, 1),  # it slept for an hour
-        (-7200.0, 0.0, 1),  # somebody set the clock back
+        (-7200.0, 0.0, 1),  # the clock was set back
         (0.5, 0.0, 1),  # the time service found it slow
         (0.02, 0.0, 0),
         (0.0, 0.0, 0),

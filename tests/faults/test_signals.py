@@ -1,4 +1,4 @@
-"""A run that is told to stop stops in order, and a second time at once; what it had is kept."""
+"""The first signal stops a run in order, the second at once; finished results are kept."""
 
 from __future__ import annotations
 

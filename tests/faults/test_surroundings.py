@@ -47,7 +47,7 @@ def test_busy_loops_next_to_it_make_a_figure_contended(run, tmp_path):
 
 
 def test_a_busy_process_that_starts_halfway_makes_a_figure_contended(start, tmp_path, wait_until):
-    """The steps sleep, so that nothing but the neighbours' CPU time can tell."""
+    """The steps sleep, so that only the neighbours' CPU time shows it."""
     out = tmp_path / "run.jsonl"
     measuring = start("run", CASE, "--sustain", "3s", "--out", str(out))
     wait_until(lambda: out.exists() and '"kind":"started"' in out.read_text())
@@ -63,7 +63,7 @@ def test_a_busy_process_that_starts_halfway_makes_a_figure_contended(start, tmp_
 
 def test_a_battery_is_on_record(run, own_mounts, do_without, environment, tmp_path):
     if not Path("/sys/class/power_supply").is_dir():
-        do_without("this system tells nothing about its power")
+        do_without("this system has no information about its power supply")
     environment["TORCHMARK_FAKE"] = "stream=iid2,step=0.01"
     supplies = {"AC/type": "Mains", "AC/online": "0", "BAT0/type": "Battery", "BAT0/status": "Discharging"}
     prefix = own_mounts(f"mount --bind {written(tmp_path / 'supplies', supplies)} /sys/class/power_supply")
@@ -74,10 +74,10 @@ def test_a_battery_is_on_record(run, own_mounts, do_without, environment, tmp_pa
 
 
 def test_hardware_that_throttles_itself_is_named_as_the_cause(run, own_mounts, do_without, environment, tmp_path):
-    """The steps become slower half-way, while the counter of the first allowed core rises. Nobody else seems to do
-    anything, and nobody takes the core away, whatever really happens beside this test."""
+    """The steps become slower half-way, while the counter of the first allowed core rises. The
+    system looks idle, and the test has real-time priority, so that other programs do not matter."""
     if subprocess.run(["chrt", "-f", "1", "true"], check=False, capture_output=True).returncode:
-        do_without("this system lets nobody go first")
+        do_without("no real-time priority on this system")
     environment["TORCHMARK_FAKE"] = "stream=throttle,step=0.004,sleep=on"
     core = f"cpu{min(os.sched_getaffinity(0))}"
     count = f"/sys/devices/system/cpu/{core}/thermal_throttle/core_throttle_count"
@@ -98,17 +98,17 @@ def test_hardware_that_throttles_itself_is_named_as_the_cause(run, own_mounts, d
 
 
 def test_what_would_spoil_a_run_is_reported_before_it_begins(run, own_mounts, environment, tmp_path):
-    """A GPU whose tool is here beside a torch for CPUs alone, and a container's shared memory."""
+    """An NVIDIA tool with a CPU-only torch, and a container's small shared memory."""
     tool = tmp_path / "bin" / "nvidia-smi"
     written(tool.parent, {tool.name: "#!/bin/sh"}).joinpath(tool.name).chmod(0o755)
     environment["PATH"] = f"{tool.parent}{os.pathsep}{environment['PATH']}"
     environment["CUDA_VISIBLE_DEVICES"] = ""
     done = run("run", "dataloader", "--dry-run", prefix=own_mounts("mount -t tmpfs -o size=1m none /dev/shm"))
     assert done.returncode == 0, done.stderr
-    told = " ".join(done.stderr.split())
-    assert "! an NVIDIA GPU is here" in told
-    assert "1 MiB of shared memory are free" in told
-    assert "--shm-size" in told
+    warned = " ".join(done.stderr.split())
+    assert "! an NVIDIA GPU is here" in warned
+    assert "1 MiB of shared memory are free" in warned
+    assert "--shm-size" in warned
     assert max(map(len, done.stderr.splitlines())) <= 80
 
 
@@ -132,8 +132,8 @@ def test_no_home_and_no_name_is_no_obstacle(run, own_mounts, environment, tmp_pa
     for name in ("HOME", "TORCHMARK_HOME", "XDG_DATA_HOME", "USER", "LOGNAME"):
         environment.pop(name, None)
     environment["TMPDIR"] = str(tmp_path)
-    nobody = "for list in passwd nsswitch.conf; do mount --bind /dev/null /etc/$list; done"
-    done = run("run", CASE, "--steps", "3", prefix=own_mounts(nobody))
+    no_users = "for list in passwd nsswitch.conf; do mount --bind /dev/null /etc/$list; done"
+    done = run("run", CASE, "--steps", "3", prefix=own_mounts(no_users))
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / f"torchmark-{os.geteuid()}").glob("*.jsonl"))) == 1
 

@@ -1,4 +1,4 @@
-"""Foreign text on a terminal: whatever a file, a name or a process says, the terminal shows it and obeys none of it."""
+"""Control characters in files, names and outputs of processes are shown on the terminal, never obeyed."""
 
 from __future__ import annotations
 
