@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torchmark.errors import FleetError, StoreError, TorchmarkError
 from torchmark.fleet.folder import Order, read, read_record, write
-from torchmark.store import completed
+from torchmark.store import load
 from torchmark.store.files import distrust, set_aside
 from torchmark.store.lines import NewerFileError
 
@@ -98,7 +98,7 @@ def _can_resume(run_file: Path) -> bool:
     if why := distrust(run_file):
         raise FleetError(f"{why}, and a resumed run does what it says", "Move it away")
     try:
-        completed(run_file)
+        load(run_file)
     except StoreError as error:
         if isinstance(error, NewerFileError) or isinstance(error.__cause__, OSError):
             raise

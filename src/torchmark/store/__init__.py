@@ -7,10 +7,8 @@ from torchmark.store.reader import (
     Account,
     HeaderLine,
     Sealed,
-    completed,
     examine,
     load,
-    load_samples,
     read_header,
     shareable_lines,
     write_export,
@@ -36,7 +34,7 @@ from torchmark.store.writer import RunWriter, check_writable
 
 __all__ = [
     "Account", "HeaderLine", "Holder", "RunWriter", "Sealed", "StoredRun", "as_shared", "check_label",
-    "check_writable", "completed", "examine", "find_limits", "find_origin", "find_run", "home", "is_folder",
-    "keep_limits", "keep_note", "keep_origin", "load", "load_runs", "load_samples", "log_path", "machine_lock",
+    "check_writable", "examine", "find_limits", "find_origin", "find_run", "home", "is_folder",
+    "keep_limits", "keep_note", "keep_origin", "load", "load_runs", "log_path", "machine_lock",
     "new_header", "new_path", "read_header", "read_note", "scan_runs", "shareable_lines", "write_export",
 ]  # fmt: skip

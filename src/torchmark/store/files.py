@@ -1,9 +1,8 @@
-"""Files read and written safely, and locks: one per machine, and one on each run file that is open to be written.
+"""Safe reading and writing of files, and locks: one per machine, and one on each run file that is being written.
 
-Files are whole or not there, on the disk, under names that other users cannot prepare or change. The machine's lock
-keeps two runs from disturbing each other. It is outside the folder of runs, which the machines of a cluster share. The
-operating system releases it when its holder ends in any way, so there are no stale locks. Shared runs are allowed next
-to other shared runs only.
+Files are written whole and flushed to the disk, under names that other users cannot prepare or change. The machine's
+lock is outside the folder of runs, which the machines of a cluster share. The operating system releases it when its
+holder ends in any way, so there are no stale locks.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+CHECK = "Check its permissions and the disk"
 _ELSEWHERE = "Choose another place with --out, or set TORCHMARK_HOME to a folder that you can write to"
 _FIXES = {
     errno.ENOSPC: "Free some space, or choose another place with --out",
@@ -53,10 +53,19 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # file sy
 _held: set[int] = set()  # descriptors with a lock
 
 
-def explained(path: Path, error: OSError, fix: str | None = None) -> StoreError:
-    """Why a file cannot be written, and what to do about it."""
+def explained(path: Path | str, error: OSError, fix: str | None = None, action: str = "write") -> StoreError:
+    """Why this cannot be done to a file, and what to do about it."""
     usual = _FIXES.get(error.errno or 0, "Check the disk, or choose another place with --out")
-    return StoreError(f"cannot write {path}: {error.strerror or error}", fix or usual)
+    return StoreError(f"cannot {action} {path}: {error.strerror or error}", fix or usual)
+
+
+@contextlib.contextmanager
+def os_errors(action: str, path: Path | str, fix: str | None = None) -> Iterator[None]:
+    """Turn an OSError into a StoreError: which action on which path failed, why, and what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise explained(path, error, fix, action) from error
 
 
 def make_folder(folder: Path) -> None:
@@ -86,13 +95,10 @@ def distrust(path: Path, private: bool = False) -> str | None:
 
     A missing file is no reason. Links are, and folders that others can write to unless they are sticky.
     """
-    try:
+    found = None
+    with os_errors("use", path, CHECK), contextlib.suppress(FileNotFoundError):
         found = path.lstat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"cannot use {path}: {error.strerror}", "Check its permissions and the disk") from error
-    if os.name == "nt":
+    if found is None or os.name == "nt":
         return None
     if found.st_uid not in (os.geteuid(), 0):
         return f"{path} belongs to another user"
@@ -108,9 +114,7 @@ def distrust(path: Path, private: bool = False) -> str | None:
 @contextlib.contextmanager
 def open_regular(path: Path, fix: str) -> Iterator[BinaryIO]:
     """Open a file to read; anything else is an error, because a pipe would wait for a writer."""
-    flags = os.O_RDONLY
-    for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
-        flags |= getattr(os, name, 0)
+    flags = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
     file = open(os.open(path, flags), "rb", _BUFFER)  # noqa: PTH123, SIM115 -- a failing close must not matter
     try:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -122,13 +126,10 @@ def open_regular(path: Path, fix: str) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode: int = 0o666) -> int:
-    """Write a file whole or not at all, and return its size. A link in its place is not followed.
+    """Write a file whole or not at all, and return its size; FileExistsError if it may not be replaced.
 
-    Where the system has files without a name, a kill leaves nothing behind; elsewhere `sweep` removes what it left.
-
-    Raises:
-        FileExistsError: there is such a file, and it is not to be replaced.
-        OSError: it cannot be written.
+    A link in its place is not followed. Where the system has files without a name, a kill leaves nothing behind;
+    elsewhere `sweep` removes what it left.
     """
     if os.path.lexists(path) and not replace:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -189,22 +190,17 @@ def set_aside(path: Path, to: Path | None = None) -> Path:
     stem = to or path.with_name(f"{path.name}.aside")  # not `.jsonl`, so that it is not one of the runs
     names = (stem.with_name(f"{stem.name}-{number}") for number in count(1))
     free = next(name for name in names if not os.path.lexists(name))
-    try:
+    with os_errors("rename", path, CHECK):
         os.close(os.open(free, _CREATE, 0o600))  # takes the name
         try:
             return path.replace(free)
         except OSError:
             free.unlink()
             raise
-    except OSError as error:
-        raise StoreError(f"cannot rename {path}: {error.strerror}", "Check permissions and the disk") from error
 
 
 def _machine() -> str:
     return f"{zlib.crc32(socket.gethostname().encode()):08x}"
-
-
-# Locks.
 
 
 class Holder(Struct, frozen=True, forbid_unknown_fields=True):
@@ -236,29 +232,22 @@ def machine_lock(
 ) -> Iterator[None]:
     """Hold the machine for one run. If another holds it: wait for its end, or raise LockedError.
 
-    `on_wait` is called once with the holder, just before the waiting begins.
+    Shared runs are allowed next to other shared runs. `on_wait` is called with the holder just before the waiting.
     """
     path = path or lock_path()
     with contextlib.ExitStack() as stack:
-        try:
-            descriptor = _open(path)
+        with os_errors("use the lock file", path, "Delete it, or name another with TORCHMARK_LOCK"):
+            descriptor = _open_lock(path)
             stack.callback(let_go, descriptor)
             _held.add(descriptor)
             if not _take(descriptor, share, wait=False):
                 holder = _read_holder(descriptor)
                 if not wait:
-                    raise LockedError(
-                        f"another run is measuring on this machine ({holder.text})",
-                        "Wait for it with --wait, or start both with --share and read the figures with care",
-                    )
+                    fix = "Wait for it with --wait, or start both with --share and read the figures with care"
+                    raise LockedError(f"another run is measuring on this machine ({holder.text})", fix)
                 if on_wait:
                     on_wait(holder)
                 _take(descriptor, share, wait=True)
-        except OSError as error:
-            raise StoreError(
-                f"cannot use the lock file {path}: {error.strerror or error}",
-                "Delete it, or name another with TORCHMARK_LOCK",
-            ) from error
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         with contextlib.suppress(OSError):  # the lock holds without this note, on a full disk or in another's file
             if not os.fstat(descriptor).st_size or _read_holder(descriptor).pid:
@@ -307,7 +296,7 @@ if hasattr(os, "register_at_fork"):  # a forked child must not keep its parent's
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def _open(path: Path) -> int:
+def _open_lock(path: Path) -> int:
     flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     for _ in range(3):
         # Without O_CREAT first: Linux may forbid even root to open another user's file in /tmp with it.
@@ -322,11 +311,10 @@ def _open(path: Path) -> int:
 
 
 def _read_holder(descriptor: int) -> Holder:
-    try:
+    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         os.lseek(descriptor, 0, os.SEEK_SET)
         return msgspec.json.decode(os.read(descriptor, 4096), type=Holder)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return Holder(0, "")
+    return Holder(0, "")
 
 
 if sys.platform == "win32":
@@ -351,8 +339,7 @@ else:
 
     def _take(descriptor: int, share: bool, wait: bool) -> bool:
         kind = fcntl.LOCK_SH if share else fcntl.LOCK_EX
-        try:
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+            return True
+        return False

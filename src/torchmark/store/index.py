@@ -1,7 +1,7 @@
-"""Records extracted from every run file of a folder. An index remembers them; the files are what counts.
+"""Records extracted from every run file of a folder, and an index that remembers them.
 
-The index is a file in the user's own folder and not next to the run files, which may come from strangers. Everything in
-it can be read again, so an index that is damaged or of another version is ignored and written anew.
+The index is a file in the user's own folder and not next to the run files, which may come from strangers. One that is
+damaged or of another version is ignored and written anew.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION, Run
+from torchmark.store.files import os_errors
 from torchmark.store.reader import load
 from torchmark.store.runs import keep_note, read_note
 
@@ -121,11 +122,10 @@ def _remember(name: str, version: bytes, files: dict[bytes, _File]) -> None:
 def _scan(folder: Path) -> dict[bytes, str | None]:
     """The run files of a folder, each with a stamp that differs whenever its content does.
 
-    A file that was written a moment ago may be written again within the same tick of its clock: it gets no stamp, and
-    is read again next time.
+    A file that was written a moment ago may be written again within the same tick of its clock: it gets no stamp.
     """
     now, found = time.time_ns(), dict[bytes, str | None]()
-    try:
+    with os_errors("read", folder, "Name a folder of run files"):
         for path in folder.iterdir():
             with contextlib.suppress(OSError):  # it was just deleted, or is a broken link
                 about = path.stat()
@@ -133,8 +133,6 @@ def _scan(folder: Path) -> dict[bytes, str | None]:
                     settled = max(about.st_mtime_ns, about.st_ctime_ns) < now - SETTLED_NS
                     stamp = f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
                     found[os.fsencode(path.name)] = stamp if settled else None
-    except OSError as error:
-        raise StoreError(f"cannot read {folder}: {error.strerror}", "Name a folder of run files") from error
     return found
 
 

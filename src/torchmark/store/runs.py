@@ -1,7 +1,4 @@
-"""The user's folder of runs: how a new one starts, how one is found by name, and local notes that are never exported.
-
-Notes are small files: answers of the user, origins of runs, and which runs hold the limits of a device.
-"""
+"""The user's folder of runs: new runs, runs found by name, and local notes, which are never exported."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from msgspec import Struct
 from torchmark import __version__, publications
 from torchmark.errors import StoreError, UnknownName, UsageError
 from torchmark.records import DeviceInfo, Machine, Run, RunHeader
-from torchmark.store.files import distrust, explained, make_folder, open_regular, write_whole
+from torchmark.store.files import distrust, make_folder, open_regular, os_errors, write_whole
 from torchmark.store.lines import HEADER_BYTES, NamedHeader, RunName
 from torchmark.store.reader import load, read_header
 
@@ -58,12 +55,9 @@ def home() -> Path:
     except RuntimeError:  # neither a home folder nor an entry in the user database, as in some containers
         folder = Path(tempfile.gettempdir()) / f"torchmark-{os.geteuid()}"
     fix = "Set TORCHMARK_HOME to a folder of your own"
-    try:  # any user could have created a folder of that name, so it must be this user's
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-    except OSError as error:
-        raise explained(folder, error, fix) from error
-    if distrust(folder, private=True):
+    with os_errors("write", folder, fix), contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if distrust(folder, private=True):  # any user could have created a folder of that name
         raise StoreError(f"{folder} is open to other users", fix)
     return folder
 
@@ -90,22 +84,17 @@ def load_runs(text: str, samples: bool = False, repeats: bool = False, local: bo
     """One run for a path, `last`, a label, an id or a published machine; one for each machine of a publication.
 
     A machine is named as in `m1-chips/M1 Ultra GPU`, or as in `3090` to have its figures from all publications.
-    `repeats` keeps a published figure that appears in two tables twice.
-    `local` adds what the local log says about failures.
+    `repeats` keeps a published figure that appears in two tables twice; `local` adds the messages behind failures.
     """
     path = _find_stored(text)
     return (load(path, samples=samples, local=local),) if path else publications.find_published(text, repeats)
 
 
 def find_run(text: str) -> Path:
-    """The file of a run: a path, `last`, `last~1`, a label, or the beginning of an id.
-
-    Published runs have no file: `load_runs` returns them.
-    """
-    found = _find_stored(text)
-    if found is None:
-        raise UsageError(f"'{text}' is published and has no run file", _LIST_RUNS)
-    return found
+    """The file of a run: a path, `last`, `last~1`, a label, or the beginning of an id."""
+    if found := _find_stored(text):
+        return found
+    raise UsageError(f"'{text}' is published and has no run file", _LIST_RUNS)
 
 
 def scan_runs() -> Iterator[StoredRun]:
@@ -120,24 +109,19 @@ def scan_runs() -> Iterator[StoredRun]:
 def _run_files() -> list[Path]:
     """All files in the folder of runs, the last written first."""
     folder, found = home(), []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".jsonl"):
-                    modified = 0.0
-                    with contextlib.suppress(OSError):
-                        modified = entry.stat().st_mtime
-                    found.append((modified, entry.name))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StoreError(f"cannot read {folder}: {error.strerror}", "Check its permissions") from error
+    with os_errors("read", folder, "Check its permissions"), contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            if entry.name.endswith(".jsonl"):
+                modified = 0.0
+                with contextlib.suppress(OSError):
+                    modified = entry.stat().st_mtime
+                found.append((modified, entry.name))
     return [folder / name for _, name in sorted(found, reverse=True)]
 
 
 def _named_runs() -> list[tuple[Path, RunName]]:
-    """All runs with their names, newest first. A run whose header is damaged has those in the name of its file, so that
-    it can be asked for: reading it then reports the damage."""
+    """All runs with their names, newest first. One whose header is damaged has those in the name of its file, so that
+    reading it reports the damage."""
     found = []
     for path in _run_files():
         raw = b""
@@ -217,7 +201,11 @@ def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9-]", "-", text)
 
 
-# Notes.
+# Notes are small files: answers of the user, origins of runs, and which runs hold the limits of a device.
+
+
+def _note(kind: str, name: str) -> Path:
+    return home() / kind / _plain(name)[:80]
 
 
 def keep_note(kind: str, name: str, *content: bytes, mode: int = 0o600) -> None:
@@ -235,10 +223,6 @@ def read_note(kind: str, name: str, most: int = 1 << 20) -> bytes | None:
             with path.open("rb") as file:
                 return file.read(most)
     return None
-
-
-def _note(kind: str, name: str) -> Path:
-    return home() / kind / _plain(name)[:80]
 
 
 def keep_origin(run: str, files: Mapping[str, Path]) -> None:
@@ -265,10 +249,8 @@ def keep_limits(machine: Machine, device: DeviceInfo, run: Path, alongside: bool
     digest = _limits_digest(machine, device)
     names = [run.name if run.parent == home() else os.path.realpath(run)]
     names += [name for name in _limits_names(digest) if name not in names][: _MOST_LIMITS - 1] if alongside else []
-    try:
+    with os_errors("write", _note("limits", digest)):
         keep_note("limits", digest, "\n".join(names).encode(), mode=0o666)
-    except OSError as error:
-        raise explained(_note("limits", digest), error) from error
 
 
 def find_limits(machine: Machine, device: DeviceInfo) -> list[Path]:

@@ -19,7 +19,7 @@ from torchmark.errors import StoreError
 from torchmark.local_log import keep_detail
 from torchmark.records import SCHEMA_VERSION, Conclusion, Result, Run, RunHeader
 from torchmark.store import lines
-from torchmark.store.files import claim, explained, let_go, make_folder, set_aside, sync_folder, write_all, write_whole
+from torchmark.store.files import claim, let_go, make_folder, os_errors, set_aside, sync_folder, write_all, write_whole
 from torchmark.store.reader import FILE_BYTES, load, read_header
 
 FREE_BYTES = 16 << 20  # a long run with all its samples
@@ -29,8 +29,8 @@ _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_
 class RunWriter:
     """Appends to one run file. What a method has written survives all later failures.
 
-    The file is locked while it is open: a second writer is refused. Its content is also kept in memory. If sync tools,
-    editors or people replace, cut, move or delete the file, the next line restores all of it. A line that could not be
+    The file is locked while it is open: a second writer is refused. Its content is also kept in memory. If another
+    program replaces, cuts, moves or deletes the file, the next line restores all of it. A line that could not be
     written raises StoreError and stays in memory, so that it can be shown.
     """
 
@@ -48,7 +48,7 @@ class RunWriter:
     def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
         """Start a new file with its header; an existing file is never touched."""
         writer, first = cls(Path(path)), lines.encode_line(lines.Header(SCHEMA_VERSION, header))
-        with writer._explained():
+        with writer._closed_on_error():
             make_folder(writer.path.parent)
             writer._adopt(os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o644))
             try:
@@ -66,44 +66,37 @@ class RunWriter:
         """Open an existing file to append to; an incomplete last line is cut off first."""
         writer = cls(Path(path))
         read_header(path)
-        with writer._explained("Make it writable, or start a new run without --resume"):
+        with os_errors("write", path, "Make it writable, or start a new run without --resume"):
             _check_space(writer.path)
             writer._adopt(os.open(path, _FLAGS))
-        with writer._explained():
+        with writer._closed_on_error():
             claim(writer._descriptor, writer.path)
             if not os.path.samestat(writer.path.stat(), os.fstat(writer._descriptor)):
                 raise StoreError(f"{path} was replaced by another program just now", "Try again")
-            writer._take_over()
+            content = _read(writer._descriptor, FILE_BYTES)
+            schema = lines.decode_schema(content.partition(b"\n")[0], writer.path)
+            if schema != SCHEMA_VERSION:
+                cause = f"{path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})"
+                raise StoreError(cause, "Start a new run without --resume")
+            length, ending = content.rfind(b"\n") + 1, b""
+            if length < len(content):
+                with contextlib.suppress(StoreError):
+                    lines.decode_line(content[length:], schema, writer.path, 0)
+                    length, ending = len(content), b"\n"  # all but the newline was written
+            os.ftruncate(writer._descriptor, length)
+            writer._stamp = os.fstat(writer._descriptor).st_mtime_ns
+            writer._content += content[:length]
+            writer._append(ending)
         return writer
 
     @contextlib.contextmanager
-    def _explained(self, fix: str | None = None) -> Iterator[None]:
-        """Close the file on any error."""
-        try:
-            yield
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError):
-                raise explained(self.path, error, fix) from error
-            raise
-
-    def _take_over(self) -> None:
-        content = _read(self._descriptor, FILE_BYTES)
-        schema = lines.decode_schema(content.partition(b"\n")[0], self.path)
-        if schema != SCHEMA_VERSION:
-            raise StoreError(
-                f"{self.path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})",
-                "Start a new run without --resume",
-            )
-        length, ending = content.rfind(b"\n") + 1, b""
-        if length < len(content):
-            with contextlib.suppress(StoreError):
-                lines.decode_line(content[length:], schema, self.path, 0)
-                length, ending = len(content), b"\n"  # all but the newline was written
-        os.ftruncate(self._descriptor, length)
-        self._stamp = os.fstat(self._descriptor).st_mtime_ns
-        self._content += content[:length]
-        self._append(ending)
+    def _closed_on_error(self) -> Iterator[None]:
+        with os_errors("write", self.path):
+            try:
+                yield
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def run(self) -> Run:
@@ -116,11 +109,9 @@ class RunWriter:
         return load(self.path, content=bytes(self._content), local=True)
 
     def started(self, case: str, process: int = 0) -> None:
-        """A fresh process is about to measure the case."""
         self._write(lines.Started(case, process))
 
     def samples(self, case: str, process: int, samples_s: tuple[float, ...]) -> None:
-        """The raw samples of one process."""
         self._write(lines.Samples(case, process, samples_s))
 
     def measured(self, process: int, newest: Result, result: Result) -> None:
@@ -139,15 +130,12 @@ class RunWriter:
             keep_detail(self.path, result.case.text, result.detail)
 
     def spread(self, process_spread: float) -> None:
-        """How much fresh processes of this machine differ."""
         self._write(lines.Spread(process_spread))
 
     def concluded(self, conclusion: Conclusion) -> None:
-        """The conclusion of a study."""
         self._write(lines.Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
 
     def ended(self) -> None:
-        """Everything that the run was to measure is there."""
         self._write(lines.Ended())
 
     def seal(self) -> None:
@@ -190,7 +178,7 @@ class RunWriter:
         before = len(self._content)
         self._content += data
         self._sealed = False
-        try:
+        with os_errors("write", self.path):
             own, found = os.fstat(self._descriptor), None
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found = self.path.stat()
@@ -207,8 +195,6 @@ class RunWriter:
                     raise
             else:  # another program has replaced, moved or changed it
                 self._restore()
-        except OSError as error:
-            raise explained(self.path, error) from error
         self.seconds += time.monotonic() - began
 
     def _restore(self) -> None:
@@ -259,7 +245,7 @@ class RunWriter:
 def check_writable(path: str | Path) -> None:
     """Check before measuring, not after, that a new run file can be written here."""
     path = Path(path)
-    try:
+    with os_errors("write", path):
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         make_folder(path.parent)
@@ -268,16 +254,12 @@ def check_writable(path: str | Path) -> None:
             probe.flush()
             os.fsync(probe.fileno())
         _check_space(path)
-    except OSError as error:
-        raise explained(path, error) from error
 
 
 def _check_space(path: Path) -> None:
-    free = shutil.disk_usage(path.parent).free
-    if free < FREE_BYTES:
-        raise StoreError(
-            f"only {free >> 20} MiB are free for {path}", "Free some space, or choose another place with --out"
-        )
+    if (free := shutil.disk_usage(path.parent).free) < FREE_BYTES:
+        cause = f"only {free >> 20} MiB are free for {path}"
+        raise StoreError(cause, "Free some space, or choose another place with --out")
 
 
 def _read(descriptor: int, most: int) -> bytes:
