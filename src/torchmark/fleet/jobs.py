@@ -1,4 +1,4 @@
-"""The jobs of a fleet: which node gets which task; nodes are tried out, tasks submitted, cancelled and observed."""
+"""The jobs of a fleet: choose nodes and try them out; submit, cancel and observe tasks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.errors import FleetError, StoreError, UsageError
-from torchmark.fleet.folder import (
-    UNDER_WAY,
-    FleetFolder,
-    JobOutcome,
-    Node,
-    Order,
-    State,
-    Submitted,
-    Task,
-    Terms,
-    outcome_of,
-    write,
-)
+from torchmark.fleet.folder import UNDER_WAY, FleetFolder, JobOutcome, Node, Order, State, Submitted, Task, Terms
 from torchmark.fleet.local import Local
 from torchmark.fleet.slurm import Slurm
 from torchmark.local_log import open_log
@@ -41,6 +29,7 @@ from torchmark.store.files import temporary
 
 LOOK_S = 0.3
 ARRIVAL_S = 15.0  # until a file that a node has written is seen here
+_SHARED = "Name a folder that all nodes share: --folder"
 Engine = Slurm | Local
 
 
@@ -68,9 +57,6 @@ class TaskStatus(Struct, frozen=True):
         return sum(result.status != "interrupted" for result in self.run.results) if self.run else 0
 
 
-# Nodes and tasks. Tasks have names that do not contain the names of nodes, which stay private.
-
-
 def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = False) -> tuple[Node, ...]:
     """All nodes, a number of them, or one of each kind; those that can start at once are preferred."""
     if count is None and not each_kind:
@@ -94,7 +80,7 @@ def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None,
         kind = kinds[node.about]
         counts[kind] += 1
         name = f"{kind}{counts[kind]}"
-        own_label = _label(label, node.name if named else name)
+        own_label = "-".join(filter(None, (label, node.name if named else name)))
         tasks.append(Task(name, kind, (node.name,), tuple(arguments), own_label, node.about))
     return tuple(tasks)
 
@@ -109,15 +95,13 @@ def together(
             kinds.setdefault(node.about, []).append(node)
     team = max(kinds.values(), key=len, default=[])  # of one kind: the slowest would make the others wait
     if len(team) < max(counts):
-        raise UsageError(
-            f"{max(counts)} nodes of one kind are needed, and there are {len(team)} that take jobs",
-            "Ask for fewer with --together",
-        )
+        cause = f"{max(counts)} nodes of one kind are needed, and there are {len(team)} that take jobs"
+        raise UsageError(cause, "Ask for fewer with --together")
     tasks = []
     for count in counts:
         name = f"{count}-node{'s' if count > 1 else ''}"
-        names = tuple(node.name for node in team[:count])
-        tasks.append(Task(name, "A", names, tuple(arguments(count)), _label(label, name), team[0].about))
+        names, own_label = tuple(node.name for node in team[:count]), "-".join(filter(None, (label, name)))
+        tasks.append(Task(name, "A", names, tuple(arguments(count)), own_label, team[0].about))
     return tuple(tasks)
 
 
@@ -133,18 +117,10 @@ def _letter(number: int) -> str:
     return (_letter(more - 1) if more else "") + ascii_uppercase[last]
 
 
-def _label(prefix: str | None, name: str) -> str:
-    return f"{prefix}-{name}" if prefix else name
-
-
-# Jobs.
-
-
 def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Task], nodes: Iterable[Node]) -> None:
     """Submit every task whose nodes take jobs; the others are recorded as unavailable."""
     obstacles = {node.name: node.obstacle for node in nodes}
-    unknown = JobOutcome("unavailable", "the scheduler no longer knows it")
-    submitted = False
+    unknown, submitted = JobOutcome("unavailable", "the scheduler no longer knows it"), False
     for task in tasks:
         folder.forget(task)
         obstacle = next((each for name in task.nodes if (each := obstacles.get(name, unknown))), None)
@@ -160,7 +136,7 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
             if not submitted:  # the others would fail the same way
                 raise
             continue
-        write(folder.file(task, "job"), number.encode())
+        folder.write(task, "job", number.encode())
         submitted = True
 
 
@@ -182,11 +158,11 @@ def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) 
     again = [name for name in models if re.search(r"\.(py|json)(:[\w.-]+)?$", name)]
     for name, value in pairwise(task.arguments):
         again += [name, value] if name in ("--timeout", "--data") else []
-    order, path = folder.file(task, "order"), str(folder.run_file(task))
-    content = Order((*task.arguments, "--label", task.label, *always), (*again, *always), path, len(task.nodes))
-    write(order, msgspec.json.encode(content))
-    command = shlex.join([terms.python, "-P", "-m", "torchmark.fleet.node", str(order)])
-    write(folder.file(task, "sh"), "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
+    arguments = (*task.arguments, "--label", task.label, *always)
+    order = Order(arguments, (*again, *always), str(folder.run_file(task)), len(task.nodes))
+    folder.write(task, "order", msgspec.json.encode(order))
+    command = shlex.join([terms.python, "-P", "-m", "torchmark.fleet.node", str(folder.file(task, "order"))])
+    folder.write(task, "sh", "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
 
 
 class Observer:
@@ -214,7 +190,7 @@ class Observer:
             forgotten = "the scheduler has forgotten the job, and its node recorded nothing"
             code = self._folder.end_code(task)
             lost = JobOutcome("lost", forgotten if self._folder.job(task) else "it was never submitted")
-            outcome = lost if code is None else outcome_of(code)
+            outcome = lost if code is None else JobOutcome.of_exit(code)
         if outcome.state in ("failed", "lost"):
             log = self._folder.content(task, "log", tail=True).decode(errors="replace")
             if errors := re.findall(r"^torchmark: error: (.+)$", log, re.MULTILINE):
@@ -243,8 +219,8 @@ class Observer:
 def try_nodes(
     engine: Engine, folder: FleetFolder, terms: Terms, nodes: Iterable[Node], say: Callable[[str], None]
 ) -> None:
-    """Run one small task on one node of each kind, all at the same time, to find out what would make every job fail: a
-    folder that is not shared, or no torchmark there. The first node that cannot take part is an error."""
+    """Run one small task on one node of each kind to find out what would make every job fail: a folder that is not
+    shared, or no torchmark there. The first node that cannot take part is an error."""
     kinds: dict[str, Node] = {}
     for node in sorted(nodes, key=lambda node: not node.idle):
         kinds.setdefault(node.about, node)
@@ -267,10 +243,7 @@ def try_nodes(
             end = time.monotonic() + ARRIVAL_S
             while answer not in folder.jobs.iterdir():  # a folder of the same name need not be the same
                 if time.monotonic() > end:
-                    raise FleetError(
-                        f"what {node.name} writes into {folder.path} does not arrive here",
-                        "Name a folder that all nodes share: --folder",
-                    )
+                    raise FleetError(f"what {node.name} writes into {folder.path} does not arrive here", _SHARED)
                 time.sleep(LOOK_S)
     finally:
         engine.cancel([Submitted("probe", job, mark) for job in tried])
@@ -292,19 +265,14 @@ touch {shlex.quote(answer)} || exit 92
 
 
 def _judge(code: int, node: str, folder: Path, python: str) -> None:
-    if not code:
-        return
+    there = "there, or name an interpreter that has it: --python"
     known = {
-        91: (f"{node} does not see {folder}", "Name a folder that all nodes share: --folder"),
+        91: (f"{node} does not see {folder}", _SHARED),
         92: (f"{node} cannot write into {folder}", "Name a folder that all nodes can write: --folder"),
-        93: (
-            f"{node} has no {python}",
-            "Install torchmark where all nodes see it, or name the interpreter that they have: --python",
-        ),
-        94: (
-            f"{python} on {node} cannot import torchmark, or has an older one",
-            "Install this torchmark there, or name the interpreter that has it: --python",
-        ),
+        93: (f"{node} has no {python}", f"Install torchmark {there}"),
+        94: (f"{python} on {node} cannot import torchmark, or has an older one", f"Install this torchmark {there}"),
         95: (f"a line of --setup failed on {node}", "Try it there with `srun`"),
     }
-    raise FleetError(*known.get(code, (f"a trial task on {node} failed with exit code {code}", "Try there: srun true")))
+    if code:
+        unknown = f"a trial task on {node} failed with exit code {code}", "Try there: srun true"
+        raise FleetError(*known.get(code, unknown))

@@ -16,7 +16,7 @@ from pathlib import Path
 from torchmark.errors import FleetError, StoreError, TorchmarkError
 from torchmark.fleet.folder import Order, read, read_record, write
 from torchmark.store import load
-from torchmark.store.files import distrust, set_aside
+from torchmark.store.files import CHECK, distrust, os_errors, set_aside
 from torchmark.store.lines import NewerFileError
 
 MEETING_PATIENCE_S = 300.0
@@ -58,8 +58,7 @@ def _execute(path: Path, index: int) -> int:
 
 
 def arguments(order: Order, path: Path, index: int) -> list[str]:
-    """The arguments of `torchmark run` on this node. Nodes that work together write a file each, all with the same
-    results."""
+    """The arguments of `torchmark run` on this node. Nodes that work together write a file each, with equal results."""
     run_file = Path(order.run_file)
     if order.nodes == 1:
         if _can_resume(run_file):
@@ -109,17 +108,14 @@ def _can_resume(run_file: Path) -> bool:
 
 def _has_content(run_file: Path) -> bool:
     """Remove an empty file, which would be in the way of a new run."""
-    try:
+    with os_errors("use", run_file, CHECK), contextlib.suppress(FileNotFoundError):
         found = run_file.stat()
-        if not found.st_size and stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError(f"cannot use {run_file}: it is not a file", "Move it away")
+        if not found.st_size:
             run_file.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StoreError(f"cannot use {run_file}: {error.strerror}", "Check its permissions and the disk") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise StoreError(f"cannot use {run_file}: it is not a file", "Move it away")
-    return bool(found.st_size)
+        return bool(found.st_size)
+    return False
 
 
 def _note(text: str) -> None:
