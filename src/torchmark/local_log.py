@@ -1,7 +1,6 @@
 """The log next to a run file: what workers print, and the messages behind failures.
 
-It may name hosts, people and paths. So only its owner can read it, and nothing in it is ever exported: messages from it
-are shown on this user's terminal alone.
+It may name hosts, people and paths: only its owner can read it, and nothing in it is exported or shown elsewhere.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ def with_details(run: Run, path: Path) -> Run:
         log.seek(max(size_of(descriptor) - _TAIL_BYTES, 0))
         tail = log.read(_TAIL_BYTES)
     found = {case.decode(errors="replace"): text.decode(errors="replace") for case, text in _ENTRY.findall(tail)}
-    details = [found.get(each.case.text, "")[:_LONGEST] or each.detail for each in run.results]
-    pairs = zip(run.results, details, strict=True)
-    return replace(run, results=tuple(replace(result, detail=detail) for result, detail in pairs))
+    known = ((each, found.get(each.case.text, "")[:_LONGEST]) for each in run.results)
+    return replace(run, results=tuple(replace(each, detail=detail or each.detail) for each, detail in known))
 
 
 def open_log(path: str | Path) -> int:
@@ -84,8 +82,7 @@ def redirect_output(descriptor: int) -> None:
 
 def _open(path: str | Path, flags: int) -> int | None:
     """Only a regular file: a pipe in its place must not block, and a link must not lead elsewhere."""
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
-        flags |= getattr(os, name, 0)
+    flags |= sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
     try:
         descriptor = os.open(path, flags, 0o600)
     except (OSError, ValueError):

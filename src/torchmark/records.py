@@ -29,6 +29,7 @@ Bound = Literal["compute", "bandwidth", "launch", "loader"]
 
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 RIGORS: tuple[str, ...] = get_args(Rigor)
+Names = Annotated[tuple[Name, ...], SEVERAL]
 
 
 class Work(Struct, frozen=True):
@@ -51,8 +52,6 @@ class Block(Struct, frozen=True):
 
 
 class Moment(Struct, frozen=True):
-    """What every clock says at one moment."""
-
     steady_s: float  # stands still while the machine sleeps
     wall_s: float  # can be set
     boot_s: float | None = None  # goes on while the machine sleeps; None: there is no such clock
@@ -96,7 +95,7 @@ class Metered(Struct, frozen=True):
     peak_w: Real | None = None  # over about a second
     clock_hz: tuple[Real, Real] | None = None  # at most, and in the last third of the time
     temperature_c: tuple[Real, Real] | None = None  # at first, at most
-    throttle: Annotated[tuple[Name, ...], SEVERAL] = ()  # why the clock was held down
+    throttle: Names = ()  # why the clock was held down
     major_faults: Whole | None = None
 
 
@@ -120,7 +119,7 @@ class Estimate(Struct, frozen=True):
     warmup_cut: Whole
     trend: Trend
     samples_s: tuple[Real, ...] = ()  # seconds per step, in order, nothing deleted
-    flags: Annotated[tuple[Name, ...], SEVERAL] = ()
+    flags: Names = ()
     evidence: Annotated[tuple[Text, ...], SEVERAL] = ()  # of the verdict
     sample_count: Whole = 0
     void_count: Whole = 0  # samples taken again, as the machine slept or the process was stopped
@@ -236,8 +235,6 @@ class StageEstimate(Struct, frozen=True):
 
 
 class JobEstimate(Struct, frozen=True):
-    """How long the whole job takes."""
-
     seconds: Real
     low_s: Real
     high_s: Real
@@ -298,7 +295,7 @@ class Result(Struct, frozen=True):
 
     @property
     def explanation(self) -> str:
-        """Why it failed, with the detail where that is known: for the terminal of the machine that it failed on."""
+        """Why it failed, with the detail: for the terminal of the machine that it failed on."""
         return "\n".join(filter(None, (self.reason or "no reason was given", self.detail)))
 
 
@@ -334,16 +331,13 @@ class Contribution(Struct, frozen=True):
 
 
 class BreakEven(Struct, frozen=True):
-    """When compiling has paid for itself."""
-
     compiling_s: Real
     saved_s: Real  # in every step
-    steps: Real
+    steps: Real  # until that has paid for compiling
 
 
 class Tuning(Struct, frozen=True):
-    """A search for the fastest settings: how many times as fast as the default, with a 95% interval over pairs of fresh
-    processes."""
+    """A search for the fastest settings: the gain is how many times as fast, with a 95% interval over process pairs."""
 
     default: Case = field(name="case")
     winner: Case  # the default itself, where nothing was confirmed to be faster
@@ -363,8 +357,6 @@ class Tuning(Struct, frozen=True):
 
 
 class Tried(Struct, frozen=True):
-    """One size that `fit` has tried."""
-
     case: Text
     size: Whole
     rate: Real | None = None  # items a second
@@ -393,11 +385,9 @@ class Fitting(Struct, frozen=True):
 
 
 class Limiting(Struct, frozen=True):
-    """A search for a machine's limits."""
-
     kept: bool  # whether later results are compared with them
     why: Literal["", "tiny", "incomplete", "doubted", "disturbed"] = ""  # they are not
-    missing: Annotated[tuple[Name, ...], SEVERAL] = ()  # disturbed, and so not kept
+    missing: Names = ()  # disturbed, and so not kept
 
 
 class Live(Struct, frozen=True):

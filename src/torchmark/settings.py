@@ -1,9 +1,5 @@
 """The privacy allow-list: each setting that a result may record with the form of its value, and names of hardware,
-systems and versions in the form in which they are shared.
-
-Results are shared, and the environment, a plug-in or a user's file may hold anything. A value that is not on the list
-is recorded as `set`, or left out.
-"""
+systems and versions in the form in which they are shared. Any other value is recorded as `set`, or left out."""
 
 from __future__ import annotations
 
@@ -36,14 +32,12 @@ _INSTRUCTIONS = (
     r"ALL|DEFAULT|SSE41|AVX|AVX2(_VNNI(_2)?)?|AVX512_MIC(_4OPS)?|AVX512_CORE(_VNNI|_BF16|_FP16|_AMX(_FP16)?)?|"
     r"AVX10_1_512(_AMX(_FP16)?)?|AVX10_2(_512)?(_AMX_2)?|AVX10_2_ACE"
 )
-# Faults of publications that a replay can leave untried.
-_FAULT = r"(?:autograd graph|eager attention|evaluation mode)"
-# How the class names of transformers end.
-_ENDING = (
+_FAULT = r"(?:autograd graph|eager attention|evaluation mode)"  # of publications, that a replay can leave untried
+_ENDING = (  # of the class names of transformers
     r"(?:Model(?:WithLMHead)?|Encoder|Decoder|Backbone|VisionTransformer|For(?:CausalLM|MaskedLM|ConditionalGeneration|"
     r"(?:Sequence|Token|Image)Classification|QuestionAnswering)(?:Simple|WithTeacher|Learned|Fourier|ConvProcessing)?)"
 )
-# An operator of torch by its base name. That torch has it is checked where torch is loaded, see `operators.py`.
+# A base name. That torch has such an operator is checked where torch is loaded, see `operators.py`.
 _OPERATOR = r"(?:an operator|aten::[A-Za-z0-9_]{1,80})"
 
 # Environment variables that change the speed of torch, with the values that are recorded. LD_PRELOAD and MALLOC_CONF

@@ -16,8 +16,9 @@ import pytest
 
 from injection.changes import appended_to, cut, moved, replaced
 from torchmark.errors import StoreError
-from torchmark.store import Account, RunWriter, Sealed, examine, files, load
+from torchmark.store import RunWriter, files, load
 from torchmark.store import writer as writing
+from torchmark.store.reader import Account, Sealed, examine
 
 CASES = tuple(f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3))
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 
 from torchmark.records import SCHEMA_VERSION
-from torchmark.store import Account, examine, load
+from torchmark.store import load
 from torchmark.store.lines import Line
+from torchmark.store.reader import Account, examine
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "run-file.md"
 

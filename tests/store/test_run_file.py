@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from torchmark.errors import StoreError
 from torchmark.records import Case, Estimate, NumericCheck, Remark, Result, Trend, Work, parse_case
 from torchmark.settings import SETTINGS
-from torchmark.store import Account, RunWriter, check_writable, examine, load
+from torchmark.store import RunWriter, check_writable, load
+from torchmark.store.reader import Account, examine
 
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
 SAMPLES = (0.001, 0.0012, 0.0011)

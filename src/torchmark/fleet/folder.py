@@ -84,7 +84,6 @@ class Terms(Struct, frozen=True):
 
     @property
     def scheduling(self) -> tuple[str, ...]:
-        """The scheduler's options for every job."""
         return (*([f"--partition={self.partition}"] if self.partition else []), *self.options)
 
 
@@ -100,8 +99,6 @@ class Task(Struct, frozen=True):
 
 
 class Fleet(Struct, frozen=True):
-    """All tasks of one `torchmark fleet run`."""
-
     created: str
     terms: Terms
     tasks: tuple[Task, ...]
@@ -118,8 +115,6 @@ class Order(Struct, frozen=True):
 
 
 class FleetFolder:
-    """The shared folder of one fleet."""
-
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 -- links stay: nodes may know the folder by them only
         self.jobs = self.path / "jobs"
@@ -133,7 +128,6 @@ class FleetFolder:
         return self.jobs / f"{task.name}.{ending}"
 
     def prepare(self) -> None:
-        """Create the folder for a new fleet."""
         with os_errors("use", self.path, "Name another with --folder"):
             held = self._plan.exists()
             for folder in (self.path, self.jobs):  # not writable by others, who could then run commands as this user
@@ -150,7 +144,6 @@ class FleetFolder:
         return next((why for place in places if (why := distrust(place))), None)
 
     def keep(self, fleet: Fleet) -> None:
-        """Write the plan, new or changed."""
         write(self._plan, msgspec.json.format(msgspec.json.encode(fleet), indent=1))
 
     def load(self) -> Fleet:

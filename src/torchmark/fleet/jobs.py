@@ -173,7 +173,6 @@ class Observer:
         self._runs: dict[Path, tuple[tuple[int, int], Run | None]] = {}
 
     def look(self, tasks: Sequence[Task]) -> tuple[TaskStatus, ...]:
-        """The present status of all tasks."""
         kept = {task.name: outcome for task in tasks if (outcome := self._folder.outcome(task))}
         open_jobs = [job for task in tasks if task.name not in kept and (job := self._folder.job(task))]
         renamed: set[str] = set()  # tasks with an earlier run file that was renamed

@@ -119,7 +119,6 @@ def _has_content(run_file: Path) -> bool:
 
 
 def _note(text: str) -> None:
-    """Write to the log of the job."""
     sys.stderr.write(f"torchmark: {text}\n")
 
 

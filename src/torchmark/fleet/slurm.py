@@ -139,7 +139,6 @@ def with_features(constraint: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def _name(task: str) -> str:
-    """Slurm's name for the job of a task."""
     return f"torchmark-{task}"
 
 
@@ -173,7 +172,7 @@ def _ended(job: Submitted) -> JobOutcome | None:
 
 
 def _exit_code(fields: Mapping[str, str]) -> int:
-    """Slurm reports exit code and signal separately; this is the one number that shells make of them."""
+    """The one number that shells make of the exit code and the signal, which Slurm reports separately."""
     code, _, signal = fields.get("ExitCode", "1:0").partition(":")
     return 128 + int(signal) if int(signal or 0) else int(code)
 

@@ -50,13 +50,8 @@ _BUFFER = 16 << 10  # a header of a run file and a bit more: lists of runs read 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _FAR = 1 << 30  # Windows locks are mandatory: a byte far behind the text keeps the text readable
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # file systems that cannot lock
+_MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"  # in names of temporary files
 _held: set[int] = set()  # descriptors with a lock
-
-
-def explained(path: Path | str, error: OSError, fix: str | None = None, action: str = "write") -> StoreError:
-    """Why this cannot be done to a file, and what to do about it."""
-    usual = _FIXES.get(error.errno or 0, "Check the disk, or choose another place with --out")
-    return StoreError(f"cannot {action} {path}: {error.strerror or error}", fix or usual)
 
 
 @contextlib.contextmanager
@@ -65,7 +60,13 @@ def os_errors(action: str, path: Path | str, fix: str | None = None) -> Iterator
     try:
         yield
     except OSError as error:
-        raise explained(path, error, fix, action) from error
+        usual = _FIXES.get(error.errno or 0, "Check the disk, or choose another place with --out")
+        raise StoreError(f"cannot {action} {path}: {error.strerror or error}", fix or usual) from error
+
+
+def plain(text: str) -> str:
+    """The text as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", text)
 
 
 def make_folder(folder: Path) -> None:
@@ -91,10 +92,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def distrust(path: Path, private: bool = False) -> str | None:
-    """Why other users than this one and root may have changed this, or read it if it is `private`; None if none can.
-
-    A missing file is no reason. Links are, and folders that others can write to unless they are sticky.
-    """
+    """Why users except this one and root may have changed an existing file, or read a `private` one; None if not."""
     found = None
     with os_errors("use", path, CHECK), contextlib.suppress(FileNotFoundError):
         found = path.lstat()
@@ -106,9 +104,9 @@ def distrust(path: Path, private: bool = False) -> str | None:
         return f"{path} is a link, and may lead to a file of other users"
     if private:
         return f"{path} is open to other users" if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) else None
-    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX  # only owners can replace what is in it
     others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return f"{path} can be changed by other users" if others_write and not sticky else None
+    return f"{path} can be changed by other users" if others_write and not is_sticky else None
 
 
 @contextlib.contextmanager
@@ -128,8 +126,7 @@ def open_regular(path: Path, fix: str) -> Iterator[BinaryIO]:
 def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode: int = 0o666) -> int:
     """Write a file whole or not at all, and return its size; FileExistsError if it may not be replaced.
 
-    A link in its place is not followed. Where the system has files without a name, a kill leaves nothing behind;
-    elsewhere `sweep` removes what it left.
+    A link in its place is not followed. Where files can be without a name, a kill leaves nothing for `sweep`.
     """
     if os.path.lexists(path) and not replace:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -171,7 +168,7 @@ def write_all(descriptor: int, data: bytes) -> int:
 
 def temporary(path: Path) -> Path:
     """A new name next to `path` that identifies the process and machine that use it."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(2)}.{_machine()}-{os.getpid()}")
+    return path.with_name(f".{path.name}.{secrets.token_hex(2)}.{_MACHINE}-{os.getpid()}")
 
 
 def sweep(folder: Path) -> None:
@@ -179,7 +176,7 @@ def sweep(folder: Path) -> None:
     import psutil
 
     with contextlib.suppress(OSError):
-        for path in folder.glob(f".*.{_machine()}-*"):
+        for path in folder.glob(f".*.{_MACHINE}-*"):
             number = path.name.rpartition("-")[2]
             if number.isdecimal() and not psutil.pid_exists(int(number[:9])):
                 path.unlink(missing_ok=True)
@@ -197,10 +194,6 @@ def set_aside(path: Path, to: Path | None = None) -> Path:
         except OSError:
             free.unlink()
             raise
-
-
-def _machine() -> str:
-    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
 
 
 class Holder(Struct, frozen=True, forbid_unknown_fields=True):
@@ -276,7 +269,6 @@ def claim(descriptor: int, path: Path) -> None:
 
 
 def let_go(descriptor: int) -> None:
-    """Unlock and close a file."""
     _held.discard(descriptor)
     with contextlib.suppress(OSError):
         if sys.platform != "win32":

@@ -1,7 +1,6 @@
 """Records extracted from every run file of a folder, and an index that remembers them.
 
-The index is a file in the user's own folder and not next to the run files, which may come from strangers. One that is
-damaged or of another version is ignored and written anew.
+The index is in the user's own folder, as run files may come from strangers. A damaged or older one is written anew.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from msgspec import Struct
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION, Run
 from torchmark.store.files import os_errors
+from torchmark.store.notes import keep_note, read_note
 from torchmark.store.reader import load
-from torchmark.store.runs import keep_note, read_note
 
 BATCH = 1000  # files between two writes of the index, the most that a kill loses
 _PARTS = 16
@@ -51,19 +50,16 @@ Progress = Callable[[int, int], object]  # called with the files read so far, an
 
 
 class Folder(Struct, frozen=True):
-    """The contents of a folder, and why some of its files could not be read."""
-
     files: int
     extracts: int
-    problems: tuple[str, ...]
+    problems: tuple[str, ...]  # why some files could not be read
 
 
 class _File(Struct, array_like=True):
     stamp: str | None  # differs whenever the content does; None: to be read again
     problem: str | None
     count: int = 0  # of extracts
-    # By the first bits of the hashes of their groups, each part compressed: a folder has a million, and needs one part
-    # of all files in memory at a time.
+    # By the first bits of their groups' hashes, each compressed: only one part of a million is in memory at a time.
     parts: tuple[bytes, ...] = (b"",) * _PARTS
 
 
@@ -74,10 +70,7 @@ def ask_folder(
     progress: Progress | None = None,
     check: Check | None = None,
 ) -> tuple[Answer, Folder]:
-    """The result of `question` for the extracts of all run files in a folder.
-
-    Only files that are new or changed are read and checked.
-    """
+    """The result of `question` for the extracts of all run files; only new or changed files are read and checked."""
     version = blake2b(repr((SCHEMA_VERSION, bool(check), kind.edition, kind.__struct_fields__)).encode()).digest()
     name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
     stamps, known = _scan(Path(folder)), _remembered(name, version)
@@ -120,10 +113,8 @@ def _remember(name: str, version: bytes, files: dict[bytes, _File]) -> None:
 
 
 def _scan(folder: Path) -> dict[bytes, str | None]:
-    """The run files of a folder, each with a stamp that differs whenever its content does.
-
-    A file that was written a moment ago may be written again within the same tick of its clock: it gets no stamp.
-    """
+    """The run files of a folder, each with a stamp that differs whenever its content does; none for a file that may be
+    written again within the same tick of its clock."""
     now, found = time.time_ns(), dict[bytes, str | None]()
     with os_errors("read", folder, "Name a folder of run files"):
         for path in folder.iterdir():

@@ -1,8 +1,7 @@
 """The lines of a run file: their kinds, what may be in them, how they are written, and how any file's are read.
 
-Run files are shared, so every line passes through `shareable` before it is written: only listed fields, each in a known
-form. Texts are torchmark's own; messages of other programs stay in the local log. Names are those of hardware and
-software, or chosen by the user: labels, model files, parameters, metrics.
+Run files are shared, so every line passes through `shareable` before it is written. Texts are torchmark's own; names
+are those of hardware and software, or the user's: labels, model files, parameters, metrics.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -31,8 +30,6 @@ class _Line(Struct, frozen=True, tag_field="kind", tag=str.lower):
 
 
 class Header(_Line, frozen=True):
-    """The first line, and the only one of its kind."""
-
     schema: int
     header: RunHeader
 
@@ -65,8 +62,6 @@ class Spread(_Line, frozen=True):
 
 
 class Concluded(_Line, frozen=True):
-    """The conclusion of a study."""
-
     tuning: Tuning | None = None
     fitting: Fitting | None = None
     limiting: Limiting | None = None
@@ -154,8 +149,7 @@ def decode_line(raw: bytes, schema: int, path: Path, number: int) -> Line:
         plain = msgspec.json.decode(raw)
         for version in range(schema, SCHEMA_VERSION) if isinstance(plain, dict) else ():
             plain = UPGRADES[version](plain)
-        upgraded: Line = msgspec.convert(plain, Line)
-        return upgraded
+        return cast("Line", msgspec.convert(plain, Line))
     except _MALFORMED as error:
         raise damaged(path, number, str(error)) from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # an upgrade found something unexpected
@@ -165,13 +159,12 @@ def decode_line(raw: bytes, schema: int, path: Path, number: int) -> Line:
 def decode_schema(raw: bytes, path: Path) -> int:
     """The version of the first line, which is read first; an error if this torchmark cannot read it."""
     try:
-        version = msgspec.json.decode(raw, type=_Version)
-        fault = "line 1 is no header" if version.kind != "header" else ""
+        first, fault = msgspec.json.decode(raw, type=_Version), "line 1 is no header"
     except _MALFORMED as error:
-        fault = f"line 1: {error}"
-    if fault:
+        first, fault = _Version(0), f"line 1: {error}"
+    if first.kind != "header":
         raise StoreError(f"{path} is not a run file: {fault}", "Run files are written by `torchmark run`")
-    schema = version.schema
+    schema = first.schema
     if schema > SCHEMA_VERSION:
         newer = f"schema is {schema}, newer than the {SCHEMA_VERSION} that this torchmark reads"
         raise NewerFileError(f"{path}, line 1: {newer}", "Upgrade torchmark")
@@ -181,7 +174,6 @@ def decode_schema(raw: bytes, path: Path) -> int:
 
 
 def damaged(path: Path, number: int, what: str) -> StoreError:
-    """The error for a file whose content is wrong: file, line, and the field where it is known."""
     return StoreError(f"{path}, line {number}: {what}", "The file is damaged or was edited: use another copy of it")
 
 

@@ -35,8 +35,8 @@ _UNSEALED = "no checksum at its end: the file was cut off, or its run was killed
 def load(path: str | Path, samples: bool = False, content: bytes | None = None, local: bool = False) -> Run:
     """The run in a file, or in the `content` that belongs in that file.
 
-    The raw samples, which are most of the bytes, are left out unless asked for. So are messages of other programs about
-    failures, unless `local`: they are not shared.
+    Raw samples, which are most of the bytes, are left out unless asked for; so are the messages behind failures, which
+    are never shared, unless `local`.
     """
     path = Path(path)
     seen = _Contents(path, samples, content)
@@ -86,10 +86,7 @@ def write_export(path: str | Path, target: str | Path) -> int:
 def read_lines(
     path: Path, content: bytes | None = None, samples: bool = True
 ) -> Iterator[tuple[int, bytes, lines.Line | StoreError | None]]:
-    """Numbered lines, each with its record, the error if it is damaged, or None for samples that are not wanted.
-
-    No line is read further than a sane length.
-    """
+    """Numbered lines of limited length, each with its record, its error, or None for samples that are not wanted."""
     schema, opened = 0, open_regular(path, "Name a run file") if content is None else io.BytesIO(content)
     with os_errors("read", path, "Check the name and the permissions"), opened as file:
         if content is None and (size := os.fstat(file.fileno()).st_size) > FILE_BYTES:
@@ -214,12 +211,7 @@ def _empty(path: Path) -> StoreError:
     return StoreError(f"{path} holds no run", "Its run died before it began: delete the file")
 
 
-# Examination.
-
-
 class HeaderLine(Struct, frozen=True):
-    """The header, and its line."""
-
     line: int
     header: RunHeader
 
@@ -244,8 +236,7 @@ Part = HeaderLine | Account | Sealed | Remark
 def examine(path: str | Path, samples: bool = True) -> Iterator[Part]:
     """Yield the parts of a run file in order, and what is not well-formed about them.
 
-    Without `samples`, their lines count for the checksum alone. Raises only if the file cannot be opened, and holds no
-    more than the samples of the cases under way.
+    Raises only if the file cannot be opened, and holds only the samples of the cases under way, or none if not wanted.
     """
     path, examiner, digest, schema = Path(path), _Examiner(), hashlib.sha256(), SCHEMA_VERSION
     end: Part | None = _damage("the file holds no run")  # what the last line makes of the file
@@ -363,8 +354,6 @@ def _oddities(raw: bytes, line: lines.Line) -> Iterator[tuple[str, str]]:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object, with its repeated keys."""
-
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         self.repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]

@@ -101,12 +101,10 @@ class RunWriter:
     @property
     def run(self) -> Run:
         """The run as it was measured, even if the file was changed."""
-        return load(self.path, content=bytes(self._content))
+        return self.read()
 
-    @property
-    def local_run(self) -> Run:
-        """The same with the messages behind failures, which only this terminal may show."""
-        return load(self.path, content=bytes(self._content), local=True)
+    def read(self, local: bool = False) -> Run:
+        return load(self.path, content=bytes(self._content), local=local)
 
     def started(self, case: str, process: int = 0) -> None:
         self._write(lines.Started(case, process))
@@ -171,8 +169,7 @@ class RunWriter:
     def _append(self, data: bytes) -> None:
         """Append to the file, or restore it with the new lines.
 
-        `_content` comes first and keeps what could not be written: after a signal or an error, the next line completes
-        the file.
+        After a signal or an error, the next line completes the file from `_content`, which gets each line first.
         """
         began = time.monotonic()
         before = len(self._content)
@@ -198,10 +195,7 @@ class RunWriter:
         self.seconds += time.monotonic() - began
 
     def _restore(self) -> None:
-        """Write all content to the path again. A file with other content is kept under another name.
-
-        If that fails, the path holds what it held before.
-        """
+        """Write all content to the path again, and keep a file with other content. On failure the path is unchanged."""
         make_folder(self.path.parent)
         former, found, aside = self._descriptor, None, None
         note = f"{self.path} was moved or deleted, and has been written again"

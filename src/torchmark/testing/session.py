@@ -138,10 +138,7 @@ class Recorder:
             path = Path(self.out) if self.out else store.new_path(header)
             with store.RunWriter.create(path, header) as writer:
                 for result in self.results:
-                    writer.started(result.case.text)
-                    for number, process in enumerate(result.processes):
-                        writer.samples(result.case.text, number, process.samples_s)
-                    writer.finished(result)
+                    writer.measured(0, result, result)
                 if spread is not None:
                     writer.spread(spread)
             self.run = store.load(path)
