@@ -72,7 +72,7 @@ _SUFFIXED = AXES[3:]
 class Case(Struct, frozen=True):
     workload: Name
     mode: Name
-    params: Annotated[dict[Name, Value], SEVERAL] = field(default_factory=dict)  # that differ from the defaults
+    params: Annotated[dict[Name, Value], SEVERAL] = {}  # that differ from the defaults
     device: Name = "cpu"
     dtype: Name = "float32"
     compile: Name = "off"

@@ -260,7 +260,7 @@ class Peak(Struct, frozen=True):
 
     share: Real  # of the arithmetic or of the bandwidth, whichever is closer to its ceiling
     bound: Bound  # what keeps it from more
-    shares: Annotated[dict[Name, Real], SEVERAL] = field(default_factory=dict)  # of the step that each would take
+    shares: Annotated[dict[Name, Real], SEVERAL] = {}  # of the step that each would take
     flops_per_s: Real | None = None  # the ceilings
     bytes_per_s: Real | None = None
     again: bool = False  # its ceiling was measured once more, right after it
@@ -274,19 +274,19 @@ class Result(Struct, frozen=True):
     status: Status
     version: Whole = 1
     reason: Text | None = None  # in torchmark's own words
-    params: Annotated[dict[Name, Value], SEVERAL] = field(default_factory=dict)
+    params: Annotated[dict[Name, Value], SEVERAL] = {}
     estimate: Estimate | None = None
     processes: Annotated[tuple[Estimate, ...], SEVERAL] = ()
     work: Work | None = None
     memory: Memory | None = None
     numeric: NumericCheck | None = None
     job: JobEstimate | None = None
-    metrics: Annotated[dict[Name, float], SEVERAL] = field(default_factory=dict)  # loss, accuracy, shares, counts
-    phases_s: Annotated[dict[Name, Real], SEVERAL] = field(default_factory=dict)
-    settings: Annotated[dict[Name, Value | None], SEVERAL] = field(default_factory=dict)
+    metrics: Annotated[dict[Name, float], SEVERAL] = {}  # loss, accuracy, shares, counts
+    phases_s: Annotated[dict[Name, Real], SEVERAL] = {}
+    settings: Annotated[dict[Name, Value | None], SEVERAL] = {}
     cautions: Annotated[tuple[Remark, ...], SEVERAL] = ()
     sustained: Sustained | None = None
-    provenance: Annotated[dict[Name, Text], SEVERAL] = field(default_factory=dict)  # of what meters read, or why not
+    provenance: Annotated[dict[Name, Text], SEVERAL] = {}  # of what meters read, or why not
     budget_s: Real | None = None
     rigor: Rigor = "quick"
     seed: Whole = 0
@@ -351,7 +351,7 @@ class Tuning(Struct, frozen=True):
     same_precision_gain: Real | None = None  # as the search saw it
     contributions: Annotated[tuple[Contribution, ...], SEVERAL] = ()
     break_even: BreakEven | None = None
-    relative: Annotated[dict[Text, Real], ALL_CASES] = field(default_factory=dict)  # gain by case, in the search
+    relative: Annotated[dict[Text, Real], ALL_CASES] = {}  # gain by case, in the search
     stopped: Literal["done", "budget", "interrupted"] = "done"
     duration_s: Real = 0.0
 

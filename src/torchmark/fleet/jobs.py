@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
@@ -10,6 +9,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise, takewhile
 from pathlib import Path
 from string import ascii_uppercase
@@ -176,7 +176,7 @@ class Observer:
         kept = {task.name: outcome for task in tasks if (outcome := self._folder.outcome(task))}
         open_jobs = [job for task in tasks if task.name not in kept and (job := self._folder.job(task))]
         renamed: set[str] = set()  # tasks with an earlier run file that was renamed
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             renamed = {path.name.partition(".jsonl.aside-")[0] for path in self._folder.path.glob("*.jsonl.aside-*")}
         reported = self._engine.outcomes(open_jobs) if self._engine and open_jobs else {}
         return tuple(
@@ -195,7 +195,7 @@ class Observer:
             if errors := re.findall(r"^torchmark: error: (.+)$", log, re.MULTILINE):
                 outcome = replace(outcome, detail=errors[-1].strip())
         if kept is None and outcome.state not in UNDER_WAY and self._folder.job(task):
-            with contextlib.suppress(StoreError):  # users who may look need not be allowed to write
+            with suppress(StoreError):  # users who may look need not be allowed to write
                 self._folder.keep_outcome(task, outcome)
         file = self._folder.run_file(task)
         reasons = (f"earlier results are in {file.name}.aside-*" if renamed else "", outcome.reason)
@@ -209,7 +209,7 @@ class Observer:
         stamp = about.st_size, about.st_mtime_ns
         if path not in self._runs or self._runs[path][0] != stamp:
             run = None
-            with contextlib.suppress(StoreError):  # its header may be half-written at this very moment
+            with suppress(StoreError):  # its header may be half-written at this very moment
                 run = load(path)
             self._runs[path] = stamp, run
         return self._runs[path][1]

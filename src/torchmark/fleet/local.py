@@ -6,7 +6,6 @@ records how it ended. It outlives the command that submitted the job.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,7 +73,7 @@ class Local:
             if trial := self._tried.get(job.number):
                 trial.terminate()
             elif supervisor := _supervisor(job):
-                with contextlib.suppress(psutil.Error):  # its number may belong to another user's process by now
+                with suppress(psutil.Error):  # its number may belong to another user's process by now
                     if os.name == "nt" or supervisor.uids().real == os.getuid():
                         supervisor.terminate()
 
@@ -108,7 +108,7 @@ def _supervisor(job: Submitted) -> psutil.Process | None:
 
     number = re.match(r"[0-9]{1,9}(?![0-9])", job.number)
     if number and int(number[0]) > 1:
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             process = psutil.Process(int(number[0]))
             script = next((argument for name, argument in pairwise(process.cmdline()) if name == _SUPERVISOR), None)
             if script and place(Path(script)) == place(job.script):
@@ -152,7 +152,7 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
         _signal(process, signal.SIGTERM)
     end = time.monotonic() + GRACE_S
     for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             process.wait(max(end - time.monotonic(), 0.0))
     end = time.monotonic() + LEAVING_S
     for process in processes:

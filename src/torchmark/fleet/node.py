@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -11,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from torchmark.errors import FleetError, StoreError, TorchmarkError
@@ -33,7 +33,7 @@ def main() -> int:
         _note(f"error: {error}")
         code = error.exit_code
     if index == 0:
-        with contextlib.suppress(StoreError):  # only needed once the scheduler has forgotten the job
+        with suppress(StoreError):  # only needed once the scheduler has forgotten the job
             write(path.with_suffix(".end"), str(code).encode())
     return 128 - code if code < 0 else code
 
@@ -52,7 +52,7 @@ def _execute(path: Path, index: int) -> int:
     code = subprocess.Popen(command).wait()
     printed = Path(order.run_file + ".log")
     if index == 0 and printed.is_file():  # paths and names may be in it, and run files are sent around
-        with contextlib.suppress(StoreError):
+        with suppress(StoreError):
             _note(f"what the workers printed is in {set_aside(printed, path.with_suffix('.workers.log'))}")
     return code
 
@@ -81,7 +81,7 @@ def meet(path: Path, index: int) -> str:
         return place
     end = time.monotonic() + MEETING_PATIENCE_S
     while time.monotonic() < end:
-        with contextlib.suppress(StoreError):
+        with suppress(StoreError):
             place = (read(path) or b"").decode(errors="replace")
             if re.fullmatch(r"[\w.-]+:[0-9]{1,5}", place):
                 return place
@@ -108,7 +108,7 @@ def _can_resume(run_file: Path) -> bool:
 
 def _has_content(run_file: Path) -> bool:
     """Remove an empty file, which would be in the way of a new run."""
-    with os_errors("use", run_file, CHECK), contextlib.suppress(FileNotFoundError):
+    with os_errors("use", run_file, CHECK), suppress(FileNotFoundError):
         found = run_file.stat()
         if not stat.S_ISREG(found.st_mode):
             raise StoreError(f"cannot use {run_file}: it is not a file", "Move it away")

@@ -7,7 +7,6 @@ holder ends in any way, so there are no stale locks.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -19,6 +18,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -54,7 +54,7 @@ _MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"  # in names of tem
 _held: set[int] = set()  # descriptors with a lock
 
 
-@contextlib.contextmanager
+@contextmanager
 def os_errors(action: str, path: Path | str, fix: str | None = None) -> Iterator[None]:
     """Turn an OSError into a StoreError: which action on which path failed, why, and what to do about it."""
     try:
@@ -87,14 +87,14 @@ def sync_folder(folder: Path) -> None:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
             raise
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(descriptor)
 
 
 def distrust(path: Path, private: bool = False) -> str | None:
     """Why users except this one and root may have changed an existing file, or read a `private` one; None if not."""
     found = None
-    with os_errors("use", path, CHECK), contextlib.suppress(FileNotFoundError):
+    with os_errors("use", path, CHECK), suppress(FileNotFoundError):
         found = path.lstat()
     if found is None or os.name == "nt":
         return None
@@ -109,7 +109,7 @@ def distrust(path: Path, private: bool = False) -> str | None:
     return f"{path} can be changed by other users" if others_write and not is_sticky else None
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_regular(path: Path, fix: str) -> Iterator[BinaryIO]:
     """Open a file to read; anything else is an error, because a pipe would wait for a writer."""
     flags = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
@@ -119,7 +119,7 @@ def open_regular(path: Path, fix: str) -> Iterator[BinaryIO]:
             raise StoreError(f"cannot read {path}: it is not a file", fix)
         yield file
     finally:
-        with contextlib.suppress(OSError):  # everything needed has been read
+        with suppress(OSError):  # everything needed has been read
             file.close()
 
 
@@ -152,9 +152,9 @@ def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode:
         if replace and part.exists():
             part.replace(path)
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(descriptor)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             part.unlink(missing_ok=True)
     return size
 
@@ -175,7 +175,7 @@ def sweep(folder: Path) -> None:
     """Remove the temporary files of processes of this machine that were killed."""
     import psutil
 
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for path in folder.glob(f".*.{_MACHINE}-*"):
             number = path.name.rpartition("-")[2]
             if number.isdecimal() and not psutil.pid_exists(int(number[:9])):
@@ -216,7 +216,7 @@ def lock_path() -> Path:
     return folder / "torchmark.lock"
 
 
-@contextlib.contextmanager
+@contextmanager
 def machine_lock(
     wait: bool = False,
     share: bool = False,
@@ -228,7 +228,7 @@ def machine_lock(
     Shared runs are allowed next to other shared runs. `on_wait` is called with the holder just before the waiting.
     """
     path = path or lock_path()
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         with os_errors("use the lock file", path, "Delete it, or name another with TORCHMARK_LOCK"):
             descriptor = _open_lock(path)
             stack.callback(let_go, descriptor)
@@ -242,7 +242,7 @@ def machine_lock(
                     on_wait(holder)
                 _take(descriptor, share, wait=True)
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        with contextlib.suppress(OSError):  # the lock holds without this note, on a full disk or in another's file
+        with suppress(OSError):  # the lock holds without this note, on a full disk or in another's file
             if not os.fstat(descriptor).st_size or _read_holder(descriptor).pid:
                 os.ftruncate(descriptor, 0)
                 os.lseek(descriptor, 0, os.SEEK_SET)
@@ -262,7 +262,7 @@ def claim(descriptor: int, path: Path) -> None:
         return
     file, writer = os.fstat(descriptor), "another process, perhaps on another machine"
     place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
-    with contextlib.suppress(OSError):  # only Linux lists locks
+    with suppress(OSError):  # only Linux lists locks
         found = re.search(rf"FLOCK .* WRITE ([1-9]\d*) {place} ", Path("/proc/locks").read_text())
         writer = f"process {found[1]}" if found else writer
     raise StoreError(f"{path} is being written by {writer}", "Wait until that run has ended")
@@ -270,17 +270,17 @@ def claim(descriptor: int, path: Path) -> None:
 
 def let_go(descriptor: int) -> None:
     _held.discard(descriptor)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if sys.platform != "win32":
             # Closing releases the lock only if no child that was just forked still has a copy.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.close(descriptor)
 
 
 def _forget_in_child() -> None:
     while _held:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(_held.pop())
 
 
@@ -292,18 +292,18 @@ def _open_lock(path: Path) -> int:
     flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     for _ in range(3):
         # Without O_CREAT first: Linux may forbid even root to open another user's file in /tmp with it.
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             return os.open(path, flags)
-        with contextlib.suppress(FileExistsError):
+        with suppress(FileExistsError):
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            with contextlib.suppress(OSError, AttributeError):  # Windows has no fchmod
+            with suppress(OSError, AttributeError):  # Windows has no fchmod
                 os.fchmod(descriptor, 0o666)  # every user of the machine must be able to lock it
             return descriptor
     raise FileNotFoundError("it appears and disappears")
 
 
 def _read_holder(descriptor: int) -> Holder:
-    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         os.lseek(descriptor, 0, os.SEEK_SET)
         return msgspec.json.decode(os.read(descriptor, 4096), type=Holder)
     return Holder(0, "")
@@ -331,7 +331,7 @@ else:
 
     def _take(descriptor: int, share: bool, wait: bool) -> bool:
         kind = fcntl.LOCK_SH if share else fcntl.LOCK_EX
-        with contextlib.suppress(BlockingIOError):
+        with suppress(BlockingIOError):
             fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
             return True
         return False

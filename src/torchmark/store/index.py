@@ -5,11 +5,11 @@ The index is in the user's own folder, as run files may come from strangers. A d
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
@@ -100,7 +100,7 @@ def _extracts(files: list[_File], kind: type[Kind]) -> Iterator[Kind]:
 
 def _remembered(name: str, version: bytes) -> dict[bytes, _File]:
     content = memoryview(read_note("index", name, most=-1) or b"")
-    with contextlib.suppress(msgspec.MsgspecError):
+    with suppress(msgspec.MsgspecError):
         if content[:32] == blake2b(content[32:], digest_size=32, key=version).digest():
             return msgspec.msgpack.decode(content[32:], type=dict[bytes, _File])
     return {}
@@ -108,7 +108,7 @@ def _remembered(name: str, version: bytes) -> dict[bytes, _File]:
 
 def _remember(name: str, version: bytes, files: dict[bytes, _File]) -> None:
     content = msgspec.msgpack.encode(files)
-    with contextlib.suppress(OSError):  # then all files are read again next time
+    with suppress(OSError):  # then all files are read again next time
         keep_note("index", name, blake2b(content, digest_size=32, key=version).digest(), content)
 
 
@@ -118,7 +118,7 @@ def _scan(folder: Path) -> dict[bytes, str | None]:
     now, found = time.time_ns(), dict[bytes, str | None]()
     with os_errors("read", folder, "Name a folder of run files"):
         for path in folder.iterdir():
-            with contextlib.suppress(OSError):  # it was just deleted, or is a broken link
+            with suppress(OSError):  # it was just deleted, or is a broken link
                 about = path.stat()
                 if path.suffix == ".jsonl" and stat.S_ISREG(about.st_mode):
                     settled = max(about.st_mtime_ns, about.st_ctime_ns) < now - SETTLED_NS

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -30,7 +30,7 @@ def keep_note(kind: str, name: str, *content: bytes, mode: int = 0o600) -> None:
 
 def read_note(kind: str, name: str, most: int = 1 << 20) -> bytes | None:
     """The content of a note; None unless there is one that no other user can have written."""
-    with contextlib.suppress(OSError, ValueError, StoreError):
+    with suppress(OSError, ValueError, StoreError):
         path = _note(kind, name)
         if not distrust(path):
             with path.open("rb") as file:
@@ -41,14 +41,14 @@ def read_note(kind: str, name: str, most: int = 1 << 20) -> bytes | None:
 def keep_origin(run: str, files: Mapping[str, Path]) -> None:
     """Remember which model files this user started a run with: a run file alone never decides what is executed."""
     content = {name: os.fspath(path) for name, path in files.items()}
-    with contextlib.suppress(OSError):  # then resuming the run has to ask
+    with suppress(OSError):  # then resuming the run has to ask
         if content:
             keep_note("origins", run, msgspec.json.encode(content))
 
 
 def find_origin(run: str) -> dict[str, Path]:
     """The model files that this user started a run with, by name; empty if that is not certain."""
-    with contextlib.suppress(msgspec.MsgspecError):
+    with suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(read_note("origins", run) or b"{}", type=dict[str, str])
         return {name: Path(path) for name, path in found.items()}
     return {}
@@ -67,13 +67,13 @@ def find_limits(machine: Machine, device: DeviceInfo) -> list[Path]:
     """The run files with the limits of a device, newest first; none if they were never measured or are gone."""
     found = []
     for name in _limits_names(_limits_digest(machine, device)):
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             found += [home() / name] if (home() / name).is_file() else []
     return found
 
 
 def _limits_names(digest: str) -> list[str]:
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         return _note("limits", digest).read_text(encoding="utf-8")[: _MOST_LIMITS * 4096].splitlines()[:_MOST_LIMITS]
     return []
 

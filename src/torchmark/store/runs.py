@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -10,6 +9,7 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def home() -> Path:
     except RuntimeError:  # neither a home folder nor an entry in the user database, as in some containers
         folder = Path(tempfile.gettempdir()) / f"torchmark-{os.geteuid()}"
     fix = "Set TORCHMARK_HOME to a folder of your own"
-    with os_errors("write", folder, fix), contextlib.suppress(FileExistsError):
+    with os_errors("write", folder, fix), suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if distrust(folder, private=True):  # any user could have created a folder of that name
         raise StoreError(f"{folder} is open to other users", fix)
@@ -105,11 +105,11 @@ def scan_runs() -> Iterator[StoredRun]:
 def _run_files() -> list[Path]:
     """All files in the folder of runs, the last written first."""
     folder, found = home(), []
-    with os_errors("read", folder, "Check its permissions"), contextlib.suppress(FileNotFoundError):
+    with os_errors("read", folder, "Check its permissions"), suppress(FileNotFoundError):
         for entry in os.scandir(folder):
             if entry.name.endswith(".jsonl"):
                 modified = 0.0
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     modified = entry.stat().st_mtime
                 found.append((modified, entry.name))
     return [folder / name for _, name in sorted(found, reverse=True)]
@@ -121,7 +121,7 @@ def _named_runs() -> list[tuple[Path, RunName]]:
     found = []
     for path in _run_files():
         raw = b""
-        with contextlib.suppress(OSError, StoreError), open_regular(path, "") as file:
+        with suppress(OSError, StoreError), open_regular(path, "") as file:
             raw = file.readline(HEADER_BYTES)
         try:
             found.append((path, msgspec.json.decode(raw, type=NamedHeader).header))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
@@ -11,6 +10,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -56,7 +56,7 @@ class RunWriter:
                 writer._append(first)
                 sync_folder(writer.path.parent)
             except BaseException:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     writer.path.unlink()
                 raise
         return writer
@@ -80,7 +80,7 @@ class RunWriter:
                 raise StoreError(cause, "Start a new run without --resume")
             length, ending = content.rfind(b"\n") + 1, b""
             if length < len(content):
-                with contextlib.suppress(StoreError):
+                with suppress(StoreError):
                     lines.decode_line(content[length:], schema, writer.path, 0)
                     length, ending = len(content), b"\n"  # all but the newline was written
             os.ftruncate(writer._descriptor, length)
@@ -89,7 +89,7 @@ class RunWriter:
             writer._append(ending)
         return writer
 
-    @contextlib.contextmanager
+    @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
         with os_errors("write", self.path):
             try:
@@ -154,7 +154,7 @@ class RunWriter:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            with contextlib.suppress(StoreError, OSError):  # every result is on the disk without it
+            with suppress(StoreError, OSError):  # every result is on the disk without it
                 self.seal()
         self.close()
 
@@ -177,7 +177,7 @@ class RunWriter:
         self._sealed = False
         with os_errors("write", self.path):
             own, found = os.fstat(self._descriptor), None
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 found = self.path.stat()
             is_in_place = found and os.path.samestat(found, own)
             if is_in_place and (own.st_size, own.st_mtime_ns) == (before, self._stamp):
@@ -186,7 +186,7 @@ class RunWriter:
                     self._stamp = os.fstat(self._descriptor).st_mtime_ns  # before fsync, which takes a while
                     os.fsync(self._descriptor)
                 except OSError:  # half a line in the middle of a file would ruin every line after it
-                    with contextlib.suppress(OSError):
+                    with suppress(OSError):
                         if os.fstat(self._descriptor).st_size > before:
                             os.ftruncate(self._descriptor, before)
                     raise
@@ -200,7 +200,7 @@ class RunWriter:
         former, found, aside = self._descriptor, None, None
         note = f"{self.path} was moved or deleted, and has been written again"
         if os.path.lexists(self.path):
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 about, note = self.path.stat(), ""
                 found = former if os.path.samestat(about, os.fstat(former)) else None
                 found = self._open() if found is None and stat.S_ISREG(about.st_mode) else found
