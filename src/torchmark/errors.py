@@ -30,10 +30,6 @@ class TorchmarkError(Exception):
         self.fix = fix
         self.detail = detail
 
-    @property
-    def shared_text(self) -> str:
-        return f"{self.cause}. {self.fix}" if self.fix else self.cause
-
 
 class UsageError(TorchmarkError):
     exit_code = EXIT_USAGE

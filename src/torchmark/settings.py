@@ -141,8 +141,7 @@ def is_known_system(name: str) -> bool:
 def shareable_system(text: str) -> str:
     """A system's name and version; empty if the name is not a published one."""
     version = r"[0-9]{1,8}(?:\.[0-9]{1,4})?(?:Server(?:R2)?)?\Z"
-    found = re.match(rf"{_SYSTEM}(?= |\Z)(?: {version})?", text, re.IGNORECASE)
-    return found[0] if found else ""
+    return found[0] if (found := re.match(rf"{_SYSTEM}(?= |\Z)(?: {version})?", text, re.IGNORECASE)) else ""
 
 
 def shareable_version(text: str) -> str:
@@ -162,9 +161,9 @@ def shareable_build(text: str) -> str:
 
 def shareable_hardware(text: str) -> str:
     """The name of a device or driver without words that look like a path, a domain, an address or an account."""
-    return " ".join(word for word in text.split() if not _ADDRESS.search(word) and not _is_path(word))
 
+    def is_path(word: str) -> bool:
+        parts = word.removeprefix("w/").split("/")  # AMD writes `w/ Radeon Graphics`
+        return word != "/" and len(parts) > 1 and not all(map(_MODEL_NUMBER.fullmatch, parts))
 
-def _is_path(word: str) -> bool:
-    parts = word.removeprefix("w/").split("/")  # AMD writes `w/ Radeon Graphics`
-    return word != "/" and len(parts) > 1 and not all(map(_MODEL_NUMBER.fullmatch, parts))
+    return " ".join(word for word in text.split() if not _ADDRESS.search(word) and not is_path(word))

@@ -74,10 +74,9 @@ def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = Fa
 def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None, named: bool) -> tuple[Task, ...]:
     """The same run on every node. A task is named by its kind, a letter, and a number; labels contain the names of
     nodes only if `named`."""
-    kinds = {kind: _letter(number) for number, kind in enumerate(dict.fromkeys(node.about for node in nodes))}
-    tasks, counts = [], Counter[str]()
+    kinds, counts, tasks = dict[str, str](), Counter[str](), []
     for node in nodes:
-        kind = kinds[node.about]
+        kind = kinds.setdefault(node.about, _letter(len(kinds)))
         counts[kind] += 1
         name = f"{kind}{counts[kind]}"
         own_label = "-".join(filter(None, (label, node.name if named else name)))
@@ -168,7 +167,7 @@ def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) 
 class Observer:
     """Reads the status of tasks repeatedly; unchanged run files are not read again, and outcomes are remembered."""
 
-    def __init__(self, folder: FleetFolder, engine: Engine | None) -> None:
+    def __init__(self, folder: FleetFolder, engine: Engine) -> None:
         self._folder, self._engine = folder, engine
         self._runs: dict[Path, tuple[tuple[int, int], Run | None]] = {}
 
@@ -178,14 +177,14 @@ class Observer:
         renamed: set[str] = set()  # tasks with an earlier run file that was renamed
         with suppress(OSError):
             renamed = {path.name.partition(".jsonl.aside-")[0] for path in self._folder.path.glob("*.jsonl.aside-*")}
-        reported = self._engine.outcomes(open_jobs) if self._engine and open_jobs else {}
+        reported = self._engine.outcomes(open_jobs) if open_jobs else {}
         return tuple(
             self._status(task, kept.get(task.name), reported.get(task.name), task.name in renamed) for task in tasks
         )
 
     def _status(self, task: Task, kept: JobOutcome | None, reported: JobOutcome | None, renamed: bool) -> TaskStatus:
         outcome = kept or self._folder.outcome(task) or reported
-        if outcome is None:  # the scheduler does not know it, or was not asked: its node may have recorded its end
+        if outcome is None:  # the scheduler does not know it: its node may have recorded its end
             forgotten = "the scheduler has forgotten the job, and its node recorded nothing"
             code = self._folder.end_code(task)
             lost = JobOutcome("lost", forgotten if self._folder.job(task) else "it was never submitted")
@@ -202,17 +201,15 @@ class Observer:
         return TaskStatus(task, outcome.state, ", ".join(filter(None, reasons)), outcome.detail, self._run(file))
 
     def _run(self, path: Path) -> Run | None:
-        try:
-            about = path.stat()
-        except OSError:
-            return None
-        stamp = about.st_size, about.st_mtime_ns
-        if path not in self._runs or self._runs[path][0] != stamp:
-            run = None
-            with suppress(StoreError):  # its header may be half-written at this very moment
-                run = load(path)
-            self._runs[path] = stamp, run
-        return self._runs[path][1]
+        with suppress(OSError):
+            about, known = path.stat(), self._runs.get(path)
+            stamp = about.st_size, about.st_mtime_ns
+            if known is None or known[0] != stamp:
+                self._runs[path] = stamp, None
+                with suppress(StoreError):  # its header may be half-written at this very moment
+                    self._runs[path] = stamp, load(path)
+            return self._runs[path][1]
+        return None
 
 
 def try_nodes(
@@ -250,16 +247,16 @@ def try_nodes(
             path.unlink(missing_ok=True)
 
 
-def _trial_script(terms: Terms, mark: str, answer: str) -> str:
+def _trial_script(terms: Terms, *paths: str) -> str:
     """In plain shell, because what it looks for may be missing. `_judge` explains the exit codes."""
-    python = shlex.quote(terms.python)
+    mark, answer, python = map(shlex.quote, (*paths, terms.python))
     setup = "\n".join(f"{line} || exit 95" for line in terms.setup)
     return f"""#!/bin/bash
 {setup}
-[ -e {shlex.quote(mark)} ] || exit 91
+[ -e {mark} ] || exit 91
 command -v {python} > /dev/null || exit 93
 {python} -P -c 'import torchmark.fleet.node' || exit 94
-touch {shlex.quote(answer)} || exit 92
+touch {answer} || exit 92
 """
 
 

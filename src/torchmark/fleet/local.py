@@ -110,9 +110,8 @@ def _supervisor(job: Submitted) -> psutil.Process | None:
     if number and int(number[0]) > 1:
         with suppress(psutil.Error):
             process = psutil.Process(int(number[0]))
-            script = next((argument for name, argument in pairwise(process.cmdline()) if name == _SUPERVISOR), None)
-            if script and place(Path(script)) == place(job.script):
-                return process
+            scripts = (Path(argument) for name, argument in pairwise(process.cmdline()) if name == _SUPERVISOR)
+            return process if place(job.script) in map(place, scripts) else None
     return None
 
 
@@ -164,11 +163,10 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
     """Signal its whole group; 0 only asks whether any process of it is left."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _cancel(*_: object) -> None:

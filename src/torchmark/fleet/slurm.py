@@ -80,12 +80,11 @@ class Slurm:
         """The states of jobs by the names of their tasks, without those that Slurm does not know. A job of that number
         may be another user's, so its name is compared."""
         queued = _queued(job.number for job in jobs)
-        found: dict[str, JobOutcome] = {}
+        found = {}
         for job in jobs:
             name, _, outcome = queued.get(job.number, ("", "", None))
-            if outcome := outcome if name == _name(job.task) else _ended(job):
-                found[job.task] = outcome
-        return found
+            found[job.task] = outcome if name == _name(job.task) else _ended(job)
+        return {task: outcome for task, outcome in found.items() if outcome}
 
     def cancel(self, jobs: Sequence[Submitted]) -> None:
         """End jobs that are provably this user's and of these tasks; some may have ended already."""
@@ -162,13 +161,13 @@ def _ended(job: Submitted) -> JobOutcome | None:
     """How a job ended; None if Slurm has forgotten it, which happens after some minutes."""
     fields = _show(job.number)
     said = fields.get("JobState", "") if fields.get("JobName") == _name(job.task) else ""
-    if said == "FAILED" and fields.get("ExitCode") == _NOT_LAUNCHED:
-        return JobOutcome("failed", "the node could not start it; does it see the folder?")
-    if said == "FAILED":
-        return JobOutcome.of_exit(_exit_code(fields))
     if said in _STATES:
         return JobOutcome(*_STATES[said])
-    return JobOutcome("running", said.lower()) if said else None  # suspended or being staged: `squeue` omits these
+    if said != "FAILED":
+        return JobOutcome("running", said.lower()) if said else None  # suspended or being staged: `squeue` omits these
+    if fields.get("ExitCode") == _NOT_LAUNCHED:
+        return JobOutcome("failed", "the node could not start it; does it see the folder?")
+    return JobOutcome.of_exit(_exit_code(fields))
 
 
 def _exit_code(fields: Mapping[str, str]) -> int:

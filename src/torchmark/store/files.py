@@ -1,8 +1,7 @@
 """Safe reading and writing of files, and locks: one per machine, and one on each run file that is being written.
 
-Files are written whole and flushed to the disk, under names that other users cannot prepare or change. The machine's
-lock is outside the folder of runs, which the machines of a cluster share. The operating system releases it when its
-holder ends in any way, so there are no stale locks.
+The machine's lock is outside the folder of runs, which the machines of a cluster share. The operating system releases
+it when its holder ends in any way, so there are no stale locks.
 """
 
 from __future__ import annotations
@@ -218,10 +217,7 @@ def lock_path() -> Path:
 
 @contextmanager
 def machine_lock(
-    wait: bool = False,
-    share: bool = False,
-    path: Path | None = None,
-    on_wait: Callable[[Holder], object] | None = None,
+    wait: bool = False, share: bool = False, path: Path | None = None, on_wait: Callable[[Holder], object] | None = None
 ) -> Iterator[None]:
     """Hold the machine for one run. If another holds it: wait for its end, or raise LockedError.
 
