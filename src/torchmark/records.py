@@ -225,8 +225,6 @@ class Laps(Struct, frozen=True):
 
 
 class StageEstimate(Struct, frozen=True):
-    """One part of a job, with a 95% interval."""
-
     name: Name
     steps: Whole  # how often the job does it; 0: inside the steps of another stage
     center_s: Real  # of one
@@ -408,8 +406,6 @@ Conclusion = Tuning | Fitting | Limiting | Live
 
 
 class Run(Struct, frozen=True):
-    """Results of one command on one machine."""
-
     header: RunHeader
     results: tuple[Result, ...] = ()
     process_spread: float | None = None  # relative, between fresh processes, from the reference case

@@ -134,7 +134,6 @@ _ADDRESS = re.compile(
 
 
 def is_known_system(name: str) -> bool:
-    """Whether this is the name of a published system or distribution."""
     return re.fullmatch(_SYSTEM, name, re.IGNORECASE) is not None
 
 

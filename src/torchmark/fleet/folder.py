@@ -54,8 +54,6 @@ class JobOutcome(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """One machine of a cluster, as its scheduler describes it."""
-
     name: str
     about: str  # equal for nodes of one kind, and readable
     cores: int
@@ -73,8 +71,6 @@ class Submitted(Struct, frozen=True):
 
 
 class Terms(Struct, frozen=True):
-    """How jobs are submitted, and how they start on their nodes."""
-
     engine: Literal["slurm", "local"] = "slurm"
     partition: Word | None = None
     time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
@@ -163,7 +159,6 @@ class FleetFolder:
         return Submitted(task.name, number, self.file(task, "sh")) if number else None
 
     def outcome(self, task: Task) -> JobOutcome | None:
-        """How the latest job of a task ended, if that was recorded."""
         with suppress(StoreError):
             outcome = read_record(self.file(task, "fate"), JobOutcome)
             if outcome and outcome.state not in UNDER_WAY:
@@ -176,7 +171,6 @@ class FleetFolder:
         self.write(task, "fate", msgspec.json.encode(outcome))
 
     def end_code(self, task: Task) -> int | None:
-        """The exit code of the task's run, as its node recorded it."""
         content = self.content(task, "end")
         return int(content) if re.fullmatch(rb"-?[0-9]{1,3}\s*", content) else None
 

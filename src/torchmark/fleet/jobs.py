@@ -149,7 +149,6 @@ def cancel(engine: Engine, folder: FleetFolder, tasks: Iterable[Task], outcome: 
 
 
 def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) -> None:
-    """Write the order of a task and the script of its job."""
     always = ("--wait", *(engine.team_options if len(task.nodes) > 1 else ()))
     # To resume, the user's model files are named again; they come before any option, alone or in a case.
     named = takewhile(lambda each: not each.startswith("-"), task.arguments)

@@ -16,16 +16,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 
 from torchmark.errors import FleetError, TorchmarkError, UsageError
 from torchmark.fleet.folder import JobOutcome, Node, Submitted, Task, Terms, write
 from torchmark.store import machine_lock
-
-if TYPE_CHECKING:
-    import psutil
 
 _SUPERVISOR = "torchmark.fleet.local"
 _START_S = 10.0
@@ -67,8 +64,6 @@ class Local:
         return found
 
     def cancel(self, jobs: Sequence[Submitted]) -> None:
-        import psutil
-
         for job in jobs:
             if trial := self._tried.get(job.number):
                 trial.terminate()
@@ -78,7 +73,7 @@ class Local:
                         supervisor.terminate()
 
     def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:
-        del options, node
+        del node, options
         process = _start(["bash", "-c", script], Path(os.devnull))
         self._tried[str(process.pid)] = process
         return str(process.pid)
@@ -100,7 +95,6 @@ def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 def _supervisor(job: Submitted) -> psutil.Process | None:
     """The supervisor of a job. The job's file may contain any number, and process numbers are reused: its command line
     must name the supervisor's module and the script of this very task."""
-    import psutil
 
     def place(script: Path) -> Path:
         """Folders may be links; a script that is a link may lead to the job of another fleet."""

@@ -47,7 +47,6 @@ def load(path: str | Path, samples: bool = False, content: bytes | None = None, 
 
 
 def read_header(path: str | Path) -> RunHeader:
-    """Only the first line, for lists of runs."""
     path = Path(path)
     for number, _, line in read_lines(path):
         if isinstance(line, lines.Header):

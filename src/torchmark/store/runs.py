@@ -59,7 +59,6 @@ def home() -> Path:
 
 
 def new_header(command: str, machine: Machine, cases: Iterable[str], **rest: Any) -> RunHeader:
-    """The first line of a run that starts now."""
     return RunHeader(
         id=secrets.token_hex(4),
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -132,7 +131,6 @@ def _named_runs() -> list[tuple[Path, RunName]]:
 
 
 def is_folder(text: str) -> bool:
-    """Whether the name means all runs of a folder."""
     return _is(Path.is_dir, text)
 
 
