@@ -9,8 +9,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -48,7 +47,7 @@ class RunWriter:
     def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
         """Start a new file with its header; an existing file is never touched."""
         writer, first = cls(Path(path)), lines.encode_line(lines.Header(SCHEMA_VERSION, header))
-        with writer._closed_on_error():
+        with os_errors("write", path):
             make_folder(writer.path.parent)
             writer._adopt(os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o644))
             try:
@@ -58,6 +57,7 @@ class RunWriter:
             except BaseException:
                 with suppress(OSError):
                     writer.path.unlink()
+                writer.close()
                 raise
         return writer
 
@@ -68,35 +68,32 @@ class RunWriter:
         read_header(path)
         with os_errors("write", path, "Make it writable, or start a new run without --resume"):
             _check_space(writer.path)
-            writer._adopt(os.open(path, _FLAGS))
-        with writer._closed_on_error():
-            claim(writer._descriptor, writer.path)
-            if not os.path.samestat(writer.path.stat(), os.fstat(writer._descriptor)):
-                raise StoreError(f"{path} was replaced by another program just now", "Try again")
-            content = _read(writer._descriptor, FILE_BYTES)
-            schema = lines.decode_schema(content.partition(b"\n")[0], writer.path)
-            if schema != SCHEMA_VERSION:
-                cause = f"{path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})"
-                raise StoreError(cause, "Start a new run without --resume")
-            length, ending = content.rfind(b"\n") + 1, b""
-            if length < len(content):
-                with suppress(StoreError):
-                    lines.decode_line(content[length:], schema, writer.path, 0)
-                    length, ending = len(content), b"\n"  # all but the newline was written
-            os.ftruncate(writer._descriptor, length)
-            writer._stamp = os.fstat(writer._descriptor).st_mtime_ns
-            writer._content += content[:length]
-            writer._append(ending)
+            writer._adopt(writer._open())
+        try:
+            with os_errors("write", path):
+                writer._take_over()
+        except BaseException:
+            writer.close()
+            raise
         return writer
 
-    @contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        with os_errors("write", self.path):
-            try:
-                yield
-            except BaseException:
-                self.close()
-                raise
+    def _take_over(self) -> None:
+        if not os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+            raise StoreError(f"{self.path} was replaced by another program just now", "Try again")
+        content = _read(self._descriptor, FILE_BYTES)
+        schema = lines.decode_schema(content.partition(b"\n")[0], self.path)
+        if schema != SCHEMA_VERSION:
+            cause = f"{self.path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})"
+            raise StoreError(cause, "Start a new run without --resume")
+        length, ending = content.rfind(b"\n") + 1, b""
+        if length < len(content):
+            with suppress(StoreError):
+                lines.decode_line(content[length:], schema, self.path, 0)
+                length, ending = len(content), b"\n"  # all but the newline was written
+        os.ftruncate(self._descriptor, length)
+        self._stamp = os.fstat(self._descriptor).st_mtime_ns
+        self._content += content[:length]
+        self._append(ending)
 
     @property
     def run(self) -> Run:
