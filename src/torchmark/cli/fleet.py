@@ -242,7 +242,7 @@ def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
 def _nodes_of(engine: Engine, fleet: Fleet) -> tuple[Node, ...]:
     """The nodes in their present state, without those that were taken out of the cluster."""
     count = len({name for task in fleet.tasks for name in task.nodes})
-    return engine.nodes(count, partition=fleet.terms.partition)
+    return engine.nodes(partition=fleet.terms.partition, count=count)
 
 
 def _start(

@@ -41,9 +41,10 @@ class Slurm:
     team_options: tuple[str, ...] = ()  # more options of `torchmark run` for nodes that work together
 
     def nodes(
-        self, _count: int | None, partition: str | None, constraint: str | None = None, nodelist: str | None = None
+        self, count: int | None, partition: str | None, constraint: str | None = None, nodelist: str | None = None
     ) -> tuple[Node, ...]:
-        """All nodes that match, including those that take no jobs; an error if none does."""
+        """All nodes that match, including those that take no jobs; an error if none does. `count` is for `Local`."""
+        del count
         listed = _ask("sinfo", "--noheader", "--Node", "--all", f"--format={_NODE_FIELDS}")
         found = [line.split("|", 10) for line in listed.splitlines() if line.count("|") >= 10]
         partitions = dict.fromkeys(fields[1] for fields in found)
