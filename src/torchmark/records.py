@@ -8,7 +8,6 @@ from msgspec import Struct, field
 
 from torchmark.case import ALL_CASES, CASE_OPTIONS, SEVERAL, Case, Count, Name, Real, Text, Value, Whole, parse_case
 
-# Cases are records like the others, and are found here too.
 __all__ = ["CASE_OPTIONS", "Case", "Name", "Real", "Text", "Value", "Whole", "parse_case"]
 
 # A new version of the stored form adds a line here, an upgrade function in store/lines.py and a recorded file in
@@ -26,7 +25,6 @@ Estimand = Literal["median", "mean"]
 Rigor = Literal["quick", "default", "rigorous"]
 Level = Literal["well-formed", "consistent", "corroborated"]
 Bound = Literal["compute", "bandwidth", "launch", "loader"]
-
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 RIGORS: tuple[str, ...] = get_args(Rigor)
 Names = Annotated[tuple[Name, ...], SEVERAL]
@@ -42,9 +40,7 @@ class Work(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """What was seen while k steps ran."""
-
-    total_s: float  # wall time, with one synchronisation
+    total_s: float  # wall time of some steps, with one synchronisation
     step_s: float | tuple[float, ...] | None = None  # by the device's own events: the mean, or every step alone
     wait_s: float | None = None  # that the timing thread was runnable but waited for a core
     switches: int | None = None  # involuntary context switches
@@ -173,9 +169,7 @@ class Memory(Struct, frozen=True):
 
 
 class NumericCheck(Struct, frozen=True):
-    """How far the outputs were from a reference computation."""
-
-    error: Real
+    error: Real  # of the outputs, against a reference computation
     tolerance: Real
     method: Text
 
@@ -318,9 +312,6 @@ class RunHeader(Struct, frozen=True):
     seed: Whole = 0
 
 
-# The conclusions of `tune`, `fit`, `limits` and `ab`, as stored at the end of their runs.
-
-
 class Contribution(Struct, frozen=True):
     """What one setting, or several that were only tried together, gained."""
 
@@ -364,8 +355,6 @@ class Tried(Struct, frozen=True):
 
 
 class Fitting(Struct, frozen=True):
-    """A search for the largest size that fits."""
-
     case: Case  # its own size does not matter
     parameter: Name  # that counts the size
     limit_bytes: Real
@@ -402,7 +391,7 @@ class Live(Struct, frozen=True):
     ratios: Annotated[tuple[Real, ...], SEVERAL] = ()  # one for each pair of processes
 
 
-Conclusion = Tuning | Fitting | Limiting | Live
+Conclusion = Tuning | Fitting | Limiting | Live  # of `tune`, `fit`, `limits` and `ab`, at the end of their runs
 
 
 class Run(Struct, frozen=True):

@@ -12,8 +12,7 @@ _NUMBER = r"[0-9]{1,9}"
 _SWITCH = r"[01]|true|false|on|off|yes|no"
 _PLACE = r"[0-9]{1,5}(?:[-:][0-9]{1,5}){0,2}"  # 3, 0-7, 0-15:2
 
-# Options of PyTorch's caching allocator.
-_ALLOCATOR = (
+_ALLOCATOR = (  # options of PyTorch's caching allocator
     r"(?:backend|expandable_segments|garbage_collection_threshold|max_split_size_mb|max_non_split_rounding_mb|"
     r"per_process_memory_fraction|pinned_num_register_threads|pinned_use_background_threads|"
     r"pinned_use_cuda_host_register|pinned_use_hip_host_register|release_lock_on_cudamalloc|"
@@ -105,8 +104,7 @@ def redacted(variable: str, text: str | None) -> str | int | None:
     return int(text) if re.fullmatch(_NUMBER, text) else text
 
 
-# Systems, and the IDs of distributions in os-release.
-_SYSTEM = (
+_SYSTEM = (  # systems, and the IDs of distributions in os-release
     r"(?:linux|macos|windows|darwin|freebsd|openbsd|netbsd|unknown|almalinux|alinux|alpine|amzn|anolis|arch|"
     r"archarm|artix|azurelinux|bazzite|bottlerocket|cachyos|centos|clear-linux-os|coreos|cos|debian|deepin|"
     r"devuan|elementary|endeavouros|fedora|flatcar|garuda|gentoo|guix|kali|kylin|linuxmint|mageia|manjaro|"
@@ -114,17 +112,14 @@ _SYSTEM = (
     r"pureos|raspbian|rhel|rocky|scientific|slackware|sled|sles|solus|steamos|tencentos|ubuntu|uos|void|wolfi|"
     r"zorin)"
 )
-
 _RELEASE = re.compile(
     r"(?:[0-9]{1,4}!)?[0-9]{1,9}(?:\.[0-9]{1,9}){0,4}(?:(?:a|b|rc)[0-9]{1,9})?(?:\.post[0-9]{1,9})?(?:\.dev[0-9]{1,9})?"
 )
-# Builds that PyTorch and the makers of hardware publish.
-_BUILD = (
+_BUILD = (  # that PyTorch and the makers of hardware publish
     r"(?:cpu|cu[0-9]{2,3}|rocm[0-9]{1,2}(?:\.[0-9]{1,3}){0,3}|rocmsdk[0-9]{8}|xpu|lw|dfsg|cxx11\.abi|with\.pypi\.cudnn|"
     r"(?:git)?[0-9a-f]{7,40}|nv[0-9]{2}\.[0-9]{1,2}(?:\.[0-9]{1,9})?)"
 )
 _PUBLISHED = re.compile(rf"\+(?:{_BUILD}(?:\.{_BUILD}){{0,4}})?")
-
 # In names of hardware a slash stands between model numbers: R7/R9, 6600/6600M, [A/B].
 _MODEL_NUMBER = re.compile(r"[\[(]?(?:[A-Z]{1,5}|[A-Z]{0,4}[0-9]{1,5}[A-Za-z]{0,3})[\])]?,?")
 _ADDRESS = re.compile(

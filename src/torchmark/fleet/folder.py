@@ -24,11 +24,9 @@ PLAN_VERSION = 1
 PLAN_BYTES = 32 << 20  # 4,096 tasks with all their cases by name
 FILE_BYTES = 64 << 10  # of any other file
 Record = TypeVar("Record")
-
 # What a plan says becomes names of files and arguments of commands.
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9._-]*\Z", max_length=64)]
 Word = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", max_length=16384)]
-
 # `unavailable`: the node takes no jobs. `lost`: the job is gone, and how it ended is unknown.
 State = Literal[
     "waiting", "running", "done", "cancelled", "killed", "time-limit", "node-failed", "unavailable", "failed", "lost"

@@ -42,15 +42,12 @@ def open_vitals(root: Path = ROOT) -> Meters:
 
         return try_meter(read, f"the system does not {what}", source)
 
+    throttling, own = "count thermal throttling", "the processor's own counter"
     return {
         "energy": open_rapl(root),
         "clock": meter(clocks, lambda khz: 1000 * fmean(khz), "report the CPU's clock", "cpufreq"),
-        "temperature": meter(
-            sensor, lambda thousandths: thousandths[0] / 1000, "report the CPU's temperature", "the processor's sensor"
-        ),
-        "throttling": meter(
-            counts, lambda times: int(sum(times)), "count thermal throttling", "the processor's own counter"
-        ),
+        "temperature": meter(sensor, lambda mc: mc[0] / 1000, "report the CPU's temperature", "the processor's sensor"),
+        "throttling": meter(counts, lambda times: int(sum(times)), throttling, own),
     }
 
 
