@@ -31,7 +31,7 @@ from torchmark.report import FORMATS, render
 from torchmark.report.comparison import comparison_document
 from torchmark.report.files import listing_document
 from torchmark.report.run import details_document
-from torchmark.store import RunWriter, completed, load, read_header, shareable_lines
+from torchmark.store import RunWriter, load, read_header, shareable_lines
 
 RECORDED = Path(__file__).parents[1] / "tests" / "store" / "recorded" / "v2.jsonl"
 
@@ -273,7 +273,7 @@ def _gather(path: Path) -> None:
 
 def _read(path: Path) -> None:
     read_header(path)
-    completed(path)
+    load(path)
 
 
 def _look(path: Path) -> None:

@@ -24,9 +24,8 @@ Transfer = Literal["resident", "per-step", "pinned"]
 Protocol = Literal["steady", "as-published"]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-TRANSFERS: tuple[str, ...] = get_args(Transfer)
 _MODES = ("off", "on", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_COPIES = {"per-step": "per-step", "pinned": "pinned"}
+_HOW, _COPIES = get_args(Transfer), {"per-step": "per-step", "pinned": "pinned"}
 _MOST = 4096
 
 
@@ -42,12 +41,9 @@ class Axis(Struct, frozen=True):
     most: int | None = None  # of a count
 
     def read(self, text: str) -> Any:
-        if self.most is None:
-            return text
-        if not re.fullmatch(r"[0-9]{1,9}", text):
-            fix = "Write a whole number, or a range such as 1..4"
-            raise UsageError(f"'{text}' is not a number of {self.name}", fix)
-        return int(text)
+        if self.most is not None and not re.fullmatch(r"[0-9]{1,9}", text):
+            raise UsageError(f"'{text}' is not a number of {self.name}", "Write a whole number, or a range: 1..4")
+        return text if self.most is None else int(text)
 
     def check(self, value: Any) -> None:
         if self.values and value not in self.values:
@@ -64,7 +60,7 @@ AXES = (
     Axis("mode", metavar="MODE,…", help="infer, train; default: the workload's first."),
     Axis("dtype", "float32", DTYPES, metavar="TYPE,…", help="float32, bfloat16, float16, float64."),
     Axis("compile", "off", _MODES, {"on": "compile"}, "off,on", "With torch.compile; compiling is timed apart."),
-    Axis("transfer", "resident", TRANSFERS, _COPIES, "HOW,…", "resident, per-step (copies in every step), pinned."),
+    Axis("transfer", "resident", _HOW, _COPIES, "HOW,…", "resident, per-step (copies in every step), pinned."),
     Axis("threads", most=_MOST, metavar="N,…", help="CPU threads; default: torch's choice."),
     Axis("workers", 1, most=_MOST, metavar="N,…", help="Ranks that share the work, on all nodes together."),
     *map(Axis, CASE_OPTIONS),
@@ -76,7 +72,7 @@ _SUFFIXED = AXES[3:]
 class Case(Struct, frozen=True):
     workload: Name
     mode: Name
-    params: Annotated[dict[Name, Value], SEVERAL] = field(default_factory=dict)  # that differ from the defaults
+    params: Annotated[dict[Name, Value], SEVERAL] = {}  # that differ from the defaults
     device: Name = "cpu"
     dtype: Name = "float32"
     compile: Name = "off"
@@ -155,12 +151,10 @@ def _set_once(values: dict[str, Any], name: str, value: Any, text: str) -> None:
 
 
 def parse_value(text: str) -> Value:
-    """A whole number, a number, on/off, or a word."""
     if re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
     if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE]-?[0-9]+)?", text):
-        number = float(text)
-        if abs(number) == float("inf"):
+        if abs(number := float(text)) == float("inf"):
             raise UsageError(f"'{text}' is too large a number", "Give a smaller one")
         return number
     return {"on": True, "off": False}.get(text, text)

@@ -17,8 +17,8 @@ EXIT_BUG = 70
 class TorchmarkError(Exception):
     """Anything that torchmark can explain, in one line without a traceback.
 
-    Only `shareable` errors get into run files, with their cause and fix: torchmark's own words, numbers and names of
-    devices. Paths, user input and messages of other programs go into `detail`, which stays on this machine.
+    Causes and fixes of `shareable` errors get into run files: torchmark's own words, numbers and names of devices.
+    Paths, user input and messages of other programs go into `detail`, which stays on this machine.
     """
 
     exit_code = EXIT_COULD_NOT_RUN
@@ -30,14 +30,8 @@ class TorchmarkError(Exception):
         self.fix = fix
         self.detail = detail
 
-    @property
-    def shared_text(self) -> str:
-        return f"{self.cause}. {self.fix}" if self.fix else self.cause
-
 
 class UsageError(TorchmarkError):
-    """The user asked for something that cannot be."""
-
     exit_code = EXIT_USAGE
 
 

@@ -1,15 +1,14 @@
 """The log next to a run file: what workers print, and the messages behind failures.
 
-It may name hosts, people and paths. So only its owner can read it, and nothing in it is ever exported: messages from it
-are shown on this user's terminal alone.
+It may name hosts, people and paths: only its owner can read it, and nothing in it is exported or shown elsewhere.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -30,7 +29,7 @@ def log_path(path: Path) -> Path:
 def keep_detail(path: Path, case: str, detail: str) -> None:
     """Add the message behind a failure to the log of the run file at `path`, if the log can be written."""
     entry = f"\ntorchmark: {case} failed: {' '.join(detail.split())[:_LONGEST]}\n"
-    with contextlib.suppress(OSError), open(open_log(log_path(path)), "wb") as log:
+    with suppress(OSError), open(open_log(log_path(path)), "wb") as log:
         log.write(entry.encode(errors="replace"))
 
 
@@ -42,13 +41,12 @@ def with_details(run: Run, path: Path) -> Run:
     if descriptor is None:
         return run
     tail = b""
-    with contextlib.suppress(OSError), open(descriptor, "rb") as log:  # noqa: PTH123 -- the file that was examined
+    with suppress(OSError), open(descriptor, "rb") as log:  # noqa: PTH123 -- the file that was examined
         log.seek(max(size_of(descriptor) - _TAIL_BYTES, 0))
         tail = log.read(_TAIL_BYTES)
     found = {case.decode(errors="replace"): text.decode(errors="replace") for case, text in _ENTRY.findall(tail)}
-    details = [found.get(each.case.text, "")[:_LONGEST] or each.detail for each in run.results]
-    pairs = zip(run.results, details, strict=True)
-    return replace(run, results=tuple(replace(result, detail=detail) for result, detail in pairs))
+    known = ((each, found.get(each.case.text, "")[:_LONGEST]) for each in run.results)
+    return replace(run, results=tuple(replace(each, detail=detail or each.detail) for each, detail in known))
 
 
 def open_log(path: str | Path) -> int:
@@ -56,13 +54,13 @@ def open_log(path: str | Path) -> int:
     descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     if descriptor is None:
         return os.open(os.devnull, os.O_WRONLY)
-    with contextlib.suppress(OSError, AttributeError):  # Windows has no fchmod; the file may be another user's
+    with suppress(OSError, AttributeError):  # Windows has no fchmod; the file may be another user's
         os.fchmod(descriptor, 0o600)
     return descriptor
 
 
 def size_of(descriptor: int) -> int:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return os.fstat(descriptor).st_size
     return 0
 
@@ -71,7 +69,7 @@ def trim(descriptor: int, before: int = 0) -> None:
     """Drop what exceeds the size limit of a log, but nothing that was there before this process."""
     most = max(LARGEST_BYTES, before)
     if size_of(descriptor) > most:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.ftruncate(descriptor, most)
 
 
@@ -84,8 +82,7 @@ def redirect_output(descriptor: int) -> None:
 
 def _open(path: str | Path, flags: int) -> int | None:
     """Only a regular file: a pipe in its place must not block, and a link must not lead elsewhere."""
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
-        flags |= getattr(os, name, 0)
+    flags |= sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
     try:
         descriptor = os.open(path, flags, 0o600)
     except (OSError, ValueError):

@@ -8,7 +8,6 @@ from msgspec import Struct, field
 
 from torchmark.case import ALL_CASES, CASE_OPTIONS, SEVERAL, Case, Count, Name, Real, Text, Value, Whole, parse_case
 
-# Cases are records like the others, and are found here too.
 __all__ = ["CASE_OPTIONS", "Case", "Name", "Real", "Text", "Value", "Whole", "parse_case"]
 
 # A new version of the stored form adds a line here, an upgrade function in store/lines.py and a recorded file in
@@ -26,9 +25,9 @@ Estimand = Literal["median", "mean"]
 Rigor = Literal["quick", "default", "rigorous"]
 Level = Literal["well-formed", "consistent", "corroborated"]
 Bound = Literal["compute", "bandwidth", "launch", "loader"]
-
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 RIGORS: tuple[str, ...] = get_args(Rigor)
+Names = Annotated[tuple[Name, ...], SEVERAL]
 
 
 class Work(Struct, frozen=True):
@@ -41,9 +40,7 @@ class Work(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """What was seen while k steps ran."""
-
-    total_s: float  # wall time, with one synchronisation
+    total_s: float  # wall time of some steps, with one synchronisation
     step_s: float | tuple[float, ...] | None = None  # by the device's own events: the mean, or every step alone
     wait_s: float | None = None  # that the timing thread was runnable but waited for a core
     switches: int | None = None  # involuntary context switches
@@ -51,8 +48,6 @@ class Block(Struct, frozen=True):
 
 
 class Moment(Struct, frozen=True):
-    """What every clock says at one moment."""
-
     steady_s: float  # stands still while the machine sleeps
     wall_s: float  # can be set
     boot_s: float | None = None  # goes on while the machine sleeps; None: there is no such clock
@@ -96,7 +91,7 @@ class Metered(Struct, frozen=True):
     peak_w: Real | None = None  # over about a second
     clock_hz: tuple[Real, Real] | None = None  # at most, and in the last third of the time
     temperature_c: tuple[Real, Real] | None = None  # at first, at most
-    throttle: Annotated[tuple[Name, ...], SEVERAL] = ()  # why the clock was held down
+    throttle: Names = ()  # why the clock was held down
     major_faults: Whole | None = None
 
 
@@ -120,7 +115,7 @@ class Estimate(Struct, frozen=True):
     warmup_cut: Whole
     trend: Trend
     samples_s: tuple[Real, ...] = ()  # seconds per step, in order, nothing deleted
-    flags: Annotated[tuple[Name, ...], SEVERAL] = ()
+    flags: Names = ()
     evidence: Annotated[tuple[Text, ...], SEVERAL] = ()  # of the verdict
     sample_count: Whole = 0
     void_count: Whole = 0  # samples taken again, as the machine slept or the process was stopped
@@ -174,9 +169,7 @@ class Memory(Struct, frozen=True):
 
 
 class NumericCheck(Struct, frozen=True):
-    """How far the outputs were from a reference computation."""
-
-    error: Real
+    error: Real  # of the outputs, against a reference computation
     tolerance: Real
     method: Text
 
@@ -226,8 +219,6 @@ class Laps(Struct, frozen=True):
 
 
 class StageEstimate(Struct, frozen=True):
-    """One part of a job, with a 95% interval."""
-
     name: Name
     steps: Whole  # how often the job does it; 0: inside the steps of another stage
     center_s: Real  # of one
@@ -236,8 +227,6 @@ class StageEstimate(Struct, frozen=True):
 
 
 class JobEstimate(Struct, frozen=True):
-    """How long the whole job takes."""
-
     seconds: Real
     low_s: Real
     high_s: Real
@@ -263,7 +252,7 @@ class Peak(Struct, frozen=True):
 
     share: Real  # of the arithmetic or of the bandwidth, whichever is closer to its ceiling
     bound: Bound  # what keeps it from more
-    shares: Annotated[dict[Name, Real], SEVERAL] = field(default_factory=dict)  # of the step that each would take
+    shares: Annotated[dict[Name, Real], SEVERAL] = {}  # of the step that each would take
     flops_per_s: Real | None = None  # the ceilings
     bytes_per_s: Real | None = None
     again: bool = False  # its ceiling was measured once more, right after it
@@ -277,19 +266,19 @@ class Result(Struct, frozen=True):
     status: Status
     version: Whole = 1
     reason: Text | None = None  # in torchmark's own words
-    params: Annotated[dict[Name, Value], SEVERAL] = field(default_factory=dict)
+    params: Annotated[dict[Name, Value], SEVERAL] = {}
     estimate: Estimate | None = None
     processes: Annotated[tuple[Estimate, ...], SEVERAL] = ()
     work: Work | None = None
     memory: Memory | None = None
     numeric: NumericCheck | None = None
     job: JobEstimate | None = None
-    metrics: Annotated[dict[Name, float], SEVERAL] = field(default_factory=dict)  # loss, accuracy, shares, counts
-    phases_s: Annotated[dict[Name, Real], SEVERAL] = field(default_factory=dict)
-    settings: Annotated[dict[Name, Value | None], SEVERAL] = field(default_factory=dict)
+    metrics: Annotated[dict[Name, float], SEVERAL] = {}  # loss, accuracy, shares, counts
+    phases_s: Annotated[dict[Name, Real], SEVERAL] = {}
+    settings: Annotated[dict[Name, Value | None], SEVERAL] = {}
     cautions: Annotated[tuple[Remark, ...], SEVERAL] = ()
     sustained: Sustained | None = None
-    provenance: Annotated[dict[Name, Text], SEVERAL] = field(default_factory=dict)  # of what meters read, or why not
+    provenance: Annotated[dict[Name, Text], SEVERAL] = {}  # of what meters read, or why not
     budget_s: Real | None = None
     rigor: Rigor = "quick"
     seed: Whole = 0
@@ -298,7 +287,7 @@ class Result(Struct, frozen=True):
 
     @property
     def explanation(self) -> str:
-        """Why it failed, with the detail where that is known: for the terminal of the machine that it failed on."""
+        """Why it failed, with the detail: for the terminal of the machine that it failed on."""
         return "\n".join(filter(None, (self.reason or "no reason was given", self.detail)))
 
 
@@ -323,9 +312,6 @@ class RunHeader(Struct, frozen=True):
     seed: Whole = 0
 
 
-# The conclusions of `tune`, `fit`, `limits` and `ab`, as stored at the end of their runs.
-
-
 class Contribution(Struct, frozen=True):
     """What one setting, or several that were only tried together, gained."""
 
@@ -334,16 +320,13 @@ class Contribution(Struct, frozen=True):
 
 
 class BreakEven(Struct, frozen=True):
-    """When compiling has paid for itself."""
-
     compiling_s: Real
     saved_s: Real  # in every step
-    steps: Real
+    steps: Real  # until that has paid for compiling
 
 
 class Tuning(Struct, frozen=True):
-    """A search for the fastest settings: how many times as fast as the default, with a 95% interval over pairs of fresh
-    processes."""
+    """A search for the fastest settings: the gain is how many times as fast, with a 95% interval over process pairs."""
 
     default: Case = field(name="case")
     winner: Case  # the default itself, where nothing was confirmed to be faster
@@ -357,14 +340,12 @@ class Tuning(Struct, frozen=True):
     same_precision_gain: Real | None = None  # as the search saw it
     contributions: Annotated[tuple[Contribution, ...], SEVERAL] = ()
     break_even: BreakEven | None = None
-    relative: Annotated[dict[Text, Real], ALL_CASES] = field(default_factory=dict)  # gain by case, in the search
+    relative: Annotated[dict[Text, Real], ALL_CASES] = {}  # gain by case, in the search
     stopped: Literal["done", "budget", "interrupted"] = "done"
     duration_s: Real = 0.0
 
 
 class Tried(Struct, frozen=True):
-    """One size that `fit` has tried."""
-
     case: Text
     size: Whole
     rate: Real | None = None  # items a second
@@ -374,8 +355,6 @@ class Tried(Struct, frozen=True):
 
 
 class Fitting(Struct, frozen=True):
-    """A search for the largest size that fits."""
-
     case: Case  # its own size does not matter
     parameter: Name  # that counts the size
     limit_bytes: Real
@@ -393,11 +372,9 @@ class Fitting(Struct, frozen=True):
 
 
 class Limiting(Struct, frozen=True):
-    """A search for a machine's limits."""
-
     kept: bool  # whether later results are compared with them
     why: Literal["", "tiny", "incomplete", "doubted", "disturbed"] = ""  # they are not
-    missing: Annotated[tuple[Name, ...], SEVERAL] = ()  # disturbed, and so not kept
+    missing: Names = ()  # disturbed, and so not kept
 
 
 class Live(Struct, frozen=True):
@@ -414,12 +391,10 @@ class Live(Struct, frozen=True):
     ratios: Annotated[tuple[Real, ...], SEVERAL] = ()  # one for each pair of processes
 
 
-Conclusion = Tuning | Fitting | Limiting | Live
+Conclusion = Tuning | Fitting | Limiting | Live  # of `tune`, `fit`, `limits` and `ab`, at the end of their runs
 
 
 class Run(Struct, frozen=True):
-    """Results of one command on one machine."""
-
     header: RunHeader
     results: tuple[Result, ...] = ()
     process_spread: float | None = None  # relative, between fresh processes, from the reference case

@@ -1,9 +1,5 @@
 """The privacy allow-list: each setting that a result may record with the form of its value, and names of hardware,
-systems and versions in the form in which they are shared.
-
-Results are shared, and the environment, a plug-in or a user's file may hold anything. A value that is not on the list
-is recorded as `set`, or left out.
-"""
+systems and versions in the form in which they are shared. Any other value is recorded as `set`, or left out."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ _NUMBER = r"[0-9]{1,9}"
 _SWITCH = r"[01]|true|false|on|off|yes|no"
 _PLACE = r"[0-9]{1,5}(?:[-:][0-9]{1,5}){0,2}"  # 3, 0-7, 0-15:2
 
-# Options of PyTorch's caching allocator.
-_ALLOCATOR = (
+_ALLOCATOR = (  # options of PyTorch's caching allocator
     r"(?:backend|expandable_segments|garbage_collection_threshold|max_split_size_mb|max_non_split_rounding_mb|"
     r"per_process_memory_fraction|pinned_num_register_threads|pinned_use_background_threads|"
     r"pinned_use_cuda_host_register|pinned_use_hip_host_register|release_lock_on_cudamalloc|"
@@ -36,14 +31,12 @@ _INSTRUCTIONS = (
     r"ALL|DEFAULT|SSE41|AVX|AVX2(_VNNI(_2)?)?|AVX512_MIC(_4OPS)?|AVX512_CORE(_VNNI|_BF16|_FP16|_AMX(_FP16)?)?|"
     r"AVX10_1_512(_AMX(_FP16)?)?|AVX10_2(_512)?(_AMX_2)?|AVX10_2_ACE"
 )
-# Faults of publications that a replay can leave untried.
-_FAULT = r"(?:autograd graph|eager attention|evaluation mode)"
-# How the class names of transformers end.
-_ENDING = (
+_FAULT = r"(?:autograd graph|eager attention|evaluation mode)"  # of publications, that a replay can leave untried
+_ENDING = (  # of the class names of transformers
     r"(?:Model(?:WithLMHead)?|Encoder|Decoder|Backbone|VisionTransformer|For(?:CausalLM|MaskedLM|ConditionalGeneration|"
     r"(?:Sequence|Token|Image)Classification|QuestionAnswering)(?:Simple|WithTeacher|Learned|Fourier|ConvProcessing)?)"
 )
-# An operator of torch by its base name. That torch has it is checked where torch is loaded, see `operators.py`.
+# A base name. That torch has such an operator is checked where torch is loaded, see `operators.py`.
 _OPERATOR = r"(?:an operator|aten::[A-Za-z0-9_]{1,80})"
 
 # Environment variables that change the speed of torch, with the values that are recorded. LD_PRELOAD and MALLOC_CONF
@@ -111,8 +104,7 @@ def redacted(variable: str, text: str | None) -> str | int | None:
     return int(text) if re.fullmatch(_NUMBER, text) else text
 
 
-# Systems, and the IDs of distributions in os-release.
-_SYSTEM = (
+_SYSTEM = (  # systems, and the IDs of distributions in os-release
     r"(?:linux|macos|windows|darwin|freebsd|openbsd|netbsd|unknown|almalinux|alinux|alpine|amzn|anolis|arch|"
     r"archarm|artix|azurelinux|bazzite|bottlerocket|cachyos|centos|clear-linux-os|coreos|cos|debian|deepin|"
     r"devuan|elementary|endeavouros|fedora|flatcar|garuda|gentoo|guix|kali|kylin|linuxmint|mageia|manjaro|"
@@ -120,17 +112,14 @@ _SYSTEM = (
     r"pureos|raspbian|rhel|rocky|scientific|slackware|sled|sles|solus|steamos|tencentos|ubuntu|uos|void|wolfi|"
     r"zorin)"
 )
-
 _RELEASE = re.compile(
     r"(?:[0-9]{1,4}!)?[0-9]{1,9}(?:\.[0-9]{1,9}){0,4}(?:(?:a|b|rc)[0-9]{1,9})?(?:\.post[0-9]{1,9})?(?:\.dev[0-9]{1,9})?"
 )
-# Builds that PyTorch and the makers of hardware publish.
-_BUILD = (
+_BUILD = (  # that PyTorch and the makers of hardware publish
     r"(?:cpu|cu[0-9]{2,3}|rocm[0-9]{1,2}(?:\.[0-9]{1,3}){0,3}|rocmsdk[0-9]{8}|xpu|lw|dfsg|cxx11\.abi|with\.pypi\.cudnn|"
     r"(?:git)?[0-9a-f]{7,40}|nv[0-9]{2}\.[0-9]{1,2}(?:\.[0-9]{1,9})?)"
 )
 _PUBLISHED = re.compile(rf"\+(?:{_BUILD}(?:\.{_BUILD}){{0,4}})?")
-
 # In names of hardware a slash stands between model numbers: R7/R9, 6600/6600M, [A/B].
 _MODEL_NUMBER = re.compile(r"[\[(]?(?:[A-Z]{1,5}|[A-Z]{0,4}[0-9]{1,5}[A-Za-z]{0,3})[\])]?,?")
 _ADDRESS = re.compile(
@@ -140,15 +129,13 @@ _ADDRESS = re.compile(
 
 
 def is_known_system(name: str) -> bool:
-    """Whether this is the name of a published system or distribution."""
     return re.fullmatch(_SYSTEM, name, re.IGNORECASE) is not None
 
 
 def shareable_system(text: str) -> str:
     """A system's name and version; empty if the name is not a published one."""
     version = r"[0-9]{1,8}(?:\.[0-9]{1,4})?(?:Server(?:R2)?)?\Z"
-    found = re.match(rf"{_SYSTEM}(?= |\Z)(?: {version})?", text, re.IGNORECASE)
-    return found[0] if found else ""
+    return found[0] if (found := re.match(rf"{_SYSTEM}(?= |\Z)(?: {version})?", text, re.IGNORECASE)) else ""
 
 
 def shareable_version(text: str) -> str:
@@ -168,9 +155,9 @@ def shareable_build(text: str) -> str:
 
 def shareable_hardware(text: str) -> str:
     """The name of a device or driver without words that look like a path, a domain, an address or an account."""
-    return " ".join(word for word in text.split() if not _ADDRESS.search(word) and not _is_path(word))
 
+    def is_path(word: str) -> bool:
+        parts = word.removeprefix("w/").split("/")  # AMD writes `w/ Radeon Graphics`
+        return word != "/" and len(parts) > 1 and not all(map(_MODEL_NUMBER.fullmatch, parts))
 
-def _is_path(word: str) -> bool:
-    parts = word.removeprefix("w/").split("/")  # AMD writes `w/ Radeon Graphics`
-    return word != "/" and len(parts) > 1 and not all(map(_MODEL_NUMBER.fullmatch, parts))
+    return " ".join(word for word in text.split() if not _ADDRESS.search(word) and not is_path(word))

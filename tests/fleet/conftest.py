@@ -17,6 +17,13 @@ import pytest
 from command_line import run_torchmark
 
 LIMIT_S = 400
+LOOK_S = 0.4  # between two looks at the jobs, at most: the commands of a user are more patient with schedulers
+PROGRAM = f"""
+from torchmark.__main__ import main
+from torchmark.cli import fleet
+fleet.LONGEST_S = {LOOK_S}
+raise SystemExit(main())
+"""
 NEED = "TORCHMARK_NEED_SLURM"
 
 
@@ -35,7 +42,7 @@ class Shell:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "torchmark", *arguments],
+            [sys.executable, "-P", "-c", PROGRAM, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -70,8 +77,9 @@ class Shell:
         return {node["label"]: node for node in json.loads(done.stdout)["nodes"]}
 
 
-@pytest.fixture(scope="session")
-def make_shell() -> Callable[..., Shell]:
+@pytest.fixture
+def make_shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shell]:
+    monkeypatch.setattr("torchmark.cli.fleet.LONGEST_S", LOOK_S)
     return Shell
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmark.errors import UsageError
-from torchmark.fleet.folder import JobOutcome, Node, outcome_of
+from torchmark.fleet.folder import JobOutcome, Node
 from torchmark.fleet.jobs import choose, equal_threads, one_each, together
 from torchmark.fleet.slurm import read_node, with_features
 
@@ -93,4 +93,4 @@ def test_ranks_of_all_teams_have_as_many_threads() -> None:
     ("code", "state"), [(0, "done"), (3, "done"), (4, "failed"), (70, "failed"), (137, "killed"), (-9, "killed")]
 )
 def test_exit_codes_report_how_a_job_ended(code: int, state: str) -> None:
-    assert outcome_of(code).state == state
+    assert JobOutcome.of_exit(code).state == state

@@ -55,7 +55,7 @@ def test_every_node_has_a_run_of_its_own_and_the_folder_is_a_library(shell: Shel
 
 
 def test_a_job_that_is_cancelled_is_reported_and_completed(make_shell: Make, shell: Shell, tmp_path: Path) -> None:
-    slow, folder = make_shell(tmp_path, step_s=0.3), tmp_path / "fleet"
+    slow, folder = make_shell(tmp_path, step_s=0.1), tmp_path / "fleet"
     start = slow.start("fleet", "run", *THREE, "--engine", "local", "--folder", str(folder), "--no-probe")
     slow.wait_until(lambda: slow.results_in(folder, "A1"))
     assert slow.run("fleet", "cancel", str(folder)).stdout.startswith("cancelled 1 of 1")

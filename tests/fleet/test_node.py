@@ -13,6 +13,7 @@ import pytest
 from torchmark.errors import FleetError, StoreError
 from torchmark.fleet.folder import Fleet, FleetFolder, JobOutcome, Order, Task, Terms
 from torchmark.fleet.jobs import Observer
+from torchmark.fleet.local import Local
 from torchmark.fleet.node import arguments
 from torchmark.records import Result, RunHeader
 from torchmark.store import RunWriter, load
@@ -147,5 +148,5 @@ def test_nodes_that_start_together_anew_keep_what_they_had(folder: FleetFolder, 
     assert load(folder.path / "A1.jsonl.aside-1") == before
     folder.keep(Fleet("", Terms("local"), (task,)))
     folder.keep_outcome(task, JobOutcome("done"))
-    (standing,) = Observer(folder, None).look([task])
+    (standing,) = Observer(folder, Local()).look([task])
     assert "A1.jsonl.aside" in standing.reason

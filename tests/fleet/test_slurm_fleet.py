@@ -188,7 +188,7 @@ def test_mistakes_are_reported_before_anything_measures(shell: Shell, hidden: Pa
 
 def test_two_nodes_train_together_and_give_the_scaling_table(shell: Shell, tmp_path: Path) -> None:
     folder = tmp_path / "fleet"
-    sizes = "-p batch=2 --together 1,2 --threads 1 --budget 20s --rigor quick"
+    sizes = "-p batch=2 --together 1,2 --threads 1 --steps 20 --rigor quick"
     done = shell.run(
         "fleet", "run", "mlp", "--mode", "train", *sizes.split(), *SETUP, "--folder", str(folder), "--no-probe"
     )

@@ -16,8 +16,9 @@ import pytest
 
 from injection.changes import appended_to, cut, moved, replaced
 from torchmark.errors import StoreError
-from torchmark.store import RunWriter, Sealed, completed, examine, files, load, load_samples
+from torchmark.store import RunWriter, files, load
 from torchmark.store import writer as writing
+from torchmark.store.reader import Account, Sealed, examine
 
 CASES = tuple(f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3))
 
@@ -173,8 +174,9 @@ def test_a_process_is_written_at_once_with_its_samples(path: Path, make_header, 
     newest = make_result(CASES[0], processes=(make_estimate(samples_s=(1.0, 2.0)),))
     with RunWriter.create(path, make_header(CASES)) as writer:
         writer.measured(0, newest, newest)
-    assert load_samples(path) == {CASES[0]: {0: (1.0, 2.0)}}
-    assert completed(path) == {CASES[0]: 1}
+    (account,) = (part for part in examine(path) if isinstance(part, Account))
+    assert account.result.case.text == CASES[0]
+    assert {process: tuple(values) for process, values in account.samples.items()} == {0: (1.0, 2.0)}
 
 
 @contextlib.contextmanager

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 
 from torchmark.records import SCHEMA_VERSION
-from torchmark.store import completed, load, load_samples
+from torchmark.store import load
 from torchmark.store.lines import Line
+from torchmark.store.reader import Account, examine
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "run-file.md"
 
@@ -24,8 +25,9 @@ def test_the_example_is_read_as_described(tmp_path: Path) -> None:
     assert [result.status for result in run.results] == ["ok", "interrupted"]
     assert run.results[0].estimate.center_s == 0.00252
     assert run.process_spread == 0.041
-    assert completed(path) == {"mlp/infer@cpu/float32": 2}
-    assert set(load_samples(path)["mlp/infer@cpu/float32"]) == {0, 1}
+    accounts = [part for part in examine(path) if isinstance(part, Account)]
+    assert [account.result.case.text for account in accounts] == ["mlp/infer@cpu/float32"] * 2
+    assert [set(account.samples) for account in accounts] == [{0}, {1}]
 
 
 def test_every_kind_of_line_is_described() -> None:

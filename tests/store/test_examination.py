@@ -11,7 +11,8 @@ import pytest
 
 from torchmark.errors import StoreError
 from torchmark.records import Fitting, Remark, Tuning, parse_case
-from torchmark.store import Account, HeaderLine, RunWriter, Sealed, examine, load, write_export
+from torchmark.store import RunWriter, load, write_export
+from torchmark.store.reader import Account, HeaderLine, Sealed, examine
 
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
 SAMPLES = (0.001, 0.0012, 0.0011)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import LockedError, StoreError
-from torchmark.store import Holder, machine_lock
-from torchmark.store.files import lock_path
+from torchmark.store import machine_lock
+from torchmark.store.files import Holder, lock_path
 
 HOLD = """
 import sys

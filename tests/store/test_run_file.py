@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,8 @@ from msgspec.structs import replace
 from torchmark.errors import StoreError
 from torchmark.records import Case, Estimate, NumericCheck, Remark, Result, Trend, Work, parse_case
 from torchmark.settings import SETTINGS
-from torchmark.store import RunWriter, check_writable, completed, load, load_samples
+from torchmark.store import RunWriter, check_writable, load
+from torchmark.store.reader import Account, examine
 
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
 SAMPLES = (0.001, 0.0012, 0.0011)
@@ -62,6 +64,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.jsonl"
 
 
+def ended_processes(path: Path) -> Counter[str]:
+    """How many processes of each case have a result."""
+    return Counter(part.result.case.text for part in examine(path) if isinstance(part, Account))
+
+
 @pytest.fixture
 def whole(path: Path, make_header, make_result, make_estimate) -> Path:
     """Two cases in two processes each, taken in turn, as a run of default rigor writes them."""
@@ -96,23 +103,22 @@ def test_the_last_word_on_a_case_counts_in_the_order_of_the_header(whole: Path) 
     assert [result.case.text for result in run.results] == [A, B]
     assert [len(result.processes) for result in run.results] == [2, 2]
     assert run.process_spread == 0.04
-    assert completed(whole) == {A: 2, B: 2}
+    assert ended_processes(whole) == {A: 2, B: 2}
 
 
 def test_samples_come_back_only_when_asked_for(whole: Path) -> None:
     second = tuple(value + 1 for value in SAMPLES)
-    assert load_samples(whole) == {text: {0: SAMPLES, 1: second} for text in (A, B)}
     assert all(result.estimate.samples_s == () for result in load(whole).results)
-    result = load(whole, samples=True).results[0]
-    assert result.estimate.samples_s == SAMPLES + second
-    assert [process.samples_s for process in result.processes] == [SAMPLES, second]
+    for result in load(whole, samples=True).results:
+        assert result.estimate.samples_s == SAMPLES + second
+        assert [process.samples_s for process in result.processes] == [SAMPLES, second]
 
 
 def test_samples_are_not_decoded_unless_asked_for(whole: Path) -> None:
     edited(whole, 4, lambda line: line.replace(b'"samples_s":[', b'"samples_s":[nonsense,'))
     assert len(load(whole).results) == 2
     with pytest.raises(StoreError, match=r"line 4"):
-        load_samples(whole)
+        load(whole, samples=True)
 
 
 def test_raw_samples_never_reach_a_finished_line(path: Path, make_header, make_result, make_estimate) -> None:
@@ -129,7 +135,7 @@ def test_a_case_that_never_finished_is_interrupted(path: Path, make_header) -> N
     assert [(result.case.text, result.status) for result in run.results] == [(A, "interrupted")]
     assert run.results[0].reason
     assert "1 of 2 cases were never started" in run.problems
-    assert completed(path) == {}
+    assert not ended_processes(path)
 
 
 def test_a_second_process_that_died_leaves_the_first_ones_figures(path: Path, make_header, make_result) -> None:
@@ -142,7 +148,7 @@ def test_a_second_process_that_died_leaves_the_first_ones_figures(path: Path, ma
     assert run.results[0].status == "ok"
     assert run.results[0].estimate.samples_s == ()
     assert any("process 1" in problem for problem in run.problems)
-    assert completed(path) == {A: 1}
+    assert ended_processes(path) == {A: 1}
 
 
 def test_cut_at_every_byte_no_finished_line_is_lost(path: Path, tmp_path: Path, make_header) -> None:
@@ -156,7 +162,7 @@ def test_cut_at_every_byte_no_finished_line_is_lost(path: Path, tmp_path: Path, 
     finished = [end for end in ends if data[:end].splitlines()[-1].startswith(b'{"kind":"finished"')]
     for length in range(ends[0], len(data)):
         cut.write_bytes(data[:length])
-        assert sum(completed(cut).values()) >= sum(end <= length for end in finished)
+        assert ended_processes(cut).total() >= sum(end <= length for end in finished)
         torn = length not in ends and length + 1 not in ends
         assert any("incomplete" in problem for problem in load(cut).problems) == torn
 
@@ -270,7 +276,7 @@ def test_fuzzed_bytes_raise_nothing_but_a_store_error(whole: Path, tmp_path: Pat
         raw[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3) | st.sampled_from(TOKENS))
     fuzzed = tmp_path / "fuzzed.jsonl"
     fuzzed.write_bytes(raw)
-    for read in (load, load_samples, completed, lambda path: RunWriter.resume(path).close()):
+    for read in (load, lambda path: load(path, samples=True), lambda path: RunWriter.resume(path).close()):
         with contextlib.suppress(StoreError):
             read(fuzzed)
 

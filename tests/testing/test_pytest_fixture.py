@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -35,11 +37,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *options: str, step: str = "0.01") -> subprocess.CompletedProcess[str]:
-    unused = [part for name in UNUSED for part in ("-p", f"no:{name}")]
-    command = [sys.executable, "-m", "pytest", "-q", *unused, "test_speed.py", *options]
-    environment = os.environ | {"TORCHMARK_FAKE": f"stream=iid2,step={step}", "COLUMNS": "80"}
+def start(folder: Path, *options: str, step: str = "0.01") -> subprocess.CompletedProcess[str]:
+    """pytest in a process of its own."""
+    environment = os.environ | variables(step)
+    command = [sys.executable, "-m", "pytest", *arguments(*options)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+
+
+def run(folder: Path, *options: str, step: str = "0.01") -> subprocess.CompletedProcess[str]:
+    """pytest in the process of this test, which costs no start of Python, without processes of pytest-xdist."""
+    out, err, modules = io.StringIO(), io.StringIO(), set(sys.modules)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        for name, value in variables(step).items():
+            patch.setenv(name, value)
+        code = int(pytest.main(["-n0", "-p", "no:faulthandler", "--import-mode=importlib", *arguments(*options)]))
+    for name in {"test_speed", "more", "more.test_speed"} - modules:
+        sys.modules.pop(name, None)
+    return subprocess.CompletedProcess(options, code, out.getvalue(), err.getvalue())
+
+
+def variables(step: str) -> dict[str, str]:
+    return {"TORCHMARK_FAKE": f"stream=iid2,step={step}", "COLUMNS": "80"}
+
+
+def arguments(*options: str) -> list[str]:
+    return ["-q", *(part for name in UNUSED for part in ("-p", f"no:{name}")), "test_speed.py", *options]
 
 
 def assert_harmless(done: subprocess.CompletedProcess[str]) -> None:
@@ -57,7 +84,7 @@ def keep_with_spread(folder: Path, spread: float, name: str = "before.jsonl") ->
 
 
 def test_results_are_kept_as_a_run_under_the_names_of_the_tests(folder: Path) -> None:
-    done = run(folder, "-n0")
+    done = start(folder, "-n0")
     assert done.returncode == 0, done.stdout
     (path,) = (folder / "home").glob("*.jsonl")
     stored = load(path)
@@ -83,7 +110,7 @@ def test_tests_of_the_same_name_are_not_mixed_up(folder: Path) -> None:
     (folder / "more").mkdir()
     twice = "def test_a(torchmark):\n    for _ in range(2): torchmark(lambda: None, 'fake', name='same')\n"
     (folder / "more" / "test_speed.py").write_text(twice)
-    done = run(folder, "more", "-n0", "--import-mode=importlib")
+    done = run(folder, "more")
     assert done.returncode == 1
     assert "test_speed.py:test_a.same was timed already: give this step a name of its own" in done.stdout
     (path,) = (folder / "home").glob("*.jsonl")
@@ -92,9 +119,9 @@ def test_tests_of_the_same_name_are_not_mixed_up(folder: Path) -> None:
 
 
 def test_a_regression_fails_the_test_and_chance_does_not(folder: Path) -> None:
-    assert run(folder, "-n0", "--torchmark-out", "before.jsonl").returncode == 0
+    assert run(folder, "--torchmark-out", "before.jsonl").returncode == 0
     keep_with_spread(folder, 0.02)
-    against = ("-n0", "--torchmark-against", "before.jsonl")
+    against = ("--torchmark-against", "before.jsonl")
     done = run(folder, *against, step="0.0101")
     assert done.returncode == 0, done.stdout
     assert ", PASS" in done.stdout
@@ -109,9 +136,9 @@ def test_a_regression_fails_the_test_and_chance_does_not(folder: Path) -> None:
 
 
 def test_a_difference_that_cannot_be_seen_fails_the_test_unless_allowed(folder: Path) -> None:
-    assert run(folder, "-n0", "--torchmark-out", "before.jsonl").returncode == 0
+    assert run(folder, "--torchmark-out", "before.jsonl").returncode == 0
     keep_with_spread(folder, 0.05)
-    against = ("-n0", "--torchmark-against", "before.jsonl")
+    against = ("--torchmark-against", "before.jsonl")
     done = run(folder, *against)
     assert done.returncode == 1
     assert "INCONCLUSIVE: a slowdown of 10% would not be visible" in done.stdout
@@ -121,7 +148,7 @@ def test_a_difference_that_cannot_be_seen_fails_the_test_unless_allowed(folder: 
 
 def test_the_first_run_becomes_the_baseline(folder: Path) -> None:
     for against in ((), ("--torchmark-against", "last"), ("--torchmark-against", "pytest")):
-        done = run(folder, "-n0", *against)
+        done = run(folder, *against)
         assert done.returncode == 0, done.stdout
         assert "No baseline yet; this run becomes it: pytest --torchmark-against" in done.stdout
         (path,) = (folder / "home").glob("*.jsonl")
@@ -129,16 +156,16 @@ def test_the_first_run_becomes_the_baseline(folder: Path) -> None:
 
 
 def test_a_new_test_has_no_baseline_yet(folder: Path) -> None:
-    assert run(folder, "-n0", "-k", "8", "--torchmark-out", "before.jsonl").returncode == 0
+    assert run(folder, "-k", "8", "--torchmark-out", "before.jsonl").returncode == 0
     keep_with_spread(folder, 0.01)
-    done = run(folder, "-n0", "--torchmark-against", "before.jsonl")
+    done = run(folder, "--torchmark-against", "before.jsonl")
     assert done.returncode == 0, done.stdout
     assert "test_a_step-16/infer@fake/float32: no baseline yet; this run becomes it" in done.stdout
 
 
 @pytest.mark.parametrize("against", ["nosuch.jsonl", "nosuch", "3090"])
 def test_a_baseline_that_is_not_there_is_a_usage_error(folder: Path, against: str) -> None:
-    done = run(folder, "-n0", "--torchmark-against", against)
+    done = run(folder, "--torchmark-against", against)
     assert done.returncode == 4
     assert "ERROR: --torchmark-against: " in done.stderr
     assert against in done.stderr
@@ -146,7 +173,7 @@ def test_a_baseline_that_is_not_there_is_a_usage_error(folder: Path, against: st
 
 
 def test_processes_of_xdist_end_up_in_one_run(folder: Path) -> None:
-    done = run(folder, "-n2")
+    done = start(folder, "-n2")
     assert done.returncode == 0, done.stdout
     (path,) = (folder / "home").glob("*.jsonl")
     assert len(load(path).results) == 4
@@ -154,13 +181,13 @@ def test_processes_of_xdist_end_up_in_one_run(folder: Path) -> None:
 
 def test_paths_are_printed_without_control_characters(folder: Path) -> None:
     name = f"before{HOSTILE}.jsonl"
-    done = run(folder, "-n0", "-k", "8", "--torchmark-out", name)
+    done = run(folder, "-k", "8", "--torchmark-out", name)
     assert done.returncode == 0
     assert_harmless(done)
     assert "pytest --torchmark-against before]0;pwn.jsonl\n" in done.stdout
     assert "torchmark show before]0;pwn.jsonl\n" in done.stdout
     keep_with_spread(folder, 0.02, name)
-    done = run(folder, "-n2", "-k", "8", "--torchmark-against", name, step="0.02")
+    done = start(folder, "-n2", "-k", "8", "--torchmark-against", name, step="0.02")
     assert done.returncode == 1
     assert_harmless(done)
     assert "Against before]0;pwn.jsonl:" in done.stdout
@@ -168,11 +195,11 @@ def test_paths_are_printed_without_control_characters(folder: Path) -> None:
 
 
 def test_labels_of_strangers_are_printed_without_control_characters(folder: Path) -> None:
-    assert run(folder, "-n0", "-k", "8").returncode == 0
+    assert run(folder, "-k", "8").returncode == 0
     (path,) = (folder / "home").glob("*.jsonl")
     label = '"label":"pytest'
     path.write_text(path.read_text().replace(label, label + r"\u001b]0;pwn\u0007\u202e\n\u009b"))
-    done = run(folder, "-n0", "--torchmark-against", "pytest]0;pwn\x1b")
+    done = run(folder, "--torchmark-against", "pytest]0;pwn\x1b")
     assert done.returncode == 4
     assert_harmless(done)
     assert re.search(r"unknown run 'pytest]0;pwn'. Did you mean 'pytest]0;pwn ?'\?$", done.stderr, re.MULTILINE)
@@ -181,7 +208,7 @@ def test_labels_of_strangers_are_printed_without_control_characters(folder: Path
 def test_messages_of_a_model_file_are_printed_without_control_characters(folder: Path) -> None:
     (folder / "bad.py").write_text(f"def build():\n    raise ValueError({HOSTILE!r})\ndef inputs(): return ()\n")
     (folder / "test_speed.py").write_text("def test_it(torchmark): torchmark.check('bad.py')\n")
-    done = run(folder, "-n0")
+    done = run(folder)
     assert done.returncode == 1
     assert_harmless(done)
     assert "ValueError during check (bad.py, line 2): ]0;pwn" in done.stdout
@@ -190,7 +217,7 @@ def test_messages_of_a_model_file_are_printed_without_control_characters(folder:
 
 @pytest.mark.parametrize("label", ["a\udcffb", "a/b", "last", "", HOSTILE])
 def test_a_label_that_finds_no_run_is_a_usage_error(folder: Path, label: str) -> None:
-    done = run(folder, "-n0", f"--torchmark-label={label}")
+    done = run(folder, f"--torchmark-label={label}")
     assert done.returncode == 4
     assert "ERROR: --torchmark-label: '" in done.stderr
     assert_harmless(done)
@@ -198,7 +225,7 @@ def test_a_label_that_finds_no_run_is_a_usage_error(folder: Path, label: str) ->
 
 @pytest.mark.parametrize("out", ["test_speed.py", "test_speed.py/x.jsonl", "/proc/x/y.jsonl"])
 def test_a_file_that_cannot_be_written_is_a_usage_error(folder: Path, out: str) -> None:
-    done = run(folder, "-n0", "--torchmark-out", out)
+    done = run(folder, "--torchmark-out", out)
     assert done.returncode == 4
     assert f"ERROR: --torchmark-out: cannot write {out}: " in done.stderr
     assert_harmless(done)
@@ -207,7 +234,7 @@ def test_a_file_that_cannot_be_written_is_a_usage_error(folder: Path, out: str) 
 @pytest.mark.parametrize("processes", ["-n0", "-n2"])
 def test_a_run_that_cannot_be_saved_is_shown_and_fails_the_session(folder: Path, processes: str) -> None:
     (folder / "home").write_text("not a folder")
-    done = run(folder, processes)
+    done = start(folder, processes)
     assert done.returncode == 1
     assert "2 passed" in done.stdout
     assert "test_speed.py:test_a_step-8/infer" in done.stdout
@@ -219,7 +246,7 @@ def test_a_run_that_cannot_be_saved_is_shown_and_fails_the_session(folder: Path,
 @pytest.mark.parametrize("processes", ["-n0", "-n2"])
 def test_a_damaged_baseline_is_a_usage_error(folder: Path, processes: str) -> None:
     (folder / "before.jsonl").write_text("damaged\n")
-    done = run(folder, processes, "--torchmark-against", "before.jsonl")
+    done = start(folder, processes, "--torchmark-against", "before.jsonl")
     assert done.returncode == 4
     assert re.fullmatch(r"ERROR: --torchmark-against: before.jsonl is not a run file: .*\n+", done.stderr)
     assert_harmless(done)
@@ -233,7 +260,7 @@ def test_parameters_that_look_like_paths_are_stored_as_hashes(folder: Path) -> N
     )
     names = []
     for processes, out in (("-n0", "a.jsonl"), ("-n2", "b.jsonl")):
-        assert run(folder, processes, "--torchmark-out", out).returncode == 0
+        assert start(folder, processes, "--torchmark-out", out).returncode == 0
         assert not re.search("bigbank|jane|clients|secret", (folder / out).read_text())
         names.append({result.case.workload for result in load(folder / out).results})
     assert names[0] == names[1]
@@ -247,6 +274,6 @@ def test_it_costs_nothing_where_it_is_not_used(folder: Path) -> None:
         "import sys\nSLOW = {'torch', 'numpy', 'msgspec', 'rich', 'torchmark.measure'}\n"
         "def test_nothing():\n    assert 'torchmark.testing' in sys.modules\n    assert not SLOW & set(sys.modules)\n"
     )
-    done = run(folder, "-n0")
+    done = start(folder, "-n0")
     assert done.returncode == 0, done.stdout
     assert not (folder / "home").exists()

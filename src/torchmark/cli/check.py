@@ -21,7 +21,8 @@ from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, StoreError, UsageErro
 from torchmark.measure.known_work import compare_with_known
 from torchmark.records import Level, Remark, RunHeader
 from torchmark.report.files import FileReport, check_document
-from torchmark.store import Account, HeaderLine, Sealed, examine, find_run, is_folder
+from torchmark.store import find_run, is_folder
+from torchmark.store.reader import Account, HeaderLine, Sealed, examine
 
 
 class CheckOptions(FormatOptions):

@@ -100,7 +100,7 @@ class Ending:
 
     def run(self, side: str = "") -> Run:
         """The run to show. Formats other than the table are to be passed on, so they get only what may be shared."""
-        return self.writers[side].local_run if self.format == "table" else self.writers[side].run
+        return self.writers[side].read(local=self.format == "table")
 
 
 def execute(

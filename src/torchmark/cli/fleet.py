@@ -199,7 +199,7 @@ def fleet_run(options: FleetRunOptions) -> int:
     if sum(map(bool, (options.count, options.each_kind, teams))) > 1:
         raise UsageError("--nodes, --each-kind and --together contradict each other", "Give one of them")
     count = options.count or max(teams, default=None)
-    nodes = engine.nodes(options.partition, options.constraint, options.nodelist, count)
+    nodes = engine.nodes(count, partition=options.partition, constraint=options.constraint, nodelist=options.nodelist)
     if not nodes:
         raise UsageError("there are no nodes", "See what `sinfo` says, or name another --partition")
     if teams:

@@ -25,7 +25,7 @@ from torchmark.records import Work
 from torchmark.report import units
 from torchmark.report.document import Block, Cell, Code, Column, Document, Facts, Lines, Records, Section, Table, Title
 from torchmark.report.text import clean
-from torchmark.store.files import explained, write_whole
+from torchmark.store.files import os_errors, write_whole
 from torchmark.workloads.contract import Setting, Workload
 
 
@@ -205,11 +205,10 @@ def new(options: NewOptions) -> None:
     if (keyword.iskeyword(path.stem) or is_module) and not path.exists():
         kind = "keyword" if keyword.iskeyword(path.stem) else "module"
         raise UsageError(f"'{path.stem}' is already a Python {kind}", "Choose another name")
-    try:
-        write_whole(path, [text.replace("my_model", path.stem).encode()], replace=False)
-    except FileExistsError as error:
-        raise UsageError(f"{path} already exists", "Choose another name") from error
-    except OSError as error:
-        raise explained(path, error, "Choose another place with -o") from error
+    with os_errors("write", path, "Choose another place with -o"):
+        try:
+            write_whole(path, [text.replace("my_model", path.stem).encode()], replace=False)
+        except FileExistsError as error:
+            raise UsageError(f"{path} already exists", "Choose another name") from error
     name = clean(str(path))
     emit(f"Wrote {name}. Try it:\n  torchmark run {name}\n  torchmark list {name}\n  pytest {name}")

@@ -1,16 +1,15 @@
 """The shared folder of a fleet: its plan, and the small files about every job.
 
 Run files are at the top of the folder, which makes it an ordinary folder of runs. Everything about jobs is below
-`jobs`; only there do nodes appear with their names. Any user who can write into the folder can leave a pipe, a loop of
-links or a gigabyte in place of a file. So files are read with care, written whole, and trusted only if no other user
-can change them.
+`jobs`; only there do nodes appear with their names. Other users of the folder can leave a pipe, a loop of links or a
+gigabyte in place of a file: files are read with care, written whole, and trusted only if no other user can change them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -19,17 +18,15 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError, UsageError
-from torchmark.store.files import distrust, explained, open_regular, sweep, write_whole
+from torchmark.store.files import CHECK, distrust, open_regular, os_errors, sweep, write_whole
 
 PLAN_VERSION = 1
 PLAN_BYTES = 32 << 20  # 4,096 tasks with all their cases by name
 FILE_BYTES = 64 << 10  # of any other file
 Record = TypeVar("Record")
-
 # What a plan says becomes names of files and arguments of commands.
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9._-]*\Z", max_length=64)]
 Word = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", max_length=16384)]
-
 # `unavailable`: the node takes no jobs. `lost`: the job is gone, and how it ended is unknown.
 State = Literal[
     "waiting", "running", "done", "cancelled", "killed", "time-limit", "node-failed", "unavailable", "failed", "lost"
@@ -38,17 +35,23 @@ UNDER_WAY = frozenset(("waiting", "running"))
 
 
 class JobOutcome(Struct, frozen=True):
-    """The state of a job, and the reason. `detail` comes from schedulers and logs, and may name nodes and paths: it is
-    shown to this user alone."""
+    """The state of a job, and the reason. `detail` may name nodes and paths: it is shown to this user alone."""
 
     state: State
     reason: str = ""
-    detail: str = ""
+    detail: str = ""  # from schedulers and logs
+
+    @classmethod
+    def of_exit(cls, code: int) -> JobOutcome:
+        """The outcome for an exit code; shells report a signal as 128 and more, Python as a negative number."""
+        if code < 0 or code > 128:
+            return cls("killed", f"ended by signal {-code if code < 0 else code - 128}")
+        if code in (EXIT_FINE, EXIT_NOTHING_MEASURED):
+            return cls("done", "no case succeeded" if code else "")
+        return cls("failed", f"exit code {code}")
 
 
 class Node(Struct, frozen=True):
-    """One machine of a cluster, as its scheduler describes it."""
-
     name: str
     about: str  # equal for nodes of one kind, and readable
     cores: int
@@ -58,7 +61,7 @@ class Node(Struct, frozen=True):
 
 
 class Submitted(Struct, frozen=True):
-    """A job that an engine has accepted, according to the shared folder: it is checked before it is acted upon."""
+    """A job that an engine accepted, according to the shared folder: checked before it is acted upon."""
 
     task: str
     number: str  # the engine's name for the job
@@ -66,8 +69,6 @@ class Submitted(Struct, frozen=True):
 
 
 class Terms(Struct, frozen=True):
-    """How jobs are submitted, and how they start on their nodes."""
-
     engine: Literal["slurm", "local"] = "slurm"
     partition: Word | None = None
     time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
@@ -77,7 +78,6 @@ class Terms(Struct, frozen=True):
 
     @property
     def scheduling(self) -> tuple[str, ...]:
-        """The scheduler's options for every job."""
         return (*([f"--partition={self.partition}"] if self.partition else []), *self.options)
 
 
@@ -93,8 +93,6 @@ class Task(Struct, frozen=True):
 
 
 class Fleet(Struct, frozen=True):
-    """All tasks of one `torchmark fleet run`."""
-
     created: str
     terms: Terms
     tasks: tuple[Task, ...]
@@ -110,18 +108,7 @@ class Order(Struct, frozen=True):
     nodes: int = 1
 
 
-def outcome_of(code: int) -> JobOutcome:
-    """The outcome for an exit code; shells report a signal as 128 and more, Python as a negative number."""
-    if code < 0 or code > 128:
-        return JobOutcome("killed", f"ended by signal {-code if code < 0 else code - 128}")
-    if code in (EXIT_FINE, EXIT_NOTHING_MEASURED):
-        return JobOutcome("done", "no case succeeded" if code else "")
-    return JobOutcome("failed", f"exit code {code}")
-
-
 class FleetFolder:
-    """The shared folder of one fleet."""
-
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 -- links stay: nodes may know the folder by them only
         self.jobs = self.path / "jobs"
@@ -135,18 +122,13 @@ class FleetFolder:
         return self.jobs / f"{task.name}.{ending}"
 
     def prepare(self) -> None:
-        """Create the folder for a new fleet."""
-        try:
+        with os_errors("use", self.path, "Name another with --folder"):
             held = self._plan.exists()
             for folder in (self.path, self.jobs):  # not writable by others, who could then run commands as this user
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot use {self.path}: {error.strerror}", "Name another with --folder") from error
         if held:
-            raise UsageError(
-                f"{self.path} holds a fleet already",
-                f"Resume it: torchmark fleet run --resume {self.path}. Or name another folder",
-            )
+            fix = f"Resume it: torchmark fleet run --resume {self.path}. Or name another folder"
+            raise UsageError(f"{self.path} holds a fleet already", fix)
         sweep(self.jobs)
 
     def distrust(self) -> str | None:
@@ -156,15 +138,12 @@ class FleetFolder:
         return next((why for place in places if (why := distrust(place))), None)
 
     def keep(self, fleet: Fleet) -> None:
-        """Write the plan, new or changed."""
         write(self._plan, msgspec.json.format(msgspec.json.encode(fleet), indent=1))
 
     def load(self) -> Fleet:
         fleet = read_record(self._plan, Fleet)
         if fleet is None:
-            raise UsageError(
-                f"there is no fleet in {self.path}", "Name the folder that was given to `torchmark fleet run`"
-            )
+            raise UsageError(f"there is no fleet in {self.path}", "Name the folder given to `torchmark fleet run`")
         if fleet.version > PLAN_VERSION:
             raise StoreError(f"{self.path} was made by a newer torchmark", "Use that one")
         if len({task.name for task in fleet.tasks}) < len(fleet.tasks):
@@ -178,8 +157,7 @@ class FleetFolder:
         return Submitted(task.name, number, self.file(task, "sh")) if number else None
 
     def outcome(self, task: Task) -> JobOutcome | None:
-        """How the latest job of a task ended, if that was recorded."""
-        with contextlib.suppress(StoreError):
+        with suppress(StoreError):
             outcome = read_record(self.file(task, "fate"), JobOutcome)
             if outcome and outcome.state not in UNDER_WAY:
                 reason, colon, detail = outcome.reason.partition(": ")  # earlier versions had both in one field
@@ -188,10 +166,9 @@ class FleetFolder:
 
     def keep_outcome(self, task: Task, outcome: JobOutcome) -> None:
         """Record how a job ended, because the engine will forget it."""
-        write(self.file(task, "fate"), msgspec.json.encode(outcome))
+        self.write(task, "fate", msgspec.json.encode(outcome))
 
     def end_code(self, task: Task) -> int | None:
-        """The exit code of the task's run, as its node recorded it."""
         content = self.content(task, "end")
         return int(content) if re.fullmatch(rb"-?[0-9]{1,3}\s*", content) else None
 
@@ -200,33 +177,30 @@ class FleetFolder:
         log = self.file(task, "log")
         if os.path.lexists(log) and (log.is_symlink() or not log.is_file()):
             raise StoreError(f"cannot write {log}: it is not a file", "Remove it")
-        endings = ("job", "fate", "end", "meeting", "begun")
-        try:
-            for path in (*(self.file(task, ending) for ending in endings), *self.jobs.glob(f".{task.name}.*")):
+        files = [self.file(task, ending) for ending in ("job", "fate", "end", "meeting", "begun")]
+        for path in (*files, *self.jobs.glob(f".{task.name}.*")):
+            with os_errors("remove", path, "Remove it by hand"):
                 path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot remove {error.filename}: {error.strerror}", "Remove it by hand") from error
+
+    def write(self, task: Task, ending: str, content: bytes) -> None:
+        write(self.file(task, ending), content)
 
     def content(self, task: Task, ending: str, tail: bool = False) -> bytes:
         """One of the small files, or the end of a larger one; empty if it is missing or cannot be read."""
-        with contextlib.suppress(StoreError):
+        with suppress(StoreError):
             return read(self.file(task, ending), tail=tail) or b""
         return b""
 
 
 def read(path: Path, most: int = FILE_BYTES, tail: bool = False) -> bytes | None:
     """A regular file of limited size; None if there is none. `tail` reads the end of a longer one."""
-    try:
-        with open_regular(path, "Remove it") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > most and not tail:
-                raise StoreError(f"cannot read {path}: it has more than {most >> 10} KiB", "Remove it")
-            file.seek(max(size - most, 0) if tail else 0)
-            return file.read(most)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}", "Check its permissions and the disk") from error
+    with os_errors("read", path, CHECK), suppress(FileNotFoundError), open_regular(path, "Remove it") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most and not tail:
+            raise StoreError(f"cannot read {path}: it has more than {most >> 10} KiB", "Remove it")
+        file.seek(max(size - most, 0) if tail else 0)
+        return file.read(most)
+    return None
 
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:
@@ -240,7 +214,5 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
 
 def write(path: Path, content: bytes) -> None:
     """Write a file that no other user can change, even if another process reads it."""
-    try:
+    with os_errors("write", path, "Free some space, or check permissions"):
         write_whole(path, [content], mode=0o644)
-    except OSError as error:
-        raise explained(path, error, "Free some space, or check permissions") from error

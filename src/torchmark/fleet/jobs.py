@@ -1,8 +1,7 @@
-"""The jobs of a fleet: which node gets which task; nodes are tried out, tasks submitted, cancelled and observed."""
+"""The jobs of a fleet: choose nodes and try them out; submit, cancel and observe tasks."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
@@ -10,6 +9,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise, takewhile
 from pathlib import Path
 from string import ascii_uppercase
@@ -19,19 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.errors import FleetError, StoreError, UsageError
-from torchmark.fleet.folder import (
-    UNDER_WAY,
-    FleetFolder,
-    JobOutcome,
-    Node,
-    Order,
-    State,
-    Submitted,
-    Task,
-    Terms,
-    outcome_of,
-    write,
-)
+from torchmark.fleet.folder import UNDER_WAY, FleetFolder, JobOutcome, Node, Order, State, Submitted, Task, Terms
 from torchmark.fleet.local import Local
 from torchmark.fleet.slurm import Slurm
 from torchmark.local_log import open_log
@@ -41,6 +29,7 @@ from torchmark.store.files import temporary
 
 LOOK_S = 0.3
 ARRIVAL_S = 15.0  # until a file that a node has written is seen here
+_SHARED = "Name a folder that all nodes share: --folder"
 Engine = Slurm | Local
 
 
@@ -68,9 +57,6 @@ class TaskStatus(Struct, frozen=True):
         return sum(result.status != "interrupted" for result in self.run.results) if self.run else 0
 
 
-# Nodes and tasks. Tasks have names that do not contain the names of nodes, which stay private.
-
-
 def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = False) -> tuple[Node, ...]:
     """All nodes, a number of them, or one of each kind; those that can start at once are preferred."""
     if count is None and not each_kind:
@@ -88,13 +74,12 @@ def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = Fa
 def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None, named: bool) -> tuple[Task, ...]:
     """The same run on every node. A task is named by its kind, a letter, and a number; labels contain the names of
     nodes only if `named`."""
-    kinds = {kind: _letter(number) for number, kind in enumerate(dict.fromkeys(node.about for node in nodes))}
-    tasks, counts = [], Counter[str]()
+    kinds, counts, tasks = dict[str, str](), Counter[str](), []
     for node in nodes:
-        kind = kinds[node.about]
+        kind = kinds.setdefault(node.about, _letter(len(kinds)))
         counts[kind] += 1
         name = f"{kind}{counts[kind]}"
-        own_label = _label(label, node.name if named else name)
+        own_label = "-".join(filter(None, (label, node.name if named else name)))
         tasks.append(Task(name, kind, (node.name,), tuple(arguments), own_label, node.about))
     return tuple(tasks)
 
@@ -109,15 +94,13 @@ def together(
             kinds.setdefault(node.about, []).append(node)
     team = max(kinds.values(), key=len, default=[])  # of one kind: the slowest would make the others wait
     if len(team) < max(counts):
-        raise UsageError(
-            f"{max(counts)} nodes of one kind are needed, and there are {len(team)} that take jobs",
-            "Ask for fewer with --together",
-        )
+        cause = f"{max(counts)} nodes of one kind are needed, and there are {len(team)} that take jobs"
+        raise UsageError(cause, "Ask for fewer with --together")
     tasks = []
     for count in counts:
         name = f"{count}-node{'s' if count > 1 else ''}"
-        names = tuple(node.name for node in team[:count])
-        tasks.append(Task(name, "A", names, tuple(arguments(count)), _label(label, name), team[0].about))
+        names, own_label = tuple(node.name for node in team[:count]), "-".join(filter(None, (label, name)))
+        tasks.append(Task(name, "A", names, tuple(arguments(count)), own_label, team[0].about))
     return tuple(tasks)
 
 
@@ -133,18 +116,10 @@ def _letter(number: int) -> str:
     return (_letter(more - 1) if more else "") + ascii_uppercase[last]
 
 
-def _label(prefix: str | None, name: str) -> str:
-    return f"{prefix}-{name}" if prefix else name
-
-
-# Jobs.
-
-
 def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Task], nodes: Iterable[Node]) -> None:
     """Submit every task whose nodes take jobs; the others are recorded as unavailable."""
     obstacles = {node.name: node.obstacle for node in nodes}
-    unknown = JobOutcome("unavailable", "the scheduler no longer knows it")
-    submitted = False
+    unknown, submitted = JobOutcome("unavailable", "the scheduler no longer knows it"), False
     for task in tasks:
         folder.forget(task)
         obstacle = next((each for name in task.nodes if (each := obstacles.get(name, unknown))), None)
@@ -160,7 +135,7 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
             if not submitted:  # the others would fail the same way
                 raise
             continue
-        write(folder.file(task, "job"), number.encode())
+        folder.write(task, "job", number.encode())
         submitted = True
 
 
@@ -174,7 +149,6 @@ def cancel(engine: Engine, folder: FleetFolder, tasks: Iterable[Task], outcome: 
 
 
 def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) -> None:
-    """Write the order of a task and the script of its job."""
     always = ("--wait", *(engine.team_options if len(task.nodes) > 1 else ()))
     # To resume, the user's model files are named again; they come before any option, alone or in a case.
     named = takewhile(lambda each: not each.startswith("-"), task.arguments)
@@ -182,69 +156,66 @@ def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) 
     again = [name for name in models if re.search(r"\.(py|json)(:[\w.-]+)?$", name)]
     for name, value in pairwise(task.arguments):
         again += [name, value] if name in ("--timeout", "--data") else []
-    order, path = folder.file(task, "order"), str(folder.run_file(task))
-    content = Order((*task.arguments, "--label", task.label, *always), (*again, *always), path, len(task.nodes))
-    write(order, msgspec.json.encode(content))
-    command = shlex.join([terms.python, "-P", "-m", "torchmark.fleet.node", str(order)])
-    write(folder.file(task, "sh"), "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
+    arguments = (*task.arguments, "--label", task.label, *always)
+    order = Order(arguments, (*again, *always), str(folder.run_file(task)), len(task.nodes))
+    folder.write(task, "order", msgspec.json.encode(order))
+    command = shlex.join([terms.python, "-P", "-m", "torchmark.fleet.node", str(folder.file(task, "order"))])
+    folder.write(task, "sh", "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
 
 
 class Observer:
     """Reads the status of tasks repeatedly; unchanged run files are not read again, and outcomes are remembered."""
 
-    def __init__(self, folder: FleetFolder, engine: Engine | None) -> None:
+    def __init__(self, folder: FleetFolder, engine: Engine) -> None:
         self._folder, self._engine = folder, engine
         self._runs: dict[Path, tuple[tuple[int, int], Run | None]] = {}
 
     def look(self, tasks: Sequence[Task]) -> tuple[TaskStatus, ...]:
-        """The present status of all tasks."""
         kept = {task.name: outcome for task in tasks if (outcome := self._folder.outcome(task))}
         open_jobs = [job for task in tasks if task.name not in kept and (job := self._folder.job(task))]
         renamed: set[str] = set()  # tasks with an earlier run file that was renamed
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             renamed = {path.name.partition(".jsonl.aside-")[0] for path in self._folder.path.glob("*.jsonl.aside-*")}
-        reported = self._engine.outcomes(open_jobs) if self._engine and open_jobs else {}
+        reported = self._engine.outcomes(open_jobs) if open_jobs else {}
         return tuple(
             self._status(task, kept.get(task.name), reported.get(task.name), task.name in renamed) for task in tasks
         )
 
     def _status(self, task: Task, kept: JobOutcome | None, reported: JobOutcome | None, renamed: bool) -> TaskStatus:
         outcome = kept or self._folder.outcome(task) or reported
-        if outcome is None:  # the scheduler does not know it, or was not asked: its node may have recorded its end
+        if outcome is None:  # the scheduler does not know it: its node may have recorded its end
             forgotten = "the scheduler has forgotten the job, and its node recorded nothing"
             code = self._folder.end_code(task)
             lost = JobOutcome("lost", forgotten if self._folder.job(task) else "it was never submitted")
-            outcome = lost if code is None else outcome_of(code)
+            outcome = lost if code is None else JobOutcome.of_exit(code)
         if outcome.state in ("failed", "lost"):
             log = self._folder.content(task, "log", tail=True).decode(errors="replace")
             if errors := re.findall(r"^torchmark: error: (.+)$", log, re.MULTILINE):
                 outcome = replace(outcome, detail=errors[-1].strip())
         if kept is None and outcome.state not in UNDER_WAY and self._folder.job(task):
-            with contextlib.suppress(StoreError):  # users who may look need not be allowed to write
+            with suppress(StoreError):  # users who may look need not be allowed to write
                 self._folder.keep_outcome(task, outcome)
         file = self._folder.run_file(task)
         reasons = (f"earlier results are in {file.name}.aside-*" if renamed else "", outcome.reason)
         return TaskStatus(task, outcome.state, ", ".join(filter(None, reasons)), outcome.detail, self._run(file))
 
     def _run(self, path: Path) -> Run | None:
-        try:
-            about = path.stat()
-        except OSError:
-            return None
-        stamp = about.st_size, about.st_mtime_ns
-        if path not in self._runs or self._runs[path][0] != stamp:
-            run = None
-            with contextlib.suppress(StoreError):  # its header may be half-written at this very moment
-                run = load(path)
-            self._runs[path] = stamp, run
-        return self._runs[path][1]
+        with suppress(OSError):
+            about, known = path.stat(), self._runs.get(path)
+            stamp = about.st_size, about.st_mtime_ns
+            if known is None or known[0] != stamp:
+                self._runs[path] = stamp, None
+                with suppress(StoreError):  # its header may be half-written at this very moment
+                    self._runs[path] = stamp, load(path)
+            return self._runs[path][1]
+        return None
 
 
 def try_nodes(
     engine: Engine, folder: FleetFolder, terms: Terms, nodes: Iterable[Node], say: Callable[[str], None]
 ) -> None:
-    """Run one small task on one node of each kind, all at the same time, to find out what would make every job fail: a
-    folder that is not shared, or no torchmark there. The first node that cannot take part is an error."""
+    """Run one small task on one node of each kind to find out what would make every job fail: a folder that is not
+    shared, or no torchmark there. The first node that cannot take part is an error."""
     kinds: dict[str, Node] = {}
     for node in sorted(nodes, key=lambda node: not node.idle):
         kinds.setdefault(node.about, node)
@@ -267,10 +238,7 @@ def try_nodes(
             end = time.monotonic() + ARRIVAL_S
             while answer not in folder.jobs.iterdir():  # a folder of the same name need not be the same
                 if time.monotonic() > end:
-                    raise FleetError(
-                        f"what {node.name} writes into {folder.path} does not arrive here",
-                        "Name a folder that all nodes share: --folder",
-                    )
+                    raise FleetError(f"what {node.name} writes into {folder.path} does not arrive here", _SHARED)
                 time.sleep(LOOK_S)
     finally:
         engine.cancel([Submitted("probe", job, mark) for job in tried])
@@ -278,33 +246,28 @@ def try_nodes(
             path.unlink(missing_ok=True)
 
 
-def _trial_script(terms: Terms, mark: str, answer: str) -> str:
+def _trial_script(terms: Terms, *paths: str) -> str:
     """In plain shell, because what it looks for may be missing. `_judge` explains the exit codes."""
-    python = shlex.quote(terms.python)
+    mark, answer, python = map(shlex.quote, (*paths, terms.python))
     setup = "\n".join(f"{line} || exit 95" for line in terms.setup)
     return f"""#!/bin/bash
 {setup}
-[ -e {shlex.quote(mark)} ] || exit 91
+[ -e {mark} ] || exit 91
 command -v {python} > /dev/null || exit 93
 {python} -P -c 'import torchmark.fleet.node' || exit 94
-touch {shlex.quote(answer)} || exit 92
+touch {answer} || exit 92
 """
 
 
 def _judge(code: int, node: str, folder: Path, python: str) -> None:
-    if not code:
-        return
+    there = "there, or name an interpreter that has it: --python"
     known = {
-        91: (f"{node} does not see {folder}", "Name a folder that all nodes share: --folder"),
+        91: (f"{node} does not see {folder}", _SHARED),
         92: (f"{node} cannot write into {folder}", "Name a folder that all nodes can write: --folder"),
-        93: (
-            f"{node} has no {python}",
-            "Install torchmark where all nodes see it, or name the interpreter that they have: --python",
-        ),
-        94: (
-            f"{python} on {node} cannot import torchmark, or has an older one",
-            "Install this torchmark there, or name the interpreter that has it: --python",
-        ),
+        93: (f"{node} has no {python}", f"Install torchmark {there}"),
+        94: (f"{python} on {node} cannot import torchmark, or has an older one", f"Install this torchmark {there}"),
         95: (f"a line of --setup failed on {node}", "Try it there with `srun`"),
     }
-    raise FleetError(*known.get(code, (f"a trial task on {node} failed with exit code {code}", "Try there: srun true")))
+    if code:
+        unknown = f"a trial task on {node} failed with exit code {code}", "Try there: srun true"
+        raise FleetError(*known.get(code, unknown))

@@ -1,31 +1,28 @@
 """Jobs in processes of this machine, one after the other: to try a fleet without a cluster.
 
-Every job has a supervisor, `python -m torchmark.fleet.local`, which does what a scheduler would: it waits for the job's
-turn, ends it in time, and records how it ended. It outlives the command that submitted the job.
+Every job has a supervisor, `python -m torchmark.fleet.local`, which waits for the job's turn, ends it in time, and
+records how it ended. It outlives the command that submitted the job.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 
 from torchmark.errors import FleetError, TorchmarkError, UsageError
-from torchmark.fleet.folder import JobOutcome, Node, Submitted, Task, Terms, outcome_of, write
+from torchmark.fleet.folder import JobOutcome, Node, Submitted, Task, Terms, write
 from torchmark.store import machine_lock
-
-if TYPE_CHECKING:
-    import psutil
 
 _SUPERVISOR = "torchmark.fleet.local"
 _START_S = 10.0
@@ -41,15 +38,8 @@ class Local:
     def __init__(self) -> None:
         self._tried: dict[str, subprocess.Popen[bytes]] = {}
 
-    def nodes(
-        self,
-        partition: str | None = None,
-        constraint: str | None = None,
-        nodelist: str | None = None,
-        count: int | None = None,
-    ) -> tuple[Node, ...]:
-        given = {"partition": partition, "constraint": constraint, "nodelist": nodelist}
-        for name in (name for name, value in given.items() if value is not None):
+    def nodes(self, count: int | None, **filters: str | None) -> tuple[Node, ...]:
+        for name in (name for name, value in filters.items() if value is not None):
             raise UsageError(f"--{name} is for a cluster", "Leave it out with --engine local")
         cores = os.cpu_count() or 1
         return tuple(Node(f"local{number}", "this machine", cores) for number in range(count or 1))
@@ -58,10 +48,7 @@ class Local:
         if terms.scheduling:
             raise UsageError("--sbatch is for a cluster", "Leave it out with --engine local")
         command = [sys.executable, "-P", "-m", _SUPERVISOR, str(script), str(len(task.nodes)), str(terms.time_s or 0)]
-        with _explained(), script.with_suffix(".log").open("ab") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+        process = _start(command, script.with_suffix(".log"))
         submitted = Submitted(task.name, str(process.pid), script)
         end = time.monotonic() + _START_S
         # For a moment the kernel reports no command line of a new process, and it could not be recognised.
@@ -71,30 +58,23 @@ class Local:
 
     def outcomes(self, jobs: Sequence[Submitted]) -> dict[str, JobOutcome]:
         """Supervisors record the end themselves; one that is gone without doing so was killed."""
-        found = {}
-        for job in jobs:
-            if _supervisor(job):
-                found[job.task] = JobOutcome("running" if job.script.with_suffix(".begun").exists() else "waiting")
-            else:
-                found[job.task] = JobOutcome("killed", "its supervisor is gone")
+        found = dict.fromkeys((job.task for job in jobs), JobOutcome("killed", "its supervisor is gone"))
+        for job in filter(_supervisor, jobs):
+            found[job.task] = JobOutcome("running" if job.script.with_suffix(".begun").exists() else "waiting")
         return found
 
     def cancel(self, jobs: Sequence[Submitted]) -> None:
-        import psutil
-
         for job in jobs:
             if trial := self._tried.get(job.number):
                 trial.terminate()
             elif supervisor := _supervisor(job):
-                with contextlib.suppress(psutil.Error):  # its number may belong to another user's process by now
+                with suppress(psutil.Error):  # its number may belong to another user's process by now
                     if os.name == "nt" or supervisor.uids().real == os.getuid():
                         supervisor.terminate()
 
     def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:
-        del options, node
-        null = subprocess.DEVNULL
-        with _explained():
-            process = subprocess.Popen(["bash", "-c", script], stdin=null, stdout=null, stderr=null)
+        del node, options
+        process = _start(["bash", "-c", script], Path(os.devnull))
         self._tried[str(process.pid)] = process
         return str(process.pid)
 
@@ -102,18 +82,19 @@ class Local:
         return self._tried[job].poll()
 
 
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     try:
-        yield
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
     except OSError as error:
         raise FleetError(f"no job could be started: {error.strerror}", "Check its plan, memory and disk") from error
 
 
 def _supervisor(job: Submitted) -> psutil.Process | None:
-    """The supervisor of a job. The job's file may contain any number, and process numbers are reused: it is the one
-    whose command line names the supervisor's module and the script of this very task."""
-    import psutil
+    """The supervisor of a job. The job's file may contain any number, and process numbers are reused: its command line
+    must name the supervisor's module and the script of this very task."""
 
     def place(script: Path) -> Path:
         """Folders may be links; a script that is a link may lead to the job of another fleet."""
@@ -121,11 +102,10 @@ def _supervisor(job: Submitted) -> psutil.Process | None:
 
     number = re.match(r"[0-9]{1,9}(?![0-9])", job.number)
     if number and int(number[0]) > 1:
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             process = psutil.Process(int(number[0]))
-            script = next((argument for name, argument in pairwise(process.cmdline()) if name == _SUPERVISOR), None)
-            if script and place(Path(script)) == place(job.script):
-                return process
+            scripts = (Path(argument) for name, argument in pairwise(process.cmdline()) if name == _SUPERVISOR)
+            return process if place(job.script) in map(place, scripts) else None
     return None
 
 
@@ -140,11 +120,9 @@ def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
         with machine_lock(wait=True, path=script.parent / "queue.lock"):
             script.with_suffix(".begun").touch()
             for number in range(nodes):
-                environment = os.environ | {"TORCHMARK_NODE": str(number)}
+                environment, null = os.environ | {"TORCHMARK_NODE": str(number)}, subprocess.DEVNULL
                 command = ["bash", str(script)]
-                processes.append(
-                    subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
-                )
+                processes.append(subprocess.Popen(command, stdin=null, start_new_session=True, env=environment))
             deadline = time.monotonic() + limit_s if limit_s else None
             try:
                 for process in processes:
@@ -152,7 +130,7 @@ def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
             except (subprocess.TimeoutExpired, _Cancelled):
                 _end(processes)
                 raise
-            return outcome_of(processes[0].returncode)
+            return JobOutcome.of_exit(processes[0].returncode)
     except subprocess.TimeoutExpired:
         return JobOutcome("time-limit", f"after {limit_s:g} s")
     except _Cancelled:
@@ -167,7 +145,7 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
         _signal(process, signal.SIGTERM)
     end = time.monotonic() + GRACE_S
     for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             process.wait(max(end - time.monotonic(), 0.0))
     end = time.monotonic() + LEAVING_S
     for process in processes:
@@ -179,11 +157,10 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
     """Signal its whole group; 0 only asks whether any process of it is left."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _cancel(*_: object) -> None:

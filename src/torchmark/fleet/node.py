@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -11,12 +10,13 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from torchmark.errors import FleetError, StoreError, TorchmarkError
 from torchmark.fleet.folder import Order, read, read_record, write
-from torchmark.store import completed
-from torchmark.store.files import distrust, set_aside
+from torchmark.store import load
+from torchmark.store.files import CHECK, distrust, os_errors, set_aside
 from torchmark.store.lines import NewerFileError
 
 MEETING_PATIENCE_S = 300.0
@@ -33,7 +33,7 @@ def main() -> int:
         _note(f"error: {error}")
         code = error.exit_code
     if index == 0:
-        with contextlib.suppress(StoreError):  # only needed once the scheduler has forgotten the job
+        with suppress(StoreError):  # only needed once the scheduler has forgotten the job
             write(path.with_suffix(".end"), str(code).encode())
     return 128 - code if code < 0 else code
 
@@ -52,14 +52,13 @@ def _execute(path: Path, index: int) -> int:
     code = subprocess.Popen(command).wait()
     printed = Path(order.run_file + ".log")
     if index == 0 and printed.is_file():  # paths and names may be in it, and run files are sent around
-        with contextlib.suppress(StoreError):
+        with suppress(StoreError):
             _note(f"what the workers printed is in {set_aside(printed, path.with_suffix('.workers.log'))}")
     return code
 
 
 def arguments(order: Order, path: Path, index: int) -> list[str]:
-    """The arguments of `torchmark run` on this node. Nodes that work together write a file each, all with the same
-    results."""
+    """The arguments of `torchmark run` on this node. Nodes that work together write a file each, with equal results."""
     run_file = Path(order.run_file)
     if order.nodes == 1:
         if _can_resume(run_file):
@@ -82,7 +81,7 @@ def meet(path: Path, index: int) -> str:
         return place
     end = time.monotonic() + MEETING_PATIENCE_S
     while time.monotonic() < end:
-        with contextlib.suppress(StoreError):
+        with suppress(StoreError):
             place = (read(path) or b"").decode(errors="replace")
             if re.fullmatch(r"[\w.-]+:[0-9]{1,5}", place):
                 return place
@@ -98,7 +97,7 @@ def _can_resume(run_file: Path) -> bool:
     if why := distrust(run_file):
         raise FleetError(f"{why}, and a resumed run does what it says", "Move it away")
     try:
-        completed(run_file)
+        load(run_file)
     except StoreError as error:
         if isinstance(error, NewerFileError) or isinstance(error.__cause__, OSError):
             raise
@@ -109,21 +108,17 @@ def _can_resume(run_file: Path) -> bool:
 
 def _has_content(run_file: Path) -> bool:
     """Remove an empty file, which would be in the way of a new run."""
-    try:
+    with os_errors("use", run_file, CHECK), suppress(FileNotFoundError):
         found = run_file.stat()
-        if not found.st_size and stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError(f"cannot use {run_file}: it is not a file", "Move it away")
+        if not found.st_size:
             run_file.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StoreError(f"cannot use {run_file}: {error.strerror}", "Check its permissions and the disk") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise StoreError(f"cannot use {run_file}: it is not a file", "Move it away")
-    return bool(found.st_size)
+        return bool(found.st_size)
+    return False
 
 
 def _note(text: str) -> None:
-    """Write to the log of the job."""
     sys.stderr.write(f"torchmark: {text}\n")
 
 

@@ -12,16 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from torchmark.errors import FleetError, UnknownName, UsageError
-from torchmark.fleet.folder import JobOutcome, Node, State, Submitted, Task, Terms, outcome_of
+from torchmark.fleet.folder import JobOutcome, Node, State, Submitted, Task, Terms
 
 PATIENCE_S = 60.0  # for an answer of Slurm
 PROBE_MINUTES = 5
 _NODE_FIELDS = "%N|%R|%T|%c|%m|%G|%X|%Y|%Z|%f|%E"
 _UNUSABLE = re.compile(r"(drain|down|fail|maint|unk|inval|power_down|reboot)")
 _NUMBER = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")  # of a job; anything else could be an option of Slurm's commands
-_IDLE = frozenset(("idle", "planned"))
+_PING = "See what `scontrol ping` says"
 _NOT_LAUNCHED = "0:53"  # no signal has this number: the node could not even open the job's log
-
 _STATES: dict[str, tuple[State, str]] = {
     "COMPLETED": ("done", ""),
     "CANCELLED": ("cancelled", ""),
@@ -36,16 +35,12 @@ _STATES: dict[str, tuple[State, str]] = {
 
 
 class Slurm:
-    """The cluster that this machine's Slurm commands talk to. Every failure is an error with cause and fix."""
+    """The cluster that this machine's Slurm commands talk to."""
 
     team_options: tuple[str, ...] = ()  # more options of `torchmark run` for nodes that work together
 
     def nodes(
-        self,
-        partition: str | None = None,
-        constraint: str | None = None,
-        nodelist: str | None = None,
-        count: int | None = None,
+        self, count: int | None, partition: str | None, constraint: str | None = None, nodelist: str | None = None
     ) -> tuple[Node, ...]:
         """All nodes that match, including those that take no jobs; an error if none does. `count` is for `Local`."""
         del count
@@ -82,15 +77,14 @@ class Slurm:
         return _batch([*options, *terms.scheduling], f"#!/bin/bash\nexec {shlex.join(inside)}\n")
 
     def outcomes(self, jobs: Sequence[Submitted]) -> dict[str, JobOutcome]:
-        """The states of jobs by the names of their tasks, without those that Slurm does not know. They may be another
-        user's, so only their names are compared."""
+        """The states of jobs by the names of their tasks, without those that Slurm does not know. A job of that number
+        may be another user's, so its name is compared."""
         queued = _queued(job.number for job in jobs)
-        found: dict[str, JobOutcome] = {}
+        found = {}
         for job in jobs:
             name, _, outcome = queued.get(job.number, ("", "", None))
-            if outcome := outcome if name == _name(job.task) else _ended(job):
-                found[job.task] = outcome
-        return found
+            found[job.task] = outcome if name == _name(job.task) else _ended(job)
+        return {task: outcome for task, outcome in found.items() if outcome}
 
     def cancel(self, jobs: Sequence[Submitted]) -> None:
         """End jobs that are provably this user's and of these tasks; some may have ended already."""
@@ -114,20 +108,18 @@ class Slurm:
 
 def read_node(fields: Sequence[str]) -> Node:
     """A line of `sinfo`, split into fields."""
-    name, _, state, cores, memory, gres, sockets, per_socket, threads, features, reason = fields
+    name, _, state, cores, memory, gpus, sockets, per_socket, threads, features, reason = fields
+    gpus, features = (text.removeprefix("(null)") for text in (gpus, features))
     usable = not _UNUSABLE.search(state.lower()) and not state.endswith("*")
     problem = f"{state.rstrip('*~#!%$@^+-')}{' and does not answer' if state.endswith('*') else ''}"
-    written = reason if reason.strip() not in ("", "none", "None") else ""  # by an administrator
-    has = "" if features in ("", "(null)") else features
-    with_gpus = "" if gres in ("", "(null)") else re.sub(r"\([^()]*\)", "", gres)
-    about = [f"{sockets}×{per_socket}×{threads} cores", f"{round(int(memory.rstrip('+')) / 1024)} GiB", with_gpus, has]
+    hardware = f"{sockets}×{per_socket}×{threads} cores", f"{round(int(memory.rstrip('+')) / 1024)} GiB"
     return Node(
         name=name,
-        about=", ".join(part for part in about if part),
+        about=", ".join(filter(None, (*hardware, re.sub(r"\([^()]*\)", "", gpus), features))),
         cores=int(cores.rstrip("+")),
-        features=tuple(filter(None, has.split(","))),
-        idle=state in _IDLE,
-        obstacle=None if usable else JobOutcome("unavailable", problem, written),
+        features=tuple(filter(None, features.split(","))),
+        idle=state in ("idle", "planned"),
+        obstacle=None if usable else JobOutcome("unavailable", problem, re.sub(r"^\s*([nN]one)?\s*$", "", reason)),
     )
 
 
@@ -146,7 +138,6 @@ def with_features(constraint: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def _name(task: str) -> str:
-    """Slurm's name for the job of a task."""
     return f"torchmark-{task}"
 
 
@@ -170,17 +161,17 @@ def _ended(job: Submitted) -> JobOutcome | None:
     """How a job ended; None if Slurm has forgotten it, which happens after some minutes."""
     fields = _show(job.number)
     said = fields.get("JobState", "") if fields.get("JobName") == _name(job.task) else ""
-    if said == "FAILED" and fields.get("ExitCode") == _NOT_LAUNCHED:
-        return JobOutcome("failed", "the node could not start it; does it see the folder?")
-    if said == "FAILED":
-        return outcome_of(_exit_code(fields))
     if said in _STATES:
         return JobOutcome(*_STATES[said])
-    return JobOutcome("running", said.lower()) if said else None  # suspended or being staged: `squeue` omits these
+    if said != "FAILED":
+        return JobOutcome("running", said.lower()) if said else None  # suspended or being staged: `squeue` omits these
+    if fields.get("ExitCode") == _NOT_LAUNCHED:
+        return JobOutcome("failed", "the node could not start it; does it see the folder?")
+    return JobOutcome.of_exit(_exit_code(fields))
 
 
 def _exit_code(fields: Mapping[str, str]) -> int:
-    """Slurm reports exit code and signal separately; this is the one number that shells make of them."""
+    """The one number that shells make of the exit code and the signal, which Slurm reports separately."""
     code, _, signal = fields.get("ExitCode", "1:0").partition(":")
     return 128 + int(signal) if int(signal or 0) else int(code)
 
@@ -195,9 +186,7 @@ def _show(job: str) -> dict[str, str]:
 def _batch(options: Sequence[str], script: str) -> str:
     done = _run("sbatch", "--parsable", *options, script=script)
     if done.returncode:
-        raise FleetError(
-            "Slurm refused a job", "Change what it names, or ask your administrator", detail=_last(done.stderr)
-        )
+        raise FleetError("Slurm refused a job", "Change what it names, or ask your administrator", _last(done.stderr))
     return done.stdout.strip().partition(";")[0]
 
 
@@ -205,22 +194,18 @@ def _ask(*command: str, accept: str = "") -> str:
     """What a command prints. Its failure is an error, except for one with a certain message."""
     done = _run(*command)
     if done.returncode and not (accept and accept in done.stderr):
-        raise FleetError(f"{command[0]} failed: {_last(done.stderr)}", "See what `scontrol ping` says")
+        raise FleetError(f"{command[0]} failed: {_last(done.stderr)}", _PING)
     return done.stdout
 
 
 def _run(*command: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
     if shutil.which(command[0]) is None:
-        raise FleetError(
-            f"there is no Slurm here: {command[0]} was not found",
-            "Log in where jobs are submitted, load Slurm's module, or try it on this machine with --engine local",
-        )
+        fix = "Log in where jobs are submitted, load Slurm's module, or try it on this machine with --engine local"
+        raise FleetError(f"there is no Slurm here: {command[0]} was not found", fix)
     try:
         return subprocess.run(command, input=script, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise FleetError(
-            f"{command[0]} gave no answer for {PATIENCE_S:.0f} s", "See what `scontrol ping` says"
-        ) from error
+        raise FleetError(f"{command[0]} gave no answer for {PATIENCE_S:.0f} s", _PING) from error
 
 
 def _last(text: str) -> str:

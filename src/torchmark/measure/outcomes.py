@@ -65,7 +65,7 @@ def failure_of(error: BaseException, phase: str) -> Failure:
     frames = list(traceback.walk_tb(error.__traceback__))
     is_ours = not frames or Path(frames[-1][0].f_code.co_filename).is_relative_to(Path(__file__).parents[1])
     if isinstance(error, TorchmarkError) and error.shareable and is_ours:
-        return Failure(status, error.shared_text, _short(error.detail))
+        return Failure(status, ". ".join(filter(None, (error.cause, error.fix))), _short(error.detail))
     # What a file of the user's raised is behind the error that says so.
     name = type_name(error.__cause__ if isinstance(error, TorchmarkError) and error.__cause__ else error)
     meaning = {"oom": "out of memory: ", "unsupported": f"{_missing(str(error))}: "}.get(status, "")

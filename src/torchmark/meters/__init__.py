@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +49,6 @@ def try_meter(read: Callable[[], Any], reason: str, source: str = "the system") 
     return Meter(read, unavailable(reason) if read() is None else f"measured by {source}")
 
 
-def of_files(files: Sequence[Path], combine: Callable[[list[float]], float]) -> Callable[[], float | None]:
-    """A reader that combines the numbers in these files of the kernel."""
-
-    def read() -> float | None:
-        numbers = [number for file in files if (number := read_number(file)) is not None]
-        return combine(numbers) if numbers else None
-
-    return read
-
-
 def read_text(path: Path) -> str | None:
     """A small file of the kernel without its line end; None where it is missing, vanishes or refuses."""
     try:
@@ -75,27 +65,22 @@ def read_number(path: Path) -> float | None:
 
 
 def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
-    """Folders of this process's control groups under a controller, from the outermost to its own. A container sees the
-    names of its groups, but not always their folders."""
+    """Folders of this process's control groups, from the outermost to its own; a container may not see all of them."""
     folders: list[Path] = []
     top = root / "sys/fs/cgroup"
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            tops = (top, top / "unified")
-        elif controller in controllers.split(","):
-            tops = (top / controller, top / controllers)
-        else:
+        if controllers and controller not in controllers.split(","):
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
-        for each in dict.fromkeys(tops):
-            folders += [each.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
+        for name in dict.fromkeys((controller, controllers) if controllers else (".", "unified")):
+            folders += [(top / name).joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
     return folders
 
 
 def open_conditions(root: Path = ROOT, family: int | None = None, device: str = "cpu") -> Callable[[], Conditions]:
-    """A cheap reader of the machine's state; energy, clock and heat are those of `device`. `family` is the process
-    whose descendants all belong to the measurement, where it is not this one."""
+    """A cheap reader of the state of the machine and `device`. All descendants of the process `family`, by default this
+    one, belong to the measurement."""
     from torchmark.meters import contention
     from torchmark.meters.process import read_host_memory
 
@@ -106,14 +91,8 @@ def open_conditions(root: Path = ROOT, family: int | None = None, device: str = 
         own, found = read_host_memory(root), {field: meters[name].read() for name, field in _FIELDS.items()}
         if isinstance(found["thermal_count"], tuple):  # the reasons at this moment, not how often so far
             found["throttle"] = found.pop("thermal_count")
-        return Conditions(
-            at_s=time.perf_counter(),
-            capacity=cores,
-            other_cpu_s=other_cpu(),
-            major_fault_count=own.major_fault_count,
-            swap_bytes=own.swap_bytes,
-            **found,
-        )
+        found |= {"major_fault_count": own.major_fault_count, "swap_bytes": own.swap_bytes}
+        return Conditions(time.perf_counter(), cores, other_cpu(), **found)
 
     return read
 

@@ -16,7 +16,6 @@ Wait = tuple[float | None, int | None]  # None is unreadable
 
 
 def allowed_cores() -> frozenset[int]:
-    """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
@@ -29,7 +28,7 @@ def capacity(root: Path = ROOT) -> float:
         limit = (read_text(folder / "cpu.max") or "").split()
         if len(limit) == 2 and limit[0] != "max":
             least = min(least, int(limit[0]) / int(limit[1]))
-        quota, period = read_number(folder / "cpu.cfs_quota_us"), read_number(folder / "cpu.cfs_period_us")
+        quota, period = (read_number(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
         if quota and period and quota > 0:
             least = min(least, quota / period)
     return least
@@ -125,10 +124,9 @@ def _core_seconds(root: Path, cores: frozenset[int], columns: tuple[int, ...]) -
 def _tree_seconds(root: Path, family: int | None) -> float:
     """CPU seconds of this process, or another, and everything that descends from it, the ended ones included."""
     times, members = os.times(), _descendants(root, str(family or "self"))
+    own_s = time.process_time() + times.children_user + times.children_system
     if family is not None:
         own_s, members = 0.0, [str(family), *members]
-    else:
-        own_s = time.process_time() + times.children_user + times.children_system
     ticks = 0
     for each in members:
         # User, system, and the same of ended children, after the name, which may hold anything.

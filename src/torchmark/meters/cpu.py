@@ -11,7 +11,7 @@ from statistics import fmean
 
 from msgspec import Struct
 
-from torchmark.meters import ROOT, Meter, Meters, missing, of_files, read_number, read_text, try_meter
+from torchmark.meters import ROOT, Meter, Meters, missing, read_number, read_text, try_meter
 from torchmark.meters.contention import allowed_cores
 
 _CPU_ZONES = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "soc_thermal", "acpitz")
@@ -20,8 +20,8 @@ _CPU = "sys/devices/system/cpu"
 
 
 def open_vitals(root: Path = ROOT) -> Meters:
-    """Joules of the processor, the mean clock of a few allowed cores in hertz, its temperature in degrees Celsius, and
-    how often the hardware lowered its clock because of heat or power."""
+    """Joules of the processor, the mean clock of a few allowed cores in hertz, degrees Celsius, and how often the
+    hardware lowered its clock because of heat or power."""
 
     def core_files(name: str) -> list[Path]:
         files = (root / _CPU / f"cpu{core}" / name for core in sorted(allowed_cores()))
@@ -30,18 +30,24 @@ def open_vitals(root: Path = ROOT) -> Meters:
     zones = {read_text(zone / "type"): zone / "temp" for zone in (root / "sys/class/thermal").glob("thermal_zone*")}
     chips = {read_text(chip / "name"): chip / "temp1_input" for chip in (root / "sys/class/hwmon").glob("hwmon*")}
     sensors = (zones.get(_CPU_ZONES[0]), *map(chips.get, _CPU_CHIPS), *map(zones.get, _CPU_ZONES[1:]))
+    sensor = [file for file in sensors if file and read_number(file) is not None][:1]
+    clocks = core_files("cpufreq/scaling_cur_freq")
     counts = core_files("thermal_throttle/core_throttle_count")
     counts += core_files("thermal_throttle/package_throttle_count")[:1]
-    clock = of_files(core_files("cpufreq/scaling_cur_freq"), lambda kilohertz: 1000 * fmean(kilohertz))
-    sensor = [file for file in sensors if file and read_number(file) is not None][:1]
-    temperature = of_files(sensor, lambda thousandths: thousandths[0] / 1000)
-    throttling, own = of_files(counts, lambda times: int(sum(times))), "the processor's own counter"
-    silent = "the system does not report the CPU's"
+
+    def meter(files: list[Path], combine: Callable[[list[float]], float], what: str, source: str) -> Meter:
+        def read() -> float | None:
+            numbers = [number for file in files if (number := read_number(file)) is not None]
+            return combine(numbers) if numbers else None
+
+        return try_meter(read, f"the system does not {what}", source)
+
+    throttling, own = "count thermal throttling", "the processor's own counter"
     return {
         "energy": open_rapl(root),
-        "clock": try_meter(clock, f"{silent} clock", "cpufreq"),
-        "temperature": try_meter(temperature, f"{silent} temperature", "the processor's sensor"),
-        "throttling": try_meter(throttling, "the system does not count thermal throttling", own),
+        "clock": meter(clocks, lambda khz: 1000 * fmean(khz), "report the CPU's clock", "cpufreq"),
+        "temperature": meter(sensor, lambda mc: mc[0] / 1000, "report the CPU's temperature", "the processor's sensor"),
+        "throttling": meter(counts, lambda times: int(sum(times)), throttling, own),
     }
 
 
@@ -61,16 +67,15 @@ def open_rapl(root: Path = ROOT) -> Meter:
     if not readable(packages):
         return missing("only root may read the energy counter of the processor")
     memories = [zone for package in packages for zone in zones(package, f"{package.name}:*", "dram")]
-    with_memory = bool(memories) and readable(memories)
-    counters = [open_counter(folder) for folder in (*packages, *(memories if with_memory else ()))]
+    memories = memories if readable(memories) else []
+    counters = [open_counter(folder) for folder in (*packages, *memories)]
 
     def read() -> float | None:
-        readings = [counter() for counter in counters]
-        known = [reading for reading in readings if reading is not None]
-        return sum(known) * 1e-6 if len(known) == len(readings) else None
+        readings = [reading for counter in counters if (reading := counter()) is not None]
+        return sum(readings) * 1e-6 if len(readings) == len(counters) else None
 
     read()
-    return Meter(read, "measured by RAPL: the whole processor" + (" and its memory" if with_memory else ""))
+    return Meter(read, "measured by RAPL: the whole processor" + (" and its memory" if memories else ""))
 
 
 def open_counter(folder: Path) -> Callable[[], float | None]:
@@ -82,8 +87,7 @@ def open_counter(folder: Path) -> Callable[[], float | None]:
 
     def read() -> float | None:
         nonlocal last, total
-        now = read_number(folder / "energy_uj")
-        if now is None:
+        if (now := read_number(folder / "energy_uj")) is None:
             return None
         passed = 0.0 if last is None else now - last
         total += passed if passed >= 0 else passed + most
@@ -112,24 +116,20 @@ def read_power(root: Path = ROOT, platform: str = sys.platform) -> Power:
     files = ("scaling_governor", "energy_performance_preference", "scaling_driver")
     governor, preference, driver = (read_text(root / _CPU / "cpu0/cpufreq" / file) for file in files)
     profile = read_text(root / "sys/firmware/acpi/platform_profile")
-    mains, batteries = [], []
-    for supply in (root / "sys/class/power_supply").glob("*"):
-        kind = read_text(supply / "type")
-        if kind in ("Mains", "USB"):
-            mains.append(read_text(supply / "online"))
-        # A mouse or a headset has a battery as well, and that one feeds only itself.
-        elif kind == "Battery" and read_text(supply / "scope") != "Device":
-            batteries.append(read_text(supply / "status"))
-    plugged = "1" in mains or not batteries
-    on_battery = (False if mains else None) if plugged else "Discharging" in batteries
+    supplies = [(read_text(folder / "type"), folder) for folder in (root / "sys/class/power_supply").glob("*")]
+    mains = [read_text(folder / "online") for kind, folder in supplies if kind in ("Mains", "USB")]
+    # A mouse or a headset has a battery as well, and that one feeds only itself.
+    own = [folder for kind, folder in supplies if kind == "Battery" and read_text(folder / "scope") != "Device"]
+    on_battery: bool | None = any(read_text(folder / "status") == "Discharging" for folder in own)
+    if "1" in mains or not own:
+        on_battery = False if mains else None
     named = (("governor", governor), ("preference", preference), ("profile", profile))
+    # Drivers that scale by themselves reach the full clock with `powersave`, too.
+    slow = governor == "powersave" and driver not in ("intel_pstate", "amd-pstate-epp")
     return Power(
         on_battery=on_battery,
         mode=", ".join(f"{name} {value}" for name, value in named if value) or None,
-        saving=profile in ("low-power", "quiet", "cool")
-        or preference == "power"
-        # Drivers that scale by themselves reach the full clock with `powersave`, too.
-        or (governor == "powersave" and driver not in ("intel_pstate", "amd-pstate-epp")),
+        saving=profile in ("low-power", "quiet", "cool") or preference == "power" or slow,
     )
 
 

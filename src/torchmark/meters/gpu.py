@@ -1,7 +1,4 @@
-"""Meters of GPUs and Apple chips, each through its maker's library: NVML, Level Zero, AMD SMI, Apple's counters.
-
-zeus, which reads AMD's and Apple's, is an optional extra: `pip install torchmark[energy]`.
-"""
+"""Meters of GPUs and Apple chips, each through its maker's library: NVML, Level Zero, AMD SMI, Apple's counters."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 from torchmark.meters import Meter, Meters, missing, try_meter
 
-_NO_ZEUS = "zeus is not installed: pip install torchmark with its extra energy"
+_NO_ZEUS = "zeus is not installed: pip install torchmark with its extra energy"  # which reads AMD's and Apple's
 # NVML's name of each bit, and what it means. Idle, chosen clocks and the like slow nothing down unasked.
 _NVML_REASONS = {
     "SwPowerCap": "power limit",
@@ -24,7 +21,6 @@ _Read = Callable[[], Any]
 
 
 def without_vitals(reason: str) -> Meters:
-    """A device whose meters cannot be read, for this reason."""
     return dict.fromkeys(("energy", "clock", "temperature", "throttling"), missing(reason))
 
 

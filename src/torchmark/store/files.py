@@ -1,14 +1,11 @@
-"""Files read and written safely, and locks: one per machine, and one on each run file that is open to be written.
+"""Safe reading and writing of files, and locks: one per machine, and one on each run file that is being written.
 
-Files are whole or not there, on the disk, under names that other users cannot prepare or change. The machine's lock
-keeps two runs from disturbing each other. It is outside the folder of runs, which the machines of a cluster share. The
-operating system releases it when its holder ends in any way, so there are no stale locks. Shared runs are allowed next
-to other shared runs only.
+The machine's lock is outside the folder of runs, which the machines of a cluster share. The operating system releases
+it when its holder ends in any way, so there are no stale locks.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -20,6 +17,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -35,6 +33,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+CHECK = "Check its permissions and the disk"
 _ELSEWHERE = "Choose another place with --out, or set TORCHMARK_HOME to a folder that you can write to"
 _FIXES = {
     errno.ENOSPC: "Free some space, or choose another place with --out",
@@ -50,13 +49,23 @@ _BUFFER = 16 << 10  # a header of a run file and a bit more: lists of runs read 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _FAR = 1 << 30  # Windows locks are mandatory: a byte far behind the text keeps the text readable
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # file systems that cannot lock
+_MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"  # in names of temporary files
 _held: set[int] = set()  # descriptors with a lock
 
 
-def explained(path: Path, error: OSError, fix: str | None = None) -> StoreError:
-    """Why a file cannot be written, and what to do about it."""
-    usual = _FIXES.get(error.errno or 0, "Check the disk, or choose another place with --out")
-    return StoreError(f"cannot write {path}: {error.strerror or error}", fix or usual)
+@contextmanager
+def os_errors(action: str, path: Path | str, fix: str | None = None) -> Iterator[None]:
+    """Turn an OSError into a StoreError: which action on which path failed, why, and what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        usual = _FIXES.get(error.errno or 0, "Check the disk, or choose another place with --out")
+        raise StoreError(f"cannot {action} {path}: {error.strerror or error}", fix or usual) from error
+
+
+def plain(text: str) -> str:
+    """The text as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", text)
 
 
 def make_folder(folder: Path) -> None:
@@ -77,22 +86,16 @@ def sync_folder(folder: Path) -> None:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
             raise
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(descriptor)
 
 
 def distrust(path: Path, private: bool = False) -> str | None:
-    """Why other users than this one and root may have changed this, or read it if it is `private`; None if none can.
-
-    A missing file is no reason. Links are, and folders that others can write to unless they are sticky.
-    """
-    try:
+    """Why users except this one and root may have changed an existing file, or read a `private` one; None if not."""
+    found = None
+    with os_errors("use", path, CHECK), suppress(FileNotFoundError):
         found = path.lstat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"cannot use {path}: {error.strerror}", "Check its permissions and the disk") from error
-    if os.name == "nt":
+    if found is None or os.name == "nt":
         return None
     if found.st_uid not in (os.geteuid(), 0):
         return f"{path} belongs to another user"
@@ -100,35 +103,29 @@ def distrust(path: Path, private: bool = False) -> str | None:
         return f"{path} is a link, and may lead to a file of other users"
     if private:
         return f"{path} is open to other users" if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) else None
-    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX  # only owners can replace what is in it
     others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return f"{path} can be changed by other users" if others_write and not sticky else None
+    return f"{path} can be changed by other users" if others_write and not is_sticky else None
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_regular(path: Path, fix: str) -> Iterator[BinaryIO]:
     """Open a file to read; anything else is an error, because a pipe would wait for a writer."""
-    flags = os.O_RDONLY
-    for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
-        flags |= getattr(os, name, 0)
+    flags = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
     file = open(os.open(path, flags), "rb", _BUFFER)  # noqa: PTH123, SIM115 -- a failing close must not matter
     try:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise StoreError(f"cannot read {path}: it is not a file", fix)
         yield file
     finally:
-        with contextlib.suppress(OSError):  # everything needed has been read
+        with suppress(OSError):  # everything needed has been read
             file.close()
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode: int = 0o666) -> int:
-    """Write a file whole or not at all, and return its size. A link in its place is not followed.
+    """Write a file whole or not at all, and return its size; FileExistsError if it may not be replaced.
 
-    Where the system has files without a name, a kill leaves nothing behind; elsewhere `sweep` removes what it left.
-
-    Raises:
-        FileExistsError: there is such a file, and it is not to be replaced.
-        OSError: it cannot be written.
+    A link in its place is not followed. Where files can be without a name, a kill leaves nothing for `sweep`.
     """
     if os.path.lexists(path) and not replace:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -154,9 +151,9 @@ def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode:
         if replace and part.exists():
             part.replace(path)
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(descriptor)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             part.unlink(missing_ok=True)
     return size
 
@@ -170,15 +167,15 @@ def write_all(descriptor: int, data: bytes) -> int:
 
 def temporary(path: Path) -> Path:
     """A new name next to `path` that identifies the process and machine that use it."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(2)}.{_machine()}-{os.getpid()}")
+    return path.with_name(f".{path.name}.{secrets.token_hex(2)}.{_MACHINE}-{os.getpid()}")
 
 
 def sweep(folder: Path) -> None:
     """Remove the temporary files of processes of this machine that were killed."""
     import psutil
 
-    with contextlib.suppress(OSError):
-        for path in folder.glob(f".*.{_machine()}-*"):
+    with suppress(OSError):
+        for path in folder.glob(f".*.{_MACHINE}-*"):
             number = path.name.rpartition("-")[2]
             if number.isdecimal() and not psutil.pid_exists(int(number[:9])):
                 path.unlink(missing_ok=True)
@@ -189,22 +186,13 @@ def set_aside(path: Path, to: Path | None = None) -> Path:
     stem = to or path.with_name(f"{path.name}.aside")  # not `.jsonl`, so that it is not one of the runs
     names = (stem.with_name(f"{stem.name}-{number}") for number in count(1))
     free = next(name for name in names if not os.path.lexists(name))
-    try:
+    with os_errors("rename", path, CHECK):
         os.close(os.open(free, _CREATE, 0o600))  # takes the name
         try:
             return path.replace(free)
         except OSError:
             free.unlink()
             raise
-    except OSError as error:
-        raise StoreError(f"cannot rename {path}: {error.strerror}", "Check permissions and the disk") from error
-
-
-def _machine() -> str:
-    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
-
-
-# Locks.
 
 
 class Holder(Struct, frozen=True, forbid_unknown_fields=True):
@@ -227,40 +215,30 @@ def lock_path() -> Path:
     return folder / "torchmark.lock"
 
 
-@contextlib.contextmanager
+@contextmanager
 def machine_lock(
-    wait: bool = False,
-    share: bool = False,
-    path: Path | None = None,
-    on_wait: Callable[[Holder], object] | None = None,
+    wait: bool = False, share: bool = False, path: Path | None = None, on_wait: Callable[[Holder], object] | None = None
 ) -> Iterator[None]:
     """Hold the machine for one run. If another holds it: wait for its end, or raise LockedError.
 
-    `on_wait` is called once with the holder, just before the waiting begins.
+    Shared runs are allowed next to other shared runs. `on_wait` is called with the holder just before the waiting.
     """
     path = path or lock_path()
-    with contextlib.ExitStack() as stack:
-        try:
-            descriptor = _open(path)
+    with ExitStack() as stack:
+        with os_errors("use the lock file", path, "Delete it, or name another with TORCHMARK_LOCK"):
+            descriptor = _open_lock(path)
             stack.callback(let_go, descriptor)
             _held.add(descriptor)
             if not _take(descriptor, share, wait=False):
                 holder = _read_holder(descriptor)
                 if not wait:
-                    raise LockedError(
-                        f"another run is measuring on this machine ({holder.text})",
-                        "Wait for it with --wait, or start both with --share and read the figures with care",
-                    )
+                    fix = "Wait for it with --wait, or start both with --share and read the figures with care"
+                    raise LockedError(f"another run is measuring on this machine ({holder.text})", fix)
                 if on_wait:
                     on_wait(holder)
                 _take(descriptor, share, wait=True)
-        except OSError as error:
-            raise StoreError(
-                f"cannot use the lock file {path}: {error.strerror or error}",
-                "Delete it, or name another with TORCHMARK_LOCK",
-            ) from error
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        with contextlib.suppress(OSError):  # the lock holds without this note, on a full disk or in another's file
+        with suppress(OSError):  # the lock holds without this note, on a full disk or in another's file
             if not os.fstat(descriptor).st_size or _read_holder(descriptor).pid:
                 os.ftruncate(descriptor, 0)
                 os.lseek(descriptor, 0, os.SEEK_SET)
@@ -280,26 +258,25 @@ def claim(descriptor: int, path: Path) -> None:
         return
     file, writer = os.fstat(descriptor), "another process, perhaps on another machine"
     place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
-    with contextlib.suppress(OSError):  # only Linux lists locks
+    with suppress(OSError):  # only Linux lists locks
         found = re.search(rf"FLOCK .* WRITE ([1-9]\d*) {place} ", Path("/proc/locks").read_text())
         writer = f"process {found[1]}" if found else writer
     raise StoreError(f"{path} is being written by {writer}", "Wait until that run has ended")
 
 
 def let_go(descriptor: int) -> None:
-    """Unlock and close a file."""
     _held.discard(descriptor)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if sys.platform != "win32":
             # Closing releases the lock only if no child that was just forked still has a copy.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.close(descriptor)
 
 
 def _forget_in_child() -> None:
     while _held:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(_held.pop())
 
 
@@ -307,26 +284,25 @@ if hasattr(os, "register_at_fork"):  # a forked child must not keep its parent's
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def _open(path: Path) -> int:
+def _open_lock(path: Path) -> int:
     flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     for _ in range(3):
         # Without O_CREAT first: Linux may forbid even root to open another user's file in /tmp with it.
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             return os.open(path, flags)
-        with contextlib.suppress(FileExistsError):
+        with suppress(FileExistsError):
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            with contextlib.suppress(OSError, AttributeError):  # Windows has no fchmod
+            with suppress(OSError, AttributeError):  # Windows has no fchmod
                 os.fchmod(descriptor, 0o666)  # every user of the machine must be able to lock it
             return descriptor
     raise FileNotFoundError("it appears and disappears")
 
 
 def _read_holder(descriptor: int) -> Holder:
-    try:
+    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         os.lseek(descriptor, 0, os.SEEK_SET)
         return msgspec.json.decode(os.read(descriptor, 4096), type=Holder)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return Holder(0, "")
+    return Holder(0, "")
 
 
 if sys.platform == "win32":
@@ -351,8 +327,7 @@ else:
 
     def _take(descriptor: int, share: bool, wait: bool) -> bool:
         kind = fcntl.LOCK_SH if share else fcntl.LOCK_EX
-        try:
+        with suppress(BlockingIOError):
             fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+            return True
+        return False

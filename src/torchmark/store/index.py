@@ -1,16 +1,15 @@
-"""Records extracted from every run file of a folder. An index remembers them; the files are what counts.
+"""Records extracted from every run file of a folder, and an index that remembers them.
 
-The index is a file in the user's own folder and not next to the run files, which may come from strangers. Everything in
-it can be read again, so an index that is damaged or of another version is ignored and written anew.
+The index is in the user's own folder, as run files may come from strangers. A damaged or older one is written anew.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
@@ -22,8 +21,9 @@ from msgspec import Struct
 
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION, Run
+from torchmark.store.files import os_errors
+from torchmark.store.notes import keep_note, read_note
 from torchmark.store.reader import load
-from torchmark.store.runs import keep_note, read_note
 
 BATCH = 1000  # files between two writes of the index, the most that a kill loses
 _PARTS = 16
@@ -50,19 +50,16 @@ Progress = Callable[[int, int], object]  # called with the files read so far, an
 
 
 class Folder(Struct, frozen=True):
-    """The contents of a folder, and why some of its files could not be read."""
-
     files: int
     extracts: int
-    problems: tuple[str, ...]
+    problems: tuple[str, ...]  # why some files could not be read
 
 
 class _File(Struct, array_like=True):
     stamp: str | None  # differs whenever the content does; None: to be read again
     problem: str | None
     count: int = 0  # of extracts
-    # By the first bits of the hashes of their groups, each part compressed: a folder has a million, and needs one part
-    # of all files in memory at a time.
+    # By the first bits of their groups' hashes, each compressed: only one part of a million is in memory at a time.
     parts: tuple[bytes, ...] = (b"",) * _PARTS
 
 
@@ -73,10 +70,7 @@ def ask_folder(
     progress: Progress | None = None,
     check: Check | None = None,
 ) -> tuple[Answer, Folder]:
-    """The result of `question` for the extracts of all run files in a folder.
-
-    Only files that are new or changed are read and checked.
-    """
+    """The result of `question` for the extracts of all run files; only new or changed files are read and checked."""
     version = blake2b(repr((SCHEMA_VERSION, bool(check), kind.edition, kind.__struct_fields__)).encode()).digest()
     name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
     stamps, known = _scan(Path(folder)), _remembered(name, version)
@@ -106,7 +100,7 @@ def _extracts(files: list[_File], kind: type[Kind]) -> Iterator[Kind]:
 
 def _remembered(name: str, version: bytes) -> dict[bytes, _File]:
     content = memoryview(read_note("index", name, most=-1) or b"")
-    with contextlib.suppress(msgspec.MsgspecError):
+    with suppress(msgspec.MsgspecError):
         if content[:32] == blake2b(content[32:], digest_size=32, key=version).digest():
             return msgspec.msgpack.decode(content[32:], type=dict[bytes, _File])
     return {}
@@ -114,27 +108,22 @@ def _remembered(name: str, version: bytes) -> dict[bytes, _File]:
 
 def _remember(name: str, version: bytes, files: dict[bytes, _File]) -> None:
     content = msgspec.msgpack.encode(files)
-    with contextlib.suppress(OSError):  # then all files are read again next time
+    with suppress(OSError):  # then all files are read again next time
         keep_note("index", name, blake2b(content, digest_size=32, key=version).digest(), content)
 
 
 def _scan(folder: Path) -> dict[bytes, str | None]:
-    """The run files of a folder, each with a stamp that differs whenever its content does.
-
-    A file that was written a moment ago may be written again within the same tick of its clock: it gets no stamp, and
-    is read again next time.
-    """
+    """The run files of a folder, each with a stamp that differs whenever its content does; none for a file that may be
+    written again within the same tick of its clock."""
     now, found = time.time_ns(), dict[bytes, str | None]()
-    try:
+    with os_errors("read", folder, "Name a folder of run files"):
         for path in folder.iterdir():
-            with contextlib.suppress(OSError):  # it was just deleted, or is a broken link
+            with suppress(OSError):  # it was just deleted, or is a broken link
                 about = path.stat()
                 if path.suffix == ".jsonl" and stat.S_ISREG(about.st_mode):
                     settled = max(about.st_mtime_ns, about.st_ctime_ns) < now - SETTLED_NS
                     stamp = f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
                     found[os.fsencode(path.name)] = stamp if settled else None
-    except OSError as error:
-        raise StoreError(f"cannot read {folder}: {error.strerror}", "Name a folder of run files") from error
     return found
 
 

@@ -1,8 +1,7 @@
 """The lines of a run file: their kinds, what may be in them, how they are written, and how any file's are read.
 
-Run files are shared, so every line passes through `shareable` before it is written: only listed fields, each in a known
-form. Messages of other programs are not among them; they are in the local log, see `local_log`. Texts are torchmark's
-own, and names are those of hardware and software or what the user chose: labels, model files, parameters, metrics.
+Run files are shared, so every line passes through `shareable` before it is written. Texts are torchmark's own; names
+are those of hardware and software, or the user's: labels, model files, parameters, metrics.
 """
 
 from __future__ import annotations
@@ -11,55 +10,38 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta, Struct
 
+from torchmark import settings
+from torchmark.case import Name, Real, Text, Whole
 from torchmark.errors import StoreError
-from torchmark.records import (
-    SCHEMA_VERSION,
-    Fitting,
-    Limiting,
-    Live,
-    Name,
-    Real,
-    Result,
-    RunHeader,
-    Text,
-    Tuning,
-    Whole,
-)
-from torchmark.settings import (
-    PLUGIN,
-    SETTINGS,
-    is_shareable,
-    shareable_build,
-    shareable_hardware,
-    shareable_system,
-    shareable_version,
-)
+from torchmark.records import SCHEMA_VERSION, Fitting, Limiting, Live, Result, RunHeader, Tuning
 
 HEADER_BYTES = 4 << 20  # twice what the most cases need
 LINE_BYTES = 512 << 10  # a result of sixty processes is shorter
 SAMPLES_BYTES = 32 << 20  # a million, each with all its digits
 
 
-class Header(Struct, frozen=True, tag_field="kind", tag="header"):
-    """The first line, and the only one of its kind."""
+class _Line(Struct, frozen=True, tag_field="kind", tag=str.lower):
+    """The name of its class is the kind of the line."""
 
+
+class Header(_Line, frozen=True):
     schema: int
     header: RunHeader
 
 
-class Started(Struct, frozen=True, tag_field="kind", tag="started"):
+class Started(_Line, frozen=True):
     """A fresh process is about to measure a case."""
 
     case: Text
     process: Whole
 
 
-class Samples(Struct, frozen=True, tag_field="kind", tag="samples"):
+class Samples(_Line, frozen=True):
     """Seconds per step in one process, in order, nothing deleted."""
 
     case: Text
@@ -67,32 +49,30 @@ class Samples(Struct, frozen=True, tag_field="kind", tag="samples"):
     samples_s: Annotated[tuple[Real, ...], Meta(max_length=1_000_000)]
 
 
-class Finished(Struct, frozen=True, tag_field="kind", tag="finished"):
+class Finished(_Line, frozen=True):
     """The result of a case so far; a later line for the same case replaces it."""
 
     result: Result
 
 
-class Spread(Struct, frozen=True, tag_field="kind", tag="spread"):
+class Spread(_Line, frozen=True):
     """How much fresh processes of this machine differ, from the reference case."""
 
     process_spread: Annotated[float, Meta(ge=0, le=1e100)]
 
 
-class Concluded(Struct, frozen=True, tag_field="kind", tag="concluded"):
-    """The conclusion of a study."""
-
+class Concluded(_Line, frozen=True):
     tuning: Tuning | None = None
     fitting: Fitting | None = None
     limiting: Limiting | None = None
     live: Live | None = None
 
 
-class Ended(Struct, frozen=True, tag_field="kind", tag="ended"):
+class Ended(_Line, frozen=True):
     """The run ended normally, so nothing is left to measure unless more is asked for."""
 
 
-class Checksum(Struct, frozen=True, tag_field="kind", tag="checksum"):
+class Checksum(_Line, frozen=True):
     """Of all bytes before this line, written when a run ends normally. It detects damage, not forgery."""
 
     sha256: Name
@@ -116,7 +96,7 @@ class RunName(Struct, frozen=True):
     label: Name | None = None
 
 
-class NamedHeader(Struct, frozen=True, tag_field="kind", tag="header"):
+class NamedHeader(_Line, frozen=True, tag="header"):
     """A header of any version, even one that is damaged elsewhere."""
 
     header: RunName
@@ -136,10 +116,8 @@ def encode_line(line: Line) -> bytes:
         _DECODER.decode(data)
         return data
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:
-        raise StoreError(
-            f"a line of the run file cannot be written: {error}",
-            "This is a fault of the measurement: please report it",
-        ) from error
+        cause = f"a line of the run file cannot be written: {error}"
+        raise StoreError(cause, "This is a fault of the measurement: please report it") from error
 
 
 def _not_finite(value: Any, place: str) -> Iterator[str]:
@@ -153,9 +131,7 @@ def _not_finite(value: Any, place: str) -> Iterator[str]:
 
 def as_shared(result: Result) -> Result:
     """The result as a run file would have it: only what may be shared."""
-    line = _DECODER.decode(encode_line(Finished(result)))
-    assert isinstance(line, Finished)
-    return line.result
+    return msgspec.json.decode(encode_line(Finished(result)), type=Finished).result
 
 
 def is_samples(raw: bytes) -> bool:
@@ -171,8 +147,7 @@ def decode_line(raw: bytes, schema: int, path: Path, number: int) -> Line:
         plain = msgspec.json.decode(raw)
         for version in range(schema, SCHEMA_VERSION) if isinstance(plain, dict) else ():
             plain = UPGRADES[version](plain)
-        upgraded: Line = msgspec.convert(plain, Line)
-        return upgraded
+        return cast("Line", msgspec.convert(plain, Line))
     except _MALFORMED as error:
         raise damaged(path, number, str(error)) from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # an upgrade found something unexpected
@@ -182,29 +157,23 @@ def decode_line(raw: bytes, schema: int, path: Path, number: int) -> Line:
 def decode_schema(raw: bytes, path: Path) -> int:
     """The version of the first line, which is read first; an error if this torchmark cannot read it."""
     try:
-        version = msgspec.json.decode(raw, type=_Version)
-        fault = "line 1 is no header" if version.kind != "header" else ""
+        first, fault = msgspec.json.decode(raw, type=_Version), "line 1 is no header"
     except _MALFORMED as error:
-        fault = f"line 1: {error}"
-    if fault:
+        first, fault = _Version(0), f"line 1: {error}"
+    if first.kind != "header":
         raise StoreError(f"{path} is not a run file: {fault}", "Run files are written by `torchmark run`")
-    schema = version.schema
+    schema = first.schema
     if schema > SCHEMA_VERSION:
         newer = f"schema is {schema}, newer than the {SCHEMA_VERSION} that this torchmark reads"
         raise NewerFileError(f"{path}, line 1: {newer}", "Upgrade torchmark")
     if schema < 0 or any(version not in UPGRADES for version in range(schema, SCHEMA_VERSION)):
-        raise StoreError(
-            f"{path}, line 1: schema is {schema}, which no torchmark ever wrote", "Use another copy of the file"
-        )
+        raise StoreError(f"{path}, line 1: schema is {schema}, which does not exist", "Use another copy of the file")
     return schema
 
 
 def damaged(path: Path, number: int, what: str) -> StoreError:
-    """The error for a file whose content is wrong: file, line, and the field where it is known."""
     return StoreError(f"{path}, line {number}: {what}", "The file is damaged or was edited: use another copy of it")
 
-
-# What may be shared.
 
 GONE = "…"
 LONGEST_TEXT, LONGEST_NAME = 600, 200
@@ -212,11 +181,11 @@ _TEXTS = ("reason", "evidence", "cause", "cure", "provenance", "method", "note")
 _WHOLE = ("id", "created", "cases", "case", "sha256", "command")  # cases, and texts made of them
 _GIVEN: dict[str, Callable[[str], str]] = {
     "label": str,
-    "os": shareable_system,
-    "python": shareable_version,
-    "torch": shareable_version,
-    "torch_build": shareable_build,
-    **dict.fromkeys(("cpu", "power_mode", "model", "driver", "capability"), shareable_hardware),
+    "os": settings.shareable_system,
+    "python": settings.shareable_version,
+    "torch": settings.shareable_version,
+    "torch_build": settings.shareable_build,
+    **dict.fromkeys(("cpu", "power_mode", "model", "driver", "capability"), settings.shareable_hardware),
 }
 _TABLES = dict.fromkeys(("params", "ways", "metrics", "phases_s", "shares"), "") | {"provenance": "provenance"}
 _NAME = re.compile(r"[\w(][\w .,:;()+@=%*&®™'-]*")  # no slash and no line break
@@ -226,15 +195,19 @@ def shareable(value: Any, name: str = "") -> Any:
     """The plain data of a line, or of a field of this name, as it may be written and sent around."""
     match value:
         case dict() if name == "settings":
-            kept = {key: inner for key, inner in value.items() if key in SETTINGS}
-            if isinstance(plugin := kept.get(PLUGIN), str):
+            kept = {key: inner for key, inner in value.items() if key in settings.SETTINGS}
+            if isinstance(plugin := kept.get(settings.PLUGIN), str):
                 package, _, version = plugin.partition(" ")
-                kept[PLUGIN] = f"{package} {shareable_version(version)}"
-            return {key: inner if is_shareable(key, inner) else GONE for key, inner in kept.items()}
+                kept[settings.PLUGIN] = f"{package} {settings.shareable_version(version)}"
+            return {key: inner if settings.is_shareable(key, inner) else GONE for key, inner in kept.items()}
         case dict() if name in _TABLES:  # the keys are names, and none of them that of a field
             return {_name(key): shareable(inner, _TABLES[name]) for key, inner in value.items()}
         case dict():
-            kept = _result(value) if name == "result" else value
+            kept = {key: inner for key, inner in value.items() if (name, key) != ("result", "detail")}
+            # Of a model file's parameters only those in the case: the defaults are content of the file.
+            if name == "result" and re.search(r"\.(py|json)(:|$)", value["case"]["workload"]):
+                given = value["case"]["params"]
+                kept["params"] = {key: inner for key, inner in value["params"].items() if key in given}
             return {key: shareable(inner, key) for key, inner in kept.items()}
         case list() | tuple():
             if name == "cautions":
@@ -245,15 +218,6 @@ def shareable(value: Any, name: str = "") -> Any:
         case str() if name not in _WHOLE:
             return value[:LONGEST_TEXT] if name in _TEXTS else _name(value)
     return value
-
-
-def _result(result: dict[str, Any]) -> dict[str, Any]:
-    """Without the detail; of a model file's parameters only those in the case: the defaults are content of the file."""
-    case = result["case"]
-    kept = {key: value for key, value in result.items() if key != "detail"}
-    if re.search(r"\.(py|json)(:|$)", case["workload"]):
-        kept["params"] = {key: value for key, value in kept["params"].items() if key in case["params"]}
-    return kept
 
 
 def _name(text: str) -> str:

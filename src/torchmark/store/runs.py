@@ -1,19 +1,15 @@
-"""The user's folder of runs: how a new one starts, how one is found by name, and local notes that are never exported.
-
-Notes are small files: answers of the user, origins of runs, and which runs hold the limits of a device.
-"""
+"""The user's folder of runs: new runs, and runs found by name."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import hashlib
 import os
 import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,23 +19,20 @@ from msgspec import Struct
 
 from torchmark import __version__, publications
 from torchmark.errors import StoreError, UnknownName, UsageError
-from torchmark.records import DeviceInfo, Machine, Run, RunHeader
-from torchmark.store.files import distrust, explained, make_folder, open_regular, write_whole
+from torchmark.records import Machine, Run, RunHeader
+from torchmark.store.files import distrust, open_regular, os_errors, plain
 from torchmark.store.lines import HEADER_BYTES, NamedHeader, RunName
 from torchmark.store.reader import load, read_header
 
 _LAST = r"last(?:~([0-9]{1,6}))?"
 _SHOWN = 10  # candidates that an error lists
 _LIST_RUNS = "`torchmark runs` lists the runs that are here"
-_MOST_LIMITS = 8  # runs that hold limits of one device
 
 
 class StoredRun(Struct, frozen=True):
-    """One file in the folder of runs; if the header is None, `problem` says why."""
-
     path: Path
     header: RunHeader | None = None
-    problem: str | None = None
+    problem: str | None = None  # why there is no header
 
 
 def home() -> Path:
@@ -58,18 +51,14 @@ def home() -> Path:
     except RuntimeError:  # neither a home folder nor an entry in the user database, as in some containers
         folder = Path(tempfile.gettempdir()) / f"torchmark-{os.geteuid()}"
     fix = "Set TORCHMARK_HOME to a folder of your own"
-    try:  # any user could have created a folder of that name, so it must be this user's
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-    except OSError as error:
-        raise explained(folder, error, fix) from error
-    if distrust(folder, private=True):
+    with os_errors("write", folder, fix), suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if distrust(folder, private=True):  # any user could have created a folder of that name
         raise StoreError(f"{folder} is open to other users", fix)
     return folder
 
 
 def new_header(command: str, machine: Machine, cases: Iterable[str], **rest: Any) -> RunHeader:
-    """The first line of a run that starts now."""
     return RunHeader(
         id=secrets.token_hex(4),
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -83,29 +72,24 @@ def new_header(command: str, machine: Machine, cases: Iterable[str], **rest: Any
 
 def new_path(header: RunHeader) -> Path:
     """The default file of a new run; names sort by time."""
-    return home() / f"{_plain(header.created)}_{_plain(header.id)}.jsonl"
+    return home() / f"{plain(header.created)}_{plain(header.id)}.jsonl"
 
 
 def load_runs(text: str, samples: bool = False, repeats: bool = False, local: bool = False) -> tuple[Run, ...]:
     """One run for a path, `last`, a label, an id or a published machine; one for each machine of a publication.
 
     A machine is named as in `m1-chips/M1 Ultra GPU`, or as in `3090` to have its figures from all publications.
-    `repeats` keeps a published figure that appears in two tables twice.
-    `local` adds what the local log says about failures.
+    `repeats` keeps a published figure that appears in two tables twice; `local` adds the messages behind failures.
     """
     path = _find_stored(text)
     return (load(path, samples=samples, local=local),) if path else publications.find_published(text, repeats)
 
 
 def find_run(text: str) -> Path:
-    """The file of a run: a path, `last`, `last~1`, a label, or the beginning of an id.
-
-    Published runs have no file: `load_runs` returns them.
-    """
-    found = _find_stored(text)
-    if found is None:
-        raise UsageError(f"'{text}' is published and has no run file", _LIST_RUNS)
-    return found
+    """The file of a run: a path, `last`, `last~1`, a label, or the beginning of an id."""
+    if found := _find_stored(text):
+        return found
+    raise UsageError(f"'{text}' is published and has no run file", _LIST_RUNS)
 
 
 def scan_runs() -> Iterator[StoredRun]:
@@ -120,28 +104,23 @@ def scan_runs() -> Iterator[StoredRun]:
 def _run_files() -> list[Path]:
     """All files in the folder of runs, the last written first."""
     folder, found = home(), []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".jsonl"):
-                    modified = 0.0
-                    with contextlib.suppress(OSError):
-                        modified = entry.stat().st_mtime
-                    found.append((modified, entry.name))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StoreError(f"cannot read {folder}: {error.strerror}", "Check its permissions") from error
+    with os_errors("read", folder, "Check its permissions"), suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            if entry.name.endswith(".jsonl"):
+                modified = 0.0
+                with suppress(OSError):
+                    modified = entry.stat().st_mtime
+                found.append((modified, entry.name))
     return [folder / name for _, name in sorted(found, reverse=True)]
 
 
 def _named_runs() -> list[tuple[Path, RunName]]:
-    """All runs with their names, newest first. A run whose header is damaged has those in the name of its file, so that
-    it can be asked for: reading it then reports the damage."""
+    """All runs with their names, newest first. One whose header is damaged has those in the name of its file, so that
+    reading it reports the damage."""
     found = []
     for path in _run_files():
         raw = b""
-        with contextlib.suppress(OSError, StoreError), open_regular(path, "") as file:
+        with suppress(OSError, StoreError), open_regular(path, "") as file:
             raw = file.readline(HEADER_BYTES)
         try:
             found.append((path, msgspec.json.decode(raw, type=NamedHeader).header))
@@ -152,7 +131,6 @@ def _named_runs() -> list[tuple[Path, RunName]]:
 
 
 def is_folder(text: str) -> bool:
-    """Whether the name means all runs of a folder."""
     return _is(Path.is_dir, text)
 
 
@@ -211,83 +189,3 @@ def _is(kind: Callable[[Path], bool], text: str) -> bool:
 
 def _looks_like_a_file(text: str) -> bool:
     return os.sep in text or text.endswith(".jsonl")
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9-]", "-", text)
-
-
-# Notes.
-
-
-def keep_note(kind: str, name: str, *content: bytes, mode: int = 0o600) -> None:
-    """Write a note, or raise OSError."""
-    path = _note(kind, name)
-    make_folder(path.parent)
-    write_whole(path, content, mode=mode)
-
-
-def read_note(kind: str, name: str, most: int = 1 << 20) -> bytes | None:
-    """The content of a note; None unless there is one that no other user can have written."""
-    with contextlib.suppress(OSError, ValueError, StoreError):
-        path = _note(kind, name)
-        if not distrust(path):
-            with path.open("rb") as file:
-                return file.read(most)
-    return None
-
-
-def _note(kind: str, name: str) -> Path:
-    return home() / kind / _plain(name)[:80]
-
-
-def keep_origin(run: str, files: Mapping[str, Path]) -> None:
-    """Remember which model files this user started a run with; without the note, resuming it has to ask.
-
-    A run file may come from any user, so it alone never decides what is executed.
-    """
-    if files:
-        with contextlib.suppress(OSError):
-            content = {name: os.fspath(path) for name, path in files.items()}
-            keep_note("origins", run, msgspec.json.encode(content))
-
-
-def find_origin(run: str) -> dict[str, Path]:
-    """The model files that this user started a run with, by name; empty if that is not certain."""
-    with contextlib.suppress(msgspec.MsgspecError):
-        found = msgspec.json.decode(read_note("origins", run) or b"{}", type=dict[str, str])
-        return {name: Path(path) for name, path in found.items()}
-    return {}
-
-
-def keep_limits(machine: Machine, device: DeviceInfo, run: Path, alongside: bool = False) -> None:
-    """Remember that this run file holds the limits of the device, alone or in addition to those known before."""
-    digest = _limits_digest(machine, device)
-    names = [run.name if run.parent == home() else os.path.realpath(run)]
-    names += [name for name in _limits_names(digest) if name not in names][: _MOST_LIMITS - 1] if alongside else []
-    try:
-        keep_note("limits", digest, "\n".join(names).encode(), mode=0o666)
-    except OSError as error:
-        raise explained(_note("limits", digest), error) from error
-
-
-def find_limits(machine: Machine, device: DeviceInfo) -> list[Path]:
-    """The run files with the limits of a device, newest first; none if they were never measured or are gone."""
-    found = []
-    for name in _limits_names(_limits_digest(machine, device)):
-        with contextlib.suppress(OSError, ValueError):
-            found += [home() / name] if (home() / name).is_file() else []
-    return found
-
-
-def _limits_names(digest: str) -> list[str]:
-    with contextlib.suppress(OSError, ValueError):
-        return _note("limits", digest).read_text(encoding="utf-8")[: _MOST_LIMITS * 4096].splitlines()[:_MOST_LIMITS]
-    return []
-
-
-def _limits_digest(machine: Machine, device: DeviceInfo) -> str:
-    """A hash of everything that decides how fast a device can be: hardware, driver and torch, but no names."""
-    machine_facts = (machine.cpu, machine.physical_cores, machine.logical_cores, machine.memory_gib, machine.torch)
-    device_facts = (device.name, device.model, device.memory_bytes, device.driver, device.capability, device.cores)
-    return hashlib.sha256(msgspec.json.encode((*machine_facts, machine.torch_build, *device_facts))).hexdigest()[:24]

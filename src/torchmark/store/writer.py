@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
@@ -10,7 +9,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from torchmark.errors import StoreError
 from torchmark.local_log import keep_detail
 from torchmark.records import SCHEMA_VERSION, Conclusion, Result, Run, RunHeader
 from torchmark.store import lines
-from torchmark.store.files import claim, explained, let_go, make_folder, set_aside, sync_folder, write_all, write_whole
+from torchmark.store.files import claim, let_go, make_folder, os_errors, set_aside, sync_folder, write_all, write_whole
 from torchmark.store.reader import FILE_BYTES, load, read_header
 
 FREE_BYTES = 16 << 20  # a long run with all its samples
@@ -29,8 +28,8 @@ _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_
 class RunWriter:
     """Appends to one run file. What a method has written survives all later failures.
 
-    The file is locked while it is open: a second writer is refused. Its content is also kept in memory. If sync tools,
-    editors or people replace, cut, move or delete the file, the next line restores all of it. A line that could not be
+    The file is locked while it is open: a second writer is refused. Its content is also kept in memory. If another
+    program replaces, cuts, moves or deletes the file, the next line restores all of it. A line that could not be
     written raises StoreError and stays in memory, so that it can be shown.
     """
 
@@ -48,7 +47,7 @@ class RunWriter:
     def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
         """Start a new file with its header; an existing file is never touched."""
         writer, first = cls(Path(path)), lines.encode_line(lines.Header(SCHEMA_VERSION, header))
-        with writer._explained():
+        with os_errors("write", path):
             make_folder(writer.path.parent)
             writer._adopt(os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o644))
             try:
@@ -56,8 +55,9 @@ class RunWriter:
                 writer._append(first)
                 sync_folder(writer.path.parent)
             except BaseException:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     writer.path.unlink()
+                writer.close()
                 raise
         return writer
 
@@ -66,38 +66,28 @@ class RunWriter:
         """Open an existing file to append to; an incomplete last line is cut off first."""
         writer = cls(Path(path))
         read_header(path)
-        with writer._explained("Make it writable, or start a new run without --resume"):
+        with os_errors("write", path, "Make it writable, or start a new run without --resume"):
             _check_space(writer.path)
-            writer._adopt(os.open(path, _FLAGS))
-        with writer._explained():
-            claim(writer._descriptor, writer.path)
-            if not os.path.samestat(writer.path.stat(), os.fstat(writer._descriptor)):
-                raise StoreError(f"{path} was replaced by another program just now", "Try again")
-            writer._take_over()
+            writer._adopt(writer._open())
+        try:
+            with os_errors("write", path):
+                writer._take_over()
+        except BaseException:
+            writer.close()
+            raise
         return writer
 
-    @contextlib.contextmanager
-    def _explained(self, fix: str | None = None) -> Iterator[None]:
-        """Close the file on any error."""
-        try:
-            yield
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError):
-                raise explained(self.path, error, fix) from error
-            raise
-
     def _take_over(self) -> None:
+        if not os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+            raise StoreError(f"{self.path} was replaced by another program just now", "Try again")
         content = _read(self._descriptor, FILE_BYTES)
         schema = lines.decode_schema(content.partition(b"\n")[0], self.path)
         if schema != SCHEMA_VERSION:
-            raise StoreError(
-                f"{self.path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})",
-                "Start a new run without --resume",
-            )
+            cause = f"{self.path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})"
+            raise StoreError(cause, "Start a new run without --resume")
         length, ending = content.rfind(b"\n") + 1, b""
         if length < len(content):
-            with contextlib.suppress(StoreError):
+            with suppress(StoreError):
                 lines.decode_line(content[length:], schema, self.path, 0)
                 length, ending = len(content), b"\n"  # all but the newline was written
         os.ftruncate(self._descriptor, length)
@@ -108,19 +98,15 @@ class RunWriter:
     @property
     def run(self) -> Run:
         """The run as it was measured, even if the file was changed."""
-        return load(self.path, content=bytes(self._content))
+        return self.read()
 
-    @property
-    def local_run(self) -> Run:
-        """The same with the messages behind failures, which only this terminal may show."""
-        return load(self.path, content=bytes(self._content), local=True)
+    def read(self, local: bool = False) -> Run:
+        return load(self.path, content=bytes(self._content), local=local)
 
     def started(self, case: str, process: int = 0) -> None:
-        """A fresh process is about to measure the case."""
         self._write(lines.Started(case, process))
 
     def samples(self, case: str, process: int, samples_s: tuple[float, ...]) -> None:
-        """The raw samples of one process."""
         self._write(lines.Samples(case, process, samples_s))
 
     def measured(self, process: int, newest: Result, result: Result) -> None:
@@ -139,15 +125,12 @@ class RunWriter:
             keep_detail(self.path, result.case.text, result.detail)
 
     def spread(self, process_spread: float) -> None:
-        """How much fresh processes of this machine differ."""
         self._write(lines.Spread(process_spread))
 
     def concluded(self, conclusion: Conclusion) -> None:
-        """The conclusion of a study."""
         self._write(lines.Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
 
     def ended(self) -> None:
-        """Everything that the run was to measure is there."""
         self._write(lines.Ended())
 
     def seal(self) -> None:
@@ -168,7 +151,7 @@ class RunWriter:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            with contextlib.suppress(StoreError, OSError):  # every result is on the disk without it
+            with suppress(StoreError, OSError):  # every result is on the disk without it
                 self.seal()
         self.close()
 
@@ -183,16 +166,15 @@ class RunWriter:
     def _append(self, data: bytes) -> None:
         """Append to the file, or restore it with the new lines.
 
-        `_content` comes first and keeps what could not be written: after a signal or an error, the next line completes
-        the file.
+        After a signal or an error, the next line completes the file from `_content`, which gets each line first.
         """
         began = time.monotonic()
         before = len(self._content)
         self._content += data
         self._sealed = False
-        try:
+        with os_errors("write", self.path):
             own, found = os.fstat(self._descriptor), None
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 found = self.path.stat()
             is_in_place = found and os.path.samestat(found, own)
             if is_in_place and (own.st_size, own.st_mtime_ns) == (before, self._stamp):
@@ -201,26 +183,21 @@ class RunWriter:
                     self._stamp = os.fstat(self._descriptor).st_mtime_ns  # before fsync, which takes a while
                     os.fsync(self._descriptor)
                 except OSError:  # half a line in the middle of a file would ruin every line after it
-                    with contextlib.suppress(OSError):
+                    with suppress(OSError):
                         if os.fstat(self._descriptor).st_size > before:
                             os.ftruncate(self._descriptor, before)
                     raise
             else:  # another program has replaced, moved or changed it
                 self._restore()
-        except OSError as error:
-            raise explained(self.path, error) from error
         self.seconds += time.monotonic() - began
 
     def _restore(self) -> None:
-        """Write all content to the path again. A file with other content is kept under another name.
-
-        If that fails, the path holds what it held before.
-        """
+        """Write all content to the path again, and keep a file with other content. On failure the path is unchanged."""
         make_folder(self.path.parent)
         former, found, aside = self._descriptor, None, None
         note = f"{self.path} was moved or deleted, and has been written again"
         if os.path.lexists(self.path):
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 about, note = self.path.stat(), ""
                 found = former if os.path.samestat(about, os.fstat(former)) else None
                 found = self._open() if found is None and stat.S_ISREG(about.st_mode) else found
@@ -259,7 +236,7 @@ class RunWriter:
 def check_writable(path: str | Path) -> None:
     """Check before measuring, not after, that a new run file can be written here."""
     path = Path(path)
-    try:
+    with os_errors("write", path):
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         make_folder(path.parent)
@@ -268,16 +245,12 @@ def check_writable(path: str | Path) -> None:
             probe.flush()
             os.fsync(probe.fileno())
         _check_space(path)
-    except OSError as error:
-        raise explained(path, error) from error
 
 
 def _check_space(path: Path) -> None:
-    free = shutil.disk_usage(path.parent).free
-    if free < FREE_BYTES:
-        raise StoreError(
-            f"only {free >> 20} MiB are free for {path}", "Free some space, or choose another place with --out"
-        )
+    if (free := shutil.disk_usage(path.parent).free) < FREE_BYTES:
+        cause = f"only {free >> 20} MiB are free for {path}"
+        raise StoreError(cause, "Free some space, or choose another place with --out")
 
 
 def _read(descriptor: int, most: int) -> bytes:

@@ -26,17 +26,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     unseen = "Pass where so small a difference would not be visible."
     group.addoption("--torchmark-allow-inconclusive", action="store_true", help=unseen)
     group.addoption("--torchmark-budget", metavar="SECONDS", type=float, default=5.0, help="For one step; default: 5.")
-    group.addoption("--torchmark-label", metavar="NAME", help=f"Name of the run; default: {LABEL}.")
+    group.addoption("--torchmark-label", metavar="NAME", default=LABEL, help=f"Name of the run; default: {LABEL}.")
     group.addoption("--torchmark-out", metavar="FILE", help="Where to keep the run; default: with the others.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options before any test runs. Workers of pytest-xdist get options that its controller has checked."""
-    label, out, against = (config.getoption(f"torchmark_{name}") for name in _OPTIONS[:3])
-    if not hasattr(config, "workerinput") and (label, out, against) != (None, None, None):
+    given = [config.getoption(f"torchmark_{name}") for name in _OPTIONS[:3]]
+    if not hasattr(config, "workerinput") and given != [LABEL, None, None]:
         from torchmark.testing.session import check_options
 
-        config.stash[_BASELINE] = check_options(label, out, against, LABEL)
+        config.stash[_BASELINE] = check_options(*given)
 
 
 @pytest.fixture
@@ -54,25 +54,23 @@ def torchmark(request: pytest.FixtureRequest) -> Bench:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """One run file of all results; those of pytest-xdist's workers go to its controller first."""
     recorder = session.config.stash.get(_RECORDER, None)
-    if recorder is None or not recorder.results:
-        return
-    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output["torchmark"] = recorder.encode()
-    elif not recorder.keep():
-        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+    if recorder and recorder.results:
+        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["torchmark"] = recorder.encode()
+        elif not recorder.keep():
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    output = (getattr(node, "workeroutput", None) or {}).get("torchmark")
-    if output:
+    if output := (getattr(node, "workeroutput", None) or {}).get("torchmark"):
         _recorder(node.config).decode(output)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     recorder = config.stash.get(_RECORDER, None)
-    if recorder is not None and recorder.run is not None:
+    if recorder and recorder.run:
         terminalreporter.section("torchmark")
         terminalreporter.write_line(recorder.summary())
 
@@ -82,7 +80,6 @@ def _recorder(config: pytest.Config) -> Recorder:
 
     if _RECORDER not in config.stash:
         given = {name: config.getoption(f"torchmark_{name}") for name in _OPTIONS}
-        given["label"] = given["label"] or LABEL
         known = _BASELINE in config.stash
         stored = config.stash[_BASELINE] if known else load_baseline(given["against"], given["label"])
         config.stash[_RECORDER] = Recorder(stored, **given)

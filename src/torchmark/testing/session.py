@@ -29,6 +29,7 @@ from torchmark.records import Result, Run, RunHeader
 from torchmark.report import render
 from torchmark.report.comparison import complaints_of, gate_lines, interval, speed
 from torchmark.report.text import clean, printable
+from torchmark.testing import LABEL
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
 
@@ -132,16 +133,12 @@ class Recorder:
         return "\n".join([f"{words} against {self.against}", *why])
 
     def keep(self) -> bool:
-        header = self._header(self.results)
-        spread = self._spread if self.stored is not None else None
+        header, spread = self._header(self.results), self._spread if self.stored else None
         try:
             path = Path(self.out) if self.out else store.new_path(header)
             with store.RunWriter.create(path, header) as writer:
                 for result in self.results:
-                    writer.started(result.case.text)
-                    for number, process in enumerate(result.processes):
-                        writer.samples(result.case.text, number, process.samples_s)
-                    writer.finished(result)
+                    writer.measured(0, result, result)
                 if spread is not None:
                     writer.spread(spread)
             self.run = store.load(path)
@@ -151,15 +148,14 @@ class Recorder:
 
     def summary(self) -> str:
         assert self.run is not None
-        lines = [render(self.run, "table", 80)]
+        lines, name = [render(self.run, "table", 80)], self.out or self.run.header.id
         if self._compared:
             lines += [f"Against {self.against}:", *(f"  {line}" for line in self._compared), ""]
-        name = self.out or self.run.header.id
         if self._problem:
             lines.append(f"The run was not saved: {self._problem}. Choose another file with --torchmark-out")
-        elif self.stored is None:
-            lines.append(f"{_NO_BASELINE[0].upper()}{_NO_BASELINE[1:]}: pytest --torchmark-against {name}")
-        if not self._problem:
+        else:
+            if self.stored is None:
+                lines.append(f"N{_NO_BASELINE[1:]}: pytest --torchmark-against {name}")
             lines.append(f"Saved as {self.run.header.id}: torchmark show {name}")
         return printable("\n".join(lines))
 
@@ -175,7 +171,7 @@ class Recorder:
     def _spread(self) -> float | None:
         """How far fresh processes differ here, which one process cannot know; a stored run of this machine may."""
         stored = self.stored
-        assert stored is not None
+        assert stored
         if stored.process_spread is not None and replace(stored.header.machine, devices=()) == describe_machine():
             return stored.process_spread
         return measure_spread()
@@ -202,20 +198,20 @@ def load_baseline(against: str | None, label: str) -> Run | None:
     return None
 
 
-def check_options(label: str | None, out: str | None, against: str | None, usual_label: str) -> Run | None:
+def check_options(label: str, out: str | None, against: str | None) -> Run | None:
     """The run to compare with, loaded before this session's own becomes the last one; UsageError for bad options."""
-    name = "--torchmark-label"
+    name = "label"
     try:
-        if label is not None:
+        if label != LABEL:
             store.check_label(label)
         if out is not None:
-            name = "--torchmark-out"
+            name = "out"
             store.check_writable(out)
-        name = "--torchmark-against"
-        return load_baseline(against, label or usual_label)
+        name = "against"
+        return load_baseline(against, label)
     except TorchmarkError as error:  # the fix for a file names options of `torchmark run`
-        text = f"{error.cause}. Choose another file" if name == "--torchmark-out" else str(error)
-        raise pytest.UsageError(clean(f"{name}: {text}")) from None
+        text = f"{error.cause}. Choose another file" if name == "out" else str(error)
+        raise pytest.UsageError(clean(f"--torchmark-{name}: {text}")) from None
 
 
 def failure(text: str) -> BaseException:
