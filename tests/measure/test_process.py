@@ -15,10 +15,10 @@ import pytest
 
 from torchmark.errors import DeviceError
 from torchmark.measure import process
-from torchmark.measure.engine import Settings
+from torchmark.measure.engine import Progress, Settings
 from torchmark.measure.lifecycle import deferred_signals
-from torchmark.measure.machine import survey
-from torchmark.measure.messages import MeasureJob, Message, Phase, Sampled, Surveyed, SurveyJob
+from torchmark.measure.machine import survey, survey_in
+from torchmark.measure.messages import MeasureJob, Message, Phase
 from torchmark.measure.process import Process, measure_case
 from torchmark.measure.starters import MODULES, STARTER
 from torchmark.records import Result, parse_case
@@ -39,7 +39,7 @@ def test_a_worker_says_what_it_does_and_gives_its_result(workers, play, fresh: b
     assert result.processes[0].samples_s
     phases = [message.name for message in heard if isinstance(message, Phase)]
     assert phases[:5] == ["import", "build", "first step", "steps", "job"]
-    assert any(isinstance(message, Sampled) for message in heard)
+    assert any(isinstance(message, Progress) for message in heard)
     assert workers() == []
 
 
@@ -191,7 +191,7 @@ def test_what_libraries_print_goes_to_the_log(play, tmp_path) -> None:
 def test_a_survey_reports_the_machine_without_torch_here(play) -> None:
     play("stream=sticky")
     with Process(CASE) as started:
-        found = started.ask(SurveyJob(("fake",)), Surveyed)
+        found = survey_in(started, ["fake"])
     assert survey(["fake"]) == found
     assert found.machine.devices[0].model == "fake device playing sticky"
 

@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -18,7 +19,7 @@ from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import WrongResultError
 from torchmark.measure.machine import first_line
 from torchmark.measure.messages import Phase, Say
-from torchmark.measure.process import Death, try_each
+from torchmark.measure.process import try_each
 
 _STEP_S = 0.005  # long enough that launching, synchronising and reading back are negligible
 _ROUNDS = 9
@@ -40,38 +41,46 @@ class Proof(Struct, frozen=True):
 def audit_device(device: Device) -> Iterator[Proof]:
     """All proofs for a device, each as soon as it is known, in well under a minute."""
     yield from prove_times(device)
-    for proof in try_each("torchmark.measure.audit:check_outputs", device.name, DTYPES, Proof):  # which may crash
-        yield _no_outputs(device.name, proof.dtype, proof.cause) if isinstance(proof, Death) else proof
-    yield prove_clock(device)
-    yield prove_cost(device)
+    died = partial(_no_outputs, device.name)
+    yield from try_each("torchmark.measure.audit:check_outputs", device.name, DTYPES, Proof, died)
+    steps = [later - earlier for earlier, later in pairwise([device.clock() for _ in range(10_000)])]
+    resolution_s = min((step for step in steps if step > 0), default=time.get_clock_info("perf_counter").resolution)
+    backwards = sum(step < 0 for step in steps)
+    figure = f"smallest step {resolution_s * 1e9:.0f} ns, ran backwards {backwards} times in {len(steps)}"
+    yield Proof(device.name, "the clock is fine and steady", figure, backwards == 0 and resolution_s <= 1e-6)
+    time_block, costs = device.timer(do_nothing), []  # what torchmark itself costs, by the wall clock
+    for _ in range(6):
+        started = time.perf_counter()
+        time_block(2_000)
+        costs.append((time.perf_counter() - started) / 2_000)
+    cost_s = statistics.median(costs[1:])
+    yield Proof(device.name, "the harness is cheap", f"{cost_s * 1e9:.0f} ns for an empty step", cost_s <= 50e-6)
 
 
 def prove_times(device: Device) -> Iterator[Proof]:
     """The synchronisation, the events where there are any, and the growth of time with work."""
     import torch
 
+    def retried(prove: Callable[[], Proof]) -> Proof:  # a busy machine can spoil a comparison of times once
+        proof = prove()
+        for _ in range(2):
+            proof = proof if proof.passed else prove()
+        return proof
+
     threads = torch.get_num_threads()
     if device.place == "cpu":  # several threads on a busy CPU wait for one another without rule; one shows as much
         torch.set_num_threads(1)
     try:
         bench = _Bench(device)
-        yield _retry(bench.prove_synchronization)
+        yield retried(bench.prove_synchronization)
         block = device.timer(bench.step())(5)
         if isinstance(block.step_s, tuple):  # where the device stamps its steps itself
             share = sum(block.step_s) / block.total_s
             figure = f"the steps by the device's own events add up to {share:.2f} of the wall time"
             yield Proof(device.name, "events agree with the clock", figure, 0.8 <= share <= 1.02)
-        yield _retry(bench.prove_growth)
+        yield retried(bench.prove_growth)
     finally:
         torch.set_num_threads(threads)
-
-
-def _retry(prove: Callable[[], Proof]) -> Proof:
-    """Try up to three times: a busy machine can spoil a comparison of times once."""
-    proof = prove()
-    for _ in range(2):
-        proof = proof if proof.passed else prove()
-    return proof
 
 
 class _Bench:
@@ -125,7 +134,7 @@ class _Bench:
             best_s = [min(best, time_block(1).total_s) for best, time_block in zip(best_s, timers, strict=True)]
             self._until_read()
         ratios = [larger / max(smaller, 1e-12) for smaller, larger in pairwise(best_s)]
-        figure = "twice the work takes " + ", ".join(f"{ratio:.2f}" for ratio in ratios) + " times as long"
+        figure = f"twice the work takes {', '.join(f'{ratio:.2f}' for ratio in ratios)} times as long"
         passed = all(1.7 <= ratio <= 2.35 for ratio in ratios)
         return Proof(self.device.name, "time grows with work", figure, passed)
 
@@ -138,30 +147,23 @@ def check_outputs(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[Proof]
         yield prove_outputs(device, dtype)
 
 
-def _no_outputs(device: str, dtype: str, cause: str) -> Proof:
-    return Proof(device, f"outputs are right in {dtype}", f"not computed here: {cause[:80]}", None, dtype)
-
-
 def prove_outputs(device: Device, dtype: str) -> Proof:
     """What the device computes is what numpy computes in float64 on the host, for more than one input."""
     import torch
 
-    def softmax(values: Any) -> Any:
-        powers = np.exp(values - values.max(axis=-1, keepdims=True))
-        return powers / powers.sum(axis=-1, keepdims=True)
-
-    operations: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
-        "matmul": (lambda left, right: left @ right, lambda left, right: left @ right),
-        "softmax": (lambda left, _: torch.softmax(left, dim=-1), lambda left, _: softmax(left)),
-    }
     worst, operation = -1.0, ""
     try:
-        for seed, (name, (on_device, on_host)) in product((1, 2), operations.items()):
+        for seed, name in product((1, 2), ("matmul", "softmax")):
             left, left_host = _inputs(96, 160, seed, dtype)
             right, right_host = _inputs(160, 64, seed + 10, dtype)
-            result = device.observe(on_device(left.to(device.place), right.to(device.place)))
-            want = on_host(left_host, right_host)
-            error = float(np.linalg.norm(result.cpu().double().numpy() - want) / np.linalg.norm(want))
+            if name == "matmul":
+                found, want = left.to(device.place) @ right.to(device.place), left_host @ right_host
+            else:
+                powers = np.exp(left_host - left_host.max(axis=-1, keepdims=True))
+                found = torch.softmax(left.to(device.place), dim=-1)
+                want = powers / powers.sum(axis=-1, keepdims=True)
+            found = device.observe(found).cpu().double().numpy()
+            error = float(np.linalg.norm(found - want) / np.linalg.norm(want))
             if math.isnan(error) or error > worst:  # NaN loses every comparison, so it is asked for first
                 worst, operation = error, name
             if math.isnan(error):
@@ -172,25 +174,8 @@ def prove_outputs(device: Device, dtype: str) -> Proof:
     return Proof(device.name, f"outputs are right in {dtype}", figure, worst <= _TOLERANCE[dtype], dtype)
 
 
-def prove_clock(device: Device) -> Proof:
-    """The clock never runs backwards, and its smallest step is small."""
-    steps = [later - earlier for earlier, later in pairwise([device.clock() for _ in range(10_000)])]
-    resolution_s = min((step for step in steps if step > 0), default=time.get_clock_info("perf_counter").resolution)
-    backwards = sum(step < 0 for step in steps)
-    figure = f"smallest step {resolution_s * 1e9:.0f} ns, ran backwards {backwards} times in {len(steps)}"
-    return Proof(device.name, "the clock is fine and steady", figure, backwards == 0 and resolution_s <= 1e-6)
-
-
-def prove_cost(device: Device) -> Proof:
-    """What torchmark itself costs in a step that does nothing, by the wall clock."""
-    time_block, costs = device.timer(do_nothing), []
-    for _ in range(6):
-        started = time.perf_counter()
-        time_block(2_000)
-        costs.append((time.perf_counter() - started) / 2_000)
-    cost_s = statistics.median(costs[1:])
-    figure = f"{cost_s * 1e9:.0f} ns for an empty step"
-    return Proof(device.name, "the harness is cheap", figure, cost_s <= 50e-6)
+def _no_outputs(device: str, dtype: str, cause: str) -> Proof:
+    return Proof(device, f"outputs are right in {dtype}", f"not computed here: {cause[:80]}", None, dtype)
 
 
 def _inputs(rows: int, columns: int, seed: int, dtype: str) -> tuple[Any, Any]:

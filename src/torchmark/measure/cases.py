@@ -1,29 +1,38 @@
-"""Expands a sweep into valid cases, each once and always in the same order; reads the parameters of workloads."""
+"""Cases: a sweep of them, their checks, parameters and options, and how a result fits the work known here."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import product
-from typing import Any, get_type_hints
+from typing import Any
 
-import msgspec
-from msgspec import Struct, inspect
+from msgspec import Struct, ValidationError, convert, inspect
 from msgspec.structs import asdict, replace
 
 from torchmark.case import AXES, MOST_CASES, parse_value
 from torchmark.devices import ACCELERATOR, KINDS
-from torchmark.errors import UnknownName, UsageError
-from torchmark.measure.case_options import check_options
+from torchmark.errors import TorchmarkError, UnknownName, UsageError
 from torchmark.meters.contention import allowed_cores
-from torchmark.records import CASE_OPTIONS, Case, Value, parse_case
+from torchmark.records import CASE_OPTIONS, Case, Result, Value, parse_case
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Workload
+from torchmark.workloads.own.files import split_name
 
-RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
-
+# Options of a case that any work in torch can use, the default first.
+PROCESS_OPTIONS = {
+    "matmul": ("highest", "high", "medium"),
+    "isa": ("all", "avx512-core-bf16", "avx512-core", "avx2"),
+    "bind": ("free", "close", "spread"),
+    "wait": ("usual", "active", "passive"),
+}
+# Variables read when torch is imported: a process that was forked after that cannot apply them.
+_VARIABLES = {"bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
+_ISA = "ONEDNN_MAX_CPU_ISA"  # read at the first matrix product
+_RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
 _MOST_VALUES = 1000
 _AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a sweep can choose
 
@@ -97,17 +106,19 @@ def full_params(case: Case) -> Struct:
 
 def memory_needed(case: Case, nodes: int = 1) -> float | None:
     """About how much memory of its device a case needs; None if too little to matter. Only a CPU is shared by ranks."""
-    setting = Setting(mode=case.mode, device=case.device, dtype=case.dtype)
-    needed = find_workload(case.workload).memory_bytes(full_params(case), setting)
+    needed = find_workload(case.workload).memory_bytes(full_params(case), setting_of(case, world_size=1))
     ranks = case.workers // nodes if case.device == "cpu" else 1
     return None if needed is None else needed * ranks
 
 
+def setting_of(case: Case, **changes: Any) -> Setting:
+    """What a workload needs to know of a case, apart from its parameters."""
+    return replace(convert(case, Setting, from_attributes=True), **{"world_size": case.workers, **changes})
+
+
 def range_of(case: Case, name: str) -> tuple[int, int] | None:
     """The smallest and the largest whole number that a parameter takes; None if it takes no whole numbers."""
-    info = inspect.type_info(find_workload(case.workload).params)
-    assert isinstance(info, inspect.StructType)
-    (kind,) = (field.type for field in info.fields if field.name == name)
+    (kind,) = (field.type for field in _fields(find_workload(case.workload)) if field.name == name)
     if not isinstance(kind, inspect.IntType):
         return None
     return 1 if kind.ge is None else kind.ge, 1 << 20 if kind.le is None else kind.le
@@ -174,9 +185,15 @@ class Parameter(Struct, frozen=True):
 @cache
 def list_parameters(workload: Workload) -> tuple[Parameter, ...]:
     """The parameters of a workload, in the order in which it declares them."""
+    return tuple(
+        Parameter(each.name, each.default, _takes(each.type), _choices(each.type)) for each in _fields(workload)
+    )
+
+
+def _fields(workload: Workload) -> tuple[inspect.Field, ...]:
     info = inspect.type_info(workload.params)
     assert isinstance(info, inspect.StructType)
-    return tuple(Parameter(each.name, each.default, _takes(each.type), _choices(each.type)) for each in info.fields)
+    return info.fields
 
 
 def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | None = None) -> Struct:
@@ -187,8 +204,8 @@ def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | 
         if name not in known:
             raise UnknownName(f"parameter of {workload.name}", name, known)
         try:
-            changes[name] = msgspec.convert(value, _types(workload.params)[name])
-        except msgspec.ValidationError:
+            changes[name] = getattr(convert({name: value}, workload.params), name)
+        except ValidationError:
             parameter = known[name]
             if parameter.choices:
                 raise UnknownName(f"{name} of {workload.name}", str(value), parameter.choices) from None
@@ -221,17 +238,14 @@ def split_values(texts: Iterable[str]) -> tuple[str, ...]:
             continue
         value, last, sign, by = int(found[1]), int(found[2]), found[3] or "+", int(found[4] or 1)
         if value > last or by == 0 or (sign == "x" and (by == 1 or value == 0)):
-            raise UsageError(f"the range '{part}' is empty or endless", RANGE_HELP)
+            raise UsageError(f"the range '{part}' is empty or endless", _RANGE_HELP)
         room = len(values) + _MOST_VALUES
         while value <= last:
             if len(values) == room:
-                raise UsageError(f"the range '{part}' has more than {_MOST_VALUES} values", RANGE_HELP)
+                raise UsageError(f"the range '{part}' has more than {_MOST_VALUES} values", _RANGE_HELP)
             values.append(str(value))
             value = value * by if sign == "x" else value + by
     return tuple(values)
-
-
-_types = cache(partial(get_type_hints, include_extras=True))
 
 
 def _choices(kind: inspect.Type) -> tuple[str, ...]:
@@ -255,3 +269,87 @@ def _takes(kind: inspect.Type) -> str:
                 words += "" if limit is None else f" {word} {limit}"
             return words
     return "a word"
+
+
+def offered(case: Case) -> dict[str, tuple[str, ...]]:
+    """The options of this case with their values, the default first."""
+    workload = find_workload(case.workload)
+    known = {each.name: each.values for each in workload.options} | (PROCESS_OPTIONS if workload.needs_torch else {})
+    if case.mode == "train":
+        known.pop("gradients", None)
+    return {name: known[name] for name in CASE_OPTIONS if name in known}
+
+
+def tunable_dtypes(case: Case) -> tuple[str, ...]:
+    """The common dtypes that the workload supports."""
+    dtypes = find_workload(case.workload).dtypes
+    return tuple(dtype for dtype in ("float32", "bfloat16", "float16") if dtype in dtypes)
+
+
+def check_options(case: Case) -> dict[str, str]:
+    """The options of a case without those at their default; raises UnknownName for what is not offered."""
+    known = offered(case)
+    for name, value in case.options.items():
+        if name not in known:
+            raise UnknownName(f"option of {case.workload}/{case.mode}", name, known)
+        if value not in known[name]:
+            raise UnknownName(f"{name} of {case.workload}", value, known[name])
+    return {name: value for name, value in case.options.items() if value != known[name][0]}
+
+
+def chosen_instructions() -> str | None:
+    """The `isa` that the environment sets already, by the user or because the CPU lacks what it announces."""
+    value = os.environ.get(_ISA, "").lower().replace("_", "-")
+    return value if value in PROCESS_OPTIONS["isa"][1:] else None
+
+
+def environment_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Variables that must be set before torch is imported."""
+    variables = {_VARIABLES[name]: value.upper() for name, value in options.items() if name in _VARIABLES}
+    return variables | ({"OMP_PLACES": "cores"} if "bind" in options else {})
+
+
+def follow(options: Mapping[str, str]) -> None:
+    """Apply to this process, which has not computed anything yet, what can still be applied."""
+    if "isa" in options:
+        os.environ[_ISA] = options["isa"].upper().replace("-", "_")
+    if "matmul" in options:
+        import torch
+
+        torch.set_float32_matmul_precision(options["matmul"])
+        torch.backends.cudnn.allow_tf32 = options["matmul"] != "highest"
+
+
+def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
+    """Each difference from what is known here: the place of a field, and what is odd about it. Nothing is run."""
+    case = result.case
+    if split_name(case.workload):  # a user's own file: one of that name here may be any other
+        return
+    try:
+        check_case(case)
+        workload, params = find_workload(case.workload), full_params(case)
+    except TorchmarkError as error:
+        yield "$.result.case", error.cause
+        return
+    steady = case.protocol == "steady"
+    if not 1 <= result.version <= workload.version:
+        yield "$.result.version", f"{case.workload} has no version {result.version} here, but {workload.version}"
+    if result.version != workload.version or result.status != "ok":
+        return
+    # A parameter that the workload has gained since then was at its default.
+    if asdict(workload.params()) | result.params != asdict(params):
+        yield "$.result.params", "they are not those of the case"
+    if result.numeric is None and workload.needs_torch and steady:
+        yield "$.result.numeric", "ok although its numbers were never checked"
+    expected, stored = workload.work(params, setting_of(case)), result.work
+    if expected is None or not steady:
+        return
+    if stored is None:
+        yield "$.result.work", "the work of a step is missing"
+        return
+    if stored.unit != expected.unit:
+        yield "$.result.work.unit", f"{stored.unit} instead of {expected.unit}"
+    for name in ("items", "flops", "bytes"):
+        value, known = getattr(stored, name), getattr(expected, name)
+        if known is not None and (value is None or not math.isclose(value, known, rel_tol=1e-6)):
+            yield f"$.result.work.{name}", f"{'none' if value is None else f'{value:g}'} instead of {known:g}"

@@ -48,7 +48,7 @@ class Settings(Struct, frozen=True):
     call_cost_s: float = 0.0  # what calling an empty step costs; taken off every step
 
 
-class Progress(Struct, frozen=True):
+class Progress(Struct, frozen=True, tag="progress"):
     """What is known at a checkpoint."""
 
     samples: int

@@ -14,22 +14,20 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark import devices
 from torchmark.case import DTYPES
-from torchmark.devices import ACCELERATOR, first_accelerator, open_device
+from torchmark.devices import ACCELERATOR, diagnose, find_devices, first_accelerator, open_device
 from torchmark.devices.contract import Device
 from torchmark.devices.cpu import cpu_model
-from torchmark.errors import DeviceError
+from torchmark.errors import DeviceError, TorchmarkError
 from torchmark.measure.cases import full_params
-from torchmark.measure.messages import Phase, Say, Surveyed, SurveyJob
+from torchmark.measure.messages import Phase, Refused, Say, call
 from torchmark.measure.outcomes import AMX_FIX
-from torchmark.measure.process import Death, Process, ProcessFailed, try_each
+from torchmark.measure.process import Process, ProcessFailed, try_each
 from torchmark.meters import ROOT, open_conditions, open_vitals, read_text
 from torchmark.meters.contention import allowed_cores, capacity
 from torchmark.meters.cpu import read_power
@@ -105,6 +103,13 @@ def read_build(text: str) -> str:
     return "MPS" if platform.system() == "Darwin" and platform.machine() == "arm64" else "CPU"
 
 
+class Surveyed(Struct, frozen=True):
+    """The machine with the devices that were asked for, and why others do not work."""
+
+    machine: Machine
+    cautions: tuple[Remark, ...] = ()
+
+
 class Threads(Struct, frozen=True):
     """How many threads torch uses, and how many cores it may use."""
 
@@ -152,8 +157,8 @@ def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
         cores_worth=capacity(),
         omp_num_threads=int(wanted) if wanted.isdecimal() else None,
     )
-    cautions = [*devices.diagnose(), *judge_threads(threads), *judge_power(), *_listen()]
-    found = list(names or devices.find_devices())
+    cautions = [*diagnose(), *judge_threads(threads), *judge_power(), *_listen()]
+    found = list(names or find_devices())
     infos = [open_device(name).info() for name in found]
     dtypes = tuple(support for name in found for support in try_dtypes(name))
     real = [info.name for info in infos if not info.name.startswith("fake")]
@@ -223,9 +228,11 @@ def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> Iterator[Re
 
 def try_dtypes(device: str, dtypes: Sequence[str] = DTYPES) -> tuple[DtypeSupport, ...]:
     """Each number format on this device, in a process that may crash."""
-    tried = try_each("torchmark.measure.machine:time_dtypes", device, dtypes, DtypeSupport)
-    died = partial(DtypeSupport, device, runs=False, crashed=True)
-    return tuple(died(dtype=one.dtype, reason=one.cause) if isinstance(one, Death) else one for one in tried)
+
+    def died(dtype: str, cause: str) -> DtypeSupport:
+        return DtypeSupport(device, dtype, runs=False, reason=cause, crashed=True)
+
+    return tuple(try_each("torchmark.measure.machine:time_dtypes", device, dtypes, DtypeSupport, died))
 
 
 def time_dtypes(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[DtypeSupport]:
@@ -310,10 +317,30 @@ def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surv
         modules = ("torch", *dict.fromkeys(module for name in workloads for module in find_workload(name).imports))
     try:
         with Process(modules=modules, timeout_s=120.0) as process:
-            return process.ask(SurveyJob(None if devices is None else tuple(devices)), Surveyed)
+            return survey_in(process, devices)
     except ProcessFailed as failure:
         reason = failure.result.reason
         raise DeviceError(f"the machine could not be surveyed: {reason}", "Run `torchmark devices`") from failure
+
+
+def survey_in(process: Process, devices: Sequence[str] | None = None) -> Surveyed:
+    process.send(call("torchmark.measure.machine:survey_here", devices))
+    surveyed: Surveyed = process.next_record(Surveyed)
+    return surveyed
+
+
+def survey_here(say: Say, devices: Sequence[str] | None) -> Iterator[Surveyed]:
+    """The machine with its devices. One that was named must work; one that was only found may fail, with a caution."""
+    infos, cautions = [], list(diagnose() if devices is None else ())
+    for name in find_devices() if devices is None else devices:
+        try:
+            infos.append(open_device(name).info())
+        except TorchmarkError as error:
+            if devices is not None:
+                say(Refused(error.cause, error.fix, error.detail))
+                return
+            cautions.append(Remark("device-broken", ": ".join(filter(None, (error.cause, error.detail))), error.fix))
+    yield Surveyed(describe_machine(infos), tuple(cautions))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The one pipeline of every measurement: prepare a case, check its numbers, time it; alone, or in turns with others."""
+"""What a worker does: prepare a case, check its numbers, time it; alone, or in turns with others."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
-from msgspec import convert
+from msgspec import Raw
+from msgspec.json import decode
 from msgspec.structs import asdict, replace
 
 from torchmark.analyze.jobs import sustained_of
 from torchmark.analyze.summary import combine, most_memory
 from torchmark.analyze.verdict import was_paused
-from torchmark.devices import open_device
+from torchmark.devices import forbid_fallback, open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import DoesNotFitError, TorchmarkError
 from torchmark.measure import messages
 from torchmark.measure.audit import check_device
-from torchmark.measure.case_options import follow
-from torchmark.measure.cases import full_params
+from torchmark.measure.cases import follow, full_params, setting_of
 from torchmark.measure.engine import FEWEST_SAMPLES, SLOW_STEP_S, Progress, Settings, choose_block_size
+from torchmark.measure.lifecycle import end_group, lead_own_group
 from torchmark.measure.machine import describe_machine
-from torchmark.measure.messages import START, Channel, Measured, MeasureJob, Phase, Sampled, Say, Turned
+from torchmark.measure.messages import START, Channel, Measured, MeasureJob, Phase, Say, Turned
 from torchmark.measure.outcomes import failure_of, is_operator
-from torchmark.measure.timing import PAUSED, Turns, complete_power, measure_job, quiet_interpreter, run_whole, time_on
-from torchmark.meters.process import forget_peak, read_host_memory, read_moment
+from torchmark.measure.timing import (
+    PAUSED,
+    Turns,
+    complete_power,
+    measure_job,
+    quiet_interpreter,
+    run_whole,
+    time_on,
+    with_flag,
+)
+from torchmark.meters.process import count_stops, forget_peak, read_host_memory, read_moment
 from torchmark.records import START_UP, Case, Estimate, JobEstimate, Memory, NumericCheck, Result, StageEstimate, Value
 from torchmark.settings import PLUGIN, VARIABLES, key_of, redacted
 from torchmark.workloads import brought_by, find_workload
-from torchmark.workloads.contract import Setting, Step
+from torchmark.workloads.contract import Step
 
 ENDING_S = 2.0  # for a worker to sum up its result
 # How torch reports that a device lacks an operator, which runs on the CPU instead.
 _FALLBACK = re.compile(r"fall(s|ing)? ?back.*\bCPU\b", re.IGNORECASE | re.DOTALL)
 _OPERATOR = re.compile(r"operator 'aten::(\w{1,80})")
-
-
-def check_numbers(step: Step, device: Device, dtype: str) -> NumericCheck | None:
-    """Compare the step's numbers with another computation."""
-    from torchmark.measure.check import check_step
-
-    outputs = step.outputs
-    if outputs:
-        step = replace(step, outputs=lambda: [device.observe(tensor) for tensor in outputs()])
-    return check_step(step, dtype)
 
 
 class PreparedCase:
@@ -92,8 +93,21 @@ class PreparedCase:
     def take(self, step: Step) -> None:
         self.step = step
 
+    def prepare(self) -> None:
+        """Build this rank's step, without running it."""
+        job, case = self.job, self.job.case
+        own = {"rank": self.rank, "world_size": self.world_size, "device": self.device.place}
+        setting = setting_of(case, seed=job.seed, data=job.data, **own)
+        self.take(find_workload(case.workload).prepare(full_params(case), setting))
+
     def check_numbers(self, dtype: str) -> NumericCheck | None:
-        return check_numbers(self.step, self.device, dtype)
+        """Compare the step's numbers with another computation."""
+        from torchmark.measure.check import check_step
+
+        step, device, outputs = self.step, self.device, self.step.outputs
+        if outputs:
+            step = replace(step, outputs=lambda: [device.observe(tensor) for tensor in outputs()])
+        return check_step(step, dtype)
 
     def memory(self) -> Memory:
         return read_memory(self.device)
@@ -103,15 +117,15 @@ class PreparedCase:
         del estimate
         return {}
 
-    def run(self, drive: Callable[[], Result]) -> Result:
+    def run(self, drive: Callable[[PreparedCase], Result]) -> Result:
         """The driver's result; a failure that can be caught becomes a status."""
         try:
             job, case = self.job, self.job.case
-            self.workload, self.params = find_workload(case.workload), full_params(case)  # its file may have changed
-            self.common |= {"version": self.workload.version, "params": asdict(self.params), "seed": job.seed}
+            self.workload, params = find_workload(case.workload), full_params(case)  # its file may have changed
+            self.common |= {"version": self.workload.version, "params": asdict(params), "seed": job.seed}
             if job.turns is None:
                 self.common["budget_s"] = job.settings.budget_s
-            return drive()
+            return drive(self)
         except Exception as error:
             if not (self.job.turns and isinstance(error, TorchmarkError)):  # there the message is shown with the output
                 log_traceback()
@@ -144,7 +158,7 @@ class PreparedCase:
                 torch.mm(matrix, matrix)
                 device.synchronize()
         self.enter("build")
-        self.take(self.workload.prepare(self.params, setting_of(job, device.place, self.rank, self.world_size)))
+        self.prepare()
         self.enter("first step" if job.case.compile == "off" else "compile")
         with watch_fallback(device.kind) as self.fallen_back:
             self.first_s = device.timer(self.step.run)(1).total_s
@@ -170,20 +184,14 @@ class PreparedCase:
         return Result(**self.common, status="ok", estimate=combine([estimate]), processes=(estimate,), **found)
 
 
-def with_flag(estimate: Estimate, flag: str) -> Estimate:
-    return replace(estimate, flags=tuple(dict.fromkeys((*estimate.flags, flag))))
-
-
 def measure(job: MeasureJob, say: Say, case: PreparedCase | None = None) -> Result:
     """Measure a case in this process, alone or as the leader of others."""
-    case = case or PreparedCase(job, say)
-    return case.run(lambda: _measure_alone(case))
+    return (case or PreparedCase(job, say)).run(_measure_alone)
 
 
 def measure_in_turns(job: MeasureJob, channel: Channel) -> None:
     """Take turns with another process on order, and report the result of all turns when asked."""
-    case = PreparedCase(job, channel.say)
-    channel.say(Measured(case.run(lambda: _take_part(case, channel))))
+    channel.say(Measured(PreparedCase(job, channel.say).run(partial(_take_part, channel=channel))))
 
 
 def _measure_alone(case: PreparedCase) -> Result:
@@ -191,14 +199,13 @@ def _measure_alone(case: PreparedCase) -> Result:
     job, say = case.job, case.say
     case.open()
     case.build(case.local_size)
-    device, step = case.device, case.step
-    settings, step_s = _plan_steps(case)
+    device, step, (settings, step_s) = case.device, case.step, _plan_steps(case)
     case.enter("steps")
     if job.watch:
         watch(device, step, say)
     # Whether the meters of this one device on this one machine see all that the team uses.
     all_seen = case.world_size == 1 or (case.local_size == case.world_size and device.kind == "cpu")
-    estimate = time_on(device, step.run, settings, lambda progress: say(Sampled(progress)))
+    estimate = time_on(device, step.run, settings, say)
     estimate = replace(estimate, first_step_s=case.first_s)  # the engine's own first step came later
     estimate, provenance = complete_power(estimate, device, step.run, all_seen)
     memory = case.memory()
@@ -308,11 +315,6 @@ def _measure_job(case: PreparedCase, estimate: Estimate) -> JobEstimate | None:
     return replace(expected, **times_s, stages=(*expected.stages, start))
 
 
-def setting_of(job: MeasureJob, place: str, rank: int, world_size: int) -> Setting:
-    setting = convert(job.case, Setting, from_attributes=True)
-    return replace(setting, device=place, seed=job.seed, rank=rank, world_size=world_size, data=job.data)
-
-
 def read_memory(device: Device) -> Memory:
     own = device.memory()
     return Memory(read_host_memory().peak_bytes, own.device_peak_bytes, own.device_reserved_bytes, own.provenance)
@@ -331,7 +333,7 @@ def watch(device: Device, step: Step, say: Say) -> None:
                 count += size
             total += count
             step_s = (device.clock() - since) / count
-            say(Sampled(Progress(total, device.clock() - began, 0.0, step_s, step_s, step_s)))
+            say(Progress(total, device.clock() - began, 0.0, step_s, step_s, step_s))
 
 
 def log_traceback() -> None:
@@ -424,3 +426,26 @@ def watch_fallback(kind: str = "") -> Iterator[list[str]]:
 
         warnings.showwarning = listen
         yield found
+
+
+def serve(orders_from: int, replies_to: int) -> None:
+    """Obey one order that comes over one pipe, and answer over the other; end when the first of them closes."""
+    lead_own_group()
+    forbid_fallback()
+    count_stops()
+    channel = Channel(orders_from, replies_to, end_group)
+    order, say = channel.receive(), channel.say
+    match order:
+        case messages.Call(name, arguments):
+            module, _, function = name.partition(":")
+            for record in getattr(importlib.import_module(module), function)(say, *decode(arguments)):
+                say(messages.Found(Raw(messages.encode(record))))
+        case MeasureJob() if order.turns is not None:
+            measure_in_turns(order, channel)
+            channel.receive()  # only the end is still to come
+        case MeasureJob() if order.case.workers > 1:
+            from torchmark.measure.ranks import measure_ranks
+
+            say(Measured(measure_ranks(order, say)))
+        case MeasureJob():
+            say(Measured(measure(order, say)))

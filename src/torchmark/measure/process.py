@@ -18,13 +18,12 @@ from weakref import WeakSet
 
 import msgspec
 import psutil
-from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.errors import DeviceError, TorchmarkError, UsageError
 from torchmark.local_log import open_log, size_of, trim
 from torchmark.measure import messages
-from torchmark.measure.case_options import environment_of
+from torchmark.measure.cases import environment_of
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.measure.starters import NotStarted, drop_stopped_server, fork_worker, start_interpreter
 from torchmark.records import Case, Result, Status
@@ -142,6 +141,10 @@ class Process:
         self.send(order)
         return self.receive(kind)
 
+    def next_record(self, kind: type[Any]) -> Any:
+        """The next record that a called function yields."""
+        return msgspec.json.decode(self.receive(messages.Found).record, type=kind)
+
     def leave(self) -> None:
         self._waiter.join(LEAVING_S)
 
@@ -255,23 +258,20 @@ def measure_case(
         return failure.result
 
 
-class Death(Struct, frozen=True):
-    dtype: str
-    cause: str
-
-
-def try_each(function: str, device: str, dtypes: Sequence[str], kind: type[Any]) -> Iterator[Any]:
-    """The record that the function yields for each number format, in order; a `Death` where it killed its process."""
+def try_each(
+    function: str, device: str, dtypes: Sequence[str], kind: type[Any], died: Callable[[str, str], Any]
+) -> Iterator[Any]:
+    """What the function yields for each number format, in order; `died(dtype, cause)` where it killed its process."""
     remaining = list(dtypes)
     while remaining:
         try:
             with Process(fresh=True, timeout_s=TRIAL_S) as process:
                 process.send(messages.call(function, device, remaining))
                 while remaining:
-                    yield msgspec.json.decode(process.receive(messages.Found).record, type=kind)
+                    yield process.next_record(kind)
                     remaining.pop(0)
         except ProcessFailed as failure:
-            yield Death(remaining.pop(0), failure.result.reason or "")
+            yield died(remaining.pop(0), failure.result.reason or "")
 
 
 def without_figure(case: Case, status: Status, reason: str) -> Result:

@@ -20,6 +20,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import NoReturn
 
+from msgspec.json import decode
 from msgspec.structs import asdict, replace
 
 from torchmark.devices import open_device
@@ -40,7 +41,7 @@ PATIENCE_S = 60.0  # for ranks that are all on this machine
 SHARE_BUDGET_S = 1.0
 CHECK, MEMORY, END = -1, -2, -3  # orders of rank 0; all others are numbers of functions to time
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}  # how ranks exchange what is on their device, by its kind
-_ADDRESS, _KEY = "TORCHMARK_RANKS", "TORCHMARK_RANKS_KEY"
+_HUB = "TORCHMARK_RANKS"  # the variable with what each rank needs: the hub's address and key, the job, and its start
 
 # The message of a rank that lost its peers: another rank's end caused it.
 PEER_LOST = re.compile(
@@ -106,12 +107,10 @@ class Hub:
         self.phase, self.joined, self._lock = "ranks", threading.Event(), threading.Lock()
         self.patience_s = job.rendezvous.patience_s if job.rendezvous else PATIENCE_S
         self._job, self._say, self._started = job, say, time.monotonic()
-        # Ranks find the way through the environment, which they inherit. On Linux the name is kept by the kernel alone:
-        # it is gone with its process, however that ends.
-        key, name = secrets.token_bytes(32), f"torchmark-{secrets.token_hex(8)}"
-        listener = Listener("\0" + name if sys.platform == "linux" else None, backlog=64, authkey=key)
-        os.environ[_ADDRESS] = name if sys.platform == "linux" else str(listener.address)
-        os.environ[_KEY] = key.hex()
+        # On Linux the name is kept by the kernel alone: it is gone with its process, however that ends.
+        key, name = secrets.token_bytes(32), f"\0torchmark-{secrets.token_hex(8)}" if sys.platform == "linux" else None
+        listener = Listener(name, backlog=64, authkey=key)
+        os.environ[_HUB] = messages.encode((name or str(listener.address), key.hex(), job, self._started)).decode()
         threading.Thread(target=self._admit, args=(listener, count), daemon=True).start()
         threading.Thread(target=self._lose_patience, daemon=True).start()
 
@@ -123,6 +122,7 @@ class Hub:
                 continue  # some other program that came by
             except OSError:
                 return
+            self.joined.set()
             self.threads.append(threading.Thread(target=self._receive, args=(rank,), daemon=True))
             self.threads[-1].start()
 
@@ -132,10 +132,6 @@ class Hub:
                 message = messages.decode_from_rank(rank.recv_bytes())
                 with self._lock:
                     match message:
-                        case messages.Joined():
-                            self.joined.set()
-                            part = messages.TakePart(self._job, time.monotonic() - self._started)
-                            rank.send_bytes(messages.encode(part))
                         case messages.Failed():
                             self.failed.append(message)
                         case messages.Measured(result):
@@ -213,28 +209,27 @@ class Rank(pipeline.PreparedCase):
         nodes = job.rendezvous.nodes if job.rendezvous else 1
         self.team_settings = {"nodes": nodes, "backend": BACKENDS[device.kind]}
         self.busy = self.ready = False  # in the middle of something together; waiting for orders of rank 0
-        self._device, self._torch, self._distributed = device, torch, torch.distributed
-        self._timers: dict[int, BlockTimer] = {}
+        self.device, self._torch, self._distributed = device, torch, torch.distributed
+        self._own_timer, self._timers = device.timer, dict[int, BlockTimer]()
         self._runs: tuple[Callable[[], object], ...] = (do_nothing,)
         self._order, self._token = torch.zeros(2, dtype=torch.int64), torch.zeros(1)
 
     def open_device(self, name: str) -> Device:
         """Rank 0's device, which every rank has opened already. What it times, all ranks run."""
         del name
-        led = copy.copy(self._device)
+        led = copy.copy(self.device)
         led.family = os.getppid()
         led.timer = self._timer  # type: ignore[method-assign]  # only this differs
         return led
 
     def take(self, step: Step) -> None:
         self.step, self.ready = step, True
-        self._runs = (do_nothing, step.run, *([step.alone] if step.alone else []), *(each.run for each in step.stages))
+        self._runs = (do_nothing, step.run, *filter(None, [step.alone]), *(stage.run for stage in step.stages))
 
     def follow(self) -> bytes:
         pipeline.prepare_torch(self.job.case)
-        pipeline.limit_memory(self._device, self.local_size)
-        setting = pipeline.setting_of(self.job, self._device.place, self.rank, self.world_size)
-        self.take(find_workload(self.job.case.workload).prepare(full_params(self.job.case), setting))
+        pipeline.limit_memory(self.device, self.local_size)
+        self.prepare()
         while True:
             self._distributed.broadcast(self._order, 0)
             order, count = self._order.tolist()
@@ -262,28 +257,28 @@ class Rank(pipeline.PreparedCase):
     def _run_block(self, number: int, count: int) -> Block:
         self._announce(number, count)
         if number not in self._timers:
-            self._timers[number] = self._device.timer(self._runs[number])
+            self._timers[number] = self._own_timer(self._runs[number])
         self.busy = True
         self._meet()
-        started = self._device.clock()
+        started = self.device.clock()
         block = self._timers[number](count)
         self._meet()
         self.busy = False
-        return replace(block, total_s=self._device.clock() - started)
+        return replace(block, total_s=self.device.clock() - started)
 
     def check_numbers(self, dtype: str) -> NumericCheck | None:
         """On all ranks alike: checking runs the step, and with it the exchange between them."""
         self._announce(CHECK)
         self.busy = True
-        numeric = pipeline.check_numbers(self.step, self._device, dtype)
+        numeric = super().check_numbers(dtype)
         self.busy = False
-        self._device.reset_peak_memory()
+        self.device.reset_peak_memory()
         forget_peak()
         return numeric
 
     def memory(self) -> Memory:
         """Pages that ranks have in common count once for each of them."""
-        own = pipeline.read_memory(self._device)
+        own = super().memory()
         self._announce(MEMORY)
         read = (own.host_peak_bytes, own.device_peak_bytes, own.device_reserved_bytes)
         sums = self._torch.tensor([value or 0 for value in read], dtype=self._torch.int64)
@@ -319,26 +314,24 @@ def main() -> None:
     """One rank's process, which torch's launcher starts."""
     request_death_signal("SIGKILL")
     count_stops()
-    address, key, rank = os.environ.pop(_ADDRESS), bytes.fromhex(os.environ.pop(_KEY)), int(os.environ["RANK"])
-    worker = Client("\0" + address if sys.platform == "linux" else address, authkey=key)
-    worker.send_bytes(messages.encode(messages.Joined(rank)))
-    part = messages.decode_part(worker.recv_bytes())
+    address, key, job, started = decode(os.environ.pop(_HUB), type=tuple[str, str, messages.MeasureJob, float])
+    worker = Client(address, authkey=bytes.fromhex(key))
     end_with(worker)
     try:
-        _take_part(part, worker)
+        _take_part(job, started, worker)
     except BaseException as error:
         pipeline.log_traceback()
+        failed = messages.Failed(int(os.environ["RANK"]), *failure_of(error, "its part of the work"))
         with contextlib.suppress(OSError):
-            worker.send_bytes(messages.encode(messages.Failed(rank, *failure_of(error, "its part of the work"))))
+            worker.send_bytes(messages.encode(failed))
         os._exit(1)  # in an orderly end this rank might wait for the others
 
 
-def _take_part(part: messages.TakePart, worker: Connection) -> NoReturn:
-    received = time.monotonic()
+def _take_part(job: messages.MeasureJob, started: float, worker: Connection) -> NoReturn:
     import torch._dynamo  # noqa: F401 -- sharing gradients needs it; it is slow to import, and no part of building
     import torch.distributed as dist
 
-    job, local = part.job, int(os.environ["LOCAL_RANK"])
+    local = int(os.environ["LOCAL_RANK"])
     # Ranks share the CPU; of other kinds each has a device of its own, counted from the one that is named.
     kind, _, first = job.case.device.partition(":")
     device = open_device(kind if kind == "cpu" else f"{kind}:{int(first or 0) + local}")
@@ -348,7 +341,7 @@ def _take_part(part: messages.TakePart, worker: Connection) -> NoReturn:
     if not dist.is_backend_available(backend):
         raise DeviceError(f"this torch has no {backend}, through which ranks on {device.kind} exchange gradients", "")
     dist.init_process_group(backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}")
-    starting_s = part.starting_s + time.monotonic() - received
+    starting_s = time.monotonic() - started
     case = Rank(job, lambda message: worker.send_bytes(messages.encode(message)), device)
     if case.rank > 0:
         answer = case.follow()

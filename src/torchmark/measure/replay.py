@@ -8,10 +8,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median_high
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import asdict, replace
 
 from torchmark.analyze.jobs import COST, MADE, OVERHEAD, UNDONE, UNTRIED, extrapolate, later_step, overheads
@@ -19,22 +20,18 @@ from torchmark.analyze.verdict import contended, contention_of, taken_by_others,
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import CaseError, DoesNotFitError
-from torchmark.measure.cases import full_params
 from torchmark.measure.engine import DEFAULTS, measure_pair
 from torchmark.measure.messages import Phase, Say
 from torchmark.measure.outcomes import failure_of
 from torchmark.measure.pipeline import limit_memory, prepare_torch, read_memory
 from torchmark.measure.ranks import threads_per_rank
 from torchmark.measure.session import FLOPS_PER_S, cost_s
-from torchmark.measure.stopwatch import Stopwatch, due
 from torchmark.measure.timing import PAUSED
-from torchmark.measure.training_script import STEP, Job, Report
+from torchmark.measure.training_script import STEP, Report, Stopwatch, Task, due
 from torchmark.meters import open_conditions
 from torchmark.meters.process import read_moment
 from torchmark.records import Case, Estimate, JobEstimate, Laps, Remark, Result, Trend, Value
-from torchmark.workloads import find_workload
-from torchmark.workloads.contract import Setting, Workload
-from torchmark.workloads.model import ModelWorkload, leaves_of
+from torchmark.workloads.model import leaves_of
 
 FAULT_SHARE, PAIR_S = 0.25, 2.0  # for each fault at most: of the time that is left, and in seconds
 SLOW_STEP_S = 0.2  # from here on two of each must do
@@ -54,34 +51,6 @@ def foo():
 """
 
 Run = Callable[[], object]
-
-
-class Task(Struct, frozen=True):
-    """One case of a published table, to be timed as it was there."""
-
-    publication: str
-    case: Case
-    steps: int  # in the published loop
-    scale: float = 1.0  # the share of them to take now
-    seed: int = 0
-    data: str | None = None
-
-    @property
-    def params(self) -> Any:
-        return full_params(self.case)
-
-    @property
-    def workload(self) -> Workload:
-        return find_workload(self.case.workload)
-
-    def setting(self, place: str, **more: Any) -> Setting:
-        case = self.case
-        more |= {"transfer": case.transfer, "world_size": case.workers, "seed": self.seed, "data": self.data}
-        return Setting(case.mode, place, case.dtype, **more)
-
-    def model(self, place: str, **more: Any) -> Any:
-        assert isinstance(self.workload, ModelWorkload)
-        return self.workload.made(self.params, self.setting(place, **more))
 
 
 class Played(Struct, frozen=True):
@@ -104,8 +73,8 @@ class Procedure:
     def readings(self, case: Case) -> dict[str, Case]:
         return {name: replace(case, params={**case.params, "variant": name}) for name in self.variants}
 
-    def explain(self, results: Mapping[str, Result]) -> tuple[str, ...]:
-        del results
+    def explain(self, _: Mapping[str, Result]) -> tuple[str, ...]:
+        """What the results of the readings show."""
         return ()
 
     def runs_on(self, case: Case, kind: str) -> bool:
@@ -117,17 +86,15 @@ class Procedure:
         return task.steps
 
     def steps(self, task: Task) -> int:
+        """How many steps to take now."""
         return due(self.made(task), task.scale)
 
     def step_cost_s(self, task: Task) -> float:
         """About how long a step takes on no machine in particular: only comparisons of it mean anything."""
-        work = task.workload.work(task.params, task.setting(task.case.device))
-        assert work is not None, "a workload whose work takes torch to know needs a procedure that knows it"
-        return cost_s(work)
+        return cost_s(task.workload.work(task.params, task.setting(task.case.device)))
 
-    def faults(self, task: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
+    def faults(self, _: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
         """By how much each fault makes a step longer, timed in turn; faults that are too slow to try are left out."""
-        del task
         found = {}
         for fault, corrected in played.corrected.items():
             assert played.step is not None
@@ -333,11 +300,10 @@ class IntelVsM2(Procedure):
 
 def _run_script(task: Task, time_left_s: float, **variables: str) -> tuple[float, Report]:
     """How long the script takes in its own interpreter, and what it timed inside, which it prints at its end."""
-    started, case = time.perf_counter(), task.case
-    job = Job(case.workload, asdict(task.params), case.workers, task.scale, time_left_s, task.seed, task.data)
+    started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-P", "-m", "torchmark.measure.training_script"],
-        input=msgspec.json.encode(job),
+        input=msgspec.json.encode((task, time_left_s)),
         stdout=subprocess.PIPE,
         env=os.environ | variables,
         check=False,
@@ -365,19 +331,16 @@ _PAUSE = Remark(
 )
 
 
-class ReplayJob(Struct, frozen=True):
-    tasks: tuple[Task, ...]
-    time_left_s: float
-    take_apart: bool = False  # also find out what each fault of the procedure costs
+def replay_all(say: Say, described: object, time_left_s: float, take_apart: bool = False) -> Iterator[Result]:
+    """The results of tasks of one publication, in this process; every failure that can be caught becomes a status.
 
-
-def replay_all(say: Say, described: object) -> Iterator[Result]:
-    """The results of a ReplayJob, in this process; every failure that can be caught becomes a status."""
-    job = msgspec.convert(described, ReplayJob)
-    procedure, deadline = PROCEDURES[job.tasks[0].publication](), time.monotonic() + job.time_left_s
-    for task in job.tasks:
+    `take_apart`: also find out what each fault of the procedure costs.
+    """
+    tasks = convert(described, tuple[Task, ...])
+    procedure, deadline = PROCEDURES[tasks[0].publication](), time.monotonic() + time_left_s
+    for task in tasks:
         try:
-            found = _replay(procedure, task, deadline - time.monotonic(), job.take_apart, say) | {"status": "ok"}
+            found = _replay(procedure, task, deadline - time.monotonic(), take_apart, say) | {"status": "ok"}
         except Exception as error:
             traceback.print_exc()
             found = failure_of(error, "replay")._asdict()
@@ -440,7 +403,7 @@ def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: J
     """The figure that the publication would have printed, for one step; such a procedure knows no interval."""
     work = next(laps for laps in stages if laps.is_work)
     center_s = later_step(work).center_s if procedure.endless else job.seconds / task.steps
-    steps_s, ordered = tuple(work.seconds), sorted(work.seconds)
+    steps_s = tuple(work.seconds)
     same = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
     centers: dict[str, Any] = dict.fromkeys(same, center_s)
     return Estimate(
@@ -453,7 +416,7 @@ def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: J
         trend=Trend(0.0, 0.0),
         samples_s=steps_s,
         sample_count=len(steps_s),
-        median_s=ordered[len(ordered) // 2],
-        min_s=ordered[0],
+        median_s=median_high(steps_s),
+        min_s=min(steps_s),
         duration_s=sum(sum(laps.seconds) for laps in stages),
     )

@@ -18,14 +18,13 @@ from torchmark.analyze.spread import LEAST_MARGIN, Spread, typical_spread, with_
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import TorchmarkError
-from torchmark.measure.cases import full_params, memory_needed
+from torchmark.measure.cases import full_params, memory_needed, setting_of
 from torchmark.measure.engine import DEFAULTS, FEWEST_SAMPLES
 from torchmark.measure.machine import GIB
 from torchmark.measure.messages import START, MeasureJob, Rendezvous
 from torchmark.measure.process import Listen, ignore, measure_case, without_figure
 from torchmark.records import Case, Machine, Result, Rigor, Run, Work
 from torchmark.workloads import find_workload
-from torchmark.workloads.contract import Setting
 
 PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
 MOST_PROCESSES = 30
@@ -74,30 +73,22 @@ class Plan(Struct, frozen=True):
 
 
 class Started(Struct, frozen=True):
-    """A process is about to measure this case."""
-
     case: Case
-    process: int
+    process: int  # that is about to measure it
 
 
 class Finished(Struct, frozen=True):
-    """A process is done with this case: the result over all its processes so far, and the new raw samples."""
-
-    result: Result
-    process: int
-    samples_s: tuple[float, ...] = ()
+    result: Result  # over all processes of the case so far
+    process: int  # that is done
+    samples_s: tuple[float, ...] = ()  # of this process
 
 
 class Covered(Struct, frozen=True):
-    """Every case has had its first process; the rest of the time makes the results more precise."""
-
-    results: tuple[Result, ...]
+    results: tuple[Result, ...]  # every case has had its first process; the rest of the time makes them more precise
 
 
 class SpreadFound(Struct, frozen=True):
-    """How far fresh processes of this machine differ."""
-
-    value: float
+    value: float  # how far fresh processes of this machine differ
 
 
 class Revised(Struct, frozen=True):
@@ -123,13 +114,12 @@ class Session:
         history: float | None = None,
     ) -> None:
         """`history` is the spread between processes in an earlier run on this machine."""
-        self._plan, self._machine, self._listen = plan, machine, listen
-        self._ceilings = PeakJudge(ceilings, self._look)
-        self._log, self._borrowed = log, history
+        self._plan, self._machine, self._listen, self._log, self._borrowed = plan, machine, listen, log, history
         self._results: dict[str, list[Result]] = {}
         self._current: dict[str, Result] = {}
-        self._warm: set[str] = set()
-        self._exhausted: set[str] = set()  # cases for whose next process the time was too short
+        self._judge = PeakJudge(ceilings, self._look, self._current)
+        self._warm = set[str]()
+        self._exhausted = set[str]()  # cases for whose next process the time was too short
         self._under_way: Case | None = None
         self._deadline = 0.0
         # Whether each case has its time, regardless of the others.
@@ -140,13 +130,13 @@ class Session:
         for text, results in (done or {}).items():
             self._results[text] = list(results)
             self._current[text] = self._combined(text)
-            self._ceilings.remember(self._current[text])
         self._deadline = time.monotonic() + self._plan.budget_s
         for case in self._plan.cases:
             if not self._results.get(case.text):
-                reason = self._why_left_out(case)
-                skipped = without_figure(case, "skipped", reason) if reason else None
-                yield from (self._add(case, skipped),) if skipped else self._measure(case)
+                if reason := self._why_left_out(case):
+                    yield self._add(case, without_figure(case, "skipped", reason))
+                else:
+                    yield from self._measure(case)
         yield Covered(tuple(self._current.values()))
         while following := self._next():
             yield from self._measure(following)
@@ -161,14 +151,14 @@ class Session:
     def watch(self, case: Case) -> None:
         """Run one case until the session is interrupted; raise where it cannot run."""
         self._deadline = time.monotonic() + self._plan.timeout_s
-        result = self._run(replace(self._job(case, 0), watch=True))
+        result = self._run(replace(self._job(case, 0), watch=True), self._listen)
         raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}", detail=result.detail or "")
 
     def _measure(self, case: Case) -> Iterator[Event]:
         process = len(self._results.get(case.text, []))
         self._under_way = case
         yield Started(case, process)
-        result = self._run(self._job(case, process))
+        result = self._run(self._job(case, process), self._listen)
         if process and result.status == "skipped":  # there was less time left than it took before: no failure
             self._exhausted.add(case.text)
             yield Finished(self._current[case.text], process)
@@ -238,17 +228,15 @@ class Session:
                 return f"{needs}. Name the case to try it"
         if self._is_fixed:
             return None
-        room_s, once_s = self._room_s(), least_s(case, self._current.values())
-        needed_s = None if once_s is None else once_s * plan.processes
-        if room_s >= LEAST_SHARE_S and (not plan.guarded or needed_s is None or needed_s <= room_s):
+        room_s, needed_s = self._room_s(), (least_s(case, self._current.values()) or 0.0) * plan.processes
+        if room_s >= LEAST_SHARE_S and (not plan.guarded or needed_s <= room_s):
             return None
-        needs = "" if needed_s is None else f"it needs about {max(needed_s, 1):.0f} s, and "
+        needs = f"it needs about {needed_s:.0f} s, and " if needed_s else ""
         left = f"{max(room_s, 0.0):.0f} s of the budget of {plan.budget_s:g} s are left for it"
         return f"{needs}{left}. Give it more time with --budget, or run it by itself"
 
-    def _run(self, job: MeasureJob, listen: Listen | None = None) -> Result:
-        fresh = self._plan.rigor == "rigorous"
-        return measure_case(job, self._plan.timeout_s, listen or self._listen, self._log, fresh)
+    def _run(self, job: MeasureJob, listen: Listen) -> Result:
+        return measure_case(job, self._plan.timeout_s, listen, self._log, fresh=self._plan.rigor == "rigorous")
 
     def _job(self, case: Case, process: int) -> MeasureJob:
         plan, first_on_device, time_left_s = self._plan, case.device not in self._warm, None
@@ -286,9 +274,13 @@ class Session:
         self._under_way, results = None, self._results.setdefault(case.text, [])
         results.append(result)
         self._current[case.text] = self._combined(case.text)
-        self._current = {each.case.text: each for each in with_intervals([*self._current.values()], self._borrowed)}
-        self._current[case.text] = self._ceilings.judge(self._current[case.text])
-        return Finished(self._current[case.text], len(results) - 1)
+        self._widen()
+        return Finished(self._judge.judge(self._current[case.text]), len(results) - 1)
+
+    def _widen(self) -> None:
+        """Widen the intervals of all results by how far processes differ."""
+        widened = with_intervals([*self._current.values()], self._borrowed)
+        self._current.update((result.case.text, result) for result in widened)
 
     def _combined(self, text: str) -> Result:
         combined = replace(combine_results(self._results[text]), rigor=self._plan.rigor)
@@ -303,25 +295,20 @@ class Session:
         real = [result for result in before.values() if not result.case.device.startswith("fake")]
         unknown = any(result.estimate and len(result.processes) == 1 for result in real)
         if roomy and unknown and typical_spread(real) is None:
-            self._borrowed = _reference_spread(self._look) or self._borrowed
-        for result in with_intervals([*before.values()], self._borrowed):
-            self._ceilings.remember(result)
-        found = typical_spread([*before.values()]) or self._borrowed
-        if found is not None:
+            self._borrowed = measure_spread(self._look) or self._borrowed
+        self._widen()
+        if (found := typical_spread([*before.values()]) or self._borrowed) is not None:
             yield SpreadFound(found)
-        yield from (Revised(result) for result in self._ceilings.revised() if result != before[result.case.text])
+        yield from (Revised(result) for result in self._judge.revised() if result != before[result.case.text])
 
     def _look(self, case: Case) -> Result:
         """A short look at a case that is not one of the run."""
         return self._run(MeasureJob(case, EXTRA_SETTINGS, seed=self._plan.seed), ignore)
 
 
-def measure_spread(timeout_s: float = 120.0) -> float | None:
-    """How far fresh processes of this machine differ, by itself; None where they could not be started."""
-    return _reference_spread(lambda case: measure_case(MeasureJob(case, EXTRA_SETTINGS), timeout_s))
-
-
-def _reference_spread(measure: Callable[[Case], Result]) -> float | None:
+def measure_spread(measure: Callable[[Case], Result] | None = None) -> float | None:
+    """How far fresh processes of this machine differ; None where they could not be started."""
+    measure = measure or (lambda case: measure_case(MeasureJob(case, EXTRA_SETTINGS), timeout_s=120.0))
     centers = [each.center_s for _ in range(REFERENCE_PROCESSES) for each in measure(REFERENCE).processes]
     return spread.relative_spread(centers) if len(centers) >= REFERENCE_PROCESSES else None
 
@@ -342,16 +329,16 @@ def results_so_far(run: Run) -> dict[str, list[Result]]:
 class PeakJudge:
     """Adds to every result its share of the machine's peak; measures the ceiling again where that is too good."""
 
-    def __init__(self, known: Ceilings, measure_again: Callable[[Case], Result]) -> None:
+    def __init__(
+        self, known: Ceilings, measure_again: Callable[[Case], Result], results: dict[str, Result] | None = None
+    ) -> None:
+        """`results` by the text of their case, which may change between judgements."""
         self._known, self._measure_again = known, measure_again
-        self._results: dict[str, Result] = {}
-        self._again: set[str] = set()
-
-    def remember(self, result: Result) -> None:
-        self._results[result.case.text] = result
+        self._results = {} if results is None else results
+        self._again = set[str]()
 
     def judge(self, result: Result) -> Result:
-        self.remember(result)
+        self._results[result.case.text] = result
         judged = self._judged(result)
         # A busy machine can hide its ceiling for a while; a result that is wrong stays wrong.
         for _ in range(0 if result.case.text in self._again else 3):
@@ -362,16 +349,16 @@ class PeakJudge:
             self._again.add(result.case.text)
             self._known = merge(self._known, ceilings_of([self._measure_again(case)]))
             judged = self._judged(result)
-        self.remember(judged)
+        self._results[result.case.text] = judged
         return judged
 
     def revised(self) -> Iterator[Result]:
         """All results at the end, when all ceilings are known."""
         for result in tuple(self._results.values()):  # a higher ceiling changes the others
             self.judge(result)
-        for result in tuple(self._results.values()):
-            self.remember(self._judged(result))
-            yield self._results[result.case.text]
+        for text, result in tuple(self._results.items()):
+            self._results[text] = self._judged(result)
+            yield self._results[text]
 
     @property
     def _ceilings(self) -> Ceilings:
@@ -399,8 +386,7 @@ def least_s(case: Case, known: Iterable[Result]) -> float | None:
     seen = [pair for pair in there if pair[0].case.workload == case.workload] or there
     if not seen:
         return None
-    setting = Setting(case.mode, case.device, case.dtype, world_size=case.workers)
-    cost = cost_s(find_workload(case.workload).work(full_params(case), setting))
+    cost = cost_s(find_workload(case.workload).work(full_params(case), setting_of(case)))
     paces = [estimate.center_s / cost_s(each.work) for each, estimate in seen if cost_s(each.work)]
     step_s = cost * median(paces) if cost and paces else median(estimate.center_s for _, estimate in seen)
     # Of one process; the first start also waits for what all later ones share.

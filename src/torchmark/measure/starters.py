@@ -102,7 +102,7 @@ def fork_worker(modules: Iterable[str], printed: int, patience_s: float) -> Chil
 
 
 def _serve_forked(orders_from: Connection, replies_to: Connection, output: Connection) -> None:
-    from torchmark.measure.worker import serve
+    from torchmark.measure.pipeline import serve
 
     redirect_output(_descriptor(output))
     serve(_descriptor(orders_from), _descriptor(replies_to))
@@ -217,7 +217,7 @@ def _tie_to(starter: int, folder: str | None) -> None:
 if STARTER in os.environ:  # set for the server alone, which imports this file first
     _tie_to(int(os.environ[STARTER]), os.environ.pop(SOCKET_FOLDER, None))
     faulthandler.dump_traceback_later(HUNG_S, exit=True)
-    for name in ("torchmark.measure.worker", *filter(None, os.environ.pop(MODULES, "").split(","))):
+    for name in ("torchmark.measure.pipeline", *filter(None, os.environ.pop(MODULES, "").split(","))):
         with contextlib.suppress(Exception):  # a library that cannot be imported fails only the cases that need it
             importlib.import_module(name)
     faulthandler.cancel_dump_traceback_later()

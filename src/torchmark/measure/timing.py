@@ -83,9 +83,13 @@ def time_on(
         )
     if device.queues and time_block.issue_shares:
         share = median(time_block.issue_shares)
-        flags = (*estimate.flags, LAUNCH_BOUND) if share >= AHEAD_SHARE else estimate.flags
-        estimate = replace(estimate, issue_share=share, flags=tuple(dict.fromkeys(flags)))
+        estimate = replace(estimate, issue_share=share)
+        estimate = with_flag(estimate, LAUNCH_BOUND) if share >= AHEAD_SHARE else estimate
     return time_block.completed(estimate)
+
+
+def with_flag(estimate: Estimate, flag: str) -> Estimate:
+    return replace(estimate, flags=tuple(dict.fromkeys((*estimate.flags, flag))))
 
 
 @contextmanager
@@ -134,8 +138,7 @@ class WatchedTimer:
             self.void_count += 1
 
     def completed(self, estimate: Estimate) -> Estimate:
-        count = self.void_count
-        return replace(estimate, void_count=count, flags=(*estimate.flags, PAUSED)) if count else estimate
+        return with_flag(replace(estimate, void_count=self.void_count), PAUSED) if self.void_count else estimate
 
 
 def watch_timer(device: Device, step: Callable[[], object]) -> WatchedTimer:
