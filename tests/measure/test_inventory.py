@@ -32,7 +32,7 @@ def test_a_dtype_that_kills_its_process_is_an_answer_and_the_others_are_tried(mo
     monkeypatch.setenv("TORCHMARK_FAKE", "fault=crash,after=6")  # two dtypes need four pieces of work each
     outcomes = list(
         process.try_each(
-            "torchmark.measure.audit:check_outputs", "fake", ("float64", "float32"), object, lambda *died: died
+            "torchmark.measure.check:check_outputs", "fake", ("float64", "float32"), object, lambda *died: died
         )
     )
     assert outcomes[-1][0] == "float32"

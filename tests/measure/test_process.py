@@ -19,8 +19,7 @@ from torchmark.measure.engine import Progress, Settings
 from torchmark.measure.lifecycle import deferred_signals
 from torchmark.measure.machine import survey, survey_in
 from torchmark.measure.messages import MeasureJob, Message, Phase
-from torchmark.measure.process import Process, measure_case
-from torchmark.measure.starters import MODULES, STARTER
+from torchmark.measure.process import MODULES, STARTER, Process, measure_case
 from torchmark.records import Result, parse_case
 
 CASE = parse_case("null/infer@fake/float32")
@@ -204,7 +203,7 @@ def test_a_device_that_cannot_be_opened_is_one_error(play) -> None:
 
 @pytest.mark.parametrize(("starter", "lives"), [(os.getpid, True), (lambda: 2**22 + 1, False)])
 def test_a_server_whose_run_was_killed_before_it_could_ask_is_gone_at_once(starter, lives: bool) -> None:
-    code = "import torchmark.measure.starters; print('goes on')"
+    code = "import torchmark.measure.process; print('goes on')"
     environment = os.environ | {"TORCHMARK_STARTER": str(starter())}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == (("goes on\n", 0) if lives else ("", 1))

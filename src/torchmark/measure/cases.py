@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import Any
@@ -40,12 +40,11 @@ _AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a 
 class Sweep(Struct, frozen=True):
     """Every combination of these. All values are as typed: with commas, numbers with ranges.
 
-    A workload is a name, or the text form of a case, which is taken as it is. The default is the first mode of a
-    workload and its published number of workers. Torch chooses the threads, but where numbers of workers are compared,
-    every rank gets the same number.
+    The default is the first mode of a workload and its published number of workers. Torch chooses the threads, but
+    where numbers of workers are compared, every rank gets the same number.
     """
 
-    workloads: Sequence[str]
+    workloads: Sequence[str]  # names, or text forms of cases, which are taken as they are
     axes: Mapping[str, Sequence[str]] = {}  # by the name of an axis or of an option of a case
     params: Mapping[str, Sequence[str]] = {}
     nodes: int = 1  # that share the workers
@@ -53,14 +52,14 @@ class Sweep(Struct, frozen=True):
 
 
 def expand(sweep: Sweep) -> tuple[Case, ...]:
-    """All cases of a sweep, in the order in which its parts are given; the last part changes fastest."""
+    """All cases of a sweep, in the order in which its parts are given; the last changes fastest."""
     if not sweep.workloads:
         raise UsageError("no workload is named", "`torchmark list` shows them")
     if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.axes.get("mode")):
         raise UsageError("--mode and -p do not change a case that is written out", "Write them into the case")
     for name in sweep.axes:
-        _check_name("option", name, [*_AXES])
-    cases: dict[str, Case] = {}
+        _check_name("option", name, _AXES)
+    cases = dict[str, Case]()
     for name in sweep.workloads:
         is_written = "@" in name
         for case in [parse_case(name)] if is_written else _combine(find_workload(name), sweep):
@@ -82,13 +81,12 @@ def _check_count(count: int) -> None:
 
 
 def check_case(case: Case) -> Case:
-    """The case without settings that are at their default; raise for what does not exist."""
+    """The case without settings at their default; raise for what does not exist."""
     workload = find_workload(case.workload)
     _check_name(f"mode of {case.workload}", case.mode, workload.modes)
     check_device(case.device)
     if case.device == ACCELERATOR:
-        fix = "Name the device: `torchmark devices` lists those here"
-        raise UsageError(f"a case cannot be on '{ACCELERATOR}'", fix)
+        raise UsageError(f"a case cannot be on '{ACCELERATOR}'", "Name one of those that `torchmark devices` lists")
     for axis in AXES:
         axis.check(case.setting(axis.name))
     _check_name(f"dtype of {case.workload}", case.dtype, workload.dtypes)
@@ -100,12 +98,12 @@ def check_case(case: Case) -> Case:
 
 
 def full_params(case: Case) -> Struct:
-    """All parameters of the case's workload, those at their default included."""
+    """All parameters of a case, those at their default included."""
     return read_params(find_workload(case.workload), case.params)
 
 
 def memory_needed(case: Case, nodes: int = 1) -> float | None:
-    """About how much memory of its device a case needs; None if too little to matter. Only a CPU is shared by ranks."""
+    """About how much memory a case needs on its device; None if too little to matter. Ranks share only a CPU."""
     needed = find_workload(case.workload).memory_bytes(full_params(case), setting_of(case, world_size=1))
     ranks = case.workers // nodes if case.device == "cpu" else 1
     return None if needed is None else needed * ranks
@@ -117,7 +115,7 @@ def setting_of(case: Case, **changes: Any) -> Setting:
 
 
 def range_of(case: Case, name: str) -> tuple[int, int] | None:
-    """The smallest and the largest whole number that a parameter takes; None if it takes no whole numbers."""
+    """The bounds of a parameter that takes whole numbers; None for others."""
     (kind,) = (field.type for field in _fields(find_workload(case.workload)) if field.name == name)
     if not isinstance(kind, inspect.IntType):
         return None
@@ -130,8 +128,7 @@ def _changed(workload: Workload, params: Struct) -> dict[str, Value]:
 
 
 def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
-    """Every combination for one workload; its parameters in the order in which it declares them."""
-    declared = [parameter.name for parameter in list_parameters(workload)]
+    declared = [field.name for field in _fields(workload)]
     for name in sweep.params:
         _check_name(f"parameter of {workload.name}", name, declared)
     typed = {name: split_values(sweep.axes.get(name, ())) for name in _AXES}
@@ -159,35 +156,28 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
 
 def check_device(name: str) -> None:
     """Only the name: whether such a device is here is asked where it is opened."""
-    if name == ACCELERATOR:
-        return
     kind, colon, index = name.partition(":")
-    if kind not in KINDS:
+    if kind not in KINDS and name != ACCELERATOR:
         raise UnknownName("device", name, [kind for kind in KINDS if kind != "fake"])
     if colon and not re.fullmatch(r"\d{1,4}", index):
         raise UsageError(f"'{name}' does not say which {kind} device", f"Write a number, such as {kind}:0")
 
 
-def _check_name(kind: str, given: str, valid: Sequence[str]) -> None:
+def _check_name(kind: str, given: str, valid: Collection[str]) -> None:
     if given not in valid:
         raise UnknownName(kind, given, valid)
 
 
 class Parameter(Struct, frozen=True):
-    """A parameter of a workload; `takes` says in words what it accepts."""
-
     name: str
     default: Value
-    takes: str
+    takes: str  # what it accepts, in words
     choices: tuple[str, ...] = ()
 
 
 @cache
 def list_parameters(workload: Workload) -> tuple[Parameter, ...]:
-    """The parameters of a workload, in the order in which it declares them."""
-    return tuple(
-        Parameter(each.name, each.default, _takes(each.type), _choices(each.type)) for each in _fields(workload)
-    )
+    return tuple(Parameter(one.name, one.default, _takes(one.type), _choices(one.type)) for one in _fields(workload))
 
 
 def _fields(workload: Workload) -> tuple[inspect.Field, ...]:
@@ -197,12 +187,11 @@ def _fields(workload: Workload) -> tuple[inspect.Field, ...]:
 
 
 def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | None = None) -> Struct:
-    """The workload's parameters with the given ones changed, from the defaults or from another start."""
+    """The workload's parameters with the given ones changed."""
     known = {parameter.name: parameter for parameter in list_parameters(workload)}
     changes: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in known:
-            raise UnknownName(f"parameter of {workload.name}", name, known)
+        _check_name(f"parameter of {workload.name}", name, known)
         try:
             changes[name] = getattr(convert({name: value}, workload.params), name)
         except ValidationError:
@@ -217,10 +206,10 @@ def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | 
 
 def split_settings(texts: Iterable[str], example: str = "-p batch=16,64") -> dict[str, tuple[str, ...]]:
     """`-p batch=16,64 -p outputs=2` as names with their values as typed."""
-    found: dict[str, tuple[str, ...]] = {}
+    found = dict[str, tuple[str, ...]]()
     for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals or not name.strip() or not values.strip():
+        name, _, values = text.partition("=")
+        if not name.strip() or not values.strip():
             raise UsageError(f"'{text}' is not NAME=VALUE", f"Write NAME=VALUE, such as {example}")
         found[name.strip()] = (*found.get(name.strip(), ()), values)
     return found
@@ -228,7 +217,7 @@ def split_settings(texts: Iterable[str], example: str = "-p batch=16,64") -> dic
 
 def split_values(texts: Iterable[str]) -> tuple[str, ...]:
     """All values of comma-separated texts, with ranges written out."""
-    values: list[str] = []
+    values = list[str]()
     for part in (part.strip() for text in texts for part in text.split(",")):
         if not part:
             raise UsageError("a value is empty", "Separate values by single commas, such as 16,64")
@@ -281,24 +270,21 @@ def offered(case: Case) -> dict[str, tuple[str, ...]]:
 
 
 def tunable_dtypes(case: Case) -> tuple[str, ...]:
-    """The common dtypes that the workload supports."""
     dtypes = find_workload(case.workload).dtypes
     return tuple(dtype for dtype in ("float32", "bfloat16", "float16") if dtype in dtypes)
 
 
 def check_options(case: Case) -> dict[str, str]:
-    """The options of a case without those at their default; raises UnknownName for what is not offered."""
+    """The options of a case without those at their default; raise for what is not offered."""
     known = offered(case)
     for name, value in case.options.items():
-        if name not in known:
-            raise UnknownName(f"option of {case.workload}/{case.mode}", name, known)
-        if value not in known[name]:
-            raise UnknownName(f"{name} of {case.workload}", value, known[name])
+        _check_name(f"option of {case.workload}/{case.mode}", name, known)
+        _check_name(f"{name} of {case.workload}", value, known[name])
     return {name: value for name, value in case.options.items() if value != known[name][0]}
 
 
 def chosen_instructions() -> str | None:
-    """The `isa` that the environment sets already, by the user or because the CPU lacks what it announces."""
+    """The `isa` that the environment sets already, for the user or because the CPU lacks what it announces."""
     value = os.environ.get(_ISA, "").lower().replace("_", "-")
     return value if value in PROCESS_OPTIONS["isa"][1:] else None
 
@@ -321,7 +307,7 @@ def follow(options: Mapping[str, str]) -> None:
 
 
 def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
-    """Each difference from what is known here: the place of a field, and what is odd about it. Nothing is run."""
+    """Each difference from what is known here, with the place of the field. Nothing is run."""
     case = result.case
     if split_name(case.workload):  # a user's own file: one of that name here may be any other
         return

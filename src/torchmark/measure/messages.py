@@ -40,6 +40,10 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
     turns: int | None = None  # how many a live comparison may give; None: the process measures on its own
     compile_cache: str | None = None  # a folder in which no other run has left what it compiled
 
+    @property
+    def nodes(self) -> int:
+        return self.rendezvous.nodes if self.rendezvous else 1
+
 
 class Call(Struct, frozen=True, tag="call"):
     """Call a generator function of torchmark with `Say` and these arguments; report each record that it yields."""
@@ -61,8 +65,6 @@ class Found(Struct, frozen=True, tag="found"):
 
 
 class Refused(Struct, frozen=True, tag="refused"):
-    """The worker cannot do what was asked, for a reason the user can act on."""
-
     cause: str
     fix: str
     detail: str = ""
@@ -99,8 +101,6 @@ class Prepared(Struct, frozen=True, tag="prepared"):  # ready for its turns
 
 
 class TakeTurn(Struct, frozen=True, tag="take turn"):
-    """Run steps for so long; time them, or only warm up."""
-
     seconds: float
     block_size: int
     timed: bool = True
@@ -145,7 +145,6 @@ class Channel:
         threading.Thread(target=listen, daemon=True).start()
 
     def receive(self) -> Order:
-        """Sleep until there is an order."""
         return self._orders.get()
 
     def say(self, message: Message) -> None:

@@ -35,7 +35,6 @@ from torchmark.meters.contention import allowed_cores
 from torchmark.meters.process import count_stops, forget_peak
 from torchmark.records import Block, Estimate, Memory, NumericCheck, Result
 from torchmark.workloads import find_workload
-from torchmark.workloads.contract import Step
 
 PATIENCE_S = 60.0  # for ranks that are all on this machine
 SHARE_BUDGET_S = 1.0
@@ -53,9 +52,8 @@ PEER_LOST = re.compile(
 
 
 def measure_ranks(job: messages.MeasureJob, say: messages.Say) -> Result:
-    """The result of a case whose work several ranks share: that of rank 0, or why there is none."""
     say(messages.Phase("ranks"))
-    kills, per_node = memory_kills(), job.case.workers // (job.rendezvous.nodes if job.rendezvous else 1)
+    kills, per_node = memory_kills(), job.case.workers // job.nodes
     os.environ["OMP_NUM_THREADS"] = str(threads_per_rank(job.case.threads, per_node))
     hub = Hub(job, say, per_node)
     codes, trouble = _launch(job, per_node, hub)
@@ -81,7 +79,7 @@ def _blank(job: messages.MeasureJob) -> Result:
 
 
 def root_cause(codes: Mapping[int, int], failed: Sequence[messages.Failed], phase: str, for_memory: bool) -> Failure:
-    """Which rank was the first to go, and how: where one goes, all others are ended or complain about it."""
+    """Which rank was the first to go, and how: all others are then ended or complain about it."""
     reported = {each.rank for each in failed}
     ended = [rank for rank, code in codes.items() if code < 0 and -code not in (signal.SIGTERM, signal.SIGABRT)]
     aborted = [rank for rank, code in codes.items() if -code == signal.SIGABRT]
@@ -99,12 +97,12 @@ def root_cause(codes: Mapping[int, int], failed: Sequence[messages.Failed], phas
 
 
 class Hub:
-    """Everything that the ranks of this node report: passed on, or kept for the end."""
+    """What the ranks of this node report: passed on, or kept for the end."""
 
     def __init__(self, job: messages.MeasureJob, say: messages.Say, count: int) -> None:
         self.answer: Result | None = None
-        self.failed, self.threads = list[messages.Failed](), list[threading.Thread]()
-        self.phase, self.joined, self._lock = "ranks", threading.Event(), threading.Lock()
+        self.phase, self.failed, self.threads = "ranks", list[messages.Failed](), list[threading.Thread]()
+        self.joined, self._lock = threading.Event(), threading.Lock()
         self.patience_s = job.rendezvous.patience_s if job.rendezvous else PATIENCE_S
         self._job, self._say, self._started = job, say, time.monotonic()
         # On Linux the name is kept by the kernel alone: it is gone with its process, however that ends.
@@ -144,7 +142,7 @@ class Hub:
                             self._say(message)
 
     def _lose_patience(self) -> None:
-        """The launcher may hang where it waits for others, deaf to signals: then this is said in its place."""
+        """The launcher may hang where it waits for others, deaf to signals: then say so in its place."""
         if not self.joined.wait(self.patience_s):
             self._say(messages.Measured(replace(_blank(self._job), reason=_no_ranks(self._job, "nothing was heard"))))
 
@@ -159,11 +157,10 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
         if name.startswith("torch.distributed.elastic"):  # each has a level of its own
             logging.getLogger(name).setLevel(logging.ERROR)  # it warns of what is done on purpose
     meeting, end = job.rendezvous, time.monotonic() + hub.patience_s
-    nodes = meeting.nodes if meeting else 1
     while True:
         configuration = LaunchConfig(
-            min_nodes=nodes,
-            max_nodes=nodes,
+            min_nodes=job.nodes,
+            max_nodes=job.nodes,
             nproc_per_node=per_node,
             run_id="torchmark-" + hashlib.sha256(f"{job.case.text}#{job.process}".encode()).hexdigest()[:16],
             rdzv_backend="c10d",
@@ -191,10 +188,8 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
 def _no_ranks(job: messages.MeasureJob, cause: str) -> str:
     if job.rendezvous is None:
         return f"the ranks could not be started: {cause}"
-    return (
-        f"the nodes did not meet within {job.rendezvous.patience_s:.0f} s ({cause}). "
-        "Give the same command on every node, and a port that is free on the host of the rendezvous"
-    )
+    fix = "Give the same command on every node, and a port that is free on the host of the rendezvous"
+    return f"the nodes did not meet within {job.rendezvous.patience_s:.0f} s ({cause}). {fix}"
 
 
 class Rank(pipeline.PreparedCase):
@@ -206,24 +201,23 @@ class Rank(pipeline.PreparedCase):
         super().__init__(job, say)
         names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         self.rank, self.world_size, self.local_size = (int(os.environ[name]) for name in names)
-        nodes = job.rendezvous.nodes if job.rendezvous else 1
-        self.team_settings = {"nodes": nodes, "backend": BACKENDS[device.kind]}
+        self.team_settings = {"nodes": job.nodes, "backend": BACKENDS[device.kind]}
         self.busy = self.ready = False  # in the middle of something together; waiting for orders of rank 0
         self.device, self._torch, self._distributed = device, torch, torch.distributed
         self._own_timer, self._timers = device.timer, dict[int, BlockTimer]()
         self._runs: tuple[Callable[[], object], ...] = (do_nothing,)
         self._order, self._token = torch.zeros(2, dtype=torch.int64), torch.zeros(1)
 
-    def open_device(self, name: str) -> Device:
+    def open_device(self) -> Device:
         """Rank 0's device, which every rank has opened already. What it times, all ranks run."""
-        del name
         led = copy.copy(self.device)
         led.family = os.getppid()
         led.timer = self._timer  # type: ignore[method-assign]  # only this differs
         return led
 
-    def take(self, step: Step) -> None:
-        self.step, self.ready = step, True
+    def prepare(self) -> None:
+        super().prepare()
+        step, self.ready = self.step, True
         self._runs = (do_nothing, step.run, *filter(None, [step.alone]), *(stage.run for stage in step.stages))
 
     def follow(self) -> bytes:
@@ -249,10 +243,9 @@ class Rank(pipeline.PreparedCase):
             self._distributed.broadcast(self._order, 0)
 
     def _timer(self, run: Callable[[], object]) -> BlockTimer:
-        for number, known in enumerate(self._runs):
-            if known is run:
-                return partial(self._run_block, number)
-        raise CaseError("the ranks were to run a function that is not part of the step", "Put it into the step")
+        if run not in self._runs:
+            raise CaseError("the ranks were to run a function that is not part of the step", "Put it into the step")
+        return partial(self._run_block, self._runs.index(run))
 
     def _run_block(self, number: int, count: int) -> Block:
         self._announce(number, count)
@@ -299,7 +292,7 @@ class Rank(pipeline.PreparedCase):
         return {"communication_share": max(1 - pair.ratio, 0.0)}
 
     def end(self, message: bytes) -> bytes:
-        """Rank 0's message on every rank, for each node's session; the others pass as many bytes as it has."""
+        """Rank 0's message on every rank, for each node's session; the others pass as many bytes."""
         self._announce(END, len(message))
         content = self._torch.frombuffer(bytearray(message), dtype=self._torch.uint8)
         self._distributed.broadcast(content, 0)
@@ -311,7 +304,6 @@ class Rank(pipeline.PreparedCase):
 
 
 def main() -> None:
-    """One rank's process, which torch's launcher starts."""
     request_death_signal("SIGKILL")
     count_stops()
     address, key, job, started = decode(os.environ.pop(_HUB), type=tuple[str, str, messages.MeasureJob, float])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median_high
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from msgspec.structs import asdict, replace
 from torchmark.analyze.jobs import COST, MADE, OVERHEAD, UNDONE, UNTRIED, extrapolate, later_step, overheads
 from torchmark.analyze.verdict import contended, contention_of, taken_by_others, was_paused
 from torchmark.devices import open_device
-from torchmark.devices.contract import Device
+from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import CaseError, DoesNotFitError
 from torchmark.measure.engine import DEFAULTS, measure_pair
 from torchmark.measure.messages import Phase, Say
@@ -35,10 +36,8 @@ from torchmark.workloads.model import leaves_of
 
 FAULT_SHARE, PAIR_S = 0.25, 2.0  # for each fault at most: of the time that is left, and in seconds
 SLOW_STEP_S = 0.2  # from here on two of each must do
-ATTENTION = "eager"  # what the library of the Apple silicon tables did
 UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512; it takes torch to know this exactly
 ITERATIONS, FEWEST = 200, 20  # stand for a loop that ran until its user stopped it; a bar's pace comes from many
-MOST_SHARE = 3.0  # the script is run again only where there is time to run it this many times
 # The published listing of simple-add; without a GPU its copies to one were left out.
 LISTING = """
 def foo():
@@ -54,15 +53,13 @@ Run = Callable[[], object]
 
 
 class Played(Struct, frozen=True):
-    """What remains after a replay: the step, and the same step with one fault corrected at a time."""
-
-    step: Run | None = None
-    corrected: dict[str, Run] = {}  # by the fault
+    step: Run = do_nothing
+    corrected: dict[str, Run] = {}  # by fault: the step without it
     metrics: dict[str, float] = {}
     settings: dict[str, Value | None] = {}
 
 
-class Procedure:
+class Procedure(ABC):
     """How one publication timed its work; an object lives as long as the process that replays its cases."""
 
     endless: ClassVar[bool] = False  # the loop was watched and stopped by hand, so that only its later steps count
@@ -74,11 +71,10 @@ class Procedure:
         return {name: replace(case, params={**case.params, "variant": name}) for name in self.variants}
 
     def explain(self, _: Mapping[str, Result]) -> tuple[str, ...]:
-        """What the results of the readings show."""
         return ()
 
     def runs_on(self, case: Case, kind: str) -> bool:
-        """Whether it makes sense: without a device to copy to, copying per step is the same as not copying."""
+        """Without a device to copy to, copying per step would be the same as not copying."""
         return case.transfer == "resident" if kind == "cpu" else not self.whole_process
 
     def made(self, task: Task) -> int:
@@ -86,18 +82,16 @@ class Procedure:
         return task.steps
 
     def steps(self, task: Task) -> int:
-        """How many steps to take now."""
         return due(self.made(task), task.scale)
 
     def step_cost_s(self, task: Task) -> float:
-        """About how long a step takes on no machine in particular: only comparisons of it mean anything."""
+        """About how long a step takes on no machine in particular, for comparisons."""
         return cost_s(task.workload.work(task.params, task.setting(task.case.device)))
 
     def faults(self, _: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
         """By how much each fault makes a step longer, timed in turn; faults that are too slow to try are left out."""
         found = {}
         for fault, corrected in played.corrected.items():
-            assert played.step is not None
             most_s = watch.time_left_s * FAULT_SHARE
             time_a, time_b = device.timer(played.step), device.timer(corrected)
             once_s = time_b(1).total_s  # it may have something to start, such as another kernel
@@ -111,9 +105,9 @@ class Procedure:
                 found[fault] = 1 / pair.ratio - 1
         return found
 
+    @abstractmethod
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         """Do what the publication did, on the device at this place, timed by the stopwatch."""
-        raise NotImplementedError
 
 
 def _run_loop(watch: Stopwatch, step: Run, published: int, count: int, stage: str = "step") -> Played:
@@ -165,7 +159,8 @@ class AppleSiliconBert(Procedure):
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         import torch
 
-        made = task.model(place, options={"attention": ATTENTION})
+        settings = {"attention": "eager"}  # what the library did at that time
+        made = task.model(place, options=settings)
         model: Any = made.module.to(place).eval()
         optimizer = made.optimizer.make(model.parameters())
 
@@ -183,19 +178,17 @@ class AppleSiliconBert(Procedure):
         corrected: dict[str, Run] = {}
         if hasattr(model, "set_attn_implementation"):  # the attention that the library picks by itself today
             use = model.set_attn_implementation
-            corrected["eager attention"] = lambda: (use("sdpa"), step(), use(ATTENTION))
+            corrected["eager attention"] = lambda: (use("sdpa"), step(), use("eager"))
         if step is train:
             corrected["evaluation mode"] = lambda: (model.train(), step(), model.eval())
-        return replace(played, corrected=corrected, settings={"attention": ATTENTION})
+        return replace(played, corrected=corrected, settings=settings)
 
 
 class M1GpuForMl(Procedure):
     """50 forward passes with gradients on, all sizes by one model in one process, and the pace of a progress bar."""
 
     shared = "bert-encode"
-
-    def __init__(self) -> None:
-        self._model: Any = None
+    _model: Any = None
 
     def made(self, task: Task) -> int:
         """The scheduler takes one more than it is asked for; the bar does not count it."""
@@ -261,8 +254,7 @@ class SimpleAdd(Procedure):
         with warnings.catch_warnings():  # that this compiler is an old one is known
             warnings.simplefilter("ignore")
             foo: Any = torch.jit.CompilationUnit(LISTING.format(size=task.params.size, move=move)).foo
-        z0: Any = None
-        addresses = set()
+        z0, addresses = None, set()
         watch.start()
         for number in watch.loop("iteration", ITERATIONS, self.steps(task)):
             zz = foo()
@@ -290,7 +282,7 @@ class IntelVsM2(Procedure):
     def faults(self, task: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
         """What more threads than cores cost: the script once more, with the cores shared out among its workers."""
         del played, device
-        if task.case.workers == 1 or watch.time_left_s < MOST_SHARE * watch.seconds:
+        if task.case.workers == 1 or watch.time_left_s < 3.0 * watch.seconds:
             return {}
         threads = str(threads_per_rank(None, task.case.workers))
         _, corrected = _run_script(task, watch.time_left_s, OMP_NUM_THREADS=threads)
@@ -299,7 +291,7 @@ class IntelVsM2(Procedure):
 
 
 def _run_script(task: Task, time_left_s: float, **variables: str) -> tuple[float, Report]:
-    """How long the script takes in its own interpreter, and what it timed inside, which it prints at its end."""
+    """How long the script takes in its own interpreter, and the report that it prints at its end."""
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-P", "-m", "torchmark.measure.training_script"],
@@ -326,16 +318,12 @@ PROCEDURES: dict[str, type[Procedure]] = {
     "m1-gpu-for-ml": M1GpuForMl,
     "simple-add": SimpleAdd,
 }
-_PAUSE = Remark(
-    "paused", "the machine slept, its clock was set, or the process was stopped in the middle", "Replay it once more"
-)
+_SLEPT = "the machine slept, its clock was set, or the process was stopped in the middle"
+_PAUSE = Remark("paused", _SLEPT, "Replay it once more")
 
 
 def replay_all(say: Say, described: object, time_left_s: float, take_apart: bool = False) -> Iterator[Result]:
-    """The results of tasks of one publication, in this process; every failure that can be caught becomes a status.
-
-    `take_apart`: also find out what each fault of the procedure costs.
-    """
+    """The results of tasks of one publication; with `take_apart`, also what each fault of its procedure costs."""
     tasks = convert(described, tuple[Task, ...])
     procedure, deadline = PROCEDURES[tasks[0].publication](), time.monotonic() + time_left_s
     for task in tasks:

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -22,11 +22,7 @@ from torchmark.records import Case, Laps
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
 
-if TYPE_CHECKING:
-    from torchmark.workloads.image_training import ImageTraining
-
-STEP, TEST = "step", "test batch"
-FEWEST_STEPS = 5
+STEP, FEWEST_STEPS = "step", 5
 MORE_TIME = "Give it more time with --budget, or take fewer steps with --scale"
 
 
@@ -62,7 +58,7 @@ def due(published: int, scale: float) -> int:
 
 
 class Stopwatch:
-    """Laps by stage. Each begins at the end of the one before, so that together they are the whole time."""
+    """Laps by stage. Each begins at the end of the one before: together they are the whole time."""
 
     def __init__(self, time_left_s: float, listen: Callable[[str], None] = lambda _: None) -> None:
         self.stages: dict[str, Laps] = {}
@@ -72,7 +68,6 @@ class Stopwatch:
         self._deadline = self._mark + time_left_s
 
     def start(self) -> None:
-        """The published clock starts here."""
         self._mark = time.perf_counter()
 
     def lap(self, stage: str, published: int = 1) -> None:
@@ -129,9 +124,7 @@ def would_take(seconds: float) -> str:
     return f"would take {seconds / 60:.0f} min" if seconds < 100 * 60 else f"would take {seconds / 3600:.1f} h"
 
 
-class Report(Struct, frozen=True):
-    """What was timed inside the first process."""
-
+class Report(Struct, frozen=True):  # by the first process
     stages: tuple[Laps, ...] = ()
     data: str = ""
     threads: int = 0
@@ -153,7 +146,6 @@ def main() -> None:
 
 
 def train(rank: int, task: Task, time_left_s: float) -> None:
-    """The whole training of one process."""
     watch = Stopwatch(time_left_s if rank == 0 else math.inf)  # one decides for all
     try:
         report = _train(rank, task, watch)
@@ -173,9 +165,8 @@ def _train(rank: int, task: Task, watch: Stopwatch) -> Report:
     from torchmark.workloads.image_training import Normalized
 
     workload, params, ranks = task.workload, task.params, task.case.workers
-    recipe = workload.recipe
     images = workload.images(params, Setting("train", seed=task.seed, data=task.data))
-    network = workload.network()
+    recipe, network = workload.recipe, workload.network()
     optimizer = torch.optim.SGD(network.parameters(), lr=recipe.rate, momentum=recipe.momentum)
     training: Any = Normalized(images.train_images, images.train_labels, *recipe.normal)
     testing: Any = Normalized(images.test_images, images.test_labels, *recipe.normal)
@@ -195,17 +186,15 @@ def _train(rank: int, task: Task, watch: Stopwatch) -> Report:
     return Report(tuple(watch.stages.values()), images.source, torch.get_num_threads())
 
 
-def _run(
-    workload: ImageTraining, network: Any, optimizer: Any, loader: Any, tests: Any, watch: Stopwatch, scale: float
-) -> None:
-    """The loops. Taking a share of the steps means to end the training early and to test on fewer batches."""
+def _run(workload: Any, network: Any, optimizer: Any, loader: Any, tests: Any, watch: Stopwatch, scale: float) -> None:
+    """A share of the steps means to end the training early and to test on fewer batches."""
     import torch
 
     recipe, running_loss, right = workload.recipe, 0.0, 0
     steps_left, tests_left = due(recipe.epochs * len(loader), scale), due(recipe.tests * len(tests), scale)
 
     def batches(stage: str, loader: Any, passes: int, most: int) -> Iterator[list[torch.Tensor]]:
-        """The batches of one pass, as many of them as are due; each is a lap that lasts until the next is asked for."""
+        """The batches of one pass that are due; each is a lap that lasts until the next is asked for."""
         remaining = iter(loader)
         watch.lap(f"loader of a {stage}", passes)
         for _ in watch.loop(stage, passes * len(loader), min(most, len(loader))):
@@ -214,19 +203,19 @@ def _run(
     watch.expect(STEP, steps_left)
     for epoch in range(recipe.epochs):
         if steps_left:
-            if hasattr(loader.sampler, "set_epoch"):
+            if isinstance(loader.sampler, torch.utils.data.DistributedSampler):
                 loader.sampler.set_epoch(epoch)
             for images, labels in batches(STEP, loader, recipe.epochs, steps_left):
                 optimizer.zero_grad()
                 loss = workload.loss(network(images), labels)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
                 if recipe.reads_loss:
                     running_loss += loss.item()
             steps_left -= min(steps_left, len(loader))
         if tests_left and (recipe.tests > 1 or epoch == recipe.epochs - 1):
             with torch.no_grad():
-                for images, labels in batches(TEST, tests, recipe.tests, tests_left):
+                for images, labels in batches("test batch", tests, recipe.tests, tests_left):
                     scores = network(images)
                     running_loss += torch.nn.functional.cross_entropy(scores, labels, reduction="sum").item()
                     right += int((scores.argmax(1) == labels).sum())
