@@ -143,10 +143,8 @@ _FIX = "Fix that before you use its times; `torchmark devices --audit` tries it 
 
 
 class Proof(Struct, frozen=True):
-    """One claim about a device, its figure, and whether it holds."""
-
     device: str
-    name: str
+    name: str  # what is claimed about it
     figure: str
     passed: bool | None  # None: the device computes no such thing, so there is nothing to prove
     dtype: str | None = None
@@ -310,10 +308,8 @@ def check_device(device: Device, run: Callable[[], object], dtype: str | None) -
     if shares[-1] > _LEFT_OVER:
         left = f"{min(shares):.0%} of the work still to do"
         raise WrongResultError(f"{device.name} came back from its synchronisation with {left}", _FIX)
-    if dtype is not None:
-        proof = prove_outputs(device, dtype)
-        if proof.passed is False:
-            raise WrongResultError(f"{device.name} computes wrong numbers: {proof.figure}", _FIX)
+    if dtype is not None and (proof := prove_outputs(device, dtype)).passed is False:
+        raise WrongResultError(f"{device.name} computes wrong numbers: {proof.figure}", _FIX)
 
 
 def _share_left(device: Device, run: Callable[[], object]) -> float:

@@ -8,6 +8,7 @@ import importlib.metadata
 import math
 import os
 import re
+import sys
 import time
 import traceback
 import warnings
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
+import psutil
 from msgspec import Raw
 from msgspec.json import decode
 from msgspec.structs import asdict, replace
@@ -26,7 +28,7 @@ from torchmark.analyze.verdict import was_paused
 from torchmark.devices import forbid_fallback, open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import DoesNotFitError, TorchmarkError
-from torchmark.measure import messages
+from torchmark.measure import messages, timing
 from torchmark.measure.cases import follow, full_params, setting_of
 from torchmark.measure.check import check_device, check_step
 from torchmark.measure.engine import FEWEST_SAMPLES, SLOW_STEP_S, Progress, Settings, choose_block_size
@@ -34,16 +36,7 @@ from torchmark.measure.lifecycle import end_group, lead_own_group
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.messages import START, Channel, Measured, MeasureJob, Phase, Say
 from torchmark.measure.outcomes import failure_of, is_operator
-from torchmark.measure.timing import (
-    PAUSED,
-    Turns,
-    complete_power,
-    measure_job,
-    quiet_interpreter,
-    run_whole,
-    time_on,
-    with_flag,
-)
+from torchmark.meters.contention import allowed_cores
 from torchmark.meters.process import count_stops, forget_peak, read_host_memory, read_moment
 from torchmark.records import START_UP, Case, Estimate, JobEstimate, Memory, NumericCheck, Result, StageEstimate, Value
 from torchmark.settings import PLUGIN, VARIABLES, key_of, redacted
@@ -160,7 +153,7 @@ class PreparedCase:
     def result(self, estimate: Estimate, **found: Any) -> Result:
         settings = self.settings | dict(self.step.notes)
         if self.fallen_back:
-            estimate = with_flag(estimate, "cpu-fallback")
+            estimate = timing.with_flag(estimate, "cpu-fallback")
             settings["ran_on_cpu"] = ", ".join(sorted({*self.fallen_back}))
         if self.job.settings.sustain:
             found["sustained"] = sustained_of(estimate)
@@ -186,9 +179,9 @@ def _measure_alone(case: PreparedCase) -> Result:
         watch(device, step, say)
     # Whether the meters of this one device on this one machine see all that the team uses.
     all_seen = case.world_size == 1 or (case.local_size == case.world_size and device.kind == "cpu")
-    estimate = time_on(device, step.run, settings, say)
+    estimate = timing.time_on(device, step.run, settings, say)
     estimate = replace(estimate, first_step_s=case.first_s)  # the engine's own first step came later
-    estimate, provenance = complete_power(estimate, device, step.run, all_seen)
+    estimate, provenance = timing.complete_power(estimate, device, step.run, all_seen)
     memory = case.memory()
     case.enter("job")
     whole_job = _measure_job(case, estimate)
@@ -201,7 +194,7 @@ def _measure_alone(case: PreparedCase) -> Result:
     countable = case.uses_torch and not device.queues and job.case.compile == "off" and job.case.workers == 1
     metrics |= {"operators": float(count_operators(step.run))} if countable and 0 < step_s <= 0.05 else {}
     if was_paused(case.began, read_moment()):
-        estimate = with_flag(estimate, PAUSED)
+        estimate = timing.with_flag(estimate, timing.PAUSED)
     metrics |= case.team_metrics(estimate)
     case.enter("")
     return case.result(estimate, memory=memory, job=whole_job, metrics=metrics, numeric=numeric, provenance=provenance)
@@ -230,14 +223,14 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
     before_check, numeric = case.memory(), case.check()
     device.reset_peak_memory()
     forget_peak()
-    turns = Turns(device, step.run, step_s, job.settings, job.turns or 0)
+    turns = timing.Turns(device, step.run, step_s, job.settings, job.turns or 0)
     case.enter("steps")
-    with quiet_interpreter():
+    with timing.quiet_interpreter():
         say(messages.Prepared(step_s, turns.block_size, items))
         while True:
             match channel.receive():
                 case messages.SumUp():
-                    estimate, provenance = complete_power(turns.estimate(case.first_s), device)
+                    estimate, provenance = timing.complete_power(turns.estimate(case.first_s), device)
                     memory = most_memory([before_check, case.memory()])
                     say(Measured(case.result(estimate, memory=memory, numeric=numeric, provenance=provenance)))
                 case messages.TakeTurn(seconds, block_size, timed=True):
@@ -276,10 +269,10 @@ def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
 def _measure_job(case: PreparedCase, estimate: Estimate) -> JobEstimate | None:
     """The time of the whole job, run whole on request if it fits; in the first process only."""
     job, step, device, say = case.job, case.step, case.device, case.say
-    expected = None if job.process > 0 else measure_job(step, estimate, device, job.settings)
+    expected = None if job.process > 0 else timing.measure_job(step, estimate, device, job.settings)
     if expected and job.whole:
         left_s = math.inf if job.deadline_s is None else job.deadline_s - time.monotonic() - ENDING_S
-        whole = run_whole(step, device, expected, left_s, lambda share: say(Phase(f"the whole job, {share:.0%}")))
+        whole = timing.run_whole(step, device, expected, left_s, lambda done: say(Phase(f"the whole job, {done:.0%}")))
         expected = whole or replace(expected, note="not run whole, for which --timeout left too little time")
     if not expected or not any(stage.steps for stage in expected.stages):
         return expected
@@ -298,7 +291,7 @@ def watch(device: Device, step: Step, say: Say) -> None:
     """Report the step time of every second, until the session is stopped."""
     time_block, sync_s = device.timer(step.run), device.calibrate().sync_s
     size = choose_block_size(time_block, sync_s)
-    with quiet_interpreter():
+    with timing.quiet_interpreter():
         began, total = device.clock(), 0
         while True:
             since, count = device.clock(), 0
@@ -325,7 +318,7 @@ def prepare_torch(case: Case) -> dict[str, Value | None]:
     return {
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
-        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores_allowed": len(allowed_cores()),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "cudnn_tf32": torch.backends.cudnn.allow_tf32,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
@@ -338,14 +331,10 @@ def prepare_torch(case: Case) -> dict[str, Value | None]:
 def limit_memory(device: Device, sharers: int, most_bytes: int | None = None) -> None:
     """On the CPU, limit this process to its share of the free memory, and to `most_bytes`, so that a case that is too
     large ends as `oom`, and not the whole machine."""
-    try:
-        import resource
+    if device.kind != "cpu" or sys.platform == "win32":  # which has no such limit
+        return
+    import resource
 
-        import psutil
-    except ImportError:  # Windows has no such limit
-        return
-    if device.kind != "cpu" or not hasattr(resource, "RLIMIT_DATA"):
-        return
     own = psutil.Process().memory_info()
     held = getattr(own, "data", own.rss)
     free = psutil.virtual_memory().available // sharers + held

@@ -1,7 +1,4 @@
-"""A child process: start it, give it orders, receive its answers, learn how it ended, and end all that it started.
-
-It is forked from a server that has imported torch, or is a new Python interpreter.
-"""
+"""A child process: start it, forked or anew, give it orders, receive its answers, and end it with all it started."""
 
 from __future__ import annotations
 
@@ -51,6 +48,7 @@ LAST_WORDS_BYTES, LAST_LINES = 4096, 12
 OUR_TURN_S = 0.25
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 _ENDED_BY_OTHERS = {-getattr(signal, name, 0) for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")} - {0}
+
 STARTER = "TORCHMARK_STARTER"  # the process that starts the server
 SOCKET_FOLDER = "TORCHMARK_SOCKET_FOLDER"  # for the server to remove
 MODULES = "TORCHMARK_PRELOAD"  # separated by commas: imported once, shared by all workers
@@ -451,16 +449,15 @@ def _ensure_server(context: Any) -> None:
 
 def drop_stopped_server() -> None:
     """Kill a server that a model has stopped, so that a new one takes its place."""
-    number = _server_pid()
     with contextlib.suppress(psutil.Error, OSError):
-        if number and psutil.Process(number).status() == psutil.STATUS_STOPPED:
+        if (number := _server_pid()) and psutil.Process(number).status() == psutil.STATUS_STOPPED:
             _kill_server()
             os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
 
 
 def _kill_server() -> None:
-    if number := _server_pid():
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        if number := _server_pid():
             os.kill(number, signal.SIGKILL)
 
 

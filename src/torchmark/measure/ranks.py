@@ -37,12 +37,11 @@ from torchmark.records import Block, Estimate, Memory, NumericCheck, Result
 from torchmark.workloads import find_workload
 
 PATIENCE_S = 60.0  # for ranks that are all on this machine
-SHARE_BUDGET_S = 1.0
 CHECK, MEMORY, END = -1, -2, -3  # orders of rank 0; all others are numbers of functions to time
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}  # how ranks exchange what is on their device, by its kind
 _HUB = "TORCHMARK_RANKS"  # the variable with what each rank needs: the hub's address and key, the job, and its start
 
-# The message of a rank that lost its peers: another rank's end caused it.
+# In the message of a rank that lost its peers, because another rank had ended.
 PEER_LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection (was )?(closed|refused|reset)"
     r"|gloo.*(pair|transport|timed out)|remote process exited"
@@ -104,11 +103,11 @@ class Hub:
         self.phase, self.failed, self.threads = "ranks", list[messages.Failed](), list[threading.Thread]()
         self.joined, self._lock = threading.Event(), threading.Lock()
         self.patience_s = job.rendezvous.patience_s if job.rendezvous else PATIENCE_S
-        self._job, self._say, self._started = job, say, time.monotonic()
+        self._job, self._say = job, say
         # On Linux the name is kept by the kernel alone: it is gone with its process, however that ends.
         key, name = secrets.token_bytes(32), f"\0torchmark-{secrets.token_hex(8)}" if sys.platform == "linux" else None
         listener = Listener(name, backlog=64, authkey=key)
-        os.environ[_HUB] = messages.encode((name or str(listener.address), key.hex(), job, self._started)).decode()
+        os.environ[_HUB] = messages.encode((name or str(listener.address), key.hex(), job, time.monotonic())).decode()
         threading.Thread(target=self._admit, args=(listener, count), daemon=True).start()
         threading.Thread(target=self._lose_patience, daemon=True).start()
 
@@ -153,9 +152,8 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
     from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    for name in list(logging.root.manager.loggerDict):
-        if name.startswith("torch.distributed.elastic"):  # each has a level of its own
-            logging.getLogger(name).setLevel(logging.ERROR)  # it warns of what is done on purpose
+    for name in filter(re.compile("torch.distributed.elastic").match, list(logging.root.manager.loggerDict)):
+        logging.getLogger(name).setLevel(logging.ERROR)  # it warns of what is done on purpose; each has its own level
     meeting, end = job.rendezvous, time.monotonic() + hub.patience_s
     while True:
         configuration = LaunchConfig(
@@ -211,8 +209,7 @@ class Rank(pipeline.PreparedCase):
     def open_device(self) -> Device:
         """Rank 0's device, which every rank has opened already. What it times, all ranks run."""
         led = copy.copy(self.device)
-        led.family = os.getppid()
-        led.timer = self._timer  # type: ignore[method-assign]  # only this differs
+        led.family, led.timer = os.getppid(), self._timer  # type: ignore[method-assign]  # only these differ
         return led
 
     def prepare(self) -> None:
@@ -276,8 +273,7 @@ class Rank(pipeline.PreparedCase):
         read = (own.host_peak_bytes, own.device_peak_bytes, own.device_reserved_bytes)
         sums = self._torch.tensor([value or 0 for value in read], dtype=self._torch.int64)
         self._distributed.all_reduce(sums)
-        totals = (None if value is None else int(total) for value, total in zip(read, sums.tolist(), strict=True))
-        host, peak, reserved = totals
+        host, peak, reserved = (None if value is None else int(total) for value, total in zip(read, sums, strict=True))
         summed = ", summed over the ranks" if own.provenance == "measured" else ""
         return Memory(host, peak, reserved, own.provenance + summed)
 
@@ -286,7 +282,7 @@ class Rank(pipeline.PreparedCase):
         step, device = self.step, self.device
         if step.alone is None:
             return {}
-        settings = replace(DEFAULTS, budget_s=SHARE_BUDGET_S, min_time_s=SHARE_BUDGET_S / 2)
+        settings = replace(DEFAULTS, budget_s=1.0, min_time_s=0.5)
         timers, sync_s = (device.timer(step.run), device.timer(step.alone)), estimate.sync_cost_s
         pair = measure_pair(*timers, clock=device.clock, sync_cost_s=sync_s, settings=settings)
         return {"communication_share": max(1 - pair.ratio, 0.0)}
