@@ -92,9 +92,13 @@ def check_case(case: Case) -> Case:
     _check_name(f"dtype of {case.workload}", case.dtype, workload.dtypes)
     if case.workers > 1 and not workload.distributed:
         raise UsageError(f"{case.workload} runs in one worker only", "Leave --workers out")
-    params = read_params(workload, case.params)
+    params, known = read_params(workload, case.params), offered(case)
     workload.check(params)
-    return replace(case, params=_changed(workload, params), options=check_options(case))
+    for name, value in case.options.items():
+        _check_name(f"option of {case.workload}/{case.mode}", name, known)
+        _check_name(f"{name} of {case.workload}", value, known[name])
+    options = {name: value for name, value in case.options.items() if value != known[name][0]}
+    return replace(case, params=_changed(workload, params), options=options)
 
 
 def full_params(case: Case) -> Struct:
@@ -272,15 +276,6 @@ def offered(case: Case) -> dict[str, tuple[str, ...]]:
 def tunable_dtypes(case: Case) -> tuple[str, ...]:
     dtypes = find_workload(case.workload).dtypes
     return tuple(dtype for dtype in ("float32", "bfloat16", "float16") if dtype in dtypes)
-
-
-def check_options(case: Case) -> dict[str, str]:
-    """The options of a case without those at their default; raise for what is not offered."""
-    known = offered(case)
-    for name, value in case.options.items():
-        _check_name(f"option of {case.workload}/{case.mode}", name, known)
-        _check_name(f"{name} of {case.workload}", value, known[name])
-    return {name: value for name, value in case.options.items() if value != known[name][0]}
 
 
 def chosen_instructions() -> str | None:

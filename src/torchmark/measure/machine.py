@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import math
-import operator
 import os
 import platform
 import re
@@ -157,7 +156,7 @@ def judge_threads(threads: Threads) -> Iterator[Remark]:
 
 
 def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> Iterator[Remark]:
-    for support in filter(operator.attrgetter("crashed"), dtypes):
+    for support in (each for each in dtypes if each.crashed):
         is_amx = support.device == "cpu" and "SIGILL" in (support.reason or "")
         fix = AMX_FIX if is_amx else "Leave this dtype out, or try another version of torch and of the driver"
         cause = f"a {support.dtype} matmul on {support.device} fails: {support.reason}"

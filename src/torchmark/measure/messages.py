@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 
 import msgspec
 from msgspec import Raw, Struct
@@ -115,38 +112,13 @@ class SumUp(Struct, frozen=True, tag="sum up"):
 
 
 Order = MeasureJob | Call | Prepare | TakeTurn | SumUp
-Message = Phase | Progress | Measured | Found | Refused | Opened | Stepped | Prepared | Turned
+Message = Phase | Progress | Measured | Found | Refused | Failed | Opened | Stepped | Prepared | Turned
 Say = Callable[[Message], None]
 
 encode = msgspec.json.Encoder().encode
 decode_message = msgspec.json.Decoder(Message).decode
-decode_from_rank = msgspec.json.Decoder(Phase | Progress | Measured | Failed).decode
-_decode_order = msgspec.json.Decoder(Order).decode
+decode_order = msgspec.json.Decoder(Order).decode
 
 
 def call(function: str, *arguments: object) -> Call:
     return Call(function, Raw(encode(arguments)))
-
-
-class Channel:
-    """A child's end of the two pipes to its parent. A thread sleeps on the orders."""
-
-    def __init__(self, orders_from: int, replies_to: int, ended: Callable[[], None]) -> None:
-        """`ended` is called, in that thread, when the parent closes its end or is gone."""
-        self._orders: SimpleQueue[Order] = SimpleQueue()
-        self._replies = os.fdopen(replies_to, "wb")
-
-        def listen() -> None:
-            with os.fdopen(orders_from, "rb") as stream:
-                for line in stream:
-                    self._orders.put(_decode_order(line))
-            ended()
-
-        threading.Thread(target=listen, daemon=True).start()
-
-    def receive(self) -> Order:
-        return self._orders.get()
-
-    def say(self, message: Message) -> None:
-        self._replies.write(encode(message) + b"\n")
-        self._replies.flush()

@@ -9,12 +9,14 @@ import math
 import os
 import re
 import sys
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import psutil
@@ -34,7 +36,7 @@ from torchmark.measure.check import check_device, check_step
 from torchmark.measure.engine import FEWEST_SAMPLES, SLOW_STEP_S, Progress, Settings, choose_block_size
 from torchmark.measure.lifecycle import end_group, lead_own_group
 from torchmark.measure.machine import describe_machine
-from torchmark.measure.messages import START, Channel, Measured, MeasureJob, Phase, Say
+from torchmark.measure.messages import START, Measured, MeasureJob, Message, Order, Phase, Say
 from torchmark.measure.outcomes import failure_of, is_operator
 from torchmark.meters.contention import allowed_cores
 from torchmark.meters.process import count_stops, forget_peak, read_host_memory, read_moment
@@ -165,8 +167,8 @@ def measure(job: MeasureJob, say: Say, case: PreparedCase | None = None) -> Resu
     return (case or PreparedCase(job, say)).run(_measure_alone)
 
 
-def measure_in_turns(job: MeasureJob, channel: Channel) -> None:
-    channel.say(Measured(PreparedCase(job, channel.say).run(partial(_take_part, channel=channel))))
+def measure_in_turns(job: MeasureJob, receive: Callable[[], Order], say: Say) -> None:
+    say(Measured(PreparedCase(job, say).run(partial(_take_part, receive=receive))))
 
 
 def _measure_alone(case: PreparedCase) -> Result:
@@ -200,7 +202,7 @@ def _measure_alone(case: PreparedCase) -> Result:
     return case.result(estimate, memory=memory, job=whole_job, metrics=metrics, numeric=numeric, provenance=provenance)
 
 
-def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
+def _take_part(case: PreparedCase, receive: Callable[[], Order]) -> NoReturn:
     """Check first, then sleep between turns, in another process's time. Ends with the pipe."""
     job, say, device, versions = case.job, case.say, case.device, dict[str, str]()
     for module in case.workload.imports:
@@ -209,7 +211,7 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions |= {} if module.startswith("torch.") else {name: importlib.metadata.version(name)}
     say(messages.Opened(describe_machine([device.info()]), versions))
-    channel.receive()  # to prepare: until then another process prepares, or is not there yet
+    receive()  # to prepare: until then another process prepares, or is not there yet
     if job.compile_cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compile_cache
     case.build(2)  # the two processes of a comparison that are alive share the memory
@@ -228,7 +230,7 @@ def _take_part(case: PreparedCase, channel: Channel) -> NoReturn:
     with timing.quiet_interpreter():
         say(messages.Prepared(step_s, turns.block_size, items))
         while True:
-            match channel.receive():
+            match receive():
                 case messages.SumUp():
                     estimate, provenance = timing.complete_power(turns.estimate(case.first_s), device)
                     memory = most_memory([before_check, case.memory()])
@@ -393,16 +395,27 @@ def serve(orders_from: int, replies_to: int) -> None:
     lead_own_group()
     forbid_fallback()
     count_stops()
-    channel = Channel(orders_from, replies_to, end_group)
-    order, say = channel.receive(), channel.say
-    match order:
+    orders, replies = SimpleQueue[Order](), os.fdopen(replies_to, "wb")
+
+    def listen() -> None:  # until the parent closes its end or is gone
+        with os.fdopen(orders_from, "rb") as stream:
+            for line in stream:
+                orders.put(messages.decode_order(line))
+        end_group()
+
+    def say(message: Message) -> None:
+        replies.write(messages.encode(message) + b"\n")
+        replies.flush()
+
+    threading.Thread(target=listen, daemon=True).start()
+    match order := orders.get():
         case messages.Call(name, arguments):
             module, _, function = name.partition(":")
             for record in getattr(importlib.import_module(module), function)(say, *decode(arguments)):
                 say(messages.Found(Raw(messages.encode(record))))
         case MeasureJob() if order.turns is not None:
-            measure_in_turns(order, channel)
-            channel.receive()  # only the end is still to come
+            measure_in_turns(order, orders.get, say)
+            orders.get()  # only the end is still to come
         case MeasureJob() if order.case.workers > 1:
             from torchmark.measure.ranks import measure_ranks
 

@@ -126,7 +126,7 @@ class Hub:
     def _receive(self, rank: Connection) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                message = messages.decode_from_rank(rank.recv_bytes())
+                message = messages.decode_message(rank.recv_bytes())
                 with self._lock:
                     match message:
                         case messages.Failed():
