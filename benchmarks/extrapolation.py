@@ -18,8 +18,7 @@ import msgspec
 from torchmark.analyze.jobs import extrapolate
 from torchmark.measure.messages import Found, call
 from torchmark.measure.process import Process
-from torchmark.measure.replay import ReplayJob, Task
-from torchmark.measure.stopwatch import due
+from torchmark.measure.training_script import Task, due
 from torchmark.records import Laps, Result, parse_case
 
 CASE = parse_case("mlp/infer:outputs=512@cpu/float32+as-published")
@@ -28,9 +27,8 @@ PATIENCE_S = 3600.0
 
 
 def replay(scale: float) -> Result:
-    job = ReplayJob((Task("m1-chips", CASE, STEPS, scale),), PATIENCE_S)
     with Process(timeout_s=PATIENCE_S) as process:
-        order = call("torchmark.measure.replay:replay_all", job)
+        order = call("torchmark.measure.replay:replay_all", [Task("m1-chips", CASE, STEPS, scale)], PATIENCE_S)
         return msgspec.json.decode(process.ask(order, Found).record, type=Result)
 
 

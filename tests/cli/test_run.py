@@ -19,7 +19,7 @@ from command_line import run_torchmark
 from torchmark import cli
 from torchmark.cli.run import RunOptions, make_plan, plan_rest
 from torchmark.library import Measurement, make_header
-from torchmark.measure.messages import Surveyed
+from torchmark.measure.machine import Surveyed
 from torchmark.records import DeviceInfo, Machine, Run, parse_case
 from torchmark.store import load
 

@@ -3,7 +3,7 @@
 import pytest
 
 from torchmark.devices import open_device
-from torchmark.measure.audit import audit_device, check_outputs, prove_times
+from torchmark.measure.check import audit_device, check_outputs, prove_times
 
 
 def failures(monkeypatch, script):

@@ -19,6 +19,7 @@ import pytest
 from torchmark.errors import TorchmarkError, UsageError
 from torchmark.measure import bootstrap
 from torchmark.measure.engine import DEFAULTS
+from torchmark.measure.machine import survey_in
 from torchmark.measure.messages import (
     Measured,
     MeasureJob,
@@ -26,8 +27,6 @@ from torchmark.measure.messages import (
     Prepare,
     Prepared,
     SumUp,
-    Surveyed,
-    SurveyJob,
     TakeTurn,
     Turned,
 )
@@ -72,7 +71,7 @@ def test_a_side_measures_what_is_set_for_it_and_reports_where() -> None:
     assert result.estimate is not None
     assert result.estimate.center_s == pytest.approx(0.02, rel=0.05)
     with start() as process:
-        machine = process.ask(SurveyJob(("fake",)), Surveyed).machine
+        machine = survey_in(process, ["fake"]).machine
     assert machine.devices[0].name == "fake"
 
 
@@ -160,6 +159,7 @@ def test_one_that_exits_without_a_word_is_a_crash(tmp_path: Path) -> None:
 PARENT = """
 import sys
 from torchmark.measure.process import Process
+from torchmark.measure.machine import survey_in
 from torchmark.measure.messages import Opened, MeasureJob, Prepare, Phase
 from torchmark.measure.engine import DEFAULTS
 from torchmark.records import parse_case

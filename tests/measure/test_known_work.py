@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from torchmark.measure.known_work import compare_with_known
+from torchmark.measure.cases import compare_with_known
 from torchmark.records import Result, Work
 from torchmark.store import load
 

@@ -62,17 +62,14 @@ def measured_in_turns(text: str) -> Result:
     answers: list[Message] = []
     orders = iter([Prepare(), TakeTurn(0.3, 1), SumUp()])
 
-    class Scripted:
-        say = answers.append
-
-        def receive(self) -> object:
-            if isinstance(answers[-1], Measured):
-                raise KeyboardInterrupt  # the pipe is closed
-            return next(orders)
+    def receive() -> Prepare | TakeTurn | SumUp:
+        if isinstance(answers[-1], Measured):
+            raise KeyboardInterrupt  # the pipe is closed
+        return next(orders)
 
     job = MeasureJob(parse_case(text), Settings(budget_s=0.3, min_time_s=0.1), turns=8)
     with pytest.raises(KeyboardInterrupt):
-        measure_in_turns(job, Scripted())  # type: ignore[arg-type]
+        measure_in_turns(job, receive, answers.append)
     assert isinstance(answers[-1], Measured)
     return answers[-1].result
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from torchmark.measure.engine import Settings
-from torchmark.measure.messages import MeasureJob, Message, Phase, Sampled
+from torchmark.measure.engine import Progress, Settings
+from torchmark.measure.messages import MeasureJob, Message, Phase
 from torchmark.measure.pipeline import measure, watch
 from torchmark.records import Result, Work, parse_case
 
@@ -38,7 +38,7 @@ def test_a_case_is_measured_with_everything_that_belongs_to_it(script) -> None:
     assert {"import", "build", "first step", "check", "steps"} <= set(found.phases_s)
     phases = [message.name for message in heard if isinstance(message, Phase)]
     assert phases == ["import", "build", "first step", "steps", "job", "check"]  # which would disturb the steps
-    assert any(isinstance(message, Sampled) for message in heard)
+    assert any(isinstance(message, Progress) for message in heard)
 
 
 def test_the_first_step_is_that_of_the_process_not_of_the_engine(script) -> None:
@@ -91,6 +91,6 @@ def test_the_live_rate_is_that_of_the_steps_not_of_the_waiting_for_them(script) 
 
     with pytest.raises(KeyboardInterrupt):
         watch(open_device("fake"), step, say)
-    assert all(isinstance(message, Sampled) for message in heard)
-    assert heard[-1].progress.center_s == pytest.approx(1e-4, rel=0.03)  # type: ignore[union-attr]
-    assert [round(message.progress.elapsed_s) for message in heard] == [1, 2, 3]  # type: ignore[union-attr]
+    assert all(isinstance(message, Progress) for message in heard)
+    assert heard[-1].center_s == pytest.approx(1e-4, rel=0.03)  # type: ignore[union-attr]
+    assert [round(message.elapsed_s) for message in heard] == [1, 2, 3]  # type: ignore[union-attr]

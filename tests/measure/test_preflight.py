@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchmark.measure import machine, worker
-from torchmark.measure.messages import Refused, Surveyed, SurveyJob
+from torchmark.measure import machine
+from torchmark.measure.messages import Message, Refused
 from torchmark.records import parse_case
 
 LOADING = parse_case("dataloader/infer@cpu/float32")
@@ -15,17 +15,18 @@ PLAIN = parse_case("dataloader/infer:loader_workers=0@cpu/float32")
 
 
 def test_a_device_that_was_only_found_and_fails_is_left_out_with_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "find_devices", lambda: ("cuda:77", "cpu"))  # a driver that promises too much
-    found = worker.survey(SurveyJob(None))
-    assert isinstance(found, Surveyed)
+    monkeypatch.setattr(machine, "find_devices", lambda: ("cuda:77", "cpu"))  # a driver that promises too much
+    (found,) = machine.survey_here(lambda _: None, None)
     assert [device.name for device in found.machine.devices] == ["cpu"]
     assert "cuda:77" in found.cautions[-1].cause
 
 
 def test_a_device_that_was_named_and_fails_ends_it() -> None:
-    found = worker.survey(SurveyJob(("cuda:77", "cpu")))
-    assert isinstance(found, Refused)
-    assert "cuda:77" in found.cause
+    heard: list[Message] = []
+    assert [*machine.survey_here(heard.append, ["cuda:77", "cpu"])] == []
+    (refused,) = heard
+    assert isinstance(refused, Refused)
+    assert "cuda:77" in refused.cause
 
 
 def test_shared_memory_matters_only_to_cases_that_load_in_processes(tmp_path: Path, monkeypatch) -> None:

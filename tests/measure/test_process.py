@@ -15,12 +15,11 @@ import pytest
 
 from torchmark.errors import DeviceError
 from torchmark.measure import process
-from torchmark.measure.engine import Settings
+from torchmark.measure.engine import Progress, Settings
 from torchmark.measure.lifecycle import deferred_signals
-from torchmark.measure.machine import survey
-from torchmark.measure.messages import MeasureJob, Message, Phase, Sampled, Surveyed, SurveyJob
-from torchmark.measure.process import Process, measure_case
-from torchmark.measure.starters import MODULES, STARTER
+from torchmark.measure.machine import survey, survey_in
+from torchmark.measure.messages import MeasureJob, Message, Phase
+from torchmark.measure.process import MODULES, STARTER, Process, measure_case
 from torchmark.records import Result, parse_case
 
 CASE = parse_case("null/infer@fake/float32")
@@ -39,7 +38,7 @@ def test_a_worker_says_what_it_does_and_gives_its_result(workers, play, fresh: b
     assert result.processes[0].samples_s
     phases = [message.name for message in heard if isinstance(message, Phase)]
     assert phases[:5] == ["import", "build", "first step", "steps", "job"]
-    assert any(isinstance(message, Sampled) for message in heard)
+    assert any(isinstance(message, Progress) for message in heard)
     assert workers() == []
 
 
@@ -191,7 +190,7 @@ def test_what_libraries_print_goes_to_the_log(play, tmp_path) -> None:
 def test_a_survey_reports_the_machine_without_torch_here(play) -> None:
     play("stream=sticky")
     with Process(CASE) as started:
-        found = started.ask(SurveyJob(("fake",)), Surveyed)
+        found = survey_in(started, ["fake"])
     assert survey(["fake"]) == found
     assert found.machine.devices[0].model == "fake device playing sticky"
 
@@ -204,7 +203,7 @@ def test_a_device_that_cannot_be_opened_is_one_error(play) -> None:
 
 @pytest.mark.parametrize(("starter", "lives"), [(os.getpid, True), (lambda: 2**22 + 1, False)])
 def test_a_server_whose_run_was_killed_before_it_could_ask_is_gone_at_once(starter, lives: bool) -> None:
-    code = "import torchmark.measure.starters; print('goes on')"
+    code = "import torchmark.measure.process; print('goes on')"
     environment = os.environ | {"TORCHMARK_STARTER": str(starter())}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == (("goes on\n", 0) if lives else ("", 1))

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from torchmark.measure.engine import Settings
-from torchmark.measure.messages import Failed, Measured, MeasureJob, Phase, Rendezvous, Sampled
+from torchmark.measure.engine import Progress, Settings
+from torchmark.measure.messages import Failed, Measured, MeasureJob, Phase, Rendezvous
 from torchmark.measure.process import Process, ProcessFailed
 from torchmark.measure.ranks import root_cause, threads_per_rank
 from torchmark.meters.contention import allowed_cores
@@ -151,7 +151,7 @@ def test_ranks_give_one_result_and_say_what_they_do(folder: Path) -> None:
     phases = [message.name for message in heard if isinstance(message, Phase)]
     assert phases[:5] == ["ranks", "import", "build", "first step", "steps"]
     assert set(phases) <= set(result.phases_s)
-    assert any(isinstance(message, Sampled) for message in heard)
+    assert any(isinstance(message, Progress) for message in heard)
     assert len(list(folder.glob("rank-*"))) == 2
     assert living(folder) == []
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchmark.errors import DoesNotFitError
 from torchmark.measure.replay import paced
-from torchmark.measure.stopwatch import FEWEST_STEPS, Stopwatch, due, would_take
+from torchmark.measure.training_script import FEWEST_STEPS, Stopwatch, due, would_take
 from torchmark.records import Laps
 
 

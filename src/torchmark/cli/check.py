@@ -18,7 +18,7 @@ from torchmark.cli.options import FormatOptions, argument, command
 from torchmark.cli.output import print_report
 from torchmark.cli.progress import noted
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, StoreError, UsageError
-from torchmark.measure.known_work import compare_with_known
+from torchmark.measure.cases import compare_with_known
 from torchmark.records import Level, Remark, RunHeader
 from torchmark.report.files import FileReport, check_document
 from torchmark.store import find_run, is_folder

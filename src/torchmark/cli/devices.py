@@ -11,7 +11,7 @@ from torchmark.cli.options import Options, command, flag, option
 from torchmark.cli.output import emit, print_report
 from torchmark.devices import check_device, find_devices, open_device
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE
-from torchmark.measure.audit import audit_device
+from torchmark.measure.check import audit_device
 from torchmark.measure.machine import DtypeSupport, Inventory, take_inventory
 from torchmark.report.document import Block, Column, Document, Lines, Records, Remarks, Table
 from torchmark.report.units import NOTHING

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from torchmark.measure.messages import Message, Phase, Sampled
+from torchmark.measure.engine import Progress
+from torchmark.measure.messages import Message, Phase
 from torchmark.records import Case, Result
 from torchmark.report.figures import margin, step_rate, step_time
 from torchmark.report.text import clean, printable
@@ -66,8 +67,8 @@ class ProgressLine:
     def heard(self, message: Message, who: str = "") -> None:
         if isinstance(message, Phase):
             self._show(self._label, f" · {who and who + ': '}{PHASES.get(message.name, message.name)}")
-        elif isinstance(message, Sampled):
-            self._show(self._label, f" · {duration(message.progress.center_s)}")
+        elif isinstance(message, Progress):
+            self._show(self._label, f" · {duration(message.center_s)}")
 
     def finished(self, result: Result, process: int = 0) -> None:
         """On a terminal, a row for each case as soon as it has a figure; elsewhere a line for each process."""

@@ -20,8 +20,9 @@ from torchmark.cli.output import emit, headline_of, print_report, say
 from torchmark.errors import EXIT_FINE, StoreError, UsageError
 from torchmark.library import TARGET, Measurement, choose, make_header, with_budget
 from torchmark.measure.cases import Sweep, expand
+from torchmark.measure.engine import Progress
 from torchmark.measure.machine import keep_awake
-from torchmark.measure.messages import Message, Phase, Rendezvous, Sampled
+from torchmark.measure.messages import Message, Phase, Rendezvous
 from torchmark.measure.session import Plan, Session, results_so_far
 from torchmark.measure.suites import SUITES, Part, place
 from torchmark.records import CASE_OPTIONS, RIGORS, Case, Machine, Result, Rigor, Run, RunHeader, parse_case
@@ -297,8 +298,8 @@ def _watch(plan: Plan) -> int:
 
     def heard(message: Message) -> None:
         nonlocal best_s
-        if isinstance(message, Sampled):
-            elapsed_s, step_s = message.progress.elapsed_s, message.progress.center_s
+        if isinstance(message, Progress):
+            elapsed_s, step_s = message.elapsed_s, message.center_s
             best_s = min(best_s, step_s)
             figure = f"{digits(1 / step_s)} steps/s · {duration(step_s)} a step"
             text = f"{case.text} · {elapsed_s:4.0f} s · {figure} · {step_s / best_s - 1:+.0%} against the best second"

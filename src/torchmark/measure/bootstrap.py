@@ -27,7 +27,7 @@ def main() -> None:
         os.write(replies, json.dumps({"type": "refused", **refusal}).encode() + b"\n")
         return
     lend_package()
-    from torchmark.measure.worker import serve
+    from torchmark.measure.pipeline import serve
 
     serve(orders, replies)
 

@@ -1,29 +1,38 @@
-"""Expands a sweep into valid cases, each once and always in the same order; reads the parameters of workloads."""
+"""Cases: a sweep of them, their checks, parameters and options, and how a result fits the work known here."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import product
-from typing import Any, get_type_hints
+from typing import Any
 
-import msgspec
-from msgspec import Struct, inspect
+from msgspec import Struct, ValidationError, convert, inspect
 from msgspec.structs import asdict, replace
 
 from torchmark.case import AXES, MOST_CASES, parse_value
 from torchmark.devices import ACCELERATOR, KINDS
-from torchmark.errors import UnknownName, UsageError
-from torchmark.measure.case_options import check_options
+from torchmark.errors import TorchmarkError, UnknownName, UsageError
 from torchmark.meters.contention import allowed_cores
-from torchmark.records import CASE_OPTIONS, Case, Value, parse_case
+from torchmark.records import CASE_OPTIONS, Case, Result, Value, parse_case
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Workload
+from torchmark.workloads.own.files import split_name
 
-RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
-
+# Options of a case that any work in torch can use, the default first.
+PROCESS_OPTIONS = {
+    "matmul": ("highest", "high", "medium"),
+    "isa": ("all", "avx512-core-bf16", "avx512-core", "avx2"),
+    "bind": ("free", "close", "spread"),
+    "wait": ("usual", "active", "passive"),
+}
+# Variables read when torch is imported: a process that was forked after that cannot apply them.
+_VARIABLES = {"bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
+_ISA = "ONEDNN_MAX_CPU_ISA"  # read at the first matrix product
+_RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
 _MOST_VALUES = 1000
 _AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a sweep can choose
 
@@ -31,12 +40,11 @@ _AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a 
 class Sweep(Struct, frozen=True):
     """Every combination of these. All values are as typed: with commas, numbers with ranges.
 
-    A workload is a name, or the text form of a case, which is taken as it is. The default is the first mode of a
-    workload and its published number of workers. Torch chooses the threads, but where numbers of workers are compared,
-    every rank gets the same number.
+    The default is the first mode of a workload and its published number of workers. Torch chooses the threads, but
+    where numbers of workers are compared, every rank gets the same number.
     """
 
-    workloads: Sequence[str]
+    workloads: Sequence[str]  # names, or text forms of cases, which are taken as they are
     axes: Mapping[str, Sequence[str]] = {}  # by the name of an axis or of an option of a case
     params: Mapping[str, Sequence[str]] = {}
     nodes: int = 1  # that share the workers
@@ -44,14 +52,14 @@ class Sweep(Struct, frozen=True):
 
 
 def expand(sweep: Sweep) -> tuple[Case, ...]:
-    """All cases of a sweep, in the order in which its parts are given; the last part changes fastest."""
+    """All cases of a sweep, in the order in which its parts are given; the last changes fastest."""
     if not sweep.workloads:
         raise UsageError("no workload is named", "`torchmark list` shows them")
     if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.axes.get("mode")):
         raise UsageError("--mode and -p do not change a case that is written out", "Write them into the case")
     for name in sweep.axes:
-        _check_name("option", name, [*_AXES])
-    cases: dict[str, Case] = {}
+        _check_name("option", name, _AXES)
+    cases = dict[str, Case]()
     for name in sweep.workloads:
         is_written = "@" in name
         for case in [parse_case(name)] if is_written else _combine(find_workload(name), sweep):
@@ -73,41 +81,46 @@ def _check_count(count: int) -> None:
 
 
 def check_case(case: Case) -> Case:
-    """The case without settings that are at their default; raise for what does not exist."""
+    """The case without settings at their default; raise for what does not exist."""
     workload = find_workload(case.workload)
     _check_name(f"mode of {case.workload}", case.mode, workload.modes)
     check_device(case.device)
     if case.device == ACCELERATOR:
-        fix = "Name the device: `torchmark devices` lists those here"
-        raise UsageError(f"a case cannot be on '{ACCELERATOR}'", fix)
+        raise UsageError(f"a case cannot be on '{ACCELERATOR}'", "Name one of those that `torchmark devices` lists")
     for axis in AXES:
         axis.check(case.setting(axis.name))
     _check_name(f"dtype of {case.workload}", case.dtype, workload.dtypes)
     if case.workers > 1 and not workload.distributed:
         raise UsageError(f"{case.workload} runs in one worker only", "Leave --workers out")
-    params = read_params(workload, case.params)
+    params, known = read_params(workload, case.params), offered(case)
     workload.check(params)
-    return replace(case, params=_changed(workload, params), options=check_options(case))
+    for name, value in case.options.items():
+        _check_name(f"option of {case.workload}/{case.mode}", name, known)
+        _check_name(f"{name} of {case.workload}", value, known[name])
+    options = {name: value for name, value in case.options.items() if value != known[name][0]}
+    return replace(case, params=_changed(workload, params), options=options)
 
 
 def full_params(case: Case) -> Struct:
-    """All parameters of the case's workload, those at their default included."""
+    """All parameters of a case, those at their default included."""
     return read_params(find_workload(case.workload), case.params)
 
 
 def memory_needed(case: Case, nodes: int = 1) -> float | None:
-    """About how much memory of its device a case needs; None if too little to matter. Only a CPU is shared by ranks."""
-    setting = Setting(mode=case.mode, device=case.device, dtype=case.dtype)
-    needed = find_workload(case.workload).memory_bytes(full_params(case), setting)
+    """About how much memory a case needs on its device; None if too little to matter. Ranks share only a CPU."""
+    needed = find_workload(case.workload).memory_bytes(full_params(case), setting_of(case, world_size=1))
     ranks = case.workers // nodes if case.device == "cpu" else 1
     return None if needed is None else needed * ranks
 
 
+def setting_of(case: Case, **changes: Any) -> Setting:
+    """What a workload needs to know of a case, apart from its parameters."""
+    return replace(convert(case, Setting, from_attributes=True), **{"world_size": case.workers, **changes})
+
+
 def range_of(case: Case, name: str) -> tuple[int, int] | None:
-    """The smallest and the largest whole number that a parameter takes; None if it takes no whole numbers."""
-    info = inspect.type_info(find_workload(case.workload).params)
-    assert isinstance(info, inspect.StructType)
-    (kind,) = (field.type for field in info.fields if field.name == name)
+    """The bounds of a parameter that takes whole numbers; None for others."""
+    (kind,) = (field.type for field in _fields(find_workload(case.workload)) if field.name == name)
     if not isinstance(kind, inspect.IntType):
         return None
     return 1 if kind.ge is None else kind.ge, 1 << 20 if kind.le is None else kind.le
@@ -119,8 +132,7 @@ def _changed(workload: Workload, params: Struct) -> dict[str, Value]:
 
 
 def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
-    """Every combination for one workload; its parameters in the order in which it declares them."""
-    declared = [parameter.name for parameter in list_parameters(workload)]
+    declared = [field.name for field in _fields(workload)]
     for name in sweep.params:
         _check_name(f"parameter of {workload.name}", name, declared)
     typed = {name: split_values(sweep.axes.get(name, ())) for name in _AXES}
@@ -148,47 +160,45 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
 
 def check_device(name: str) -> None:
     """Only the name: whether such a device is here is asked where it is opened."""
-    if name == ACCELERATOR:
-        return
     kind, colon, index = name.partition(":")
-    if kind not in KINDS:
+    if kind not in KINDS and name != ACCELERATOR:
         raise UnknownName("device", name, [kind for kind in KINDS if kind != "fake"])
     if colon and not re.fullmatch(r"\d{1,4}", index):
         raise UsageError(f"'{name}' does not say which {kind} device", f"Write a number, such as {kind}:0")
 
 
-def _check_name(kind: str, given: str, valid: Sequence[str]) -> None:
+def _check_name(kind: str, given: str, valid: Collection[str]) -> None:
     if given not in valid:
         raise UnknownName(kind, given, valid)
 
 
 class Parameter(Struct, frozen=True):
-    """A parameter of a workload; `takes` says in words what it accepts."""
-
     name: str
     default: Value
-    takes: str
+    takes: str  # what it accepts, in words
     choices: tuple[str, ...] = ()
 
 
 @cache
 def list_parameters(workload: Workload) -> tuple[Parameter, ...]:
-    """The parameters of a workload, in the order in which it declares them."""
+    return tuple(Parameter(one.name, one.default, _takes(one.type), _choices(one.type)) for one in _fields(workload))
+
+
+def _fields(workload: Workload) -> tuple[inspect.Field, ...]:
     info = inspect.type_info(workload.params)
     assert isinstance(info, inspect.StructType)
-    return tuple(Parameter(each.name, each.default, _takes(each.type), _choices(each.type)) for each in info.fields)
+    return info.fields
 
 
 def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | None = None) -> Struct:
-    """The workload's parameters with the given ones changed, from the defaults or from another start."""
+    """The workload's parameters with the given ones changed."""
     known = {parameter.name: parameter for parameter in list_parameters(workload)}
     changes: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in known:
-            raise UnknownName(f"parameter of {workload.name}", name, known)
+        _check_name(f"parameter of {workload.name}", name, known)
         try:
-            changes[name] = msgspec.convert(value, _types(workload.params)[name])
-        except msgspec.ValidationError:
+            changes[name] = getattr(convert({name: value}, workload.params), name)
+        except ValidationError:
             parameter = known[name]
             if parameter.choices:
                 raise UnknownName(f"{name} of {workload.name}", str(value), parameter.choices) from None
@@ -200,10 +210,10 @@ def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | 
 
 def split_settings(texts: Iterable[str], example: str = "-p batch=16,64") -> dict[str, tuple[str, ...]]:
     """`-p batch=16,64 -p outputs=2` as names with their values as typed."""
-    found: dict[str, tuple[str, ...]] = {}
+    found = dict[str, tuple[str, ...]]()
     for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals or not name.strip() or not values.strip():
+        name, _, values = text.partition("=")
+        if not name.strip() or not values.strip():
             raise UsageError(f"'{text}' is not NAME=VALUE", f"Write NAME=VALUE, such as {example}")
         found[name.strip()] = (*found.get(name.strip(), ()), values)
     return found
@@ -211,7 +221,7 @@ def split_settings(texts: Iterable[str], example: str = "-p batch=16,64") -> dic
 
 def split_values(texts: Iterable[str]) -> tuple[str, ...]:
     """All values of comma-separated texts, with ranges written out."""
-    values: list[str] = []
+    values = list[str]()
     for part in (part.strip() for text in texts for part in text.split(",")):
         if not part:
             raise UsageError("a value is empty", "Separate values by single commas, such as 16,64")
@@ -221,17 +231,14 @@ def split_values(texts: Iterable[str]) -> tuple[str, ...]:
             continue
         value, last, sign, by = int(found[1]), int(found[2]), found[3] or "+", int(found[4] or 1)
         if value > last or by == 0 or (sign == "x" and (by == 1 or value == 0)):
-            raise UsageError(f"the range '{part}' is empty or endless", RANGE_HELP)
+            raise UsageError(f"the range '{part}' is empty or endless", _RANGE_HELP)
         room = len(values) + _MOST_VALUES
         while value <= last:
             if len(values) == room:
-                raise UsageError(f"the range '{part}' has more than {_MOST_VALUES} values", RANGE_HELP)
+                raise UsageError(f"the range '{part}' has more than {_MOST_VALUES} values", _RANGE_HELP)
             values.append(str(value))
             value = value * by if sign == "x" else value + by
     return tuple(values)
-
-
-_types = cache(partial(get_type_hints, include_extras=True))
 
 
 def _choices(kind: inspect.Type) -> tuple[str, ...]:
@@ -255,3 +262,75 @@ def _takes(kind: inspect.Type) -> str:
                 words += "" if limit is None else f" {word} {limit}"
             return words
     return "a word"
+
+
+def offered(case: Case) -> dict[str, tuple[str, ...]]:
+    """The options of this case with their values, the default first."""
+    workload = find_workload(case.workload)
+    known = {each.name: each.values for each in workload.options} | (PROCESS_OPTIONS if workload.needs_torch else {})
+    if case.mode == "train":
+        known.pop("gradients", None)
+    return {name: known[name] for name in CASE_OPTIONS if name in known}
+
+
+def tunable_dtypes(case: Case) -> tuple[str, ...]:
+    dtypes = find_workload(case.workload).dtypes
+    return tuple(dtype for dtype in ("float32", "bfloat16", "float16") if dtype in dtypes)
+
+
+def chosen_instructions() -> str | None:
+    """The `isa` that the environment sets already, for the user or because the CPU lacks what it announces."""
+    value = os.environ.get(_ISA, "").lower().replace("_", "-")
+    return value if value in PROCESS_OPTIONS["isa"][1:] else None
+
+
+def environment_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Variables that must be set before torch is imported."""
+    variables = {_VARIABLES[name]: value.upper() for name, value in options.items() if name in _VARIABLES}
+    return variables | ({"OMP_PLACES": "cores"} if "bind" in options else {})
+
+
+def follow(options: Mapping[str, str]) -> None:
+    """Apply to this process, which has not computed anything yet, what can still be applied."""
+    if "isa" in options:
+        os.environ[_ISA] = options["isa"].upper().replace("-", "_")
+    if "matmul" in options:
+        import torch
+
+        torch.set_float32_matmul_precision(options["matmul"])
+        torch.backends.cudnn.allow_tf32 = options["matmul"] != "highest"
+
+
+def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
+    """Each difference from what is known here, with the place of the field. Nothing is run."""
+    case = result.case
+    if split_name(case.workload):  # a user's own file: one of that name here may be any other
+        return
+    try:
+        check_case(case)
+        workload, params = find_workload(case.workload), full_params(case)
+    except TorchmarkError as error:
+        yield "$.result.case", error.cause
+        return
+    steady = case.protocol == "steady"
+    if not 1 <= result.version <= workload.version:
+        yield "$.result.version", f"{case.workload} has no version {result.version} here, but {workload.version}"
+    if result.version != workload.version or result.status != "ok":
+        return
+    # A parameter that the workload has gained since then was at its default.
+    if asdict(workload.params()) | result.params != asdict(params):
+        yield "$.result.params", "they are not those of the case"
+    if result.numeric is None and workload.needs_torch and steady:
+        yield "$.result.numeric", "ok although its numbers were never checked"
+    expected, stored = workload.work(params, setting_of(case)), result.work
+    if expected is None or not steady:
+        return
+    if stored is None:
+        yield "$.result.work", "the work of a step is missing"
+        return
+    if stored.unit != expected.unit:
+        yield "$.result.work.unit", f"{stored.unit} instead of {expected.unit}"
+    for name in ("items", "flops", "bytes"):
+        value, known = getattr(stored, name), getattr(expected, name)
+        if known is not None and (value is None or not math.isclose(value, known, rel_tol=1e-6)):
+            yield f"$.result.work.{name}", f"{'none' if value is None else f'{value:g}'} instead of {known:g}"

@@ -1,12 +1,25 @@
-"""The numeric check of a step: its outputs against those of another computation."""
+"""Checks that numbers and times can be believed: of a step against another computation, and of the user's device."""
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from msgspec import Struct
+
+from torchmark.case import DTYPES
+from torchmark.devices import open_device
+from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import WrongResultError
+from torchmark.measure.machine import first_line
+from torchmark.measure.messages import Phase, Say
+from torchmark.measure.process import try_each
 from torchmark.records import NumericCheck
 from torchmark.workloads.contract import Step
 from torchmark.workloads.reference import rounding_at
@@ -16,57 +29,44 @@ if TYPE_CHECKING:
 
 _CURE = "Do not trust this device with this dtype before you know why; `torchmark devices --audit` tries it by itself"
 
-# How far one rounding may move an output, as a multiple of the dtype's unit roundoff (half the gap between 1 and the
-# next number), measured as the root mean square of the error relative to that of the reference.
-#   Short formats are summed in float32 and rounded once at the end: that is 0.43 units for one product, and 0.75 where
-#   a device splits the sum in parts that it rounds too. So 1.5, which a matrix that is 1% off (2.6 units of bfloat16)
-#   still exceeds.
-#   Long formats also round every partial sum, which grows with the root of the length in the worst order: 6 units
-#   were seen for a thousand terms, 64 leaves room for the longest sums.
+# The unit roundoff of each dtype (half the gap between 1 and the next number), and by how many units one rounding may
+# move an output, as the root mean square of the error relative to that of the reference. Short formats are summed in
+# float32 and rounded once: 0.43 units for one product, 0.75 where a device rounds parts of the sum, too. At 1.5, a
+# matrix that is 1% off (2.6 units of bfloat16) still fails. Long formats round every partial sum: 6 units were seen for
+# a thousand terms in the worst order, and it grows with the root of their number.
 _UNITS = {
     "float64": (2.0**-53, 64.0),
     "float32": (2.0**-24, 64.0),
     "float16": (2.0**-11, 1.5),
     "bfloat16": (2.0**-8, 1.5),
 }
-# How much further roundings that follow one another move it is measured: the reference is computed again with every
-# operator's results off by up to a unit, evenly spread. That is 0.58 units for one operator; as most round less, 0.8 of
-# what comes out counts as one. Units of long formats are too small for that: there the difference would vanish in the
-# rounding of the reference itself.
+# How far several roundings move it is measured: the reference is computed again with every operator's results off by up
+# to a unit, evenly spread. That is 0.58 units for one operator; as most round less, 0.8 of the outcome counts as one.
 _SPREAD = 0.8
-_LEAST_UNIT = 2.0**-30
+_LEAST_UNIT = 2.0**-30  # a smaller difference would vanish in the rounding of the reference itself
 _UNKNOWN = 8.0  # where that is impossible
 # An output of one number may by chance hardly move in one draw; in four that is rare. Large models get fewer.
 _DRAWS, _DRAWING_S = 4, 1.0
-# float32 products may be allowed to use shorter numbers; then those are what rounding is made of.
+# What products of float32 may be made of, by torch's setting.
 _ALLOWED_IN_FLOAT32 = {"highest": "float32", "high": "float16", "medium": "bfloat16"}
-# One element may be this many times further off than all of them together: the largest of millions of errors is.
-# A handful of outputs lies between the two.
-_WORST_ELEMENT = 4.0
+_WORST_ELEMENT = 4.0  # the largest of millions of errors is this many times that of all elements together
 
 
 def check_step(step: Step, dtype: str) -> NumericCheck | None:
-    """How far the step's outputs are from the reference; None if there is nothing to compare.
-
-    It runs the step at least once and leaves what is timed unchanged, so it may come before or after measuring.
-    """
+    """How far the step's outputs are from the reference; None if there is nothing to compare. It runs the step at least
+    once and leaves what is timed unchanged, so it may come before or after measuring."""
     # One wrong weight among millions hides in the rounding of the outputs of a short format, but not here.
     pairs = step.copies() if step.copies else ()
     for index, (there, made) in enumerate(pairs):
         wrong = there.detach().cpu() != made.detach()
         if bool(wrong.any()):
-            raise WrongResultError(
-                f"{_name(index, len(pairs), 'input')} on the device differs from what was put there "
-                f"in {int(wrong.sum())} of {wrong.numel()} places",
-                _CURE,
-            )
+            name, places = _name(index, len(pairs), "input"), f"{int(wrong.sum())} of {wrong.numel()} places"
+            raise WrongResultError(f"{name} on the device differs from what was put there in {places}", _CURE)
     if step.outputs is None or step.reference is None:
         return None
     outputs, reference = ([_as_exact(each) for each in compute()] for compute in (step.outputs, step.reference))
     if len(outputs) != len(reference):
         raise WrongResultError(f"the step gave {len(outputs)} outputs where {len(reference)} were due", _CURE)
-    if not outputs:
-        return None
     names = [_name(index, len(outputs)) for index in range(len(outputs))]
     for name, output, expected in zip(names, outputs, reference, strict=True):
         if output.shape != expected.shape:
@@ -76,8 +76,8 @@ def check_step(step: Step, dtype: str) -> NumericCheck | None:
             for what, bad in (("holds NaN", tensor.isnan()), ("is infinite", tensor.isinf())):
                 if bool(bad.any()):
                     raise WrongResultError(f"{owner} {what} in {int(bad.sum())} of {tensor.numel()} places", _CURE)
-    tolerances = _tolerances(step, reference, dtype)
-    return max(map(_compare, names, outputs, reference, tolerances), key=_severity)
+    tolerances = _tolerances(step, reference, dtype) if outputs else []
+    return max(map(_compare, names, outputs, reference, tolerances), key=_severity, default=None)
 
 
 def _tolerances(step: Step, reference: list[torch.Tensor], dtype: str) -> list[float]:
@@ -106,7 +106,7 @@ def _tolerances(step: Step, reference: list[torch.Tensor], dtype: str) -> list[f
 def _compare(name: str, output: torch.Tensor, expected: torch.Tensor, tolerance: float) -> NumericCheck:
     error, scale = (output - expected).abs(), float(expected.square().mean().sqrt())
     if scale == 0.0:
-        overall = worst = 0.0 if float(error.max()) == 0.0 else float("inf")
+        overall = worst = 0.0 if float(error.max()) == 0.0 else math.inf
     else:
         overall = float(error.square().mean().sqrt()) / scale
         worst = float((error / expected.abs().clamp_min(scale)).max())
@@ -117,10 +117,8 @@ def _compare(name: str, output: torch.Tensor, expected: torch.Tensor, tolerance:
     )
     check = max(checks, key=_severity)
     if check.error > check.tolerance:
-        what = check.method.partition(", ")[2]
-        raise WrongResultError(
-            f"{name} is off by {check.error:.2g} ({what}), where rounding explains {check.tolerance:.2g}", _CURE
-        )
+        off = f"{name} is off by {check.error:.2g} ({check.method.partition(', ')[2]})"
+        raise WrongResultError(f"{off}, where rounding explains {check.tolerance:.2g}", _CURE)
     return check
 
 
@@ -136,3 +134,199 @@ def _as_exact(tensor: torch.Tensor) -> torch.Tensor:
 
 def _name(index: int, count: int, kind: str = "output") -> str:
     return f"the {kind}" if count == 1 else f"{kind} {index + 1} of {count}"
+
+
+_STEP_S, _ROUNDS = 0.005, 9  # long enough that launching, synchronising and reading back are negligible
+_LEFT_OVER = 0.1  # work still under way after we synchronised
+_TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 8e-3, "float16": 2e-3}  # none as large as 1%
+_FIX = "Fix that before you use its times; `torchmark devices --audit` tries it by itself"
+
+
+class Proof(Struct, frozen=True):
+    device: str
+    name: str  # what is claimed about it
+    figure: str
+    passed: bool | None  # None: the device computes no such thing, so there is nothing to prove
+    dtype: str | None = None
+
+
+def audit_device(device: Device) -> Iterator[Proof]:
+    """All proofs for a device, each as soon as it is known, in well under a minute."""
+    yield from prove_times(device)
+    died = partial(_no_outputs, device.name)
+    yield from try_each("torchmark.measure.check:check_outputs", device.name, DTYPES, Proof, died)
+    steps = [later - earlier for earlier, later in pairwise([device.clock() for _ in range(10_000)])]
+    resolution_s = min((step for step in steps if step > 0), default=time.get_clock_info("perf_counter").resolution)
+    backwards = sum(step < 0 for step in steps)
+    figure = f"smallest step {resolution_s * 1e9:.0f} ns, ran backwards {backwards} times in {len(steps)}"
+    yield Proof(device.name, "the clock is fine and steady", figure, backwards == 0 and resolution_s <= 1e-6)
+    time_block, costs = device.timer(do_nothing), []  # what torchmark itself costs, by the wall clock
+    for _ in range(6):
+        started = time.perf_counter()
+        time_block(2_000)
+        costs.append((time.perf_counter() - started) / 2_000)
+    cost_s = statistics.median(costs[1:])
+    yield Proof(device.name, "the harness is cheap", f"{cost_s * 1e9:.0f} ns for an empty step", cost_s <= 50e-6)
+
+
+def prove_times(device: Device) -> Iterator[Proof]:
+    """The synchronisation, the events where there are any, and the growth of time with work."""
+    import torch
+
+    def retried(prove: Callable[[], Proof]) -> Proof:  # a busy machine can spoil a comparison of times once
+        proof = prove()
+        for _ in range(2):
+            proof = proof if proof.passed else prove()
+        return proof
+
+    threads = torch.get_num_threads()
+    if device.place == "cpu":  # several threads on a busy CPU wait for one another without rule; one shows as much
+        torch.set_num_threads(1)
+    try:
+        bench = _Bench(device)
+        yield retried(bench.prove_synchronization)
+        block = device.timer(bench.step())(5)
+        if isinstance(block.step_s, tuple):  # where the device stamps its steps itself
+            share = sum(block.step_s) / block.total_s
+            figure = f"the steps by the device's own events add up to {share:.2f} of the wall time"
+            yield Proof(device.name, "events agree with the clock", figure, 0.8 <= share <= 1.02)
+        yield retried(bench.prove_growth)
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Bench:
+    """Steps of matrix products on one device, of a length that suits it."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self._repetitions, self._last = device, 1, None
+        for size in (256, 512, 1024, 2048, 4096):
+            self._left, self._right = (_inputs(size, size, seed, "float32")[0].to(device.place) for seed in (1, 2))
+            product_s = min(self._until_read(self.step()) for _ in range(3))
+            if product_s >= 2e-4:
+                break
+        self._repetitions = max(1, min(4096, round(_STEP_S / max(product_s, 1e-7))))
+
+    def step(self, factor: int = 1) -> Callable[[], None]:
+        left, right, observe, repetitions = self._left, self._right, self.device.observe, factor * self._repetitions
+
+        def run() -> None:
+            for _ in range(repetitions):
+                self._last = observe(left @ right)
+
+        return run
+
+    def _until_read(self, run: Callable[[], None] = do_nothing) -> float:
+        """Seconds until a value of the last result is on the host."""
+        started = self.device.clock()
+        run()
+        self.device.read(self._last)
+        return self.device.clock() - started
+
+    def prove_synchronization(self) -> Proof:
+        """What we time ends no earlier than a value can be read back, and leaves nothing to wait for."""
+        run, rows = self.step(), []
+        time_block = self.device.timer(run)
+        for _ in range(_ROUNDS):
+            rows.append((time_block(1).total_s, self._until_read(), self._until_read(), self._until_read(run)))
+            self._until_read()
+        timed_s, left_s, idle_s, until_read_s = map(statistics.median, zip(*rows, strict=True))
+        work_s = max(until_read_s - idle_s, 1e-9)
+        agreement, remaining = timed_s / work_s, max(0.0, left_s - idle_s) / work_s
+        figure = f"time by synchronising is {agreement:.2f} of time until a value is read; {remaining:.0%} left over"
+        passed = 0.8 <= agreement <= 1.25 and remaining <= _LEFT_OVER
+        return Proof(self.device.name, "synchronisation is real", figure, passed)
+
+    def prove_growth(self) -> Proof:
+        """Twice the work takes twice the time, three times over, measured in turn."""
+        timers = [self.device.timer(self.step(factor)) for factor in (1, 2, 4, 8)]
+        best_s = [math.inf] * len(timers)
+        for _ in range(_ROUNDS):
+            # Disturbances only ever add time, so the least disturbed step of each length is compared.
+            best_s = [min(best, time_block(1).total_s) for best, time_block in zip(best_s, timers, strict=True)]
+            self._until_read()
+        ratios = [larger / max(smaller, 1e-12) for smaller, larger in pairwise(best_s)]
+        figure = f"twice the work takes {', '.join(f'{ratio:.2f}' for ratio in ratios)} times as long"
+        passed = all(1.7 <= ratio <= 2.35 for ratio in ratios)
+        return Proof(self.device.name, "time grows with work", figure, passed)
+
+
+def check_outputs(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[Proof]:
+    device = open_device(name)
+    for dtype in dtypes:
+        say(Phase(f"a {dtype} product"))
+        yield prove_outputs(device, dtype)
+
+
+def prove_outputs(device: Device, dtype: str) -> Proof:
+    """What the device computes is what numpy computes in float64 on the host."""
+    import torch
+
+    worst, operation = -1.0, ""
+    try:
+        for seed, name in product((1, 2), ("matmul", "softmax")):
+            left, left_host = _inputs(96, 160, seed, dtype)
+            right, right_host = _inputs(160, 64, seed + 10, dtype)
+            if name == "matmul":
+                found, want = left.to(device.place) @ right.to(device.place), left_host @ right_host
+            else:
+                powers = np.exp(left_host - left_host.max(axis=-1, keepdims=True))
+                found = torch.softmax(left.to(device.place), dim=-1)
+                want = powers / powers.sum(axis=-1, keepdims=True)
+            found = device.observe(found).cpu().double().numpy()
+            error = float(np.linalg.norm(found - want) / np.linalg.norm(want))
+            if math.isnan(error) or error > worst:  # NaN loses every comparison, so it is asked for first
+                worst, operation = error, name
+            if math.isnan(error):
+                break
+    except (RuntimeError, TypeError) as error:
+        return _no_outputs(device.name, dtype, first_line(error))
+    figure = f"error {worst:.1e}, allowed {_TOLERANCE[dtype]:.0e} ({operation})"
+    return Proof(device.name, f"outputs are right in {dtype}", figure, worst <= _TOLERANCE[dtype], dtype)
+
+
+def _no_outputs(device: str, dtype: str, cause: str) -> Proof:
+    return Proof(device, f"outputs are right in {dtype}", f"not computed here: {cause[:80]}", None, dtype)
+
+
+def _inputs(rows: int, columns: int, seed: int, dtype: str) -> tuple[Any, Any]:
+    """Normal random numbers in this dtype on the host, and the same for numpy."""
+    import torch
+
+    values = np.random.default_rng(seed).standard_normal((rows, columns))
+    tensor = torch.from_numpy(values).to(getattr(torch, dtype))
+    return tensor, tensor.double().numpy()
+
+
+def check_device(device: Device, run: Callable[[], object], dtype: str | None) -> None:
+    """Raise where this device's times for this step are wrong, or, with a dtype, its numbers."""
+    if not device.queues:
+        return
+    shares = [_share_left(device, run)]
+    while shares[-1] > _LEFT_OVER and len(shares) < 10:  # anything may delay one read; a broken device fails each time
+        shares.append(_share_left(device, run))
+    if shares[-1] > _LEFT_OVER:
+        left = f"{min(shares):.0%} of the work still to do"
+        raise WrongResultError(f"{device.name} came back from its synchronisation with {left}", _FIX)
+    if dtype is not None and (proof := prove_outputs(device, dtype)).passed is False:
+        raise WrongResultError(f"{device.name} computes wrong numbers: {proof.figure}", _FIX)
+
+
+def _share_left(device: Device, run: Callable[[], object]) -> float:
+    """How much of its work a block of steps left for later, for which a read has to wait."""
+    if device.needs_torch:
+        import torch
+
+    value: Any = torch.zeros(1, device=device.place) if device.needs_torch else np.zeros(1)
+    time_block, count = device.timer(run), 1
+
+    def read_s() -> float:
+        started = device.clock()
+        device.read(value)
+        return device.clock() - started
+
+    while True:
+        block_s, left_s, idle_s = time_block(count).total_s, read_s(), read_s()
+        if block_s + left_s >= 20 * idle_s or count >= 1024:  # the block is long enough to judge
+            return max(0.0, left_s - idle_s) / max(block_s + left_s, 1e-12)
+        count *= 2

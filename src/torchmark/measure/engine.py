@@ -27,13 +27,11 @@ FEWEST_SAMPLES = 3
 SLOW_STEP_S = 1.0  # from here on the next process matters more than the next step
 
 Clock = Callable[[], float]
-TimeBlock = Callable[[int], "Block | float"]
+TimeBlock = Callable[[int], Block | float]
 ReadConditions = Callable[[], Conditions]
 
 
 class Settings(Struct, frozen=True):
-    """How precise, for how long, and how often to look."""
-
     target: float = 0.01
     budget_s: float = 5.0
     steps: int | None = None  # exactly this many steps, one sample each, for any precision
@@ -48,9 +46,7 @@ class Settings(Struct, frozen=True):
     call_cost_s: float = 0.0  # what calling an empty step costs; taken off every step
 
 
-class Progress(Struct, frozen=True):
-    """What is known at a checkpoint."""
-
+class Progress(Struct, frozen=True, tag="progress"):  # what is known at a checkpoint
     samples: int
     elapsed_s: float
     budget_s: float
@@ -65,15 +61,17 @@ DEFAULTS = Settings()
 def as_block(seen: Block | float) -> Block:
     """A timer's answer as a block. A timer without a finite time would never let the budget run out."""
     block = seen if isinstance(seen, Block) else Block(float(seen))
-    if not math.isfinite(block.total_s):
-        raise CaseError(f"the timer says that a block took {block.total_s} s", "Time it with a clock that counts")
+    _check_finite(block.total_s, "block")
     return block
 
 
+def _check_finite(seconds: float, what: str) -> None:
+    if not math.isfinite(seconds):
+        raise CaseError(f"the timer says that a {what} took {seconds} s", "Time it with a clock that counts")
+
+
 def choose_block_size(time_block: TimeBlock, sync_cost_s: float) -> int:
-    """How many steps make a sample. By chance, a short block may be no longer than its sync, which would ask for
-    millions of steps: a longer block is tried first."""
-    size = 1
+    size = 1  # by chance a short block is no longer than its sync, which would ask for millions: try a longer one first
     while True:
         total_s = min(as_block(time_block(size)).total_s for _ in range(2))
         wanted = block_size_for((total_s - sync_cost_s) / size, sync_cost_s)
@@ -89,11 +87,12 @@ def block_size_for(step_s: float, sync_cost_s: float) -> int:
 
 
 class Samples:
-    """Seconds per step, in an array that never grows inside the timed loop: each step by the device's own events where
-    it has them and there is room, else the mean step of a block. Also waits for a core, switches and device time."""
+    """Seconds per step: each step by the device's own events where it has them and there is room, else the mean step of
+    a block. Also waits for a core, switches and device time."""
 
     def __init__(self, time_block: TimeBlock, sync_cost_s: float, settings: Settings, clock: Clock) -> None:
         self.count, self.block_size, self.stamped, self.roomy = 0, 1, False, True
+        # The array never grows inside the timed loop.
         self._seconds = np.empty(settings.steps or settings.max_samples)
         self._time_block, self._sync_cost_s, self._settings, self._clock = time_block, sync_cost_s, settings, clock
         self._steps, self._total_s, self._device_s, self._wall_s = 0, 0.0, 0.0, 0.0
@@ -126,14 +125,12 @@ class Samples:
         if isinstance(step_s, tuple):
             seconds = step_s if self.roomy else (sum(step_s) / block_size,)
         for each in seconds[: len(self._seconds) - self.count]:
-            if not math.isfinite(each):
-                raise CaseError(f"the timer says that a step took {each} s", "Time it with a clock that counts")
+            _check_finite(each, "step")
             # A sync that was cheaper than calibrated must not make a time that has no logarithm.
             self._seconds[self.count] = max(each, 1e-12)
             self.count += 1
 
     def rule(self, settings: Settings | None = None) -> StopRule:
-        """The rule for when to stop, for samples like the last one."""
         size = 1 if self.stamped and self.roomy else self.block_size
         settings = replace(settings or self._settings, call_cost_s=self.call_cost_s)
         return StopRule(settings, "median" if size == 1 else "mean", size, self._clock)
@@ -141,7 +138,6 @@ class Samples:
     def estimate(
         self, rule: StopRule, first_step_s: float, duration_s: float, readings: Iterable[Conditions] = ()
     ) -> Estimate:
-        """The estimate of the step; the rule has looked at all samples."""
         assert rule.reading is not None  # a rule only finishes at a look
         observations = Observations(
             estimand=rule.estimand,
@@ -165,14 +161,11 @@ class StopRule:
     """Stops on the precision of the estimate, confirmed by a fresh segment, or when the budget is spent."""
 
     def __init__(self, settings: Settings, estimand: Estimand, block_size: int, clock: Clock) -> None:
-        self.settings, self.estimand = settings, estimand
-        self.confirmed = False
-        self.finished = False
+        self.settings, self.estimand, self._block_size = settings, estimand, block_size
+        self.confirmed = self.finished = False
         self.reading: Reading | None = None
-        self._block_size = block_size
         self._clock, self._started, self._last_s = clock, clock(), 0.0
-        self._next = settings.min_samples
-        self._good_at = 0
+        self._next, self._good_at = settings.min_samples, 0
 
     @property
     def elapsed_s(self) -> float:
@@ -258,10 +251,8 @@ def measure_steps(
 
 
 class PairEstimate(Struct, frozen=True):
-    """How long B takes relative to A, with the 95% interval. 0.8: B takes 20% less time."""
-
-    ratio: float
-    low: float
+    ratio: float  # 0.8: B takes 20% less time than A
+    low: float  # of the 95% interval
     high: float
     verdict: Answer  # of B against A
     pairs: int

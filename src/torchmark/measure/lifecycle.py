@@ -27,7 +27,7 @@ for _ in range(3):
 
 
 def lead_own_group() -> None:
-    """Start a session of its own, so that the whole group can be ended; SIGTERM ends all of it."""
+    """Start a session of its own, whose whole group SIGTERM ends."""
     if hasattr(os, "setsid"):
         os.setsid()
         signal.signal(signal.SIGTERM, lambda *_: end_group())
@@ -36,9 +36,7 @@ def lead_own_group() -> None:
 
 
 def end_with(lifeline: Connection) -> None:
-    """From now on, end when the other end of the connection closes."""
-
-    def watch() -> None:
+    def watch() -> None:  # until the other end closes
         with contextlib.suppress(EOFError, OSError):
             lifeline.recv_bytes()
         end_group()
@@ -53,7 +51,7 @@ def end_group() -> None:
 
 
 def request_death_signal(name: str) -> None:
-    """On Linux, receive this signal when the parent dies: a busy process may not get to run its watching thread."""
+    """On Linux, receive this signal when the parent dies: a busy process may not run its watching thread in time."""
     if sys.platform == "linux":
         import ctypes
 
@@ -61,8 +59,8 @@ def request_death_signal(name: str) -> None:
 
 
 def ending_handlers() -> dict[signal.Signals, Any]:
-    """The present handlers of the signals that end a run, except ignored ones and those not installed from Python."""
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    """The handlers of the signals that end a run, except ignored ones and those not installed from Python."""
+    numbers = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
     handlers = {number: signal.getsignal(number) for number in numbers}
     return {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 

@@ -13,23 +13,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark import devices
 from torchmark.case import DTYPES
-from torchmark.devices import ACCELERATOR, first_accelerator, open_device
+from torchmark.devices import ACCELERATOR, diagnose, find_devices, first_accelerator, open_device
 from torchmark.devices.contract import Device
 from torchmark.devices.cpu import cpu_model
-from torchmark.errors import DeviceError
+from torchmark.errors import DeviceError, TorchmarkError
 from torchmark.measure.cases import full_params
-from torchmark.measure.messages import Phase, Say, Surveyed, SurveyJob
+from torchmark.measure.messages import Phase, Refused, Say, call
 from torchmark.measure.outcomes import AMX_FIX
-from torchmark.measure.process import Death, Process, ProcessFailed, try_each
+from torchmark.measure.process import Process, ProcessFailed, try_each
 from torchmark.meters import ROOT, open_conditions, open_vitals, read_text
 from torchmark.meters.contention import allowed_cores, capacity
 from torchmark.meters.cpu import read_power
@@ -37,15 +36,13 @@ from torchmark.records import Case, Conditions, DeviceInfo, Machine, Remark
 from torchmark.settings import is_known_system, shareable_build, shareable_hardware, shareable_system, shareable_version
 from torchmark.workloads import find_workload
 
-GIB = 1024**3
-SHARED_BYTES = 32 << 20  # a few batches of every loading process
+GIB, SHARED_BYTES = 1024**3, 32 << 20  # the latter holds a few batches of every loading process
 SLOW = 20.0  # times slower than float32: computed, but without hardware or code made for it
 _TOO_LONG_S = 0.1
 
 
 def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
-    """The machine as a run file keeps it. Torch is described without being imported."""
-    import psutil
+    """The machine as a run file keeps it, without importing torch."""
 
     def shareable(info: DeviceInfo) -> DeviceInfo:
         # Memory is rounded to a quarter of a GiB: to the byte, it identifies one machine among all others.
@@ -70,15 +67,13 @@ def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
 
 
 def _os_name() -> str:
-    system = platform.system()
+    system, release = platform.system(), dict[str, str]()
     if system == "Darwin":
         return f"macOS {platform.mac_ver()[0].partition('.')[0]}"
     if system == "Windows":
         return f"Windows {platform.release()}"
-    try:
+    with suppress(OSError):
         release = platform.freedesktop_os_release()
-    except OSError:
-        return system or "unknown"
     name, likes = release.get("ID", ""), release.get("ID_LIKE", "").split()
     if is_known_system(name):
         return f"{name.capitalize()} {release.get('VERSION_ID', '').partition('.')[0]}".strip()
@@ -87,7 +82,7 @@ def _os_name() -> str:
 
 
 def torch_version() -> tuple[str | None, str | None]:
-    """Torch's version and what it was built for, such as `CUDA 12.6`, from its files alone."""
+    """Torch's version and its build, such as `CUDA 12.6`, from its files alone."""
     try:
         distribution = importlib.metadata.distribution("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -97,7 +92,6 @@ def torch_version() -> tuple[str | None, str | None]:
 
 
 def read_build(text: str) -> str:
-    """What torch was built for, from the text of its version file."""
     for name, label in (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU")):
         found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE)
         if found:
@@ -105,10 +99,13 @@ def read_build(text: str) -> str:
     return "MPS" if platform.system() == "Darwin" and platform.machine() == "arm64" else "CPU"
 
 
-class Threads(Struct, frozen=True):
-    """How many threads torch uses, and how many cores it may use."""
+class Surveyed(Struct, frozen=True):
+    machine: Machine  # with the devices that were asked for
+    cautions: tuple[Remark, ...] = ()  # why others do not work
 
-    within_operators: int
+
+class Threads(Struct, frozen=True):
+    within_operators: int  # that torch uses
     between_operators: int
     cores_allowed: int
     cores_worth: float  # less than the cores allowed where a quota limits them
@@ -116,8 +113,6 @@ class Threads(Struct, frozen=True):
 
 
 class DtypeSupport(Struct, frozen=True):
-    """Whether and how fast a device computes in one number format."""
-
     device: str
     dtype: str
     runs: bool
@@ -131,8 +126,6 @@ class DtypeSupport(Struct, frozen=True):
 
 
 class Inventory(Struct, frozen=True):
-    """What is here, and whether it is set up well."""
-
     machine: Machine
     threads: Threads
     dtypes: tuple[DtypeSupport, ...]
@@ -141,19 +134,13 @@ class Inventory(Struct, frozen=True):
 
 
 def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
-    """Look at these devices, or at all, for a few seconds."""
     import torch
 
     wanted = os.environ.get("OMP_NUM_THREADS", "")
-    threads = Threads(
-        within_operators=torch.get_num_threads(),
-        between_operators=torch.get_num_interop_threads(),
-        cores_allowed=len(allowed_cores()),
-        cores_worth=capacity(),
-        omp_num_threads=int(wanted) if wanted.isdecimal() else None,
-    )
-    cautions = [*devices.diagnose(), *judge_threads(threads), *judge_power(), *_listen()]
-    found = list(names or devices.find_devices())
+    counts = (torch.get_num_threads(), torch.get_num_interop_threads(), len(allowed_cores()))
+    threads = Threads(*counts, capacity(), int(wanted) if wanted.isdecimal() else None)
+    cautions = [*diagnose(), *judge_threads(threads), *judge_power(), *_listen()]
+    found = list(names or find_devices())
     infos = [open_device(name).info() for name in found]
     dtypes = tuple(support for name in found for support in try_dtypes(name))
     real = [info.name for info in infos if not info.name.startswith("fake")]
@@ -169,13 +156,11 @@ def judge_threads(threads: Threads) -> Iterator[Remark]:
 
 
 def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> Iterator[Remark]:
-    for support in dtypes:
-        if support.crashed:
-            fix = "Leave this dtype out, or try another version of torch and of the driver"
-            if support.device == "cpu" and "SIGILL" in (support.reason or ""):
-                fix = AMX_FIX
-            cause = f"a {support.dtype} matmul on {support.device} fails: {support.reason}"
-            yield Remark("dtype-crashes", cause, fix)
+    for support in (each for each in dtypes if each.crashed):
+        is_amx = support.device == "cpu" and "SIGILL" in (support.reason or "")
+        fix = AMX_FIX if is_amx else "Leave this dtype out, or try another version of torch and of the driver"
+        cause = f"a {support.dtype} matmul on {support.device} fails: {support.reason}"
+        yield Remark("dtype-crashes", cause, fix)
 
 
 def judge_power() -> Iterator[Remark]:
@@ -195,8 +180,6 @@ def _listen() -> Iterator[Remark]:
 
 
 def judge_load(before: Conditions, after: Conditions) -> Iterator[Remark]:
-    """What other programs and other virtual machines take from a measurement."""
-
     def share(earlier: float | None, later: float | None) -> float:
         growth = 0.0 if earlier is None or later is None else later - earlier
         return growth / max(after.at_s - before.at_s, 1e-9)
@@ -212,26 +195,24 @@ def judge_load(before: Conditions, after: Conditions) -> Iterator[Remark]:
 
 
 def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> Iterator[Remark]:
-    """Processes that load data hand their batches over in shared memory, of which containers have little."""
+    """Loading processes pass their batches in shared memory, of which containers have little."""
     place = root / "dev/shm"
     loading = any(getattr(full_params(case), "loader_workers", 0) for case in cases)
     if loading and place.is_dir() and (free := shutil.disk_usage(place).free) < SHARED_BYTES:
-        free_mib = f"only {free >> 20} MiB of shared memory are free"
-        fix = "Give the container more (docker run --shm-size=1g), or empty /dev/shm"
-        yield Remark("shared-memory", f"{free_mib}, through which loading processes hand over their batches", fix)
+        cause = f"only {free >> 20} MiB of shared memory are free, through which loading processes pass their batches"
+        yield Remark("shared-memory", cause, "Give the container more (docker run --shm-size=1g), or empty /dev/shm")
 
 
 def try_dtypes(device: str, dtypes: Sequence[str] = DTYPES) -> tuple[DtypeSupport, ...]:
-    """Each number format on this device, in a process that may crash."""
-    tried = try_each("torchmark.measure.machine:time_dtypes", device, dtypes, DtypeSupport)
-    died = partial(DtypeSupport, device, runs=False, crashed=True)
-    return tuple(died(dtype=one.dtype, reason=one.cause) if isinstance(one, Death) else one for one in tried)
+    def died(dtype: str, cause: str) -> DtypeSupport:
+        return DtypeSupport(device, dtype, runs=False, reason=cause, crashed=True)
+
+    return tuple(try_each("torchmark.measure.machine:time_dtypes", device, dtypes, DtypeSupport, died))
 
 
 def time_dtypes(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[DtypeSupport]:
-    """Each of these number formats on this device, in this process."""
     device = open_device(name)
-    reference: dict[int, float] = {}
+    reference = dict[int, float]()
     for size in (128, 256, 512, 1024, 2048, 4096):
         reference[size] = _time_product(device, "float32", size)
         if reference[size] >= 1e-3:  # long compared with the cost of handing it over
@@ -252,27 +233,24 @@ def time_dtypes(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[DtypeSup
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says, or its type."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _time_product(device: Device, dtype: str, size: int) -> float:
-    """Seconds of a square matrix product: the best of three, unless one alone takes too long."""
+    """Seconds of a square matrix product: the best of a few, unless one alone takes too long."""
     import torch
 
     seeds = (torch.Generator().manual_seed(seed) for seed in (1, 2))
     left, right = (torch.rand(size, size, generator=seed).to(getattr(torch, dtype)).to(device.place) for seed in seeds)
     time_block = device.timer(lambda: device.observe(left @ right))
-    best_s = time_block(1).total_s
-    for _ in range(3):
-        if best_s > _TOO_LONG_S:
-            break
-        best_s = min(best_s, time_block(1).total_s)
-    return best_s
+    seconds = [time_block(1).total_s]
+    while len(seconds) <= 3 and min(seconds) <= _TOO_LONG_S:
+        seconds.append(time_block(1).total_s)
+    return min(seconds)
 
 
 def announced_amx(root: Path = ROOT) -> str | None:
-    """A name for this processor as it is since the machine was started, if it announces AMX; None if it does not."""
+    """A name for this processor until the next boot, if it announces AMX."""
     flags = re.search(r"^flags\s*:(.*)$", read_text(root / "proc/cpuinfo") or "", re.MULTILINE)
     if not flags or "amx_tile" not in flags[1].split():
         return None
@@ -289,8 +267,7 @@ def lacks_amx() -> bool | None:
 
 
 def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[Machine, tuple[Remark, ...]]:
-    """The machine with these devices, or all that work, and what would spoil the figures of these cases. A device
-    that is named must run a kernel."""
+    """The machine with these devices, or all that work, and what would spoil the figures of these cases."""
     cases = tuple(cases)
     workloads = {case.workload for case in cases}
     if devices is not None and ACCELERATOR in devices:  # which one there is, only a look at all devices shows
@@ -303,45 +280,55 @@ def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[M
 
 
 def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
-    """The machine and what is wrong with it, from a worker, so that this process needs no torch. Later workers share
-    what is imported there for these workloads."""
-    modules: tuple[str, ...] = ()
-    if devices is None or any(not name.startswith("fake") for name in devices):
-        modules = ("torch", *dict.fromkeys(module for name in workloads for module in find_workload(name).imports))
+    """The machine, from a worker, as this process has no torch. Later workers share the imports for these workloads."""
+    is_real = devices is None or any(not name.startswith("fake") for name in devices)
+    modules = ["torch", *(each for name in workloads for each in find_workload(name).imports)] if is_real else []
     try:
         with Process(modules=modules, timeout_s=120.0) as process:
-            return process.ask(SurveyJob(None if devices is None else tuple(devices)), Surveyed)
+            return survey_in(process, devices)
     except ProcessFailed as failure:
         reason = failure.result.reason
         raise DeviceError(f"the machine could not be surveyed: {reason}", "Run `torchmark devices`") from failure
 
 
+def survey_in(process: Process, devices: Sequence[str] | None = None) -> Surveyed:
+    process.send(call("torchmark.measure.machine:survey_here", devices))
+    surveyed: Surveyed = process.next_record(Surveyed)
+    return surveyed
+
+
+def survey_here(say: Say, devices: Sequence[str] | None) -> Iterator[Surveyed]:
+    """The machine with its devices. One that was only found may fail, with a caution."""
+    infos, cautions = [], list(diagnose() if devices is None else ())
+    for name in find_devices() if devices is None else devices:
+        try:
+            infos.append(open_device(name).info())
+        except TorchmarkError as error:
+            if devices is not None:
+                say(Refused(error.cause, error.fix, error.detail))
+                return
+            cautions.append(Remark("device-broken", ": ".join(filter(None, (error.cause, error.detail))), error.fix))
+    yield Surveyed(describe_machine(infos), tuple(cautions))
+
+
 @contextmanager
 def keep_awake() -> Iterator[None]:
-    """Keep the machine from sleeping, where the system offers a way."""
     own, command = str(os.getpid()), list[str]()
     if sys.platform == "darwin":
         command = ["caffeinate", "-i", "-w", own]
-    elif sys.platform == "linux" and os.path.isdir("/run/systemd/system"):  # noqa: PTH112 -- one look, no path handling
+    elif sys.platform == "linux" and Path("/run/systemd/system").is_dir():
         command = ["systemd-inhibit", "--what=sleep:idle", "--who=torchmark", "--why=measuring"]
         command += ["tail", f"--pid={own}", "-f", "/dev/null"]
-    helper = None
-    if command and shutil.which(command[0]):  # it ends with this process by itself, should this process be killed
-        nothing = subprocess.DEVNULL
-        helper = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
-    _keep_windows_awake(True)
-    try:
+    with ExitStack() as stack:
+        if command and shutil.which(command[0]):  # it ends with this process by itself, should this process be killed
+            null = subprocess.DEVNULL
+            helper = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+            stack.enter_context(helper)
+            stack.callback(helper.terminate)
+        if sys.platform == "win32":
+            import ctypes
+
+            set_state, continuous, system_required = ctypes.windll.kernel32.SetThreadExecutionState, 0x80000000, 1
+            set_state(continuous | system_required)
+            stack.callback(set_state, continuous)
         yield
-    finally:
-        _keep_windows_awake(False)
-        if helper:
-            helper.terminate()
-            helper.wait()
-
-
-def _keep_windows_awake(awake: bool) -> None:
-    if sys.platform == "win32":
-        import ctypes
-
-        continuous, system_required = 0x80000000, 0x00000001
-        ctypes.windll.kernel32.SetThreadExecutionState(continuous | (system_required if awake else 0))

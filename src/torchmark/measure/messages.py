@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 
 import msgspec
 from msgspec import Raw, Struct
 
 from torchmark.measure.engine import Progress, Settings
-from torchmark.records import Case, Machine, Remark, Result, Status
+from torchmark.records import Case, Machine, Result, Status
 
 START = "start"  # the phase before a worker has said anything
 
@@ -25,8 +22,6 @@ class Rendezvous(Struct, frozen=True):
 
 
 class MeasureJob(Struct, frozen=True, tag="measure"):
-    """Measure one case in one fresh process."""
-
     case: Case
     settings: Settings
     seed: int = 0
@@ -42,11 +37,9 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
     turns: int | None = None  # how many a live comparison may give; None: the process measures on its own
     compile_cache: str | None = None  # a folder in which no other run has left what it compiled
 
-
-class SurveyJob(Struct, frozen=True, tag="survey"):
-    """Survey the machine where torch may be imported."""
-
-    devices: tuple[str, ...] | None = None  # None: all that are here
+    @property
+    def nodes(self) -> int:
+        return self.rendezvous.nodes if self.rendezvous else 1
 
 
 class Call(Struct, frozen=True, tag="call"):
@@ -57,13 +50,7 @@ class Call(Struct, frozen=True, tag="call"):
 
 
 class Phase(Struct, frozen=True, tag="phase"):
-    """The worker has begun something new."""
-
-    name: str
-
-
-class Sampled(Struct, frozen=True, tag="sampled"):
-    progress: Progress
+    name: str  # of what the worker has begun
 
 
 class Measured(Struct, frozen=True, tag="measured"):
@@ -74,28 +61,10 @@ class Found(Struct, frozen=True, tag="found"):
     record: Raw  # one of those that a called function yields
 
 
-class Surveyed(Struct, frozen=True, tag="surveyed"):
-    """The machine with the devices that were asked for, and why others do not work."""
-
-    machine: Machine
-    cautions: tuple[Remark, ...] = ()
-
-
 class Refused(Struct, frozen=True, tag="refused"):
-    """The worker cannot do what was asked, for a reason the user can act on."""
-
     cause: str
     fix: str
     detail: str = ""
-
-
-class Joined(Struct, frozen=True, tag="joined"):
-    rank: int  # is there and waits for its part
-
-
-class TakePart(Struct, frozen=True, tag="take part"):
-    job: MeasureJob
-    starting_s: float  # that it took to start the rank
 
 
 class Failed(Struct, frozen=True, tag="failed"):
@@ -116,25 +85,19 @@ class Prepare(Struct, frozen=True, tag="prepare"):
     """Build the case, run its first steps and check its numbers."""
 
 
-class Stepped(Struct, frozen=True, tag="stepped"):
-    """A side has run its first step and warm ones, but no check yet."""
-
+class Stepped(Struct, frozen=True, tag="stepped"):  # the first step and warm ones, but no check yet
     first_s: float
     step_s: float
     items: float = 0.0  # that a step is worth
 
 
-class Prepared(Struct, frozen=True, tag="prepared"):
-    """A side is ready for its turns."""
-
+class Prepared(Struct, frozen=True, tag="prepared"):  # ready for its turns
     step_s: float
     block_size: int  # steps that make a sample
     items: float = 0.0
 
 
 class TakeTurn(Struct, frozen=True, tag="take turn"):
-    """Run steps for so long; time them, or only warm up."""
-
     seconds: float
     block_size: int
     timed: bool = True
@@ -148,41 +111,14 @@ class SumUp(Struct, frozen=True, tag="sum up"):
     """Report the result of all turns so far; more may follow."""
 
 
-Order = MeasureJob | SurveyJob | Call | Prepare | TakeTurn | SumUp
-Message = Phase | Sampled | Measured | Found | Surveyed | Refused | Opened | Stepped | Prepared | Turned
+Order = MeasureJob | Call | Prepare | TakeTurn | SumUp
+Message = Phase | Progress | Measured | Found | Refused | Failed | Opened | Stepped | Prepared | Turned
 Say = Callable[[Message], None]
 
 encode = msgspec.json.Encoder().encode
 decode_message = msgspec.json.Decoder(Message).decode
-decode_part = msgspec.json.Decoder(TakePart).decode
-decode_from_rank = msgspec.json.Decoder(Phase | Sampled | Measured | Joined | Failed).decode
-_decode_order = msgspec.json.Decoder(Order).decode
+decode_order = msgspec.json.Decoder(Order).decode
 
 
 def call(function: str, *arguments: object) -> Call:
     return Call(function, Raw(encode(arguments)))
-
-
-class Channel:
-    """A child's end of the two pipes to its parent. A thread sleeps on the orders."""
-
-    def __init__(self, orders_from: int, replies_to: int, ended: Callable[[], None]) -> None:
-        """`ended` is called, in that thread, when the parent closes its end or is gone."""
-        self._orders: SimpleQueue[Order] = SimpleQueue()
-        self._replies = os.fdopen(replies_to, "wb")
-
-        def listen() -> None:
-            with os.fdopen(orders_from, "rb") as stream:
-                for line in stream:
-                    self._orders.put(_decode_order(line))
-            ended()
-
-        threading.Thread(target=listen, daemon=True).start()
-
-    def receive(self) -> Order:
-        """Sleep until there is an order."""
-        return self._orders.get()
-
-    def say(self, message: Message) -> None:
-        self._replies.write(encode(message) + b"\n")
-        self._replies.flush()

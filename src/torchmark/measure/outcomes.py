@@ -29,7 +29,6 @@ UNSUPPORTED = re.compile(
 LONGEST_DETAIL = 600
 VARIABLE, SAFE = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 AMX_FIX = f"The CPU offers an instruction that it cannot run, as virtual machines do with AMX: set {VARIABLE}={SAFE}"
-
 _WORKER = "the worker"
 _LIBRARIES = sys.stdlib_module_names | {"torch", "torchmark", "numpy", "msgspec", "psutil", "transformers", "diffusers"}
 _STATUSES: dict[type[TorchmarkError], Status] = {
@@ -46,11 +45,9 @@ _DTYPES |= {"ComplexHalf": "complex32", "ComplexFloat": "complex64", "ComplexDou
 
 
 class Failure(NamedTuple):
-    """How a case ended without a figure. The reason may be shared; the detail stays on this machine."""
-
     status: Status
-    reason: str
-    detail: str | None = None
+    reason: str  # which may be shared
+    detail: str | None = None  # which stays on this machine
 
 
 def failure_of(error: BaseException, phase: str) -> Failure:
@@ -62,8 +59,8 @@ def failure_of(error: BaseException, phase: str) -> Failure:
     said: Status = "oom" if no_room else "unsupported" if refused else "crashed"
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), said)
     # Plug-ins and models can raise the same errors with any text.
-    frames = list(traceback.walk_tb(error.__traceback__))
-    is_ours = not frames or Path(frames[-1][0].f_code.co_filename).is_relative_to(Path(__file__).parents[1])
+    frames = traceback.extract_tb(error.__traceback__)
+    is_ours = not frames or Path(frames[-1].filename).is_relative_to(Path(__file__).parents[1])
     if isinstance(error, TorchmarkError) and error.shareable and is_ours:
         return Failure(status, ". ".join(filter(None, (error.cause, error.fix))), _short(error.detail))
     # What a file of the user's raised is behind the error that says so.
@@ -100,8 +97,7 @@ def _short(text: str) -> str | None:
 
 
 def type_name(error: BaseException | None) -> str:
-    """The name of the exception's class, or of its nearest base class that a known library defines: names in a user's
-    code are not shared."""
+    """The name of the exception's nearest class that a known library defines: names in a user's code are not shared."""
 
     def is_known(kind: type) -> bool:
         module = sys.modules.get(kind.__module__)
@@ -137,7 +133,7 @@ def may_be_memory(result: Result) -> bool:
 
 
 def memory_kills(root: Path = ROOT) -> int:
-    """How often the kernel has killed a process for want of memory, in this control group or on the whole machine."""
+    """How often the kernel has killed a process for want of memory, in this control group or on the machine."""
     counters = ("memory.oom_control", "memory.events")  # of either version of control groups
     files = [folder / name for folder in control_groups("memory", root) for name in counters]
     for file in (*reversed(files), root / "proc/vmstat"):

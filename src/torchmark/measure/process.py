@@ -1,52 +1,80 @@
-"""A child process: give it orders, receive its answers, learn how it ended, and end it with all that it started."""
+"""A child process: start it, forked or anew, give it orders, receive its answers, and end it with all it started."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import faulthandler
+import importlib
+import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import msgspec
 import psutil
-from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.devices import forbid_fallback
 from torchmark.errors import DeviceError, TorchmarkError, UsageError
-from torchmark.local_log import open_log, size_of, trim
+from torchmark.local_log import open_log, redirect_output, size_of, trim
 from torchmark.measure import messages
-from torchmark.measure.case_options import environment_of
+from torchmark.measure.cases import environment_of
+from torchmark.measure.lifecycle import deferred_signals, request_death_signal
 from torchmark.measure.outcomes import death_of, memory_kills
-from torchmark.measure.starters import NotStarted, drop_stopped_server, fork_worker, start_interpreter
 from torchmark.records import Case, Result, Status
 from torchmark.workloads import find_workload
-from torchmark.workloads.own.files import split_name
+from torchmark.workloads.own.files import known_files, serve_knowing, split_name
 
 NEEDED = ("msgspec", "numpy", "psutil")
-GRACE_S = 2.0
+GRACE_S, DRAIN_S = 2.0, 1.0  # to end after SIGTERM; for the last messages of a process that has ended
 LEAVING_S = 1.0  # for a process that is done to end by itself: its data loaders shut down
 DYING_S = 10.0  # until a process that closed its pipe has an exit code: a busy machine is late with it
-DRAIN_S = 1.0  # for the last messages of a process that has ended
-TRIAL_S = 30.0  # for one number format
 LOOK_S = 1.0  # between two looks at the size of the log
 LAST_WORDS_BYTES, LAST_LINES = 4096, 12
-# Schedulers kill a job's processes one by one: where the worker's turn came first, ours comes before its case is called
-# crashed, and not interrupted.
+# Schedulers kill a job's processes one by one. If the worker is first, a signal to us follows: wait for it, so that the
+# case counts as interrupted and not as crashed.
 OUR_TURN_S = 0.25
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 _ENDED_BY_OTHERS = {-getattr(signal, name, 0) for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")} - {0}
 
+STARTER = "TORCHMARK_STARTER"  # the process that starts the server
+SOCKET_FOLDER = "TORCHMARK_SOCKET_FOLDER"  # for the server to remove
+MODULES = "TORCHMARK_PRELOAD"  # separated by commas: imported once, shared by all workers
+HUNG_S = 600.0  # an import that takes longer never ends; while it runs in C, no Python signal handler gets its turn
+RESTART_S, STARTS = 0.2, 10
+LONGEST_FOLDER = 75  # Linux: a socket's path has at most 107 bytes, of which multiprocessing's names take 32
+SERVER_S = 60.0  # for the server that forks workers to import torch; not part of a worker's own time
+# Models are built from configurations and nothing is downloaded; libraries read these while they are imported. A user
+# whose own file downloads something sets them to 0.
+OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DISABLE_TELEMETRY"), "1")
+# No child imports modules from the current folder: a `random.py` there is not meant for torch.
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+_server_modules: dict[str, None] = {}  # an ordered set; it only grows, so that a server that is replaced knows them all
+_server_answered = False
+
 Expected = TypeVar("Expected", bound=messages.Message)
 Listen = Callable[[messages.Message], None]
+
+
+class Child(NamedTuple):
+    pid: int
+    orders: IO[bytes]
+    replies: IO[bytes]
+    wait: Callable[[], object]  # until it has ended
+    exit_code: Callable[[], int | None]
+    forked: bool
 
 
 class ProcessFailed(Exception):  # noqa: N818 -- reads as what it is where it is caught
@@ -57,14 +85,13 @@ class ProcessFailed(Exception):  # noqa: N818 -- reads as what it is where it is
         self.name, self.result, self.last_words = name, result, last_words
 
 
-def ignore(_: messages.Message) -> None:
-    """Listen to nothing."""
+def ignore(_: messages.Message) -> None: ...
 
 
 _open: WeakSet[Process] = WeakSet()  # those that were not closed yet
 
 
-class Process:
+class Process(contextlib.AbstractContextManager["Process"]):
     """One child process; forked where the system allows it, and nothing asks for a new interpreter."""
 
     def __init__(
@@ -94,14 +121,14 @@ class Process:
                 shared = shared_modules(case) if modules is None else modules
                 self._child = fork_worker(shared, self._printed, timeout_s)
         except BaseException as error:
-            failure = self._failure("crashed", f"no worker could be started: {error}")
+            failure = self._failure("crashed", f"no worker could be started: {type(error).__name__}")
             os.close(self._printed)
-            if isinstance(error, NotStarted):
+            if isinstance(error, OSError | EOFError):
                 raise failure from error
             raise
         self.pid, self._replies = self._child.pid, SimpleQueue[bytes | None]()
-        # The threads do not hold this object: where an interrupt drops it before anybody can close it, the pipe of its
-        # orders closes with it, and the child ends. Python would wait for that child on exit.
+        # The threads do not hold this object: if an interrupt drops it before it is closed, its pipe of orders closes,
+        # and the child ends. Python would wait for that child on exit.
         reader = threading.Thread(target=_read, args=(self._child.replies, self._replies), daemon=True)
         self._waiter = threading.Thread(target=_await_end, args=(self._child.wait, reader, self._replies), daemon=True)
         _open.add(self)
@@ -114,19 +141,19 @@ class Process:
             self._child.orders.flush()
 
     def receive(self, kind: type[Expected], patience_s: float | None = None) -> Expected:
-        """Sleep until such an answer comes; raises ProcessFailed if none does. Patience begins after building."""
+        """Sleep until such an answer comes; raise ProcessFailed if none does. Patience begins after building."""
         began = time.monotonic()
         deadline = began + self.timeout_s
         while True:
             message = self._next(began, deadline)
+            if isinstance(message, messages.Refused) and self._python:
+                raise TorchmarkError(f"{self.name}, {self._python}, cannot take part: {message.cause}", message.fix)
             if isinstance(message, messages.Refused):
-                if self._python:
-                    raise TorchmarkError(f"{self.name}, {self._python}, cannot take part: {message.cause}", message.fix)
                 raise DeviceError(message.cause, message.fix, message.detail)
             if isinstance(message, messages.Measured):
-                result = message.result
-                if messages.START in result.phases_s:  # the process itself has seen the least part of it
-                    result = replace(result, phases_s=result.phases_s | {messages.START: self._start_s or 0.0})
+                result, phases_s = message.result, message.result.phases_s
+                if messages.START in phases_s:  # the process itself has seen the least part of it
+                    result = replace(result, phases_s=phases_s | {messages.START: self._start_s or 0.0})
                 if result.status != "ok":
                     raise ProcessFailed(self.name, result, self._last_words())
                 message = messages.Measured(result)
@@ -141,6 +168,9 @@ class Process:
     def ask(self, order: messages.Order, kind: type[Expected]) -> Expected:
         self.send(order)
         return self.receive(kind)
+
+    def next_record(self, kind: type[Any]) -> Any:
+        return msgspec.json.decode(self.receive(messages.Found).record, type=kind)
 
     def leave(self) -> None:
         self._waiter.join(LEAVING_S)
@@ -168,14 +198,11 @@ class Process:
         trim(self._printed, self._printed_before)
         os.close(self._printed)
 
-    def __enter__(self) -> Process:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def signal_group(self, number: signal.Signals) -> None:
-        """The group is named like the process, which leads it; until it does, the process alone is signalled."""
+        """The group has the number of the process, which leads it; until it does, signal the process alone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             try:
                 os.killpg(self.pid, number)
@@ -255,23 +282,20 @@ def measure_case(
         return failure.result
 
 
-class Death(Struct, frozen=True):
-    dtype: str
-    cause: str
-
-
-def try_each(function: str, device: str, dtypes: Sequence[str], kind: type[Any]) -> Iterator[Any]:
-    """The record that the function yields for each number format, in order; a `Death` where it killed its process."""
+def try_each(
+    function: str, device: str, dtypes: Sequence[str], kind: type[Any], died: Callable[[str, str], Any]
+) -> Iterator[Any]:
+    """What the function yields for each number format; `died(dtype, cause)` where it killed its process."""
     remaining = list(dtypes)
     while remaining:
         try:
-            with Process(fresh=True, timeout_s=TRIAL_S) as process:
+            with Process(fresh=True, timeout_s=30.0) as process:
                 process.send(messages.call(function, device, remaining))
                 while remaining:
-                    yield msgspec.json.decode(process.receive(messages.Found).record, type=kind)
+                    yield process.next_record(kind)
                     remaining.pop(0)
         except ProcessFailed as failure:
-            yield Death(remaining.pop(0), failure.result.reason or "")
+            yield died(remaining.pop(0), failure.result.reason or "")
 
 
 def without_figure(case: Case, status: Status, reason: str) -> Result:
@@ -294,7 +318,6 @@ def needed_modules(case: Case) -> tuple[str, ...]:
 
 
 def find_interpreter(text: str) -> str:
-    """The interpreter that a user means by a path, the folder of a virtual environment, or a command's name."""
     inside = Path(text) / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     found = str(inside) if inside.is_file() else shutil.which(text)
     if found is None:
@@ -304,10 +327,174 @@ def find_interpreter(text: str) -> str:
 
 def _open_output() -> int:
     """A nameless file for what a process prints. Every write goes to the end, even after it was trimmed."""
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() as file, contextlib.suppress(ImportError):  # no fcntl on Windows
         descriptor = os.dup(file.fileno())
-    with contextlib.suppress(ImportError):  # not on Windows
         import fcntl
 
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
     return descriptor
+
+
+def start_interpreter(python: str, environment: Mapping[str, str], needed: Iterable[str], printed: int) -> Child:
+    """Start a new interpreter with these variables; it refuses where it lacks a needed module."""
+    variables, pipe = OFFLINE | dict(os.environ) | SAFE_PATH | dict(environment), subprocess.PIPE
+    variables.pop("__PYVENV_LAUNCHER__", None)  # macOS: would make another interpreter believe that it is ours
+    command = [python, str(Path(__file__).with_name("bootstrap.py")), *needed]
+    try:
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=printed, env=variables)
+    except OSError as error:
+        raise UsageError(f"{python} cannot be started: {error.strerror}", "Name a Python interpreter") from error
+    orders, replies = process.stdin, process.stdout
+    process.stdin = process.stdout = None  # else a thread that waits for the process would hold them open
+    assert orders and replies  # noqa: PT018 -- for the type checker
+    return Child(process.pid, orders, replies, process.wait, lambda: process.returncode, forked=False)
+
+
+def fork_worker(modules: Iterable[str], printed: int, patience_s: float) -> Child:
+    """Fork a process from the server, which is started first, and again where it was killed."""
+    global _server_answered
+    _server_modules.update(dict.fromkeys(modules))
+    context: Any = multiprocessing.get_context("forkserver")
+    orders_from, orders_to = context.Pipe(duplex=False)
+    replies_from, replies_to = context.Pipe(duplex=False)
+    # Files, which close by themselves if an interrupt comes first: the worker then ends.
+    orders, replies = os.fdopen(_descriptor(orders_to), "wb"), os.fdopen(_descriptor(replies_from), "rb")
+    output = Connection(os.dup(printed), readable=False)  # multiprocessing can hand connections to another process
+    arguments = (known_files(), _serve_forked, orders_from, replies_to, output)
+    process = context.Process(target=serve_knowing, args=arguments)
+    try:
+        # The first start waits for the server's imports, which an interrupt should not have to.
+        with deferred_signals() if _server_answered else contextlib.nullcontext():
+            _start_forked(context, process, patience_s)
+        _server_answered = True
+    except BaseException:
+        orders.close()
+        replies.close()
+        raise
+    finally:
+        for end in (orders_from, replies_to, output):
+            end.close()
+    # The exit code can be read only once, so that the thread that waits must not read it.
+    return Child(process.pid, orders, replies, lambda: wait([process.sentinel]), lambda: process.exitcode, forked=True)
+
+
+def _serve_forked(orders_from: Connection, replies_to: Connection, output: Connection) -> None:
+    from torchmark.measure.pipeline import serve
+
+    redirect_output(_descriptor(output))
+    serve(_descriptor(orders_from), _descriptor(replies_to))
+
+
+def _descriptor(connection: Connection) -> int:
+    """The pipe of a connection, without the frame that Python puts around each message."""
+    descriptor = os.dup(connection.fileno())
+    connection.close()
+    return descriptor
+
+
+def _start_forked(context: Any, process: Any, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s + SERVER_S
+    for attempt in range(STARTS):
+        guard = threading.Timer(min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX), _kill_server)
+        guard.daemon = True
+        try:
+            drop_stopped_server()
+            _ensure_server(context)
+            guard.start()
+            process.start()
+        except (OSError, EOFError):  # the server was killed; once it is seen to be dead there is a new one
+            if attempt == STARTS - 1 or time.monotonic() > deadline:
+                raise
+            time.sleep(RESTART_S)
+        else:
+            return
+        finally:
+            guard.cancel()
+
+
+def _ensure_server(context: Any) -> None:
+    """Start the server unless it is alive. It prints nothing to the terminal, and ends with this process."""
+    from multiprocessing import forkserver, resource_tracker
+    from multiprocessing.util import get_temp_dir
+
+    forbid_fallback()  # torch reads this while it is imported, which the server does once for all workers
+    context.set_forkserver_preload([__name__])
+    about = {STARTER: str(os.getpid()), MODULES: ",".join(_server_modules)}
+    variables, folder, streams = dict(os.environ), tempfile.tempdir, dict[int, int]()
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.environ.update(OFFLINE | variables | SAFE_PATH | about)
+        # Tracebacks of processes started here are not for the terminal, and one that outlives us would keep a reader of
+        # our output waiting.
+        for stream in (1, 2):
+            with contextlib.suppress(OSError):  # it may be closed
+                streams[stream] = os.dup(stream)
+                os.dup2(null, stream)
+        resource_tracker.ensure_running()  # before there is a folder: a kill meanwhile would leave it behind
+        if multiprocessing.parent_process() is None:  # else the folder is shared with the parent's other children
+            if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
+                tempfile.tempdir = "/tmp"
+            os.environ[SOCKET_FOLDER] = get_temp_dir()
+        forkserver.ensure_running()
+    finally:
+        tempfile.tempdir = folder
+        for stream, copy in streams.items():
+            os.dup2(copy, stream)
+            os.close(copy)
+        os.close(null)
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
+
+
+def drop_stopped_server() -> None:
+    """Kill a server that a model has stopped, so that a new one takes its place."""
+    with contextlib.suppress(psutil.Error, OSError):
+        if (number := _server_pid()) and psutil.Process(number).status() == psutil.STATUS_STOPPED:
+            _kill_server()
+            os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
+
+
+def _kill_server() -> None:
+    with contextlib.suppress(OSError):
+        if number := _server_pid():
+            os.kill(number, signal.SIGKILL)
+
+
+def _server_pid() -> int | None:
+    from multiprocessing import forkserver
+
+    return forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined, no-any-return]  # not public
+
+
+def _tie_to(starter: int, folder: str | None) -> None:
+    """In the server: end with the run that started it, even if it is killed while the server still imports."""
+    server = os.getpid()
+
+    def remove() -> None:
+        """Remove the folder once the run is gone; for a moment it may still start another server."""
+        deadline = time.monotonic() + 1.0
+        while os.getppid() == starter and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if folder and os.getpid() == server and os.getppid() != starter:  # a worker, forked from it, is not the server
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def end(*_: object) -> None:
+        remove()
+        os._exit(1)
+
+    atexit.register(remove)  # a server whose run closes the pipe to it ends in order
+    signal.signal(signal.SIGTERM, end)
+    request_death_signal("SIGTERM")
+    if os.getppid() != starter:
+        end()
+
+
+if STARTER in os.environ:  # set for the server alone, which imports this file first
+    _tie_to(int(os.environ[STARTER]), os.environ.pop(SOCKET_FOLDER, None))
+    faulthandler.dump_traceback_later(HUNG_S, exit=True)
+    for name in ("torchmark.measure.pipeline", *filter(None, os.environ.pop(MODULES, "").split(","))):
+        with contextlib.suppress(Exception):  # a library that cannot be imported fails only the cases that need it
+            importlib.import_module(name)
+    faulthandler.cancel_dump_traceback_later()
+    del os.environ[STARTER]

@@ -20,6 +20,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import NoReturn
 
+from msgspec.json import decode
 from msgspec.structs import asdict, replace
 
 from torchmark.devices import open_device
@@ -34,15 +35,13 @@ from torchmark.meters.contention import allowed_cores
 from torchmark.meters.process import count_stops, forget_peak
 from torchmark.records import Block, Estimate, Memory, NumericCheck, Result
 from torchmark.workloads import find_workload
-from torchmark.workloads.contract import Step
 
 PATIENCE_S = 60.0  # for ranks that are all on this machine
-SHARE_BUDGET_S = 1.0
 CHECK, MEMORY, END = -1, -2, -3  # orders of rank 0; all others are numbers of functions to time
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}  # how ranks exchange what is on their device, by its kind
-_ADDRESS, _KEY = "TORCHMARK_RANKS", "TORCHMARK_RANKS_KEY"
+_HUB = "TORCHMARK_RANKS"  # the variable with what each rank needs: the hub's address and key, the job, and its start
 
-# The message of a rank that lost its peers: another rank's end caused it.
+# In the message of a rank that lost its peers, because another rank had ended.
 PEER_LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection (was )?(closed|refused|reset)"
     r"|gloo.*(pair|transport|timed out)|remote process exited"
@@ -52,9 +51,8 @@ PEER_LOST = re.compile(
 
 
 def measure_ranks(job: messages.MeasureJob, say: messages.Say) -> Result:
-    """The result of a case whose work several ranks share: that of rank 0, or why there is none."""
     say(messages.Phase("ranks"))
-    kills, per_node = memory_kills(), job.case.workers // (job.rendezvous.nodes if job.rendezvous else 1)
+    kills, per_node = memory_kills(), job.case.workers // job.nodes
     os.environ["OMP_NUM_THREADS"] = str(threads_per_rank(job.case.threads, per_node))
     hub = Hub(job, say, per_node)
     codes, trouble = _launch(job, per_node, hub)
@@ -80,7 +78,7 @@ def _blank(job: messages.MeasureJob) -> Result:
 
 
 def root_cause(codes: Mapping[int, int], failed: Sequence[messages.Failed], phase: str, for_memory: bool) -> Failure:
-    """Which rank was the first to go, and how: where one goes, all others are ended or complain about it."""
+    """Which rank was the first to go, and how: all others are then ended or complain about it."""
     reported = {each.rank for each in failed}
     ended = [rank for rank, code in codes.items() if code < 0 and -code not in (signal.SIGTERM, signal.SIGABRT)]
     aborted = [rank for rank, code in codes.items() if -code == signal.SIGABRT]
@@ -98,20 +96,18 @@ def root_cause(codes: Mapping[int, int], failed: Sequence[messages.Failed], phas
 
 
 class Hub:
-    """Everything that the ranks of this node report: passed on, or kept for the end."""
+    """What the ranks of this node report: passed on, or kept for the end."""
 
     def __init__(self, job: messages.MeasureJob, say: messages.Say, count: int) -> None:
         self.answer: Result | None = None
-        self.failed, self.threads = list[messages.Failed](), list[threading.Thread]()
-        self.phase, self.joined, self._lock = "ranks", threading.Event(), threading.Lock()
+        self.phase, self.failed, self.threads = "ranks", list[messages.Failed](), list[threading.Thread]()
+        self.joined, self._lock = threading.Event(), threading.Lock()
         self.patience_s = job.rendezvous.patience_s if job.rendezvous else PATIENCE_S
-        self._job, self._say, self._started = job, say, time.monotonic()
-        # Ranks find the way through the environment, which they inherit. On Linux the name is kept by the kernel alone:
-        # it is gone with its process, however that ends.
-        key, name = secrets.token_bytes(32), f"torchmark-{secrets.token_hex(8)}"
-        listener = Listener("\0" + name if sys.platform == "linux" else None, backlog=64, authkey=key)
-        os.environ[_ADDRESS] = name if sys.platform == "linux" else str(listener.address)
-        os.environ[_KEY] = key.hex()
+        self._job, self._say = job, say
+        # On Linux the name is kept by the kernel alone: it is gone with its process, however that ends.
+        key, name = secrets.token_bytes(32), f"\0torchmark-{secrets.token_hex(8)}" if sys.platform == "linux" else None
+        listener = Listener(name, backlog=64, authkey=key)
+        os.environ[_HUB] = messages.encode((name or str(listener.address), key.hex(), job, time.monotonic())).decode()
         threading.Thread(target=self._admit, args=(listener, count), daemon=True).start()
         threading.Thread(target=self._lose_patience, daemon=True).start()
 
@@ -123,19 +119,16 @@ class Hub:
                 continue  # some other program that came by
             except OSError:
                 return
+            self.joined.set()
             self.threads.append(threading.Thread(target=self._receive, args=(rank,), daemon=True))
             self.threads[-1].start()
 
     def _receive(self, rank: Connection) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                message = messages.decode_from_rank(rank.recv_bytes())
+                message = messages.decode_message(rank.recv_bytes())
                 with self._lock:
                     match message:
-                        case messages.Joined():
-                            self.joined.set()
-                            part = messages.TakePart(self._job, time.monotonic() - self._started)
-                            rank.send_bytes(messages.encode(part))
                         case messages.Failed():
                             self.failed.append(message)
                         case messages.Measured(result):
@@ -148,7 +141,7 @@ class Hub:
                             self._say(message)
 
     def _lose_patience(self) -> None:
-        """The launcher may hang where it waits for others, deaf to signals: then this is said in its place."""
+        """The launcher may hang where it waits for others, deaf to signals: then say so in its place."""
         if not self.joined.wait(self.patience_s):
             self._say(messages.Measured(replace(_blank(self._job), reason=_no_ranks(self._job, "nothing was heard"))))
 
@@ -159,15 +152,13 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
     from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    for name in list(logging.root.manager.loggerDict):
-        if name.startswith("torch.distributed.elastic"):  # each has a level of its own
-            logging.getLogger(name).setLevel(logging.ERROR)  # it warns of what is done on purpose
+    for name in filter(re.compile("torch.distributed.elastic").match, list(logging.root.manager.loggerDict)):
+        logging.getLogger(name).setLevel(logging.ERROR)  # it warns of what is done on purpose; each has its own level
     meeting, end = job.rendezvous, time.monotonic() + hub.patience_s
-    nodes = meeting.nodes if meeting else 1
     while True:
         configuration = LaunchConfig(
-            min_nodes=nodes,
-            max_nodes=nodes,
+            min_nodes=job.nodes,
+            max_nodes=job.nodes,
             nproc_per_node=per_node,
             run_id="torchmark-" + hashlib.sha256(f"{job.case.text}#{job.process}".encode()).hexdigest()[:16],
             rdzv_backend="c10d",
@@ -195,10 +186,8 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
 def _no_ranks(job: messages.MeasureJob, cause: str) -> str:
     if job.rendezvous is None:
         return f"the ranks could not be started: {cause}"
-    return (
-        f"the nodes did not meet within {job.rendezvous.patience_s:.0f} s ({cause}). "
-        "Give the same command on every node, and a port that is free on the host of the rendezvous"
-    )
+    fix = "Give the same command on every node, and a port that is free on the host of the rendezvous"
+    return f"the nodes did not meet within {job.rendezvous.patience_s:.0f} s ({cause}). {fix}"
 
 
 class Rank(pipeline.PreparedCase):
@@ -210,31 +199,28 @@ class Rank(pipeline.PreparedCase):
         super().__init__(job, say)
         names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         self.rank, self.world_size, self.local_size = (int(os.environ[name]) for name in names)
-        nodes = job.rendezvous.nodes if job.rendezvous else 1
-        self.team_settings = {"nodes": nodes, "backend": BACKENDS[device.kind]}
+        self.team_settings = {"nodes": job.nodes, "backend": BACKENDS[device.kind]}
         self.busy = self.ready = False  # in the middle of something together; waiting for orders of rank 0
-        self._device, self._torch, self._distributed = device, torch, torch.distributed
-        self._timers: dict[int, BlockTimer] = {}
+        self.device, self._torch, self._distributed = device, torch, torch.distributed
+        self._own_timer, self._timers = device.timer, dict[int, BlockTimer]()
         self._runs: tuple[Callable[[], object], ...] = (do_nothing,)
         self._order, self._token = torch.zeros(2, dtype=torch.int64), torch.zeros(1)
 
-    def open_device(self, name: str) -> Device:
+    def open_device(self) -> Device:
         """Rank 0's device, which every rank has opened already. What it times, all ranks run."""
-        del name
-        led = copy.copy(self._device)
-        led.family = os.getppid()
-        led.timer = self._timer  # type: ignore[method-assign]  # only this differs
+        led = copy.copy(self.device)
+        led.family, led.timer = os.getppid(), self._timer  # type: ignore[method-assign]  # only these differ
         return led
 
-    def take(self, step: Step) -> None:
-        self.step, self.ready = step, True
-        self._runs = (do_nothing, step.run, *([step.alone] if step.alone else []), *(each.run for each in step.stages))
+    def prepare(self) -> None:
+        super().prepare()
+        step, self.ready = self.step, True
+        self._runs = (do_nothing, step.run, *filter(None, [step.alone]), *(stage.run for stage in step.stages))
 
     def follow(self) -> bytes:
         pipeline.prepare_torch(self.job.case)
-        pipeline.limit_memory(self._device, self.local_size)
-        setting = pipeline.setting_of(self.job, self._device.place, self.rank, self.world_size)
-        self.take(find_workload(self.job.case.workload).prepare(full_params(self.job.case), setting))
+        pipeline.limit_memory(self.device, self.local_size)
+        self.prepare()
         while True:
             self._distributed.broadcast(self._order, 0)
             order, count = self._order.tolist()
@@ -254,42 +240,40 @@ class Rank(pipeline.PreparedCase):
             self._distributed.broadcast(self._order, 0)
 
     def _timer(self, run: Callable[[], object]) -> BlockTimer:
-        for number, known in enumerate(self._runs):
-            if known is run:
-                return partial(self._run_block, number)
-        raise CaseError("the ranks were to run a function that is not part of the step", "Put it into the step")
+        if run not in self._runs:
+            raise CaseError("the ranks were to run a function that is not part of the step", "Put it into the step")
+        return partial(self._run_block, self._runs.index(run))
 
     def _run_block(self, number: int, count: int) -> Block:
         self._announce(number, count)
         if number not in self._timers:
-            self._timers[number] = self._device.timer(self._runs[number])
+            self._timers[number] = self._own_timer(self._runs[number])
         self.busy = True
         self._meet()
-        started = self._device.clock()
+        started = self.device.clock()
         block = self._timers[number](count)
         self._meet()
         self.busy = False
-        return replace(block, total_s=self._device.clock() - started)
+        return replace(block, total_s=self.device.clock() - started)
 
     def check_numbers(self, dtype: str) -> NumericCheck | None:
         """On all ranks alike: checking runs the step, and with it the exchange between them."""
         self._announce(CHECK)
         self.busy = True
-        numeric = pipeline.check_numbers(self.step, self._device, dtype)
+        numeric = super().check_numbers(dtype)
         self.busy = False
-        self._device.reset_peak_memory()
+        self.device.reset_peak_memory()
         forget_peak()
         return numeric
 
     def memory(self) -> Memory:
         """Pages that ranks have in common count once for each of them."""
-        own = pipeline.read_memory(self._device)
+        own = super().memory()
         self._announce(MEMORY)
         read = (own.host_peak_bytes, own.device_peak_bytes, own.device_reserved_bytes)
         sums = self._torch.tensor([value or 0 for value in read], dtype=self._torch.int64)
         self._distributed.all_reduce(sums)
-        totals = (None if value is None else int(total) for value, total in zip(read, sums.tolist(), strict=True))
-        host, peak, reserved = totals
+        host, peak, reserved = (None if value is None else int(total) for value, total in zip(read, sums, strict=True))
         summed = ", summed over the ranks" if own.provenance == "measured" else ""
         return Memory(host, peak, reserved, own.provenance + summed)
 
@@ -298,13 +282,13 @@ class Rank(pipeline.PreparedCase):
         step, device = self.step, self.device
         if step.alone is None:
             return {}
-        settings = replace(DEFAULTS, budget_s=SHARE_BUDGET_S, min_time_s=SHARE_BUDGET_S / 2)
+        settings = replace(DEFAULTS, budget_s=1.0, min_time_s=0.5)
         timers, sync_s = (device.timer(step.run), device.timer(step.alone)), estimate.sync_cost_s
         pair = measure_pair(*timers, clock=device.clock, sync_cost_s=sync_s, settings=settings)
         return {"communication_share": max(1 - pair.ratio, 0.0)}
 
     def end(self, message: bytes) -> bytes:
-        """Rank 0's message on every rank, for each node's session; the others pass as many bytes as it has."""
+        """Rank 0's message on every rank, for each node's session; the others pass as many bytes."""
         self._announce(END, len(message))
         content = self._torch.frombuffer(bytearray(message), dtype=self._torch.uint8)
         self._distributed.broadcast(content, 0)
@@ -316,29 +300,26 @@ class Rank(pipeline.PreparedCase):
 
 
 def main() -> None:
-    """One rank's process, which torch's launcher starts."""
     request_death_signal("SIGKILL")
     count_stops()
-    address, key, rank = os.environ.pop(_ADDRESS), bytes.fromhex(os.environ.pop(_KEY)), int(os.environ["RANK"])
-    worker = Client("\0" + address if sys.platform == "linux" else address, authkey=key)
-    worker.send_bytes(messages.encode(messages.Joined(rank)))
-    part = messages.decode_part(worker.recv_bytes())
+    address, key, job, started = decode(os.environ.pop(_HUB), type=tuple[str, str, messages.MeasureJob, float])
+    worker = Client(address, authkey=bytes.fromhex(key))
     end_with(worker)
     try:
-        _take_part(part, worker)
+        _take_part(job, started, worker)
     except BaseException as error:
         pipeline.log_traceback()
+        failed = messages.Failed(int(os.environ["RANK"]), *failure_of(error, "its part of the work"))
         with contextlib.suppress(OSError):
-            worker.send_bytes(messages.encode(messages.Failed(rank, *failure_of(error, "its part of the work"))))
+            worker.send_bytes(messages.encode(failed))
         os._exit(1)  # in an orderly end this rank might wait for the others
 
 
-def _take_part(part: messages.TakePart, worker: Connection) -> NoReturn:
-    received = time.monotonic()
+def _take_part(job: messages.MeasureJob, started: float, worker: Connection) -> NoReturn:
     import torch._dynamo  # noqa: F401 -- sharing gradients needs it; it is slow to import, and no part of building
     import torch.distributed as dist
 
-    job, local = part.job, int(os.environ["LOCAL_RANK"])
+    local = int(os.environ["LOCAL_RANK"])
     # Ranks share the CPU; of other kinds each has a device of its own, counted from the one that is named.
     kind, _, first = job.case.device.partition(":")
     device = open_device(kind if kind == "cpu" else f"{kind}:{int(first or 0) + local}")
@@ -348,7 +329,7 @@ def _take_part(part: messages.TakePart, worker: Connection) -> NoReturn:
     if not dist.is_backend_available(backend):
         raise DeviceError(f"this torch has no {backend}, through which ranks on {device.kind} exchange gradients", "")
     dist.init_process_group(backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}")
-    starting_s = part.starting_s + time.monotonic() - received
+    starting_s = time.monotonic() - started
     case = Rank(job, lambda message: worker.send_bytes(messages.encode(message)), device)
     if case.rank > 0:
         answer = case.follow()

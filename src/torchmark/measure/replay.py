@@ -7,41 +7,37 @@ import subprocess
 import sys
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median_high
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import asdict, replace
 
 from torchmark.analyze.jobs import COST, MADE, OVERHEAD, UNDONE, UNTRIED, extrapolate, later_step, overheads
 from torchmark.analyze.verdict import contended, contention_of, taken_by_others, was_paused
 from torchmark.devices import open_device
-from torchmark.devices.contract import Device
+from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import CaseError, DoesNotFitError
-from torchmark.measure.cases import full_params
 from torchmark.measure.engine import DEFAULTS, measure_pair
 from torchmark.measure.messages import Phase, Say
 from torchmark.measure.outcomes import failure_of
 from torchmark.measure.pipeline import limit_memory, prepare_torch, read_memory
 from torchmark.measure.ranks import threads_per_rank
 from torchmark.measure.session import FLOPS_PER_S, cost_s
-from torchmark.measure.stopwatch import Stopwatch, due
 from torchmark.measure.timing import PAUSED
-from torchmark.measure.training_script import STEP, Job, Report
+from torchmark.measure.training_script import STEP, Report, Stopwatch, Task, due
 from torchmark.meters import open_conditions
 from torchmark.meters.process import read_moment
 from torchmark.records import Case, Estimate, JobEstimate, Laps, Remark, Result, Trend, Value
-from torchmark.workloads import find_workload
-from torchmark.workloads.contract import Setting, Workload
-from torchmark.workloads.model import ModelWorkload, leaves_of
+from torchmark.workloads.model import leaves_of
 
 FAULT_SHARE, PAIR_S = 0.25, 2.0  # for each fault at most: of the time that is left, and in seconds
 SLOW_STEP_S = 0.2  # from here on two of each must do
-ATTENTION = "eager"  # what the library of the Apple silicon tables did
 UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512; it takes torch to know this exactly
 ITERATIONS, FEWEST = 200, 20  # stand for a loop that ran until its user stopped it; a bar's pace comes from many
-MOST_SHARE = 3.0  # the script is run again only where there is time to run it this many times
 # The published listing of simple-add; without a GPU its copies to one were left out.
 LISTING = """
 def foo():
@@ -56,44 +52,14 @@ def foo():
 Run = Callable[[], object]
 
 
-class Task(Struct, frozen=True):
-    """One case of a published table, to be timed as it was there."""
-
-    publication: str
-    case: Case
-    steps: int  # in the published loop
-    scale: float = 1.0  # the share of them to take now
-    seed: int = 0
-    data: str | None = None
-
-    @property
-    def params(self) -> Any:
-        return full_params(self.case)
-
-    @property
-    def workload(self) -> Workload:
-        return find_workload(self.case.workload)
-
-    def setting(self, place: str, **more: Any) -> Setting:
-        case = self.case
-        more |= {"transfer": case.transfer, "world_size": case.workers, "seed": self.seed, "data": self.data}
-        return Setting(case.mode, place, case.dtype, **more)
-
-    def model(self, place: str, **more: Any) -> Any:
-        assert isinstance(self.workload, ModelWorkload)
-        return self.workload.made(self.params, self.setting(place, **more))
-
-
 class Played(Struct, frozen=True):
-    """What remains after a replay: the step, and the same step with one fault corrected at a time."""
-
-    step: Run | None = None
-    corrected: dict[str, Run] = {}  # by the fault
+    step: Run = do_nothing
+    corrected: dict[str, Run] = {}  # by fault: the step without it
     metrics: dict[str, float] = {}
     settings: dict[str, Value | None] = {}
 
 
-class Procedure:
+class Procedure(ABC):
     """How one publication timed its work; an object lives as long as the process that replays its cases."""
 
     endless: ClassVar[bool] = False  # the loop was watched and stopped by hand, so that only its later steps count
@@ -104,12 +70,11 @@ class Procedure:
     def readings(self, case: Case) -> dict[str, Case]:
         return {name: replace(case, params={**case.params, "variant": name}) for name in self.variants}
 
-    def explain(self, results: Mapping[str, Result]) -> tuple[str, ...]:
-        del results
+    def explain(self, _: Mapping[str, Result]) -> tuple[str, ...]:
         return ()
 
     def runs_on(self, case: Case, kind: str) -> bool:
-        """Whether it makes sense: without a device to copy to, copying per step is the same as not copying."""
+        """Without a device to copy to, copying per step would be the same as not copying."""
         return case.transfer == "resident" if kind == "cpu" else not self.whole_process
 
     def made(self, task: Task) -> int:
@@ -120,17 +85,13 @@ class Procedure:
         return due(self.made(task), task.scale)
 
     def step_cost_s(self, task: Task) -> float:
-        """About how long a step takes on no machine in particular: only comparisons of it mean anything."""
-        work = task.workload.work(task.params, task.setting(task.case.device))
-        assert work is not None, "a workload whose work takes torch to know needs a procedure that knows it"
-        return cost_s(work)
+        """About how long a step takes on no machine in particular, for comparisons."""
+        return cost_s(task.workload.work(task.params, task.setting(task.case.device)))
 
-    def faults(self, task: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
+    def faults(self, _: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
         """By how much each fault makes a step longer, timed in turn; faults that are too slow to try are left out."""
-        del task
         found = {}
         for fault, corrected in played.corrected.items():
-            assert played.step is not None
             most_s = watch.time_left_s * FAULT_SHARE
             time_a, time_b = device.timer(played.step), device.timer(corrected)
             once_s = time_b(1).total_s  # it may have something to start, such as another kernel
@@ -144,9 +105,9 @@ class Procedure:
                 found[fault] = 1 / pair.ratio - 1
         return found
 
+    @abstractmethod
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         """Do what the publication did, on the device at this place, timed by the stopwatch."""
-        raise NotImplementedError
 
 
 def _run_loop(watch: Stopwatch, step: Run, published: int, count: int, stage: str = "step") -> Played:
@@ -198,7 +159,8 @@ class AppleSiliconBert(Procedure):
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         import torch
 
-        made = task.model(place, options={"attention": ATTENTION})
+        settings = {"attention": "eager"}  # what the library did at that time
+        made = task.model(place, options=settings)
         model: Any = made.module.to(place).eval()
         optimizer = made.optimizer.make(model.parameters())
 
@@ -216,19 +178,17 @@ class AppleSiliconBert(Procedure):
         corrected: dict[str, Run] = {}
         if hasattr(model, "set_attn_implementation"):  # the attention that the library picks by itself today
             use = model.set_attn_implementation
-            corrected["eager attention"] = lambda: (use("sdpa"), step(), use(ATTENTION))
+            corrected["eager attention"] = lambda: (use("sdpa"), step(), use("eager"))
         if step is train:
             corrected["evaluation mode"] = lambda: (model.train(), step(), model.eval())
-        return replace(played, corrected=corrected, settings={"attention": ATTENTION})
+        return replace(played, corrected=corrected, settings=settings)
 
 
 class M1GpuForMl(Procedure):
     """50 forward passes with gradients on, all sizes by one model in one process, and the pace of a progress bar."""
 
     shared = "bert-encode"
-
-    def __init__(self) -> None:
-        self._model: Any = None
+    _model: Any = None
 
     def made(self, task: Task) -> int:
         """The scheduler takes one more than it is asked for; the bar does not count it."""
@@ -294,8 +254,7 @@ class SimpleAdd(Procedure):
         with warnings.catch_warnings():  # that this compiler is an old one is known
             warnings.simplefilter("ignore")
             foo: Any = torch.jit.CompilationUnit(LISTING.format(size=task.params.size, move=move)).foo
-        z0: Any = None
-        addresses = set()
+        z0, addresses = None, set()
         watch.start()
         for number in watch.loop("iteration", ITERATIONS, self.steps(task)):
             zz = foo()
@@ -323,7 +282,7 @@ class IntelVsM2(Procedure):
     def faults(self, task: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
         """What more threads than cores cost: the script once more, with the cores shared out among its workers."""
         del played, device
-        if task.case.workers == 1 or watch.time_left_s < MOST_SHARE * watch.seconds:
+        if task.case.workers == 1 or watch.time_left_s < 3.0 * watch.seconds:
             return {}
         threads = str(threads_per_rank(None, task.case.workers))
         _, corrected = _run_script(task, watch.time_left_s, OMP_NUM_THREADS=threads)
@@ -332,12 +291,11 @@ class IntelVsM2(Procedure):
 
 
 def _run_script(task: Task, time_left_s: float, **variables: str) -> tuple[float, Report]:
-    """How long the script takes in its own interpreter, and what it timed inside, which it prints at its end."""
-    started, case = time.perf_counter(), task.case
-    job = Job(case.workload, asdict(task.params), case.workers, task.scale, time_left_s, task.seed, task.data)
+    """How long the script takes in its own interpreter, and the report that it prints at its end."""
+    started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-P", "-m", "torchmark.measure.training_script"],
-        input=msgspec.json.encode(job),
+        input=msgspec.json.encode((task, time_left_s)),
         stdout=subprocess.PIPE,
         env=os.environ | variables,
         check=False,
@@ -360,24 +318,17 @@ PROCEDURES: dict[str, type[Procedure]] = {
     "m1-gpu-for-ml": M1GpuForMl,
     "simple-add": SimpleAdd,
 }
-_PAUSE = Remark(
-    "paused", "the machine slept, its clock was set, or the process was stopped in the middle", "Replay it once more"
-)
+_SLEPT = "the machine slept, its clock was set, or the process was stopped in the middle"
+_PAUSE = Remark("paused", _SLEPT, "Replay it once more")
 
 
-class ReplayJob(Struct, frozen=True):
-    tasks: tuple[Task, ...]
-    time_left_s: float
-    take_apart: bool = False  # also find out what each fault of the procedure costs
-
-
-def replay_all(say: Say, described: object) -> Iterator[Result]:
-    """The results of a ReplayJob, in this process; every failure that can be caught becomes a status."""
-    job = msgspec.convert(described, ReplayJob)
-    procedure, deadline = PROCEDURES[job.tasks[0].publication](), time.monotonic() + job.time_left_s
-    for task in job.tasks:
+def replay_all(say: Say, described: object, time_left_s: float, take_apart: bool = False) -> Iterator[Result]:
+    """The results of tasks of one publication; with `take_apart`, also what each fault of its procedure costs."""
+    tasks = convert(described, tuple[Task, ...])
+    procedure, deadline = PROCEDURES[tasks[0].publication](), time.monotonic() + time_left_s
+    for task in tasks:
         try:
-            found = _replay(procedure, task, deadline - time.monotonic(), job.take_apart, say) | {"status": "ok"}
+            found = _replay(procedure, task, deadline - time.monotonic(), take_apart, say) | {"status": "ok"}
         except Exception as error:
             traceback.print_exc()
             found = failure_of(error, "replay")._asdict()
@@ -440,7 +391,7 @@ def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: J
     """The figure that the publication would have printed, for one step; such a procedure knows no interval."""
     work = next(laps for laps in stages if laps.is_work)
     center_s = later_step(work).center_s if procedure.endless else job.seconds / task.steps
-    steps_s, ordered = tuple(work.seconds), sorted(work.seconds)
+    steps_s = tuple(work.seconds)
     same = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
     centers: dict[str, Any] = dict.fromkeys(same, center_s)
     return Estimate(
@@ -453,7 +404,7 @@ def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: J
         trend=Trend(0.0, 0.0),
         samples_s=steps_s,
         sample_count=len(steps_s),
-        median_s=ordered[len(ordered) // 2],
-        min_s=ordered[0],
+        median_s=median_high(steps_s),
+        min_s=min(steps_s),
         duration_s=sum(sum(laps.seconds) for laps in stages),
     )

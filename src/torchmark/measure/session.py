@@ -18,14 +18,13 @@ from torchmark.analyze.spread import LEAST_MARGIN, Spread, typical_spread, with_
 from torchmark.analyze.summary import combine_results
 from torchmark.analyze.verdict import cautions_of
 from torchmark.errors import TorchmarkError
-from torchmark.measure.cases import full_params, memory_needed
+from torchmark.measure.cases import full_params, memory_needed, setting_of
 from torchmark.measure.engine import DEFAULTS, FEWEST_SAMPLES
 from torchmark.measure.machine import GIB
 from torchmark.measure.messages import START, MeasureJob, Rendezvous
 from torchmark.measure.process import Listen, ignore, measure_case, without_figure
 from torchmark.records import Case, Machine, Result, Rigor, Run, Work
 from torchmark.workloads import find_workload
-from torchmark.workloads.contract import Setting
 
 PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
 MOST_PROCESSES = 30
@@ -35,16 +34,14 @@ SETTLED = 3.0  # the error inside a process need not be smaller than this fracti
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
 LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
-REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run measures nothing beyond what was asked for
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
-EXTRA_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 REFERENCE_PROCESSES = 3
-FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only how two kinds of work compare by it means anything
+REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run measures nothing beyond what was asked for
+EXTRA_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
+FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only for comparing two kinds of work
 
 
 class Plan(Struct, frozen=True):
-    """Which cases a run measures, and how."""
-
     cases: tuple[Case, ...]
     rigor: Rigor = "default"
     budget_s: float = 300.0
@@ -65,7 +62,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """The command line that repeats the run; it never holds the name of a host."""
+        """The command line that repeats the run, without the name of a host."""
         exact = f"--steps {self.steps}" if self.steps else f"--budget {self.budget_s:g}s --target {self.target:g}"
         exact = f"--sustain {self.sustain_s:g}s" if self.sustain_s else exact
         nodes = f" --nodes {self.rendezvous.nodes} --rendezvous HOST:PORT" if self.rendezvous else ""
@@ -74,36 +71,26 @@ class Plan(Struct, frozen=True):
 
 
 class Started(Struct, frozen=True):
-    """A process is about to measure this case."""
-
     case: Case
-    process: int
+    process: int  # that is about to measure it
 
 
 class Finished(Struct, frozen=True):
-    """A process is done with this case: the result over all its processes so far, and the new raw samples."""
-
-    result: Result
-    process: int
-    samples_s: tuple[float, ...] = ()
+    result: Result  # over all processes of the case so far
+    process: int  # that is done
+    samples_s: tuple[float, ...] = ()  # of this process
 
 
 class Covered(Struct, frozen=True):
-    """Every case has had its first process; the rest of the time makes the results more precise."""
-
-    results: tuple[Result, ...]
+    results: tuple[Result, ...]  # every case has had its first process; the rest of the time makes them more precise
 
 
 class SpreadFound(Struct, frozen=True):
-    """How far fresh processes of this machine differ."""
-
-    value: float
+    value: float  # how far fresh processes of this machine differ
 
 
 class Revised(Struct, frozen=True):
-    """A result in the light of what was measured after it."""
-
-    result: Result
+    result: Result  # in the light of what was measured after it
     side: str = ""  # the run it belongs to, in a study that keeps several
 
 
@@ -123,13 +110,11 @@ class Session:
         history: float | None = None,
     ) -> None:
         """`history` is the spread between processes in an earlier run on this machine."""
-        self._plan, self._machine, self._listen = plan, machine, listen
-        self._ceilings = PeakJudge(ceilings, self._look)
-        self._log, self._borrowed = log, history
+        self._plan, self._machine, self._listen, self._log, self._borrowed = plan, machine, listen, log, history
         self._results: dict[str, list[Result]] = {}
         self._current: dict[str, Result] = {}
-        self._warm: set[str] = set()
-        self._exhausted: set[str] = set()  # cases for whose next process the time was too short
+        self._judge = PeakJudge(ceilings, self._look, self._current)
+        self._warm, self._exhausted = set[str](), set[str]()  # devices; cases without time for their next process
         self._under_way: Case | None = None
         self._deadline = 0.0
         # Whether each case has its time, regardless of the others.
@@ -140,20 +125,21 @@ class Session:
         for text, results in (done or {}).items():
             self._results[text] = list(results)
             self._current[text] = self._combined(text)
-            self._ceilings.remember(self._current[text])
         self._deadline = time.monotonic() + self._plan.budget_s
         for case in self._plan.cases:
-            if not self._results.get(case.text):
-                reason = self._why_left_out(case)
-                skipped = without_figure(case, "skipped", reason) if reason else None
-                yield from (self._add(case, skipped),) if skipped else self._measure(case)
+            if self._results.get(case.text):
+                continue
+            if reason := self._why_left_out(case):
+                yield self._add(case, without_figure(case, "skipped", reason))
+            else:
+                yield from self._measure(case)
         yield Covered(tuple(self._current.values()))
         while following := self._next():
             yield from self._measure(following)
         yield from self._conclude()
 
     def interrupted(self) -> tuple[Result, ...]:
-        """The first case without any result, which an interrupt has dropped or left out."""
+        """The first case without a result, which an interrupt has dropped or left out."""
         left = [case for case in self._plan.cases if not self._results.get(case.text)][:1]
         when = "while it was being measured" if left == [self._under_way] else "before its turn"
         return tuple(Result(case, "interrupted", reason=f"the run was stopped {when}") for case in left)
@@ -161,14 +147,13 @@ class Session:
     def watch(self, case: Case) -> None:
         """Run one case until the session is interrupted; raise where it cannot run."""
         self._deadline = time.monotonic() + self._plan.timeout_s
-        result = self._run(replace(self._job(case, 0), watch=True))
+        result = self._run(replace(self._job(case, 0), watch=True), self._listen)
         raise TorchmarkError(f"{case.text} ended as {result.status}: {result.reason}", detail=result.detail or "")
 
     def _measure(self, case: Case) -> Iterator[Event]:
-        process = len(self._results.get(case.text, []))
-        self._under_way = case
+        process, self._under_way = len(self._results.get(case.text, [])), case
         yield Started(case, process)
-        result = self._run(self._job(case, process))
+        result = self._run(self._job(case, process), self._listen)
         if process and result.status == "skipped":  # there was less time left than it took before: no failure
             self._exhausted.add(case.text)
             yield Finished(self._current[case.text], process)
@@ -208,8 +193,7 @@ class Session:
     def _cost_s(self, case: Case) -> float:
         """Seconds that another process of this case takes, judged by those it had."""
         once = (START, "preheat", "check", "job")  # phases of the first process only
-        costs = [phases_s(result, *once) for result in self._results[case.text]]
-        return fmean(costs) + 0.2  # to fork a worker, and to end it
+        return fmean(phases_s(result, *once) for result in self._results[case.text]) + 0.2  # to fork and end a worker
 
     @property
     def _left_s(self) -> float:
@@ -220,8 +204,8 @@ class Session:
         if not self._plan.guarded:
             return self._left_s
         begun = [case for case in self._plan.cases if self._results.get(case.text) and self._is_good(case)]
-        due = [(case, self._plan.processes - len(self._results[case.text])) for case in begun]
-        reserved = sum(self._cost_s(case) * max(count, 0) for case, count in due)
+        missing = [max(self._plan.processes - len(self._results[case.text]), 0) for case in begun]
+        reserved = sum(self._cost_s(case) * count for case, count in zip(begun, missing, strict=True))
         return min(self._left_s - reserved, LARGEST_SHARE * self._plan.budget_s)
 
     def _is_good(self, case: Case) -> bool:
@@ -238,26 +222,27 @@ class Session:
                 return f"{needs}. Name the case to try it"
         if self._is_fixed:
             return None
-        room_s, once_s = self._room_s(), least_s(case, self._current.values())
-        needed_s = None if once_s is None else once_s * plan.processes
-        if room_s >= LEAST_SHARE_S and (not plan.guarded or needed_s is None or needed_s <= room_s):
+        room_s, needed_s = self._room_s(), (least_s(case, self._current.values()) or 0.0) * plan.processes
+        if room_s >= LEAST_SHARE_S and (not plan.guarded or needed_s <= room_s):
             return None
-        needs = "" if needed_s is None else f"it needs about {max(needed_s, 1):.0f} s, and "
+        needs = f"it needs about {needed_s:.0f} s, and " if needed_s else ""
         left = f"{max(room_s, 0.0):.0f} s of the budget of {plan.budget_s:g} s are left for it"
         return f"{needs}{left}. Give it more time with --budget, or run it by itself"
 
-    def _run(self, job: MeasureJob, listen: Listen | None = None) -> Result:
-        fresh = self._plan.rigor == "rigorous"
-        return measure_case(job, self._plan.timeout_s, listen or self._listen, self._log, fresh)
+    def _run(self, job: MeasureJob, listen: Listen) -> Result:
+        return measure_case(job, self._plan.timeout_s, listen, self._log, fresh=self._plan.rigor == "rigorous")
+
+    def _look(self, case: Case) -> Result:
+        return self._run(MeasureJob(case, EXTRA_SETTINGS, seed=self._plan.seed), ignore)
 
     def _job(self, case: Case, process: int) -> MeasureJob:
-        plan, first_on_device, time_left_s = self._plan, case.device not in self._warm, None
+        plan, time_left_s, preheat_s = self._plan, None, 0.0 if case.device in self._warm else PREHEAT_S
         self._warm.add(case.device)
-        if not self._is_fixed:  # in a suite, the first process of a case is not to use up what the others need
-            first = plan.guarded and not self._results.get(case.text)
-            time_left_s = self._room_s() / plan.processes if first else self._left_s
         share_s = plan.budget_s / (len(plan.cases) * plan.processes)  # for the steps
         if not self._is_fixed:  # nodes must decide alike, although their clocks differ
+            # In a suite, the first process of a case is not to use up what the others need.
+            first = plan.guarded and not self._results.get(case.text)
+            time_left_s = self._room_s() / plan.processes if first else self._left_s
             # Half the timeout is for preparing, slow steps and whole jobs.
             share_s = max(min(share_s, STEPS_S[plan.rigor], 0.5 * plan.timeout_s), LEAST_SHARE_S)
             share_s = min(share_s, max(self._left_s, LEAST_SHARE_S))
@@ -274,7 +259,7 @@ class Session:
             settings=settings,
             seed=plan.seed,
             process=process,
-            preheat_s=min(PREHEAT_S, settings.budget_s / 4) if first_on_device else 0.0,
+            preheat_s=min(preheat_s, settings.budget_s / 4),
             time_left_s=time_left_s,
             deadline_s=time.monotonic() + plan.timeout_s,
             whole=plan.rigor == "rigorous" and process == 0,
@@ -286,9 +271,12 @@ class Session:
         self._under_way, results = None, self._results.setdefault(case.text, [])
         results.append(result)
         self._current[case.text] = self._combined(case.text)
-        self._current = {each.case.text: each for each in with_intervals([*self._current.values()], self._borrowed)}
-        self._current[case.text] = self._ceilings.judge(self._current[case.text])
-        return Finished(self._current[case.text], len(results) - 1)
+        self._widen()
+        return Finished(self._judge.judge(self._current[case.text]), len(results) - 1)
+
+    def _widen(self) -> None:
+        widened = with_intervals([*self._current.values()], self._borrowed)
+        self._current.update((result.case.text, result) for result in widened)
 
     def _combined(self, text: str) -> Result:
         combined = replace(combine_results(self._results[text]), rigor=self._plan.rigor)
@@ -297,31 +285,64 @@ class Session:
         return combined
 
     def _conclude(self) -> Iterator[Event]:
-        """The results in the light of all others, and how far processes differ here."""
         before = dict(self._current)
         roomy = self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None
         real = [result for result in before.values() if not result.case.device.startswith("fake")]
         unknown = any(result.estimate and len(result.processes) == 1 for result in real)
         if roomy and unknown and typical_spread(real) is None:
-            self._borrowed = _reference_spread(self._look) or self._borrowed
-        for result in with_intervals([*before.values()], self._borrowed):
-            self._ceilings.remember(result)
-        found = typical_spread([*before.values()]) or self._borrowed
-        if found is not None:
+            self._borrowed = measure_spread(self._look) or self._borrowed
+        self._widen()
+        if (found := typical_spread([*before.values()]) or self._borrowed) is not None:
             yield SpreadFound(found)
-        yield from (Revised(result) for result in self._ceilings.revised() if result != before[result.case.text])
-
-    def _look(self, case: Case) -> Result:
-        """A short look at a case that is not one of the run."""
-        return self._run(MeasureJob(case, EXTRA_SETTINGS, seed=self._plan.seed), ignore)
+        yield from (Revised(result) for result in self._judge.revised() if result != before[result.case.text])
 
 
-def measure_spread(timeout_s: float = 120.0) -> float | None:
-    """How far fresh processes of this machine differ, by itself; None where they could not be started."""
-    return _reference_spread(lambda case: measure_case(MeasureJob(case, EXTRA_SETTINGS), timeout_s))
+class PeakJudge:
+    """Adds to every result its share of the machine's peak; measures the ceiling again where that is too good."""
+
+    def __init__(
+        self, known: Ceilings, measure_again: Callable[[Case], Result], results: dict[str, Result] | None = None
+    ) -> None:
+        """`results` are all of a run by the text of their case. Others may change them, too."""
+        self._known, self._measure_again, self._again = known, measure_again, set[str]()
+        self._results = {} if results is None else results
+
+    def judge(self, result: Result) -> Result:
+        text = result.case.text
+        self._results[text] = result
+        judged = self._judged(result)
+        # A busy machine can hide its ceiling for a while; a result that is wrong stays wrong.
+        for _ in range(0 if text in self._again else 3):
+            too_good = judged.peak is not None and judged.peak.share > IMPLAUSIBLE
+            case = case_again(judged, self._ceilings) if too_good else None
+            if case is None:
+                break
+            self._again.add(text)
+            self._known = merge(self._known, ceilings_of([self._measure_again(case)]))
+            judged = self._judged(result)
+        self._results[text] = judged
+        return judged
+
+    def revised(self) -> Iterator[Result]:
+        """All results at the end, when all ceilings are known."""
+        for result in tuple(self._results.values()):  # a higher ceiling changes the others
+            self.judge(result)
+        for text, result in tuple(self._results.items()):
+            self._results[text] = self._judged(result)
+            yield self._results[text]
+
+    @property
+    def _ceilings(self) -> Ceilings:
+        return merge(self._known, ceilings_of(self._results.values()))
+
+    def _judged(self, result: Result) -> Result:
+        judged = with_peak(result, self._ceilings, again=result.case.text in self._again)
+        return replace(judged, cautions=cautions_of(judged))
 
 
-def _reference_spread(measure: Callable[[Case], Result]) -> float | None:
+def measure_spread(measure: Callable[[Case], Result] | None = None) -> float | None:
+    """How far fresh processes of this machine differ; None where they could not be started."""
+    measure = measure or (lambda case: measure_case(MeasureJob(case, EXTRA_SETTINGS), timeout_s=120.0))
     centers = [each.center_s for _ in range(REFERENCE_PROCESSES) for each in measure(REFERENCE).processes]
     return spread.relative_spread(centers) if len(centers) >= REFERENCE_PROCESSES else None
 
@@ -337,49 +358,6 @@ def results_so_far(run: Run) -> dict[str, list[Result]]:
         for result in run.results
         if result.processes or result.status not in ("interrupted", "skipped")
     }
-
-
-class PeakJudge:
-    """Adds to every result its share of the machine's peak; measures the ceiling again where that is too good."""
-
-    def __init__(self, known: Ceilings, measure_again: Callable[[Case], Result]) -> None:
-        self._known, self._measure_again = known, measure_again
-        self._results: dict[str, Result] = {}
-        self._again: set[str] = set()
-
-    def remember(self, result: Result) -> None:
-        self._results[result.case.text] = result
-
-    def judge(self, result: Result) -> Result:
-        self.remember(result)
-        judged = self._judged(result)
-        # A busy machine can hide its ceiling for a while; a result that is wrong stays wrong.
-        for _ in range(0 if result.case.text in self._again else 3):
-            too_good = judged.peak is not None and judged.peak.share > IMPLAUSIBLE
-            case = case_again(judged, self._ceilings) if too_good else None
-            if case is None:
-                break
-            self._again.add(result.case.text)
-            self._known = merge(self._known, ceilings_of([self._measure_again(case)]))
-            judged = self._judged(result)
-        self.remember(judged)
-        return judged
-
-    def revised(self) -> Iterator[Result]:
-        """All results at the end, when all ceilings are known."""
-        for result in tuple(self._results.values()):  # a higher ceiling changes the others
-            self.judge(result)
-        for result in tuple(self._results.values()):
-            self.remember(self._judged(result))
-            yield self._results[result.case.text]
-
-    @property
-    def _ceilings(self) -> Ceilings:
-        return merge(self._known, ceilings_of(self._results.values()))
-
-    def _judged(self, result: Result) -> Result:
-        judged = with_peak(result, self._ceilings, again=result.case.text in self._again)
-        return replace(judged, cautions=cautions_of(judged))
 
 
 def phases_s(result: Result, *but: str) -> float:
@@ -399,8 +377,7 @@ def least_s(case: Case, known: Iterable[Result]) -> float | None:
     seen = [pair for pair in there if pair[0].case.workload == case.workload] or there
     if not seen:
         return None
-    setting = Setting(case.mode, case.device, case.dtype, world_size=case.workers)
-    cost = cost_s(find_workload(case.workload).work(full_params(case), setting))
+    cost = cost_s(find_workload(case.workload).work(full_params(case), setting_of(case)))
     paces = [estimate.center_s / cost_s(each.work) for each, estimate in seen if cost_s(each.work)]
     step_s = cost * median(paces) if cost and paces else median(estimate.center_s for _, estimate in seen)
     # Of one process; the first start also waits for what all later ones share.

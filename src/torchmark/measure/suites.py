@@ -19,14 +19,12 @@ Only = Literal["", "cpu", "accelerators"]
 
 
 class Part(Struct, frozen=True):
-    """The cases of a line; those on the accelerator `gpu` can be placed on any device."""
-
     cases: tuple[Case, ...]
     only: Only = ""
 
 
 def _line(workload: str, only: Only = "", **settings: object) -> tuple[Only, Sweep]:
-    """A sweep on all or some devices. Names that are no axis are parameters; values are text as typed, with commas."""
+    """A sweep on all or some devices. Names that are no axis are parameters; values are as typed, with commas."""
     typed = {name: [str(value)] for name, value in settings.items()}
     axes = {axis.name: typed.pop(axis.name) for axis in AXES if axis.name in typed}
     return only, Sweep([workload], {"device": [ACCELERATOR], **axes}, typed)
@@ -102,7 +100,7 @@ SUITES: Mapping[str, tuple[tuple[Only, Sweep], ...]] = {"quick": _QUICK, "standa
 
 
 def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
-    """The cases of each line of a suite. Tiny keeps the choices that set no size: variants, dtypes, modes."""
+    """The cases of each line. Tiny keeps the choices that set no size: variants, dtypes, modes."""
     if name not in SUITES:
         raise UnknownName("suite", name, SUITES)
 

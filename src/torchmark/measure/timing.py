@@ -30,6 +30,9 @@ from torchmark.workloads.contract import Step
 PAUSED, LAUNCH_BOUND = "paused", "launch-bound"
 LONGEST_LAUNCH_S = 0.1  # a longer step may fill the queue, and then the host waits for the device
 MOST_VOID = 100  # a machine whose clocks never agree is measured all the same
+SAMPLING_S, PAUSE_S = 3.0, 0.05  # of the power
+SETTLING_S = 1.0  # until the power is that of the work; a driver's reading may itself be the mean of a second
+WARM_S = 0.2  # before each turn: threads of the other side may spin so long after their last step; caches are cold
 
 
 def time_step(
@@ -52,15 +55,8 @@ def time_step(
     opened = open_device(device)
     found = time_on(opened, step, replace(DEFAULTS, target=target, budget_s=budget_s))
     estimate, provenance = complete_power(found, opened)
-    result = Result(
-        case=Case(workload=name, mode="infer", device=opened.name),
-        status="ok",
-        estimate=combine([estimate]),
-        processes=(estimate,),
-        work=Work(items=items, unit=unit),
-        provenance=provenance,
-        budget_s=budget_s,
-    )
+    result = Result(Case(name, "infer", device=opened.name), "ok", work=Work(items, unit), budget_s=budget_s)
+    result = replace(result, estimate=combine([estimate]), processes=(estimate,), provenance=provenance)
     return replace(result, cautions=cautions_of(result))
 
 
@@ -83,9 +79,13 @@ def time_on(
         )
     if device.queues and time_block.issue_shares:
         share = median(time_block.issue_shares)
-        flags = (*estimate.flags, LAUNCH_BOUND) if share >= AHEAD_SHARE else estimate.flags
-        estimate = replace(estimate, issue_share=share, flags=tuple(dict.fromkeys(flags)))
+        estimate = replace(estimate, issue_share=share)
+        estimate = with_flag(estimate, LAUNCH_BOUND) if share >= AHEAD_SHARE else estimate
     return time_block.completed(estimate)
+
+
+def with_flag(estimate: Estimate, flag: str) -> Estimate:
+    return replace(estimate, flags=tuple(dict.fromkeys((*estimate.flags, flag))))
 
 
 @contextmanager
@@ -104,18 +104,15 @@ def quiet_interpreter() -> Iterator[None]:
 
 
 class WatchedTimer:
-    """Times blocks of steps, with waits and pauses. Blocks in which the machine slept or the process was stopped are
-    void: they are counted and taken again. `issue_shares` are the parts of single steps until all was handed over, near
-    1 where the device waits for the host."""
+    """Times blocks of steps. Blocks in which the machine slept or the process was stopped are void: they are counted
+    and taken again. `issue_shares` are the parts of single steps until all was handed over, near 1 where the device
+    waits for the host."""
 
     def __init__(
-        self,
-        time_block: TimeBlock,
-        waits: Callable[[], Wait] = lambda: (None, None),
-        moments: Callable[[], Moment] = read_moment,
+        self, timer: TimeBlock, waits: Callable[[], Wait] | None = None, moments: Callable[[], Moment] = read_moment
     ) -> None:
         self.void_count, self.issue_shares = 0, list[float]()
-        self._time_block, self._waits, self._moments = time_block, waits, moments
+        self._time_block, self._waits, self._moments = timer, waits or (lambda: (None, None)), moments
 
     def __call__(self, count: int) -> Block:
         while True:
@@ -134,14 +131,12 @@ class WatchedTimer:
             self.void_count += 1
 
     def completed(self, estimate: Estimate) -> Estimate:
-        count = self.void_count
-        return replace(estimate, void_count=count, flags=(*estimate.flags, PAUSED)) if count else estimate
+        return with_flag(replace(estimate, void_count=self.void_count), PAUSED) if self.void_count else estimate
 
 
 def watch_timer(device: Device, step: Callable[[], object]) -> WatchedTimer:
     """The device's timer of a step; where time is real, with how long this thread waited for a core."""
-    timer = device.timer(step)
-    return WatchedTimer(timer, wait_reader()) if device.clock is time.perf_counter else WatchedTimer(timer)
+    return WatchedTimer(device.timer(step), wait_reader() if device.clock is time.perf_counter else None)
 
 
 def with_probe(read: ReadConditions) -> ReadConditions:
@@ -156,16 +151,10 @@ def with_probe(read: ReadConditions) -> ReadConditions:
     return lambda: replace(read(), probe_s=min(probe_s() for _ in range(3)))
 
 
-SAMPLING_S = 3.0
-SETTLING_S = 1.0  # until the power is that of the work; a driver's reading may itself be the mean of a second
-PAUSE_S = 0.05
-
-
 def complete_power(
     estimate: Estimate, device: Device, run: Callable[[], object] | None = None, all_seen: bool = True
 ) -> tuple[Estimate, dict[str, str]]:
-    """The estimate with its power, and the source of each meter. Without a counter, `run` is repeated for a few seconds
-    to sample the power."""
+    """The estimate with its power, and the source of each meter. Without a counter, sample the power of `run`."""
     if device.clock is not time.perf_counter:
         return estimate, {}  # a made-up device has no meters of this machine's
     sources, metered = provenance(device.name), estimate.metered
@@ -189,8 +178,7 @@ def sample_power(meter: Meter, device: Device, run: Callable[[], object]) -> lis
 
     def ask() -> None:
         while not done.wait(PAUSE_S):
-            power = meter.watts()
-            if power is not None and time.monotonic() - began > SETTLING_S:
+            if (power := meter.watts()) is not None and time.monotonic() - began > SETTLING_S:
                 watts.append(power)
 
     thread = threading.Thread(target=ask, daemon=True)
@@ -204,19 +192,15 @@ def sample_power(meter: Meter, device: Device, run: Callable[[], object]) -> lis
     return watts
 
 
-LEAST_STAGE_S = 0.3
-
-
 def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) -> JobEstimate | None:
-    """The job's wall time from the main step's estimate and a short look at each other stage; None without a job."""
+    """The job's wall time from the main step's estimate and a short look at each other stage."""
     if not step.job_steps and not step.stages:
         return None
 
     def stage_of(found: Estimate, name: str, steps: int) -> StageEstimate:  # many steps add up to their mean
         return StageEstimate(name, steps, found.mean_s, max(found.mean_low_s, 0.0), found.mean_high_s)
 
-    budget_s = max(0.15 * settings.budget_s, LEAST_STAGE_S)  # of each stage other than the main one
-    least_s = min(settings.min_time_s, LEAST_STAGE_S)
+    least_s, budget_s = min(settings.min_time_s, 0.3), max(0.15 * settings.budget_s, 0.3)  # of each other stage
     brief = replace(settings, budget_s=budget_s, steps=None, min_samples=8, min_time_s=least_s)
     stages = [stage_of(main, STEP, step.job_steps)] if step.job_steps else []
     for stage in step.stages:
@@ -236,7 +220,7 @@ def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) 
 def run_whole(
     step: Step, device: Device, expected: JobEstimate, time_left_s: float, listen: Callable[[float], None]
 ) -> JobEstimate | None:
-    """Run every step of the job; `listen` gets the share that is done. None where the time is too short."""
+    """Run the whole job and pass on the share that is done. None where the time is too short."""
     started, total, last_s = device.clock(), max(expected.seconds, 1e-9), 0.0
     if total > time_left_s:
         return None
@@ -254,15 +238,10 @@ def run_whole(
     return replace(expected, seconds=seconds, low_s=seconds, high_s=seconds, whole=True)
 
 
-# Before each turn: threads of the other side may spin for 0.2 s after their last step, and caches are cold.
-WARM_S = 0.2
-
-
 class Turns:
-    """One step's turns in this process."""
+    """One step's turns in this process; `most` of them share the room for samples."""
 
     def __init__(self, device: Device, run: Callable[[], object], step_s: float, settings: Settings, most: int) -> None:
-        """The room for samples is divided among `most` turns."""
         self._real, costs = device.clock is time.perf_counter, device.calibrate()
         self._time_block, self._clock, self._step_s, self._most = watch_timer(device, run), device.clock, step_s, most
         self._settings = replace(settings, call_cost_s=costs.call_s)
@@ -270,8 +249,7 @@ class Turns:
         self._read: ReadConditions = lambda: Conditions(device.clock())
         if self._real:
             self._read = with_probe(open_conditions(family=device.family, device=device.name))
-        self._spans: list[tuple[Conditions, Conditions]] = []
-        self._duration_s = 0.0
+        self._spans, self._duration_s = list[tuple[Conditions, Conditions]](), 0.0
         if step_s >= 0.1:  # one timing of so long a step decides how many make a sample
             self.block_size = engine.block_size_for(step_s - costs.sync_s, costs.sync_s)
         else:
@@ -287,7 +265,6 @@ class Turns:
             self._time_block(block_size)
 
     def take(self, seconds: float, block_size: int) -> float:
-        """One turn: the median of its steps, at least one."""
         if len(self._spans) >= self._most:
             raise CaseError(f"a side has at most {self._most} turns", "Ask for fewer")
         self.warm_up(WARM_S, block_size)
@@ -310,7 +287,7 @@ class Turns:
 
 
 def joined(spans: Sequence[tuple[Conditions, Conditions]]) -> tuple[Conditions, ...]:
-    """Readings before and after each turn, without what happened between turns, while the other side worked."""
+    """Readings before and after each turn, without what happened between turns."""
     counters = ("at_s", "other_cpu_s", "steal_s", "throttled_s", "wait_s", "major_fault_count", "thermal_count")
 
     def less(value: float | None, gap: float | None) -> float | None:

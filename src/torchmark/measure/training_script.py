@@ -1,7 +1,7 @@
-"""A training script as people write them: one loop over epochs, or one for each of several processes that it starts.
+"""Published loops: the task, the stopwatch of its laps, and a training script as people write them.
 
-It is run as a program of its own, so that starting, importing, loading and ending can be timed from outside. It reads
-what to do from its input and prints what it timed inside as its last line.
+The script is run as a program of its own, so that starting, importing, loading and ending can be timed from outside. It
+reads its task from its input and prints what it timed inside as its last line.
 """
 
 from __future__ import annotations
@@ -10,38 +10,121 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from torchmark.errors import DoesNotFitError
-from torchmark.measure.stopwatch import Stopwatch, due
-from torchmark.records import Laps, Value
+from torchmark.records import Case, Laps
+from torchmark.workloads import find_workload
+from torchmark.workloads.contract import Setting
 
-if TYPE_CHECKING:
-    from torchmark.workloads.image_training import ImageTraining
-
-
-STEP, TEST = "step", "test batch"
+STEP, FEWEST_STEPS = "step", 5
+MORE_TIME = "Give it more time with --budget, or take fewer steps with --scale"
 
 
-class Job(Struct, frozen=True):
-    """What to train, by how many processes, and how much of it."""
+class Task(Struct, frozen=True):
+    """One case of a published table, to be timed as it was there."""
 
-    workload: str
-    params: dict[str, Value]
-    workers: int
-    scale: float
-    time_left_s: float
+    publication: str
+    case: Case
+    steps: int  # in the published loop
+    scale: float = 1.0  # the share of them to take now
     seed: int = 0
     data: str | None = None
 
+    @property
+    def workload(self) -> Any:
+        return find_workload(self.case.workload)
 
-class Report(Struct, frozen=True):
-    """What was timed inside the first process."""
+    @property
+    def params(self) -> Any:
+        return msgspec.convert(self.case.params, self.workload.params)
 
+    def setting(self, place: str, **more: Any) -> Setting:
+        case, more = self.case, more | {"seed": self.seed, "data": self.data}
+        return Setting(case.mode, place, case.dtype, transfer=case.transfer, world_size=case.workers, **more)
+
+    def model(self, place: str, **more: Any) -> Any:
+        return self.workload.made(self.params, self.setting(place, **more))
+
+
+def due(published: int, scale: float) -> int:
+    """How many of the published repetitions to do for a share of them."""
+    return min(published, max(FEWEST_STEPS, math.ceil(scale * published)))
+
+
+class Stopwatch:
+    """Laps by stage. Each begins at the end of the one before: together they are the whole time."""
+
+    def __init__(self, time_left_s: float, listen: Callable[[str], None] = lambda _: None) -> None:
+        self.stages: dict[str, Laps] = {}
+        self.unfinished_s = 0.0  # what the device still had to do when the clock was stopped
+        self._listen, self._expected = listen, dict[str, int]()
+        self._mark = self._spoken = time.perf_counter()
+        self._deadline = self._mark + time_left_s
+
+    def start(self) -> None:
+        self._mark = time.perf_counter()
+
+    def lap(self, stage: str, published: int = 1) -> None:
+        """Note the end of something other than the work, which the publication did so many times."""
+        self._note(self.stages.setdefault(stage, Laps(stage, [], published)).seconds)
+
+    def expect(self, stage: str, count: int) -> None:
+        """Announce the number of laps of this stage, in one loop or several."""
+        self._expected[stage] = count
+
+    def loop(self, stage: str, published: int, count: int) -> Iterator[int]:
+        """Number the steps to take now, each a lap; raise where all of them would take too long."""
+        laps = self.stages.setdefault(stage, Laps(stage, [], published, is_work=True)).seconds
+        expected = self._expected.setdefault(stage, count)
+        for number in range(count):
+            yield number
+            self._note(laps)
+            done = len(laps)
+            if done <= 2:  # a first step may take twice as long as those that follow
+                self._check_time((expected - done) * (laps[-1] / 2.0 if done == 1 else laps[-1]))
+            elif self._mark > self._deadline + 5.0:  # a loop that seemed to fit may be a little late
+                self._check_time((expected - done) * sum(laps) / done)
+            if self._mark - self._spoken > 1.0:
+                self._listen(f"{stage} {done} of {expected}")
+                self._spoken = self._mark = time.perf_counter()
+
+    def finish(self, wait: Callable[[], None]) -> None:
+        """The published clock has stopped: measure how long the device still works."""
+        wait()
+        self.unfinished_s = time.perf_counter() - self._mark
+
+    @property
+    def seconds(self) -> float:
+        return sum(sum(laps.seconds) for laps in self.stages.values())
+
+    @property
+    def time_left_s(self) -> float:
+        return self._deadline - time.perf_counter()
+
+    def _note(self, laps: list[float]) -> None:
+        now = time.perf_counter()
+        laps.append(now - self._mark)
+        self._mark = now
+
+    def _check_time(self, needed_s: float) -> None:
+        if needed_s > max(self.time_left_s, 0.0):
+            raise DoesNotFitError(would_take(needed_s + self.seconds), MORE_TIME)
+
+
+def would_take(seconds: float) -> str:
+    """Why a row has no figure: would take 45 s, 12 min or 2.5 h."""
+    if seconds < 100:
+        return f"would take {seconds:.0f} s"
+    return f"would take {seconds / 60:.0f} min" if seconds < 100 * 60 else f"would take {seconds / 3600:.1f} h"
+
+
+class Report(Struct, frozen=True):  # by the first process
     stages: tuple[Laps, ...] = ()
     data: str = ""
     threads: int = 0
@@ -49,78 +132,69 @@ class Report(Struct, frozen=True):
 
 
 def main() -> None:
-    """Runs in a process of its own."""
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
-    if job.workers == 1:
-        train(0, job)
+    """One training loop over epochs, or one for each of several processes."""
+    task, time_left_s = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[Task, float])
+    if task.case.workers == 1:
+        train(0, task, time_left_s)
         return
     from torch.multiprocessing.spawn import spawn
 
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(probe.getsockname()[1])
-    spawn(train, args=(job,), nprocs=job.workers)  # type: ignore[no-untyped-call]
+    spawn(train, args=(task, time_left_s), nprocs=task.case.workers)  # type: ignore[no-untyped-call]
 
 
-def train(rank: int, job: Job) -> None:
-    """The whole training of one process."""
-    watch = Stopwatch(job.time_left_s if rank == 0 else math.inf)  # one decides for all
+def train(rank: int, task: Task, time_left_s: float) -> None:
+    watch = Stopwatch(time_left_s if rank == 0 else math.inf)  # one decides for all
     try:
-        report = _train(rank, job, watch)
+        report = _train(rank, task, watch)
     except DoesNotFitError as error:
         report = Report(trouble=str(error))
     if rank == 0:
         sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
         sys.stdout.buffer.flush()
-    if report.trouble and job.workers > 1:
+    if report.trouble and task.case.workers > 1:
         os._exit(0)  # in an orderly end this process would wait for the others
 
 
-def _train(rank: int, job: Job, watch: Stopwatch) -> Report:
+def _train(rank: int, task: Task, watch: Stopwatch) -> Report:
     import torch
     from torch.utils.data import DataLoader, DistributedSampler
 
-    from torchmark.workloads import find_workload
-    from torchmark.workloads.contract import Setting
     from torchmark.workloads.image_training import Normalized
 
-    workload: ImageTraining = find_workload(job.workload)  # type: ignore[assignment]  # only such are in these tables
-    recipe = workload.recipe
-    params: Any = msgspec.convert(job.params, workload.params)
-    images = workload.images(params, Setting("train", seed=job.seed, data=job.data))
-    network: Any = workload.network()
+    workload, params, ranks = task.workload, task.params, task.case.workers
+    images = workload.images(params, Setting("train", seed=task.seed, data=task.data))
+    recipe, network = workload.recipe, workload.network()
     optimizer = torch.optim.SGD(network.parameters(), lr=recipe.rate, momentum=recipe.momentum)
     training: Any = Normalized(images.train_images, images.train_labels, *recipe.normal)
     testing: Any = Normalized(images.test_images, images.test_labels, *recipe.normal)
     sampler: Any = None
-    if job.workers > 1:
-        torch.distributed.init_process_group("gloo", rank=rank, world_size=job.workers)
-        network, sampler = (
-            torch.nn.parallel.DistributedDataParallel(network),
-            DistributedSampler(training, job.workers, rank),
-        )
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
+        network = torch.nn.parallel.DistributedDataParallel(network)
+        sampler = DistributedSampler(training, ranks, rank)
     # Loaders as they come: every epoch starts new loader processes.
     workers = params.loader_workers
     loader = DataLoader(training, params.batch, shuffle=sampler is None, sampler=sampler, num_workers=workers)
     tests = DataLoader(testing, recipe.test_batch or params.batch, num_workers=workers)
     watch.start()
-    _run(workload, network, optimizer, loader, tests, watch, job.scale)
-    if job.workers > 1:
+    _run(workload, network, optimizer, loader, tests, watch, task.scale)
+    if ranks > 1:
         torch.distributed.destroy_process_group()
     return Report(tuple(watch.stages.values()), images.source, torch.get_num_threads())
 
 
-def _run(
-    workload: ImageTraining, network: Any, optimizer: Any, loader: Any, tests: Any, watch: Stopwatch, scale: float
-) -> None:
-    """The loops. Taking a share of the steps means to end the training early and to test on fewer batches."""
+def _run(workload: Any, network: Any, optimizer: Any, loader: Any, tests: Any, watch: Stopwatch, scale: float) -> None:
+    """A share of the steps means to end the training early and to test on fewer batches."""
     import torch
 
     recipe, running_loss, right = workload.recipe, 0.0, 0
     steps_left, tests_left = due(recipe.epochs * len(loader), scale), due(recipe.tests * len(tests), scale)
 
     def batches(stage: str, loader: Any, passes: int, most: int) -> Iterator[list[torch.Tensor]]:
-        """The batches of one pass, as many of them as are due; each is a lap that lasts until the next is asked for."""
+        """The batches of one pass that are due; each is a lap that lasts until the next is asked for."""
         remaining = iter(loader)
         watch.lap(f"loader of a {stage}", passes)
         for _ in watch.loop(stage, passes * len(loader), min(most, len(loader))):
@@ -129,19 +203,19 @@ def _run(
     watch.expect(STEP, steps_left)
     for epoch in range(recipe.epochs):
         if steps_left:
-            if hasattr(loader.sampler, "set_epoch"):
+            if isinstance(loader.sampler, torch.utils.data.DistributedSampler):
                 loader.sampler.set_epoch(epoch)
             for images, labels in batches(STEP, loader, recipe.epochs, steps_left):
                 optimizer.zero_grad()
                 loss = workload.loss(network(images), labels)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
                 if recipe.reads_loss:
                     running_loss += loss.item()
             steps_left -= min(steps_left, len(loader))
         if tests_left and (recipe.tests > 1 or epoch == recipe.epochs - 1):
             with torch.no_grad():
-                for images, labels in batches(TEST, tests, recipe.tests, tests_left):
+                for images, labels in batches("test batch", tests, recipe.tests, tests_left):
                     scores = network(images)
                     running_loss += torch.nn.functional.cross_entropy(scores, labels, reduction="sum").item()
                     right += int((scores.argmax(1) == labels).sum())

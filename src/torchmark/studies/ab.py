@@ -21,6 +21,7 @@ from torchmark.analyze.spread import Interval
 from torchmark.errors import DeviceError
 from torchmark.measure import messages
 from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
+from torchmark.measure.machine import survey_in
 from torchmark.measure.process import Process, ProcessFailed
 from torchmark.measure.session import PROCESSES, Revised
 from torchmark.records import Case, Live, Machine, Result
@@ -188,7 +189,7 @@ def rounds_for(step_s: float) -> int:
 def first_device(side: Side, timeout_s: float) -> str:
     with side.open(timeout_s) as process:
         try:
-            return process.ask(messages.SurveyJob(), messages.Surveyed).machine.devices[0].name
+            return survey_in(process).machine.devices[0].name
         except ProcessFailed as failure:
             cause = f"{side.name}, {side.python}, could not be asked for its devices: {failure.result.reason}"
             raise DeviceError(cause, "Name one with --device") from failure

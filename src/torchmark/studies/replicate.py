@@ -7,17 +7,16 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import product
 
-from msgspec.json import decode
 from msgspec.structs import replace
 
 from torchmark.analyze.jobs import Own, Printed, Replicated, Row, Sheet, find_bias
 from torchmark.measure.cases import memory_needed
 from torchmark.measure.machine import GIB
-from torchmark.measure.messages import Found, call
+from torchmark.measure.messages import call
 from torchmark.measure.process import Process, ProcessFailed, without_figure
-from torchmark.measure.replay import PROCEDURES, ReplayJob, Task
+from torchmark.measure.replay import PROCEDURES
 from torchmark.measure.session import Finished, Plan, Revised, Session, Started
-from torchmark.measure.stopwatch import MORE_TIME, would_take
+from torchmark.measure.training_script import MORE_TIME, Task, would_take
 from torchmark.publications import Figure, Publication, PublishedTable
 from torchmark.records import Case, Machine, Result, parse_case
 from torchmark.studies.study import Event, Options, Study
@@ -124,13 +123,12 @@ class Replication(Study):
     def _run(self, group: Sequence[Task]) -> Generator[Result]:
         """What one process gives for each of its cases, as soon as it does and however it ends."""
         left_s, missing = self._end - time.monotonic(), list(group)
-        job = ReplayJob(tuple(group), left_s, take_apart=self.options.steady)
         try:
             with Process(log=self.log, timeout_s=round(left_s + GRACE_S), listen=self.listen) as process:
-                process.send(call("torchmark.measure.replay:replay_all", job))
+                process.send(call("torchmark.measure.replay:replay_all", group, left_s, self.options.steady))
                 while missing:
                     process.timeout_s = max(self._end + GRACE_S - time.monotonic(), 0.0)
-                    result = decode(process.receive(Found).record, type=Result)
+                    result = process.next_record(Result)
                     missing.pop(0)
                     yield result
                 process.leave()
