@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ Key = tuple[object, ...]
 Free = Collection[str | None]  # names in which two results may differ
 Places = tuple[str, str]  # where the two results stand, in words
 PLACES = ("in the first run", "in the second run")
+Match = tuple[Result, Result]  # of the same work
 Item = TypeVar("Item")
 Group = TypeVar("Group")
 
@@ -103,13 +104,6 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
     return tuple(Difference(name, written(x), written(y)) for name, x, y in known if x != y)
 
 
-class Match(NamedTuple):
-    """Two results of the same work."""
-
-    a: Result
-    b: Result
-
-
 class Unpaired(Struct, frozen=True):
     """A case that could not be compared, and why; `a` and `b` are what there is of it."""
 
@@ -121,7 +115,7 @@ class Unpaired(Struct, frozen=True):
 
 
 class Pairing(Struct, frozen=True):
-    """What could be paired and what could not, in the order of the runs."""
+    """In the order of the runs."""
 
     matches: tuple[Match, ...]
     unpaired: tuple[Unpaired, ...]
@@ -139,9 +133,9 @@ def pair_runs(a: Run, b: Run, axis: str | None = None, places: Places = PLACES) 
         candidates = grouped(theirs.values(), partial(_key, free=free))
         for key, results in grouped(ours.values(), partial(_key, free=free)).items():
             if len(results) == len(candidates.get(key, ())) == 1:
-                matches.append(Match(results[0], candidates[key][0]))
+                matches.append((results[0], candidates[key][0]))
                 del ours[results[0].case.text], theirs[candidates[key][0].case.text]
-    matches.sort(key=lambda match: position[match.a.case.text])
+    matches.sort(key=lambda match: position[match[0].case.text])
     fair, refused = _sift([(match, places) for match in matches], axis)
     lost, new = _left_over("a", ours, theirs, places[1], free), _left_over("b", theirs, ours, places[0], free)
     return Pairing(fair, (*refused, *lost, *new))
@@ -163,7 +157,7 @@ def pair_within(run: Run, axis: str) -> Pairing:
     unique = {result.case.text: result for result in run.results}
     for results in grouped(unique.values(), lambda result: _key(result, {axis})).values():
         first, *others = sorted(results, key=rank)
-        placed += [(Match(first, other), (place(first), place(other))) for other in others]
+        placed += [((first, other), (place(first), place(other))) for other in others]
         alone += [] if others else [Unpaired(first.case.text, f"only one value of {axis} was measured", a=first)]
     fair, refused = _sift(placed, axis)
     return Pairing(fair, (*refused, *alone))
@@ -231,14 +225,12 @@ def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], th
 
 def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tuple[Match, ...], tuple[Unpaired, ...]]:
     fair, refused = [], []
-    for match, places in placed:
-        a, b = match
+    for (a, b), places in placed:
         failed = [f"{each.status} {place}" for each, place in zip((a, b), places, strict=True) if each.status != "ok"]
-        obstacle = ", ".join(failed) or next(_obstacles(a, b, places, axis), None)
-        if obstacle:
+        if obstacle := ", ".join(failed) or next(_obstacles(a, b, places, axis), None):
             refused.append(Unpaired(a.case.text, obstacle, "failed" if failed else "refused", a, b))
         else:
-            fair.append(match)
+            fair.append((a, b))
     return tuple(fair), tuple(refused)
 
 
