@@ -115,9 +115,7 @@ def compare_within(runs: Sequence[Run], by: str) -> tuple[Comparison, ...]:
     return _judge_all(_compare(run, run, pairing.pair_within(run, by), by) for run in runs)
 
 
-class Side(NamedTuple):
-    """What one run knows of the logarithm of a time."""
-
+class Side(NamedTuple):  # what one run knows of the logarithm of a time
     logs: tuple[float, ...]  # of each process
     basis: str
     spread: Spread  # of one process

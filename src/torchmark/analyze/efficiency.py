@@ -28,9 +28,7 @@ class Ceiling(Struct, frozen=True):
     bytes: float = 0.0  # of what it worked on
 
 
-class DeviceCeilings(Struct, frozen=True):
-    """The best that one device was seen to do."""
-
+class DeviceCeilings(Struct, frozen=True):  # the best that one device was seen to do
     flops: dict[str, Ceiling] = field(default_factory=dict)  # by arithmetic
     paths: dict[str, tuple[Ceiling, ...]] = field(default_factory=dict)  # bandwidths: memory, to-device, all-reduce
     issue_s: float | None = None  # handing over the smallest operator
@@ -248,9 +246,7 @@ class Prices(Struct, frozen=True):
     kilowatt_hour: float | None = None
 
 
-class Cost(Struct, frozen=True):
-    """None where the result does not say enough."""
-
+class Cost(Struct, frozen=True):  # None where the result does not say enough
     million_items: float | None = None
     epoch: float | None = None
     job: float | None = None

@@ -31,9 +31,7 @@ _FRACTIONS = {
 }  # fmt: skip
 
 
-class Lead(Struct, frozen=True):
-    """The representative case of an area."""
-
+class Lead(Struct, frozen=True):  # the representative case of an area
     area: str
     workload: str
     mode: str = "infer"
@@ -78,17 +76,13 @@ class Area(Struct, frozen=True):
     slower: Neighbour | None = None
 
 
-class Block(Struct, frozen=True):
-    """The areas of one device."""
-
+class Block(Struct, frozen=True):  # the areas of one device
     device: str
     areas: tuple[Area, ...]
     in_short: str = ""
 
 
-class Command(Struct, frozen=True):
-    """What to type next."""
-
+class Command(Struct, frozen=True):  # what to type next
     purpose: str
     command: str
 

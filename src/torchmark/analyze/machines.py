@@ -324,9 +324,7 @@ def _rosner(numbers: dict[int, float]) -> list[int]:
     return taken[:count]
 
 
-class KindRow(Struct, frozen=True):
-    """One case on one kind of machine."""
-
+class KindRow(Struct, frozen=True):  # one case on one kind of machine
     case: str
     kind: str
     machines: int  # that have a figure

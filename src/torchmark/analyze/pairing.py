@@ -114,9 +114,7 @@ class Unpaired(Struct, frozen=True):
     b: Result | None = None
 
 
-class Pairing(Struct, frozen=True):
-    """In the order of the runs."""
-
+class Pairing(Struct, frozen=True):  # in the order of the runs
     matches: tuple[Match, ...]
     unpaired: tuple[Unpaired, ...]
 

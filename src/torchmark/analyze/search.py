@@ -47,9 +47,7 @@ def recall_tuned(run: Run) -> Tuned:
     return Tuned(results=run.results, **kept)
 
 
-class Noise(NamedTuple):
-    """By how much the logarithms of a candidate's turns differ."""
-
+class Noise(NamedTuple):  # by how much the logarithms of a candidate's turns differ
     deviation: float
     freedom: int
 
@@ -202,9 +200,7 @@ def find_break_even(
     return None
 
 
-class Settled(Struct, frozen=True):
-    """Who has won, and by how much over the default."""
-
+class Settled(Struct, frozen=True):  # who has won, and by how much over the default
     default: Case
     leader: Case
     pairs: tuple[tuple[float, ...], ...] = ()  # `leads` of the leader over the default

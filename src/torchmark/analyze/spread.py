@@ -92,9 +92,7 @@ _NORMAL_REACH = critical(math.inf, CHANCE)
 LEAST_MARGIN = 1.1 * _NORMAL_REACH * math.sqrt(2) * RUN_SPREAD  # about 3%: more processes bring it no lower
 
 
-class Spread(NamedTuple):
-    """A variance, as of the logarithm of one process's time, and its degrees of freedom."""
-
+class Spread(NamedTuple):  # a variance, as of the logarithm of one process's time, and its degrees of freedom
     variance: float
     freedom: float
 

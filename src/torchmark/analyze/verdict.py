@@ -26,9 +26,7 @@ LEAST_POWER_S, PEAK_S = 0.5, 0.9  # counters of energy move about ten times a se
 CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE = 0.1, 0.001  # clocks drift by less; one is set, and a machine sleeps, by more
 
 
-class Judgement(NamedTuple):
-    """A verdict with everything that was seen for it."""
-
+class Judgement(NamedTuple):  # a verdict with everything that was seen for it
     verdict: Verdict
     flags: tuple[str, ...]
     evidence: tuple[str, ...]

@@ -89,8 +89,6 @@ class PublishedTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Publication(Struct, frozen=True, forbid_unknown_fields=True):
-    """A public write-up whose figures ship with torchmark."""
-
     name: str  # m1-chips
     title: str
     source: str  # where it was published, in words
