@@ -378,14 +378,11 @@ def live_differences(a: LiveSide, b: LiveSide) -> tuple[Difference, ...]:
         return [case, {"interpreter": side.python}, side.environment, software, result.settings]
 
     found: dict[str, Difference] = {}
-    for index, (ours, theirs) in enumerate(zip(facts(a), facts(b), strict=True)):
-        if index >= 3 and not (ours and theirs):  # a side that failed may know nothing
-            continue
-        for name in dict.fromkeys((*ours, *theirs)):
-            pair = ours.get(name), theirs.get(name)
-            if pair[0] != pair[1] and name.lower() not in found:
-                first, second = ("-" if value is None else pairing.written(value) for value in pair)
-                found[name.lower()] = Difference(name, first, second)
+    parts = enumerate(zip(facts(a), facts(b), strict=True))
+    known = [both for index, both in parts if index < 3 or all(both)]  # a side that failed may know nothing
+    for name, *values in pairing.differing_facts(known):
+        first, second = ("-" if value is None else pairing.written(value) for value in values)
+        found.setdefault(name.lower(), Difference(name, first, second))
     return tuple(found.values())
 
 

@@ -17,29 +17,20 @@ Ranked = TypeVar("Ranked", Word, Verdict)
 
 # The half-width of ± and the share of the processor that others took, up to which a grade is given.
 _LIMITS: tuple[tuple[Word, float, float], ...] = (("good", 0.05, 0.02), ("fair", 0.15, 0.10))
-_LONGER = "measure longer with --budget"
 
-
-class Fix(Struct, frozen=True):
-    """What to do about a verdict: in a grade, and as a caution, where `{more}` asks for more time or steps."""
-
-    grade: str
-    caution: str = ""
-
-
-# Every verdict that keeps a grade from being good, the worst first.
+# What to do about every verdict that keeps a grade from being good, the worst first: in a grade where that is not to
+# measure longer, and as a caution, where `{more}` asks for more time or steps.
+_GRADE_FIXES = {
+    "contended": "stop other programs and run again",
+    "throttled": "improve cooling or power, or take this as the sustained speed",
+}
 VERDICT_FIXES = {
-    "contended": Fix(
-        "stop other programs and run again", "Stop other programs and measure again: the true speed is higher"
-    ),
-    "throttled": Fix(
-        "improve cooling or power, or take this as the sustained speed",
-        "Let it cool, improve the cooling or power supply, and compare sustained figures only",
-    ),
-    "slowing": Fix(_LONGER, "Check heat, power and memory. {more} and watch"),
-    "drifting": Fix(_LONGER, "{more} until it settles"),
-    "warming": Fix(_LONGER, "{more}"),
-    "noisy": Fix(_LONGER, "{more}"),
+    "contended": "Stop other programs and measure again: the true speed is higher",
+    "throttled": "Let it cool, improve the cooling or power supply, and compare sustained figures only",
+    "slowing": "Check heat, power and memory. {more} and watch",
+    "drifting": "{more} until it settles",
+    "warming": "{more}",
+    "noisy": "{more}",
 }
 _RANKS = (*VERDICTS, "poor", "fair", "good")
 
@@ -78,7 +69,7 @@ def grade_of(result: Result) -> Grade | None:
         cause = estimate.verdict
     else:
         cause = "few processes" if estimate.spread is None or "single-process" in estimate.flags else "noisy"
-    return Grade(word, cause, VERDICT_FIXES.get(cause, VERDICT_FIXES["noisy"]).grade)
+    return Grade(word, cause, _GRADE_FIXES.get(cause, "measure longer with --budget"))
 
 
 def margin_of(estimate: Estimate) -> float | None:

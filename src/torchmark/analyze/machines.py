@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import ClassVar, TypeVar
@@ -169,60 +169,42 @@ class Overall(Struct, frozen=True):
 Ranked = TypeVar("Ranked", Place, Standing)
 
 
-class Tally:
-    """The undisturbed rates of every machine on every board, for the overall ranking."""
-
-    def __init__(self) -> None:
-        self._boards: dict[str, dict[Contender, tuple[float, float]]] = {}  # rates, and low ends of their intervals
-        self._machines: dict[Contender, None] = {}
-
-    def add(self, name: str, places: Iterable[Place]) -> None:
-        """The ranked places of one board, the fastest first: of the settings of a machine the fastest counts."""
-        rates = self._boards.setdefault(name, {})
-        for place in places:
-            self._machines[place.entry.machine] = None
-            rates.setdefault(place.entry.machine, (place.rate, place.low))
-
-    def overall(self, top: int) -> Overall | None:
-        """Over the boards that half of all machines are on; None for fewer than two machines on all of them."""
-        least = max(2.0, 0.5 * len(self._machines))
-        common = {name: rates for name, rates in self._boards.items() if len(rates) >= least}
-        everywhere = [each for each in self._machines if common and all(each in rates for rates in common.values())]
-        if len(everywhere) < 2:
-            return None
-        best, found = [max(rate for rate, _ in rates.values()) for rates in common.values()], []
-        for machine in everywhere:
-            own = [rates[machine] for rates in common.values()]
-            logs = [math.log(rate / most) for (rate, _), most in zip(own, best, strict=True)]
-            reach = math.hypot(*(math.log(rate / low) for rate, low in own)) / len(own)
-            score = math.exp(sum(logs) / len(logs))
-            found.append(Standing(*machine, score, score * math.exp(-reach), score * math.exp(reach)))
-        standings = _with_ranks(sorted(found, key=lambda each: -each.score))
-        missing = len(self._machines) - len(standings)
-        return Overall(tuple(sorted(common)), tuple(standings[:top]), len(standings), missing)
-
-
-def rank_boards(entries: Iterable[Entry], top: int, tally: Tally | None = None) -> Iterator[Board]:
-    """One board after the other with its `top` places. Entries of one board must come one after the other."""
+def rank_boards(entries: Iterable[Entry], top: int) -> tuple[tuple[Board, ...], Overall | None]:
+    """Boards with their `top` places, the most contested first. Entries of one board must come one after the other."""
     counting = (entry for entry in entries if entry.rate or entry.status not in _NO_STATEMENT)
+    boards, rates = list[Board](), dict[str, dict[Contender, tuple[float, float]]]()
     for _, group in groupby(counting, key=attrgetter("group")):
-        contenders = grouped(group, lambda entry: (entry.machine, entry.setting)).values()
-        places = [_place(own) for own in contenders]
+        places = [_place(own) for own in grouped(group, lambda entry: (entry.machine, entry.setting)).values()]
         places.sort(key=lambda place: (-place.rate, place.entry.file, place.entry.case))
         ranked = _with_ranks([place for place in places if place.rate and not place.entry.disturbed])
         disturbed = [place for place in places if place.rate and place.entry.disturbed]
-        failed = [place for place in places if not place.rate]
-        first = places[0].entry
-        if tally:
-            tally.add(f"{first.task} {first.dtype}{first.procedure} version {first.version}", ranked)
-        shown, unsure, lost = (tuple(places[:top]) for places in (ranked, disturbed, failed))
-        unit, counts = first.unit if first.items else "step", map(len, (ranked, disturbed, failed))
-        yield Board(*first.group, unit, shown, unsure, lost, *counts)
+        first, kinds = places[0].entry, (ranked, disturbed, [place for place in places if not place.rate])
+        shown, unsure, lost = (tuple(kind[:top]) for kind in kinds)
+        unit = first.unit if first.items else "step"
+        boards.append(Board(*first.group, unit, shown, unsure, lost, *map(len, kinds)))
+        own_rates = rates[f"{first.task} {first.dtype}{first.procedure} version {first.version}"] = {}
+        for place in ranked:  # of the settings of a machine the fastest counts
+            own_rates.setdefault(place.entry.machine, (place.rate, place.low))
+    boards.sort(key=lambda board: (-board.ranked_count, board.task, board.dtype, board.version))
+    return tuple(boards), _overall(rates, top)
 
 
-def order_boards(boards: Iterable[Board]) -> tuple[Board, ...]:
-    """The most contested first."""
-    return tuple(sorted(boards, key=lambda board: (-board.ranked_count, board.task, board.dtype, board.version)))
+def _overall(rates: Mapping[str, Mapping[Contender, tuple[float, float]]], top: int) -> Overall | None:
+    """By the rates of every board and the low ends of their intervals, over the boards that half of all machines are
+    on; None for fewer than two machines on all of them."""
+    machines = dict.fromkeys(machine for own in rates.values() for machine in own)
+    common = {name: own for name, own in rates.items() if len(own) >= max(2.0, 0.5 * len(machines))}
+    found = []
+    for machine in machines if common else ():
+        if all(machine in own for own in common.values()):
+            logs = [math.log(own[machine][0] / max(own.values())[0]) for own in common.values()]
+            reach = math.hypot(*(math.log(own[machine][0] / own[machine][1]) for own in common.values())) / len(common)
+            score = math.exp(sum(logs) / len(logs))
+            found.append(Standing(*machine, score, score * math.exp(-reach), score * math.exp(reach)))
+    if len(found) < 2:
+        return None
+    standings = _with_ranks(sorted(found, key=lambda each: -each.score))
+    return Overall(tuple(sorted(common)), tuple(standings[:top]), len(found), len(machines) - len(found))
 
 
 def _place(entries: Sequence[Entry]) -> Place:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -59,7 +59,6 @@ def axis_value(result: Result, axis: str) -> Value:
 
 
 def written(value: Value | None) -> str:
-    """A value as people write it."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
@@ -89,8 +88,8 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
         sizes = ((machine.physical_cores, "cores"), (machine.memory_gib, "GiB"))
         known = ", ".join(f"{count} {unit}" for count, unit in sizes if count)  # a publication may not say
         where: dict[str, Any] = {"machine": f"{machine.cpu} ({known})" if machine.cpu and known else machine.cpu}
-        for name in ("torch", "torch_build", "python", "os", "power_mode"):
-            where[name.replace("_", " ")] = getattr(machine, name)
+        software = ("torch", "torch_build", "python", "os", "power_mode")
+        where |= {name.replace("_", " "): getattr(machine, name) for name in software}
         where["power"] = {None: None, True: "battery", False: "mains"}[machine.on_battery]
         kinds = {each.case.device.partition(":")[0] for each in (result, other)}
         info = {info.name: info for info in machine.devices}.get(case.device)
@@ -98,10 +97,16 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
             where |= {"device model": info.model, "driver": info.driver}
         return [asked, set_up, where | {"steps": header.steps, "torchmark": header.version}]
 
-    parts = zip(facts(a, a_header, b), facts(b, b_header, a), strict=True)
-    pairs = [(name, first, theirs.get(name)) for ours, theirs in parts for name, first in ours.items()]
-    known = [(name, first, second) for name, first, second in pairs if not {None, ""} & {first, second}]
-    return tuple(Difference(name, written(x), written(y)) for name, x, y in known if x != y)
+    found = differing_facts(zip(facts(a, a_header, b), facts(b, b_header, a), strict=True))
+    return tuple(Difference(name, written(x), written(y)) for name, x, y in found if not {None, ""} & {x, y})
+
+
+def differing_facts(parts: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Iterator[tuple[str, Any, Any]]:
+    """Names and both values of the facts that differ, part by part."""
+    for ours, theirs in parts:
+        for name in dict.fromkeys((*ours, *theirs)):
+            if ours.get(name) != theirs.get(name):
+                yield name, ours.get(name), theirs.get(name)
 
 
 class Unpaired(Struct, frozen=True):
@@ -151,8 +156,7 @@ def pair_within(run: Run, axis: str) -> Pairing:
     def place(result: Result) -> str:
         return f"with {axis} {written(axis_value(result, axis))}"
 
-    placed, alone = [], []
-    unique = {result.case.text: result for result in run.results}
+    placed, alone, unique = [], [], {result.case.text: result for result in run.results}
     for results in grouped(unique.values(), lambda result: _key(result, {axis})).values():
         first, *others = sorted(results, key=rank)
         placed += [((first, other), (place(first), place(other))) for other in others]
@@ -164,22 +168,19 @@ def pair_within(run: Run, axis: str) -> Pairing:
 def join_machines(runs: Sequence[Run]) -> list[Run]:
     """The CPU and the GPU of one machine, which publications have as two, put together; measured runs stay apart."""
 
-    def key(each: tuple[int, Run]) -> str:
-        index, header = each[0], each[1].header
-        return re.sub(r" (CPU|GPU)$", "", header.id) if header.id == header.label else str(index)
-
-    found = []
-    for name, numbered in grouped(enumerate(runs), key).items():
-        group = [run for _, run in numbered]
+    groups: dict[str, list[Run]] = {}
+    for index, run in enumerate(runs):
+        published = run.header.id == run.header.label
+        groups.setdefault(re.sub(r" (CPU|GPU)$", "", run.header.id) if published else str(index), []).append(run)
+    for name, group in groups.items():
         if len(group) > 1:
             machines = [run.header.machine for run in group]
             machine = next((machine for machine in machines if machine.cpu), machines[0])
             machine = replace(machine, devices=tuple(info for each in machines for info in each.devices))
             header = replace(group[0].header, id=name, label=name, machine=machine)
             results = tuple(result for run in group for result in run.results)
-            group = [replace(group[0], header=header, results=results)]
-        found += group
-    return found
+            group[:] = [replace(group[0], header=header, results=results)]
+    return [run for (run,) in groups.values()]
 
 
 def _check_axis(runs: Sequence[Run], axis: str | None) -> None:
@@ -217,8 +218,7 @@ def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], th
         fix = f" (--by {names[0]} compares them)" if len(names) == 1 else ""
         return f"; the nearest there has {values} instead of {own}{fix}"
 
-    unpaired = [(Unpaired(text, f"not {there}{instead(result)}"), result) for text, result in left.items()]
-    return [replace(each, **{side: result}) for each, result in unpaired]
+    return [replace(Unpaired(text, f"not {there}{instead(each)}"), **{side: each}) for text, each in left.items()]
 
 
 def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tuple[Match, ...], tuple[Unpaired, ...]]:
@@ -275,7 +275,6 @@ def differing(a: Case, b: Case) -> tuple[str, ...]:
 
 
 def same_precision(a: Case, b: Case) -> bool:
-    """Whether both compute in numbers of the same length."""
     return all(setting(a, name) == setting(b, name) for name in ("dtype", "matmul"))
 
 

@@ -134,7 +134,8 @@ def median_interval(times: Series, time: float) -> Interval:
         return float(ordered[low]), float(ordered[high])
 
     if time < 1.01 and count < 100:
-        rank = exact_median_rank(count)
+        # The largest rank for which [x(r), x(n-1-r)] holds the median with 95% confidence.
+        rank = max(int(np.searchsorted(binomial(count, 0.5), CHANCE / 2, side="right")) - 1, 0)
         return Interval(center, float(ordered[rank]), float(ordered[count - 1 - rank]))
     reach = critical(max(count / time - 1, 2.0), CHANCE) * math.sqrt(count * time) / 2
     low, high = between(reach)
@@ -143,11 +144,6 @@ def median_interval(times: Series, time: float) -> Interval:
     # The same width from ranks twice as far out: narrow by luck, or with another mode close by, is not precise.
     low_wide, high_wide = between(2 * reach)
     return Interval(center, min(low, (center + low_wide) / 2), max(high, (center + high_wide) / 2))
-
-
-def exact_median_rank(count: int) -> int:
-    """The largest r for which [x(r), x(n-1-r)] holds the median with 95% confidence."""
-    return max(int(np.searchsorted(binomial(count, 0.5), CHANCE / 2, side="right")) - 1, 0)
 
 
 def binomial(count: int, share: float) -> Series:

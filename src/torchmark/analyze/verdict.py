@@ -194,7 +194,7 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
     more = "Use more --steps" if asked else "Give it more time with --budget"
     found = []
     if verdict in VERDICT_FIXES:
-        fix = VERDICT_FIXES[verdict].caution.format(more=more)
+        fix = VERDICT_FIXES[verdict].format(more=more)
         found.append(Remark(verdict, "; ".join(estimate.evidence), fix))
     if result.status == "ok" and result.reason:  # a process failed after others had succeeded
         fix = "The figure is that of the other processes; run the case again"
@@ -214,7 +214,7 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
 
 def contended(seen: str) -> Remark:
     """Other programs took time from it."""
-    return Remark("contended", seen, VERDICT_FIXES["contended"].caution)
+    return Remark("contended", seen, VERDICT_FIXES["contended"])
 
 
 def _paused(_: Result, estimate: Estimate) -> str:
