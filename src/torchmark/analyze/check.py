@@ -22,7 +22,7 @@ from torchmark.analyze.jobs import extrapolate, later_step, project, sustained_o
 from torchmark.analyze.pairing import grouped
 from torchmark.analyze.spread import Spread, with_interval
 from torchmark.analyze.statistics import Series, read_series
-from torchmark.analyze.summary import Observations, combine, summarise
+from torchmark.analyze.summary import combine, summarise
 from torchmark.errors import UsageError
 from torchmark.records import STEP, Estimate, JobEstimate, Laps, Machine, Remark, Result, RunHeader, parse_case
 
@@ -94,7 +94,7 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
             size = max(max(abs(each.center_s), each.call_cost_s) for each in processes)
             yield from _compare(estimate, found, names, "result.estimate", "processes", EXACT, size)
         steps_s, place = result.phases_s.get("steps", math.inf), "result.phases_s"
-        fits = estimate.duration_s <= TIMED_TWICE * steps_s or _is_simulated(result)
+        fits = estimate.duration_s <= TIMED_TWICE * steps_s or result.case.device.partition(":")[0] == "fake"
         took = f"sampling took {estimate.duration_s:.3g} s within a phase of {steps_s:.3g} s"
         phases = [(s >= 0, f"{place}.{name}", f"it took {s:.3g} s") for name, s in result.phases_s.items()]
         yield from _violations(*phases, (fits, f"{place}.steps", took))
@@ -132,6 +132,7 @@ def _impossible(estimate: Estimate, place: str) -> list[Remark]:
 def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_method: bool) -> Iterator[Remark]:
     """Recompute the last processes of a result from their raw samples, and a replay by its publication's method."""
     values = [np.asarray(samples[process], dtype=np.float64) for process in sorted(samples)]
+    simulated = result.case.device.partition(":")[0] == "fake"
     first = len(result.processes) - len(values)
     if result.case.protocol == "as-published":
         if result.estimate and len(values) == 1:
@@ -144,7 +145,7 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
     for index, (stored, series) in enumerate(zip(result.processes[first:], values, strict=True), first):
         place = f"result.processes[{index}]"
         wrong = _check_process(stored, series, place, same_method)
-        if not wrong and not _is_simulated(result):  # samples take their time: no more than there was, nor much less
+        if not wrong and not simulated:  # samples take their time: no more than there was, nor much less
             steps = 1 if stored.estimand == "median" else stored.block_size  # by events
             total_s, lasted = float((series + stored.call_cost_s).sum()) * steps, stored.duration_s
             first_s = float(series[0]) * stored.block_size  # it may have begun before the clock
@@ -169,8 +170,7 @@ def _check_process(stored: Estimate, samples: Series, place: str, same_method: b
     reading = read_series(raw, stored.target, stored.estimand, size, stored.warmup_cut)
     same = ("estimand", "block_size", "first_step_s", "sync_cost_s", "call_cost_s", "target", "duration_s")
     known = {name: getattr(stored, name) for name in same}
-    confirmed, wall_step_s = stored.verdict == "stable", stored.wall_step_s or 0.0
-    found = summarise(raw, reading, Observations(confirmed=confirmed, wall_step_s=wall_step_s, **known))
+    found = summarise(raw, reading, stored.verdict == "stable", wall_step_s=stored.wall_step_s or 0.0, **known)
     described = (*_DESCRIBED, "outlier_share")
     wrong = _compare(stored, found, described, place, "samples", EXACT, float(samples.max()) + stored.call_cost_s)
     if same_method and not wrong:
@@ -249,10 +249,6 @@ def _compare(
 
 def _close(stored: Any, found: Any, tolerance: float, size: float = 0.0) -> bool:
     return abs(stored - found) <= tolerance * max(abs(stored), abs(found), size) or not math.isfinite(found)
-
-
-def _is_simulated(result: Result) -> bool:
-    return result.case.device.partition(":")[0] == "fake"
 
 
 # How far files may be apart: what fresh processes, other memory and a warmer room explain, plus so many of their own

@@ -157,18 +157,16 @@ def find_bias(published: Result, steady: Result) -> Bias | None:
     ours, right = published.estimate, steady.estimate
     if ours is None or right is None or right.center_s <= 0:
         return None
-    made = published.metrics.get(MADE, 0.0)
-    whole_job = published.job is not None and steady.job is not None and not made
-    if published.job and steady.job and whole_job:
-        start_up_s = sum(stage.center_s for stage in steady.job.stages if stage.name == START_UP)
-        published_s, right_s = published.job.seconds, steady.job.seconds - start_up_s
+    made, job, steps, whole_job = published.metrics.get(MADE, 0.0), published.job, 0, False
+    if job and steady.job and not made:
+        start_up_s, whole_job = sum(stage.center_s for stage in steady.job.stages if stage.name == START_UP), True
+        published_s, right_s = job.seconds, steady.job.seconds - start_up_s
         work_s, precision = right_s, (steady.job.high_s - steady.job.low_s) / 2 / right_s
     else:
         published_s, right_s = ours.center_s, right.center_s
-        steps = round(published.job.seconds / ours.center_s) if published.job else 0
+        steps = round(job.seconds / ours.center_s) if job else 0
         work_s, precision = steps * right_s, right.precision
-    ratio = published_s / right_s
-    causes = dict[str, float]()
+    ratio, causes = published_s / right_s, dict[str, float]()
     for name, value in published.metrics.items():
         if name.startswith(OVERHEAD) and work_s > 0:
             causes[f"{name.removeprefix(OVERHEAD)} counted"] = value / work_s

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.grades import worst
@@ -14,37 +14,28 @@ from torchmark.analyze.jobs import project
 from torchmark.analyze.spread import CHANCE, MAD_TO_DEVIATION, critical, own_spread, with_interval
 from torchmark.analyze.statistics import WINSOR_MADS, Reading, Series, deviation_of, mean_interval, tail_bound
 from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge, metered_of
-from torchmark.records import STEP, Conditions, Contention, Estimand, Estimate, Memory, Metered, Result
+from torchmark.records import STEP, Conditions, Contention, Estimate, Memory, Metered, Result
 
 
-class Observations(Struct, frozen=True):
-    """What the engine knows in addition to the samples and their reading."""
-
-    estimand: Estimand
-    block_size: int
-    confirmed: bool
-    first_step_s: float
-    sync_cost_s: float
-    call_cost_s: float
-    target: float
-    duration_s: float
-    wall_step_s: float
-    wait_share: float | None = None
-    switches: int | None = None
-    device_step_s: float | None = None
-    readings: tuple[Conditions, ...] = ()
-
-
-def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate:
-    """The estimate of one process. The constant cost of calling a step is taken off every figure."""
-    contention = contention_of(seen.readings, seen.wait_share, seen.switches)
-    judgement = judge(reading, seen.confirmed, contention, seen.readings, seen.target)
-    raw, cost = samples[reading.cut :], seen.call_cost_s
+def summarise(
+    samples: Series,
+    reading: Reading,
+    confirmed: bool,
+    readings: Sequence[Conditions] = (),
+    wait_share: float | None = None,
+    switches: int | None = None,
+    **known: Any,
+) -> Estimate:
+    """The estimate of one process; `known` are the fields that do not follow from its samples and readings. The
+    constant cost of calling a step is taken off every figure."""
+    cost, raw = known["call_cost_s"], samples[reading.cut :]
+    contention = contention_of(readings, wait_share, switches)
+    judgement = judge(reading, confirmed, contention, readings, known["target"])
     mean, ordered = mean_interval(raw, reading.time), np.sort(raw - cost)
     median, mad = float(np.median(ordered)), deviation_of(ordered)
     outlying = np.abs(ordered - median) > WINSOR_MADS * MAD_TO_DEVIATION * mad
-    launch_bound = is_launch_bound(seen.device_step_s, seen.wall_step_s)
-    bimodal = seen.estimand == "median" and is_bimodal(raw)
+    launch_bound = is_launch_bound(known.get("device_step_s"), known["wall_step_s"])
+    bimodal = known["estimand"] == "median" and is_bimodal(raw)
     return Estimate(
         center_s=reading.interval.center - cost,
         low_s=reading.interval.low - cost,
@@ -70,8 +61,8 @@ def summarise(samples: Series, reading: Reading, seen: Observations) -> Estimate
         mad_s=mad,
         outlier_share=float(np.mean(outlying)) if mad > 0 else 0.0,
         contention=contention,
-        metered=metered_of(seen.readings),
-        **{name: getattr(seen, name) for name in seen.__struct_fields__ if name in Estimate.__struct_fields__},
+        metered=metered_of(readings),
+        **known,
     )
 
 
@@ -82,7 +73,10 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         return replace(first, flags=_union([first.flags, ("single-process",)]))
     if len({estimate.estimand for estimate in processes}) > 1:
         # Near the shortest step that is timed alone, some processes give a median and some only a mean.
-        processes = [_with_mean(each, low_s=each.mean_low_s, high_s=each.mean_high_s) for each in processes]
+        processes = [
+            replace(each, estimand="mean", center_s=each.mean_s, low_s=each.mean_low_s, high_s=each.mean_high_s)
+            for each in processes
+        ]
     middle = sorted(processes, key=lambda estimate: estimate.center_s)[count // 2]
     verdict = worst([estimate.verdict for estimate in processes])
     alike = (each for each in processes if each.verdict == verdict)
@@ -104,10 +98,6 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         metered=_join_metered([estimate.metered for estimate in processes]),
         **{name: sum(getattr(estimate, name) for estimate in processes) for name in added},
     )
-
-
-def _with_mean(estimate: Estimate, **ends: float) -> Estimate:
-    return replace(estimate, estimand="mean", center_s=estimate.mean_s, **ends)
 
 
 def _with_spread(estimate: Estimate, processes: Sequence[Estimate]) -> Estimate:
@@ -156,11 +146,12 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
     decided = failed or latest
     position = f"process {results.index(failed) + 1}: " if failed and len(results) > 1 else ""
     checks = [result.numeric for result in results if result.numeric]
+    phases = sorted({name for result in results for name in result.phases_s})
     # The job that was run whole; else the first one, its steps as long as on average in all processes.
     jobs = [result.job for result in good if result.job]
     job = next((job for job in jobs if job.whole), jobs[0] if jobs else None)
     if job and not job.whole and len(estimates) > 1:
-        means = [_with_mean(process) for process in estimates]
+        means = [replace(process, center_s=process.mean_s) for process in estimates]
         mean = _with_spread(means[0], means)
         known = {"center_s": mean.center_s, "low_s": max(mean.low_s, 0.0), "high_s": mean.high_s}
         job = project([replace(stage, **known) if stage.name == STEP else stage for stage in job.stages], job)
@@ -178,10 +169,7 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
         job=job,
         metrics=good[0].metrics | latest.metrics if good else latest.metrics,
         budget_s=sum(result.budget_s or 0.0 for result in results) or None,
-        phases_s={
-            name: sum(result.phases_s.get(name, 0.0) for result in results)
-            for name in sorted({name for result in results for name in result.phases_s})
-        },
+        phases_s={name: sum(result.phases_s.get(name, 0.0) for result in results) for name in phases},
     )
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.comparison import Answer, answer_of
 from torchmark.analyze.statistics import Reading, Series, rank_difference, read_series
-from torchmark.analyze.summary import Observations, summarise
+from torchmark.analyze.summary import summarise
 from torchmark.errors import CaseError
 from torchmark.records import Block, Conditions, Estimand, Estimate
 
@@ -143,7 +143,9 @@ class Samples:
     ) -> Estimate:
         """The estimate of the step; the rule has looked at all samples."""
         assert rule.reading is not None  # a rule only finishes at a look
-        observations = Observations(
+        return summarise(
+            self.values,
+            rule.reading,
             estimand=rule.estimand,
             block_size=self.block_size,
             confirmed=rule.confirmed,
@@ -158,7 +160,6 @@ class Samples:
             device_step_s=self._device_s / self._steps if self._device_s > 0 else None,
             wall_step_s=self._wall_s / self._steps,
         )
-        return summarise(self.values, rule.reading, observations)
 
 
 class StopRule:
