@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from torchmark.analyze.spread import relative_spread
 from torchmark.analyze.statistics import read_series
-from torchmark.analyze.summary import combine, combine_results, summarise
-from torchmark.analyze.verdict import cautions_of
+from torchmark.analyze.verdict import cautions_of, combine, combine_results, summarise
 from torchmark.records import Contention, Estimate, JobEstimate, Memory, NumericCheck, StageEstimate, Work
 
 CENTERS = st.lists(st.floats(1e-6, 10), min_size=2, max_size=6)

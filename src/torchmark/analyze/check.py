@@ -22,7 +22,7 @@ from torchmark.analyze.jobs import extrapolate, later_step, project, sustained_o
 from torchmark.analyze.pairing import grouped
 from torchmark.analyze.spread import Spread, with_interval
 from torchmark.analyze.statistics import Series, read_series
-from torchmark.analyze.summary import combine, summarise
+from torchmark.analyze.verdict import combine, summarise
 from torchmark.errors import UsageError
 from torchmark.records import STEP, Estimate, JobEstimate, Laps, Machine, Remark, Result, RunHeader, parse_case
 

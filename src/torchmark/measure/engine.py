@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.comparison import Answer, answer_of
 from torchmark.analyze.statistics import Reading, Series, rank_difference, read_series
-from torchmark.analyze.summary import summarise
+from torchmark.analyze.verdict import summarise
 from torchmark.errors import CaseError
 from torchmark.records import Block, Conditions, Estimand, Estimate
 

@@ -19,8 +19,7 @@ from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from torchmark.analyze.jobs import sustained_of
-from torchmark.analyze.summary import combine, most_memory
-from torchmark.analyze.verdict import was_paused
+from torchmark.analyze.verdict import combine, most_memory, was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import DoesNotFitError, TorchmarkError

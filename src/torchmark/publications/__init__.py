@@ -13,20 +13,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.case import parse_case
 from torchmark.errors import UnknownName, UsageError
-from torchmark.records import (
-    DeviceInfo,
-    Estimate,
-    JobEstimate,
-    Machine,
-    Remark,
-    Result,
-    Run,
-    RunHeader,
-    Trend,
-    Work,
-    parse_case,
-)
+from torchmark.records import DeviceInfo, Estimate, JobEstimate, Machine, Remark, Result, Run, RunHeader, Trend, Work
 
 _FOLDER = Path(__file__).parent
 _SHORTEST_PART = 3  # letters; fewer are part of too many names
@@ -117,13 +106,11 @@ class Publication(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def names() -> tuple[str, ...]:
-    """The names of all publications."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
 @cache
 def find_publication(name: str) -> Publication:
-    """The publication with all its figures."""
     if name not in names():
         raise UnknownName("publication", name, names())
     content = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
@@ -135,7 +122,6 @@ def find_publication(name: str) -> Publication:
 
 @cache
 def all_runs() -> tuple[Run, ...]:
-    """Every machine of every publication."""
     return tuple(run for name in names() for run in as_runs(find_publication(name)))
 
 
@@ -157,17 +143,15 @@ def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
     if not places:
         publication = find_publication(name)
         return as_runs(publication, _find_machine(publication, machine) if slash else None, repeats)
-    runs = [run for publication, each in places for run in as_runs(publication, each.name, repeats)]
-    if len(runs) == 1:
-        return (runs[0],)
-    kept: list[Result] = []
-    for run in runs:
+    first, *others = runs = [run for publication, each in places for run in as_runs(publication, each.name, repeats)]
+    kept = [*first.results]
+    for run in others:
         known = {result.case.text for result in kept}
         kept += [result for result in run.results if result.case.text not in known]
     label = f"{places[0][1].title} ({', '.join(publication.name for publication, _ in places)})"
     years = " and ".join(dict.fromkeys(run.header.created for run in runs if run.header.created))
-    cases = tuple(result.case.text for result in kept)
-    return (Run(replace(runs[0].header, id=label, label=label, created=years, cases=cases), tuple(kept)),)
+    header = replace(first.header, id=label, label=label, created=years, cases=tuple(each.case.text for each in kept))
+    return (Run(header, tuple(kept)),) if others else (first,)
 
 
 def find_hardware(text: str) -> tuple[tuple[Publication, PublishedMachine], ...]:
@@ -197,9 +181,7 @@ def is_published_name(text: str) -> bool:
 
 
 def _machines() -> list[tuple[Publication, PublishedMachine]]:
-    return [
-        (publication, machine) for publication in map(find_publication, names()) for machine in publication.machines
-    ]
+    return [(found, machine) for found in map(find_publication, names()) for machine in found.machines]
 
 
 def _search_terms(machine: PublishedMachine) -> tuple[str, ...]:
@@ -220,8 +202,7 @@ def _find_machine(publication: Publication, text: str) -> str:
     """A machine by its name, however it is spaced and capitalised, or by a beginning that no other has."""
     known, wanted = {_plain(each.name): each.name for each in publication.machines}, _plain(text)
     found = [name for plain, name in known.items() if wanted and plain.startswith(wanted)]
-    if wanted in known:
-        found = [known[wanted]]
+    found = [known[wanted]] if wanted in known else found
     if not found:
         raise UnknownName(f"machine of {publication.name}", text, known.values())
     if len(found) > 1:
@@ -232,12 +213,8 @@ def _find_machine(publication: Publication, text: str) -> str:
 
 def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> Run:
     """The machine as published, with its figures; what the publication does not say stays empty."""
-    found = [
-        _result(publication, table, figure)
-        for table in publication.tables
-        for figure in table.figures
-        if figure.machine == machine.name and figure.case
-    ]
+    figures = [(table, figure) for table in publication.tables for figure in table.figures if figure.case]
+    found = [_result(publication, *each) for each in figures if each[1].machine == machine.name]
     first = {result.case.text: result for result in reversed(found)}
     own_memory = machine.device == "cuda"  # the others share that of the machine
     memory = machine.memory_gib * 2**30 if own_memory and machine.memory_gib else None
@@ -281,8 +258,7 @@ def _result(publication: Publication, table: PublishedTable, figure: Figure) -> 
 
 def _estimate(figure: Figure, value: float) -> Estimate:
     """One block of all its steps is all that was timed: there is no interval, no first step and no spread."""
-    by_unit = {"s": value / figure.steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}
-    step_s = by_unit[figure.unit]
+    step_s = {"s": value / figure.steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}[figure.unit]
     known = Estimate(step_s, step_s, step_s, "mean", "as-published", 0.0, 1.0, 0, Trend(0.0, 0.0))
     return replace(
         known,
