@@ -4,7 +4,7 @@ disturbed it with flags and evidence from the meters, and the cautions that foll
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -130,22 +130,20 @@ def _mean_contention(processes: Sequence[Estimate]) -> Contention:
         known = [(share, seconds) for share, seconds in seen if share is not None]
         return sum(share * seconds for share, seconds in known) / sum(each for _, each in known) if known else None
 
-    switches = [each.contention.switches for each in processes if each.contention.switches is not None]
+    switches = _known([each.contention for each in processes], "switches")
     shares = {name: mean(name) for name in Contention.__struct_fields__ if name != "switches"}
     return Contention(**shares, switches=sum(switches) if switches else None)
 
 
 def _join_metered(seen: Sequence[Metered]) -> Metered:
-    powers = [each.mean_w for each in seen if each.mean_w is not None]
-    clocks = [each.clock_hz for each in seen if each.clock_hz]
-    temperatures = [each.temperature_c for each in seen if each.temperature_c]
+    powers = _known(seen, "mean_w")
     return Metered(
         mean_w=float(np.mean(powers)) if powers else None,
-        peak_w=max((each.peak_w for each in seen if each.peak_w is not None), default=None),
-        clock_hz=min(clocks, key=lambda ends: ends[1] / max(ends[0], 1.0), default=None),
-        temperature_c=max(temperatures, key=lambda ends: ends[1], default=None),
+        peak_w=max(_known(seen, "peak_w"), default=None),
+        clock_hz=min(_known(seen, "clock_hz"), key=lambda ends: ends[1] / max(ends[0], 1.0), default=None),
+        temperature_c=max(_known(seen, "temperature_c"), key=lambda ends: ends[1], default=None),
         throttle=_union([each.throttle for each in seen]),
-        major_faults=max((each.major_faults for each in seen if each.major_faults is not None), default=None),
+        major_faults=max(_known(seen, "major_faults"), default=None),
     )
 
 
@@ -206,7 +204,7 @@ def contention_of(readings: Sequence[Conditions], wait_share: float | None, swit
             return None
         return taken / (max(last.at_s - first.at_s, 1e-9) * capacity) if taken >= LEAST_TAKEN_S else 0.0
 
-    probes = [reading.probe_s for reading in readings if reading.probe_s is not None]
+    probes = _known(readings, "probe_s")
     dilation = float(np.median(probes[1:])) / min(probes) if len(probes) > 1 else None
     others, steal, throttled = share("other_cpu_s"), share("steal_s"), share("throttled_s", 1.0)
     return Contention(wait_share, others, steal, throttled, dilation, switches)
@@ -276,8 +274,7 @@ def is_bimodal(times: Series) -> bool:
 
 def metered_of(readings: Sequence[Conditions]) -> Metered:
     """All readings of a series in a few figures."""
-    temperatures = [reading.temperature_c for reading in readings if reading.temperature_c is not None]
-    faults = _growth(readings, "major_fault_count")
+    temperatures, faults = _known(readings, "temperature_c"), _growth(readings, "major_fault_count")
     known = [reading for reading in readings if reading.energy_j is not None]
     span_s, energy_j = known[-1].at_s - known[0].at_s if known else 0.0, _growth(known, "energy_j")
     powers, first = list[float](), known[0] if known else None  # between readings that are far enough apart
@@ -290,7 +287,7 @@ def metered_of(readings: Sequence[Conditions]) -> Metered:
         peak_w=max(powers, default=None),
         clock_hz=_clocks(readings),
         temperature_c=(temperatures[0], max(temperatures)) if temperatures else None,
-        throttle=tuple(dict.fromkeys(reason for reading in readings for reason in reading.throttle)),
+        throttle=_union([reading.throttle for reading in readings]),
         major_faults=None if faults is None else int(faults),
     )
 
@@ -301,7 +298,7 @@ def held_down(readings: Sequence[Conditions]) -> list[str]:
         return []
     count, clocks = _growth(readings, "thermal_count"), _clocks(readings)
     seen = [f"the hardware throttled itself {count:.0f} times"] if count else []
-    reasons = dict.fromkeys(reason for reading in readings for reason in reading.throttle)
+    reasons = _union([reading.throttle for reading in readings])
     new = [reason for reason in reasons if "heat" in reason or reason not in readings[0].throttle]
     seen += [f"the device held its clock down: {', '.join(new)}"] if new else []
     if clocks and clocks[1] < CLOCK_DROP * clocks[0]:
@@ -324,8 +321,12 @@ def _clocks(readings: Sequence[Conditions]) -> tuple[float, float] | None:
 
 
 def _growth(readings: Sequence[Conditions], name: str) -> float | None:
-    known: list[float] = [value for reading in readings if (value := getattr(reading, name)) is not None]
+    known: list[float] = _known(readings, name)
     return known[-1] - known[0] if len(known) > 1 else None
+
+
+def _known(items: Iterable[object], name: str) -> list[Any]:
+    return [value for item in items if (value := getattr(item, name)) is not None]
 
 
 def was_paused(before: Moment, after: Moment) -> bool:
@@ -343,13 +344,9 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
     estimate = result.estimate
     if estimate is None or estimate.verdict == "as-published":
         return ()  # one figure alone warns about nothing
-    flags, case = [], result.case
-    ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
-    lighter = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
-    for flag, (fix, cause) in _FLAGS.items():
-        if flag in estimate.flags:
-            seen = cause if isinstance(cause, str) else cause(result, estimate)
-            flags.append(Remark(flag, seen, fix or f"Try {lighter}"))
+    raised = {flag: texts for flag, texts in _FLAGS.items() if flag in estimate.flags}
+    facts = _facts(result, estimate) if raised else {}
+    flags = [Remark(flag, cause.format(**facts), fix.format(**facts)) for flag, (cause, fix) in raised.items()]
     if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
         return tuple(each for each in flags if each.kind == "implausible")
     asked, verdict = result.settings.get("steps"), estimate.verdict
@@ -379,58 +376,56 @@ def contended(seen: str) -> Remark:
     return Remark("contended", seen, VERDICT_FIXES["contended"])
 
 
-def _paused(_: Result, estimate: Estimate) -> str:
-    count = estimate.void_count
+def _facts(result: Result, estimate: Estimate) -> dict[str, str]:
+    """What the cautions of flags name."""
+    count, case, shares = estimate.void_count, result.case, result.peak.shares if result.peak else {}
     again = f"; {counted(count, 'sample')} across it {'were' if count > 1 else 'was'} taken again" if count else ""
-    return f"the machine slept, its clock was set, or the process was stopped meanwhile{again}"
-
-
-def _launching(result: Result, estimate: Estimate) -> str:
     if estimate.issue_share is not None:
-        return f"launching took {estimate.issue_share:.0%} of a step, and the device waited for it"
-    if estimate.device_step_s is not None:
+        launch = f"launching took {estimate.issue_share:.0%} of a step, and the device waited for it"
+    elif estimate.device_step_s is not None:
         busy = min(estimate.device_step_s / estimate.wall_step_s, 1.0) if estimate.wall_step_s else 0.0
-        return f"the device worked only {busy:.0%} of the time and waited for work to be launched"
-    share = result.peak.shares.get("launch", 0.0) if result.peak else 0.0
-    operators = counted(result.metrics.get("operators", 0.0), "operator")
-    return f"calling its {operators} takes at least {share:.0%} of a step"
+        launch = f"the device worked only {busy:.0%} of the time and waited for work to be launched"
+    else:
+        operators = counted(result.metrics.get("operators", 0.0), "operator")
+        launch = f"calling its {operators} takes at least {shares.get('launch', 0.0):.0%} of a step"
+    beyond = "twice the work does not take about twice the time"
+    if result.peak:
+        what = "arithmetic" if shares.get("compute", 0.0) >= shares.get("bandwidth", 0.0) else "bandwidth"
+        beyond = (
+            f"it would take {result.peak.share:.0%} of this machine's {what}, which was measured again right after it"
+        )
+    ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
+    lighter = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
+    waited, operator = estimate.contention.wait_share or 0, result.settings.get("ran_on_cpu") or "an operator"
+    facts = {"waited": f"{waited:.0%}", "again": again, "launch": launch, "beyond": beyond, "lighter": lighter}
+    return facts | {"operator": str(operator)}
 
 
-def _beyond(result: Result, _: Estimate) -> str:
-    peak = result.peak
-    if peak is None:
-        return "twice the work does not take about twice the time"
-    what = "arithmetic" if peak.shares.get("compute", 0.0) >= peak.shares.get("bandwidth", 0.0) else "bandwidth"
-    return f"it would take {peak.share:.0%} of this machine's {what}, which was measured again right after it"
-
-
-# The cautions of flags: the fix, which a case decides where there is none here, and the cause or how to word it.
-_FLAGS: dict[str, tuple[str, str | Callable[[Result, Estimate], str]]] = {
+# The cautions of flags: the cause and the fix.
+_FLAGS = {
     "oversubscribed": (
+        "its own threads waited for a core {waited} of the time",
         "Use no more threads and workers than cores: --threads",
-        lambda _, found: f"its own threads waited for a core {found.contention.wait_share or 0:.0%} of the time",
     ),
     "bimodal": (
-        "The median describes the more frequent level only: see `torchmark show --samples`",
         "step times come in two distinct levels",
+        "The median describes the more frequent level only: see `torchmark show --samples`",
     ),
-    "paging": ("Free some memory, or use a smaller batch", "the system moved memory to and from the disk meanwhile"),
+    "paging": ("the system moved memory to and from the disk meanwhile", "Free some memory, or use a smaller batch"),
     "paused": (
+        "the machine slept, its clock was set, or the process was stopped meanwhile{again}",
         "Keep it awake and measure again: the first step and whole jobs may have the pause in their times",
-        _paused,
     ),
-    "on-battery": ("Plug it in and measure again", "the machine ran on its battery"),
-    "launch-bound": ("", _launching),
+    "on-battery": ("the machine ran on its battery", "Plug it in and measure again"),
+    "launch-bound": ("{launch}", "Try {lighter}"),
     "implausible": (
+        "{beyond}",
         "Do not trust it: the work may have been skipped, folded into a constant or not waited for; "
         "`torchmark devices --audit` tests the device alone",
-        _beyond,
     ),
     "cpu-fallback": (
+        "{operator} is missing on the device and ran on the CPU",
         "This is not the speed of the device: use a torch that has the operator, or another device",
-        lambda result, _: (
-            f"{result.settings.get('ran_on_cpu') or 'an operator'} is missing on the device and ran on the CPU"
-        ),
     ),
 }
 
