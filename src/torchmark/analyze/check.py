@@ -266,9 +266,7 @@ class SampleKey(Struct, frozen=True, eq=False):  # recognises copies of a proces
     logs: Series  # relative to their median, so that a factor does not matter; empty if there is too little to see
 
 
-class Witness(Struct, frozen=True):
-    """One file's figure for one case."""
-
+class Witness(Struct, frozen=True):  # one file's figure for one case
     file: str
     run: str
     line: int

@@ -12,7 +12,7 @@ from itertools import accumulate, islice
 from statistics import fmean, median
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze import pairing, spread
@@ -58,9 +58,7 @@ class Row(Struct, frozen=True):
     explained: float = 0.0  # of that logarithm: what other programs may have cost the slower side
 
 
-class Pair(Row, frozen=True, kw_only=True):
-    """One case on both sides."""
-
+class Pair(Row, frozen=True, kw_only=True):  # one case on both sides
     case: str
     basis: str  # of the interval
     a: Result
@@ -72,9 +70,7 @@ class Pair(Row, frozen=True, kw_only=True):
     visible: float | None = None  # the smallest difference that would have been called one, as a share
 
 
-class Family(Row, frozen=True, kw_only=True):
-    """All pairs of one workload: the geometric mean of their ratios."""
-
+class Family(Row, frozen=True, kw_only=True):  # all pairs of one workload: the geometric mean of their ratios
     name: str
     count: int
 
@@ -292,13 +288,11 @@ def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
 
 
 class LiveSide(Struct, frozen=True):
-    """What was changed for a side, where it ran, and what its processes gave."""
-
     result: Result
     python: str  # the interpreter
     machine: Machine | None = None  # as the interpreter reports it; None: it failed before that
-    packages: dict[str, str] = field(default_factory=dict)  # versions
-    environment: dict[str, str] = field(default_factory=dict)  # set for this side alone
+    packages: dict[str, str] = {}  # versions
+    environment: dict[str, str] = {}  # set for this side alone
     last_words: tuple[str, ...] = ()  # the last lines of output of a process that failed
 
 
@@ -309,13 +303,11 @@ LOOK_CONFIDENCE = 0.99  # of 200,000 simulated series, 95.4% hold the truth at a
 
 
 class LiveComparison(Struct, frozen=True):
-    """The answer of two sides that took turns; `ratio` is the step time of b over that of a."""
-
     a: LiveSide
     b: LiveSide
     verdict: Answer
     stopped: Stopped
-    ratio: float | None = None
+    ratio: float | None = None  # the step time of b over that of a
     low: float | None = None
     high: float | None = None
     ratios: tuple[float, ...] = ()  # one for each pair of processes
@@ -390,9 +382,7 @@ Word = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 
 
 class Gate(Struct, frozen=True):
-    """The answer to one limit. PASS needs data in which a difference of that size would have been visible."""
-
-    word: Word
+    word: Word  # PASS needs data in which a difference of the limit would have been visible
     limit: float
     visible: float | None = None  # the worst of the smallest visible differences; None: nothing could be seen
     decidable: float | None = None  # the smallest limit that this data decides

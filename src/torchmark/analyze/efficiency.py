@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.grades import is_disturbed
@@ -29,14 +29,14 @@ class Ceiling(Struct, frozen=True):
 
 
 class DeviceCeilings(Struct, frozen=True):  # the best that one device was seen to do
-    flops: dict[str, Ceiling] = field(default_factory=dict)  # by arithmetic
-    paths: dict[str, tuple[Ceiling, ...]] = field(default_factory=dict)  # bandwidths: memory, to-device, all-reduce
+    flops: dict[str, Ceiling] = {}  # by arithmetic
+    paths: dict[str, tuple[Ceiling, ...]] = {}  # bandwidths: memory, to-device, all-reduce
     issue_s: float | None = None  # handing over the smallest operator
     round_trip_s: float | None = None  # until its result is on the host
 
 
 class Ceilings(Struct, frozen=True):
-    devices: dict[str, DeviceCeilings] = field(default_factory=dict)
+    devices: dict[str, DeviceCeilings] = {}
     run: str | None = None  # that saw them; None: the present one
 
 
@@ -71,7 +71,6 @@ def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]
 
 
 def merge(one: Ceilings, other: Ceilings) -> Ceilings:
-    """Of everything the better."""
     devices = dict(one.devices)
 
     def best(known: Iterable[Ceiling]) -> Ceiling:
@@ -149,7 +148,6 @@ def arithmetic(case: Case) -> str:
 
 
 def path_of(result: Result) -> str:
-    """Which way the bytes of a step take."""
     if result.case.workload == "copy":
         return f"{result.params.get('direction', 'to-device')}{'' if result.params.get('pinned') else ', pageable'}"
     return EXCHANGE if result.case.workload == "all-reduce" else MEMORY
@@ -195,7 +193,6 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
 
 
 def slower_than_float32(known: DeviceCeilings, dtype: str) -> float | None:
-    """How many times, where both are known."""
     own, plain = known.flops.get(dtype), known.flops.get("float32")
     return plain.value / own.value if own and plain else None
 
@@ -239,10 +236,8 @@ def item_energy(result: Result) -> float | None:
     return joules / items if joules is not None and items > 0 else None
 
 
-class Prices(Struct, frozen=True):
-    """Prices in any currency: of an hour of this machine, and of a kilowatt-hour."""
-
-    hour: float | None = None
+class Prices(Struct, frozen=True):  # in any currency
+    hour: float | None = None  # of this machine
     kilowatt_hour: float | None = None
 
 

@@ -105,9 +105,7 @@ def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
             yield f"per-step copies cost {listed(costs)}", [*_all_pairs(costly), *cheap]
 
 
-class _Entry(Struct, frozen=True):
-    """A workload, or one case of it, with the speeds that were found: how many times as fast as the baseline."""
-
+class _Entry(Struct, frozen=True):  # a workload, or one case of it
     name: str
     pairs: tuple[Pair, ...]
 

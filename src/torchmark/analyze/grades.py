@@ -36,15 +36,12 @@ _RANKS = (*VERDICTS, "poor", "fair", "good")
 
 
 def worst(words: Sequence[Ranked]) -> Ranked:
-    """Of several verdicts, or several grades, the one that weighs most."""
     return min(words, key=_RANKS.index)
 
 
 class Grade(Struct, frozen=True):
-    """A word, and where it is not `good` what keeps it from being so and what to do about that."""
-
     word: Word
-    cause: str = ""
+    cause: str = ""  # what keeps it from being `good`
     fix: str = ""
 
     @property
@@ -78,7 +75,6 @@ def margin_of(estimate: Estimate) -> float | None:
 
 
 def taken_share(contention: Contention) -> float:
-    """The share of the processor that others took while the steps were timed."""
     shares = (contention.other_cpu_share, contention.steal_share, contention.throttled_share)
     return max((share for share in shares if share is not None), default=0.0)
 

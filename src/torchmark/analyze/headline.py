@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Literal, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze import grades
@@ -36,7 +36,7 @@ class Lead(Struct, frozen=True):  # the representative case of an area
     area: str
     workload: str
     mode: str = "infer"
-    params: dict[str, Value] = field(default_factory=dict)
+    params: dict[str, Value] = {}
     figure: Figure = "rate"
     unit: str = ""  # of an item; of a job: its name
     work: str = ""  # the area as a sentence names it, where that is another word
@@ -52,9 +52,7 @@ LEADS = (
 )
 
 
-class Neighbour(Struct, frozen=True):
-    """A published machine that did the same work."""
-
+class Neighbour(Struct, frozen=True):  # a published machine that did the same work
     name: str  # M1 CPU
     run: str  # m1-chips/M1 CPU
     device: str
@@ -64,12 +62,10 @@ class Neighbour(Struct, frozen=True):
 
 
 class Area(Struct, frozen=True):
-    """One figure: items per second, or seconds of a step or of a whole job."""
-
     name: str
     case: str
     figure: Figure
-    value: float
+    value: float  # items per second, or seconds of a step or of a whole job
     unit: str
     margin: float | None  # half the interval in which a repeat would land, relative; None: unknown
     grade: grades.Grade
@@ -89,9 +85,7 @@ class Command(Struct, frozen=True):  # what to type next
 
 
 class Headline(Struct, frozen=True):
-    """What a run says at first sight: one block for each device, the fastest first."""
-
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...]  # one for each device, the fastest first
     grade: grades.Word  # of the worst area
     confidence: str
     commands: tuple[Command, ...] = ()

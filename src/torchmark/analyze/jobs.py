@@ -27,7 +27,6 @@ def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
 
 
 def project(stages: Sequence[StageEstimate], job: JobEstimate) -> JobEstimate:
-    """The job with these stages and their time."""
     sums = [sum(stage.steps * getattr(stage, name) for stage in stages) for name in ("center_s", "low_s", "high_s")]
     return replace(job, stages=tuple(stages), seconds=sums[0], low_s=sums[1], high_s=sums[2])
 
@@ -105,7 +104,6 @@ def sustained_of(estimate: Estimate) -> Sustained | None:
 
 
 def end_counts(samples: Series, seconds: float, window_s: float) -> tuple[int, int]:
-    """How many samples lie in the first window, and in the last."""
     ends = _ends(samples, seconds)
     early, before_late = (int(np.searchsorted(ends, at)) for at in (window_s, seconds - window_s))
     return max(early, END_SAMPLES), max(len(samples) - before_late, END_SAMPLES)
@@ -130,9 +128,7 @@ UNTRIED = "faults not tried"  # a setting: steps were too slow to try them
 LEAST = 0.001  # share of a cause that is reported
 
 
-class Bias(Struct, frozen=True):
-    """How far the published procedure's figure is off, in seconds for the same work."""
-
+class Bias(Struct, frozen=True):  # of a published procedure's figure, for the same work
     case: str
     published_s: float
     steady_s: float  # the right figure
@@ -190,9 +186,7 @@ class Printed(Struct, frozen=True):
     unit: str
 
 
-class Own(Struct, frozen=True):
-    """This machine's figure in the row's unit, or why there is none."""
-
+class Own(Struct, frozen=True):  # this machine's figure in the row's unit, or why there is none
     case: str = ""
     device: str = ""
     status: str = ""
@@ -218,9 +212,7 @@ class Row(Struct, frozen=True):
     unit: str
 
 
-class Sheet(Struct, frozen=True):
-    """One published table, with a new column for each place of this machine."""
-
+class Sheet(Struct, frozen=True):  # one published table, with a new column for each place of this machine
     publication: str
     title: str
     protocol: str

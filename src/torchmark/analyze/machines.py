@@ -27,9 +27,7 @@ PROCEDURES = frozenset(("+per-step", "+pinned", "+as-published"))
 Contender = tuple[str, int, int, str, str]  # processor, cores, GiB of memory, device, model
 
 
-class Entry(Struct, frozen=True, array_like=True):
-    """One result out of a folder of runs: what it takes to rank it, and where it comes from."""
-
+class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder of runs
     edition: ClassVar[int] = 2  # rises when entries are made from runs in another way
 
     task: str  # of the case
@@ -114,27 +112,23 @@ class Entry(Struct, frozen=True, array_like=True):
 _NO_STATEMENT = frozenset(("interrupted", "skipped", "ok"))
 
 
-class Place(Struct, frozen=True):
-    """One contender with a 95% interval of its rate, which is 0 without a figure. Only undisturbed ones have a rank."""
-
+class Place(Struct, frozen=True):  # one contender; only undisturbed ones have a rank
     entry: Entry
     runs: int  # different runs that its result was taken from
-    rate: float = 0.0  # per second: items, or steps where a step is worth nothing
-    low: float = 0.0
+    rate: float = 0.0  # per second: items, or steps where a step is worth nothing; 0 without a figure
+    low: float = 0.0  # 95% interval
     high: float = 0.0  # infinite where the interval of the step time reaches down to nothing
     rank: int | None = None
     tied: bool = False
 
 
-class Board(Struct, frozen=True):
-    """All who did the same work: the fastest first, apart from them those that were disturbed and those that failed."""
-
+class Board(Struct, frozen=True):  # all who did the same work
     task: str
     version: int
     dtype: str
     procedure: str
     unit: str
-    places: tuple[Place, ...]
+    places: tuple[Place, ...]  # the fastest first
     disturbed: tuple[Place, ...]
     failed: tuple[Place, ...]
     ranked_count: int  # with those that `places` leaves out
@@ -142,15 +136,13 @@ class Board(Struct, frozen=True):
     failed_count: int
 
 
-class Standing(Struct, frozen=True):
-    """A machine over all the work that counts: its geometric mean speed, relative to the fastest at each case."""
-
+class Standing(Struct, frozen=True):  # a machine over all the work that counts
     cpu: str
     cores: int
     memory_gib: int
     device: str
     model: str
-    score: float  # 1: the fastest at everything
+    score: float  # geometric mean speed, relative to the fastest at each case
     low: float
     high: float
     rank: int = 0
@@ -158,9 +150,7 @@ class Standing(Struct, frozen=True):
 
 
 class Overall(Struct, frozen=True):
-    """Machines ranked over the same cases, all of which every one of them has done undisturbed."""
-
-    tasks: tuple[str, ...]
+    tasks: tuple[str, ...]  # that every one of them has done undisturbed
     standings: tuple[Standing, ...]
     ranked_count: int
     missing_count: int  # machines that lack some of the cases
@@ -235,12 +225,10 @@ LEAST = 0.03  # smaller deviations are not worth a visit
 MOST_SHARE = 0.25  # of a group that can stand out; beyond that it is two groups
 
 
-class Outlier(Struct, frozen=True):
-    """A run whose machine stands out. `ratio` is its step time over that of its peers: above 1, it is slower."""
-
+class Outlier(Struct, frozen=True):  # a run whose machine stands out
     label: str
     run: str  # its id
-    ratio: float
+    ratio: float  # of its step time to that of its peers: above 1, it is slower
     peers: int
     cases: int
     disturbed: str | None = None  # the verdict that may explain it

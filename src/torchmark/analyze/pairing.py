@@ -63,8 +63,6 @@ def written(value: Value | None) -> str:
 
 
 class Difference(Struct, frozen=True):
-    """One thing that was not the same, and what it was on either side."""
-
     name: str
     a: str
     b: str
@@ -109,13 +107,11 @@ def differing_facts(parts: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]
                 yield name, ours.get(name), theirs.get(name)
 
 
-class Unpaired(Struct, frozen=True):
-    """A case that could not be compared, and why; `a` and `b` are what there is of it."""
-
+class Unpaired(Struct, frozen=True):  # a case that could not be compared
     case: str
     reason: str
     kind: Literal["missing", "failed", "refused"] = "missing"
-    a: Result | None = None
+    a: Result | None = None  # what there is of it
     b: Result | None = None
 
 
@@ -288,5 +284,4 @@ def setting_text(name: str, value: Value | None) -> str:
 
 
 def name_of(case: Case, default: Case) -> str:
-    """A configuration by what makes it differ from the default."""
     return " + ".join(setting_text(name, setting(case, name)) for name in differing(default, case)) or "default"

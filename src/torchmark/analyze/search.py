@@ -29,8 +29,6 @@ Round = Mapping[str, float]
 
 
 class Tuned(Tuning, frozen=True, kw_only=True):
-    """A conclusion with the results of all that was tried."""
-
     same_precision: Case
     results: tuple[Result, ...]
 
@@ -247,22 +245,17 @@ RISING = 1.05  # times the least memory: below, the largest thing in memory is n
 
 
 class Probe(Tried, frozen=True, kw_only=True):
-    """One size that was tried, with the result of all tries together."""
-
-    result: Result
+    result: Result  # of all tries together
 
     @property
     def fits(self) -> bool:
-        """Every time."""
         return self.result.status == "ok"
 
 
-class MemoryModel(Struct, frozen=True):
-    """bytes = fixed + per_item × size; `error` is how far the worst of the sizes behind it is off."""
-
+class MemoryModel(Struct, frozen=True):  # bytes = fixed + per_item × size
     fixed: float
     per_item: float
-    error: float
+    error: float  # how far the worst of the sizes behind it is off
 
     def size_for(self, limit_bytes: float) -> float:
         return (limit_bytes - self.fixed) / self.per_item

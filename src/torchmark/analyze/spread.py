@@ -26,15 +26,12 @@ BORROWED_FREEDOM = 4.0  # a borrowed spread stems from about five processes of a
 
 
 class Interval(NamedTuple):
-    """An estimate with its 95% interval."""
-
     center: float
-    low: float
+    low: float  # 95%
     high: float
 
     @property
     def precision(self) -> float:
-        """Half the width, relative to the centre."""
         return (self.high - self.low) / 2 / self.center
 
 
@@ -98,7 +95,6 @@ class Spread(NamedTuple):  # a variance, as of the logarithm of one process's ti
 
 
 def pooled(spreads: Sequence[Spread]) -> Spread:
-    """Their average, weighted by freedom."""
     total = math.fsum(each.freedom for each in spreads)
     return Spread(math.fsum(each.freedom * each.variance for each in spreads) / total, total)
 
@@ -121,7 +117,6 @@ def find_common(spreads: Sequence[Spread]) -> Spread | None:
 
 
 def digamma(x: float) -> float:
-    """The derivative of log-gamma, for x > 0."""
     if x < 10:
         return digamma(x + 1) - 1 / x
     square = 1 / (x * x)
@@ -129,7 +124,6 @@ def digamma(x: float) -> float:
 
 
 def trigamma(x: float) -> float:
-    """The derivative of digamma, for x > 0."""
     if x < 10:
         return trigamma(x + 1) + 1 / (x * x)
     square = 1 / (x * x)
@@ -231,7 +225,6 @@ def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> 
 
 
 def typical_spread(results: Sequence[Result]) -> float | None:
-    """Between fresh processes, over all cases of a run."""
     _, lent = _common_and_lent(results, None)
     return math.sqrt(lent.variance) if lent else None
 

@@ -26,7 +26,6 @@ ONE_SIDED = 0.8
 
 
 def deviation_of(values: Series) -> float:
-    """The median distance from the median."""
     return float(np.median(np.abs(values - np.median(values))))
 
 
@@ -95,12 +94,10 @@ def below_median(values: Series) -> Series:
     return (values <= np.median(values)).astype(np.float64)
 
 
-class TrendTest(NamedTuple):
-    """A trend in log-times: its strength, the total relative change, the strength that chance may reach."""
-
+class TrendTest(NamedTuple):  # in log-times
     z: float
-    change: float
-    chance_z: float
+    change: float  # in total, relative
+    chance_z: float  # that chance may reach
     steady_rise: bool
 
 

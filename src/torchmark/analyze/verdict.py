@@ -184,7 +184,6 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
 
 
 def most_memory(memories: Sequence[Memory]) -> Memory | None:
-    """The reading with the highest peak."""
     return max(memories, key=lambda memory: memory.device_peak_bytes or memory.host_peak_bytes or 0, default=None)
 
 
@@ -193,7 +192,6 @@ def _union(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def contention_of(readings: Sequence[Conditions], wait_share: float | None, switches: int | None) -> Contention:
-    """Shares of the measuring time between the first and the last reading."""
     if len(readings) < 2:
         return Contention(wait_share=wait_share, switches=switches)
     first, last = readings[0], readings[-1]
@@ -236,7 +234,6 @@ def judge(
 
 
 def taken_by_others(contention: Contention) -> list[str]:
-    """Who took time from this measurement, in words with figures."""
     others = [
         (contention.other_cpu_share, "other processes used {:.0%} of the processor"),
         (contention.steal_share, "the hypervisor took {:.0%} of the processor away"),
@@ -273,7 +270,6 @@ def is_bimodal(times: Series) -> bool:
 
 
 def metered_of(readings: Sequence[Conditions]) -> Metered:
-    """All readings of a series in a few figures."""
     temperatures, faults = _known(readings, "temperature_c"), _growth(readings, "major_fault_count")
     known = [reading for reading in readings if reading.energy_j is not None]
     span_s, energy_j = known[-1].at_s - known[0].at_s if known else 0.0, _growth(known, "energy_j")
@@ -372,7 +368,6 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
 
 
 def contended(seen: str) -> Remark:
-    """Other programs took time from it."""
     return Remark("contended", seen, VERDICT_FIXES["contended"])
 
 

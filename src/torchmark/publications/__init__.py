@@ -23,20 +23,20 @@ Kind = Literal["measured", "power", "derived"]
 DeviceKind = Literal["cpu", "cuda", "mps"]
 
 
-class Note(Struct, frozen=True, forbid_unknown_fields=True):
-    """Why figures should be read with care, and what to do about it."""
-
+class Note(
+    Struct, frozen=True, forbid_unknown_fields=True
+):  # why figures should be read with care, and what to do about it
     cause: str
     fix: str
     only: tuple[DeviceKind, ...] = ()  # the devices that it matters on; empty: all
 
 
-class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine with the device that was timed on it: one column to compare with."""
-
+class PublishedMachine(
+    Struct, frozen=True, forbid_unknown_fields=True
+):  # with the device that was timed on it: one column to compare with
     name: str  # 'M1 Ultra GPU': after the publication's name and a slash it names a run
     hardware: str
-    device: DeviceKind
+    device: DeviceKind  # that was timed
     memory_gib: int = 0  # 0: the publication does not say
     cores: int = 0  # of the device
     # 'RTX 3090': finds the figures of this hardware in every publication; empty if the hardware is unknown or unsound.
@@ -48,15 +48,13 @@ class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):
         return self.known_as or self.name
 
 
-class Figure(Struct, frozen=True, forbid_unknown_fields=True):
-    """One number of a table. `value` is in `unit`, for `steps` steps together if the unit is seconds."""
-
+class Figure(Struct, frozen=True, forbid_unknown_fields=True):  # one number of a table
     machine: str  # the name of a PublishedMachine
     labels: tuple[str, ...]  # the cells that name the row, as printed, one for each header of the table
     column: str  # the heading that it stands under, as printed
     printed: str
     unit: Literal["s", "it/s", "ms/it", "s/it", "W", "x"]
-    value: float | None = None  # None: out of memory
+    value: float | None = None  # for all steps together if the unit is seconds; None: out of memory
     kind: Kind = "measured"
     case: str | None = None  # the same work here, written as a case; None if there is nothing to run
     steps: int = 1
@@ -67,13 +65,11 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     notes: tuple[str, ...] = ()  # kinds of Publication.notes
 
 
-class PublishedTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """One table of a publication: the procedure that all its figures share, and the figures in printed order."""
-
+class PublishedTable(Struct, frozen=True, forbid_unknown_fields=True):  # its figures share one procedure
     title: str
     headers: tuple[str, ...]  # of the cells that name a row
     protocol: str  # how it was timed, in words
-    figures: tuple[Figure, ...]
+    figures: tuple[Figure, ...]  # in printed order
     notes: tuple[str, ...] = ()  # kinds of Publication.notes that hold for all of its figures
 
 
@@ -171,7 +167,6 @@ def find_hardware(text: str) -> tuple[tuple[Publication, PublishedMachine], ...]
 
 
 def hardware_titles() -> tuple[str, ...]:
-    """All names that `find_hardware` knows machines by."""
     return tuple(dict.fromkeys(machine.title for _, machine in _machines()))
 
 
