@@ -167,6 +167,4 @@ def band_of(a: Result, b: Result) -> float:
 
 def answer_within(ratio: float, band: float) -> Literal["faster", "slower", "similar"]:
     """What a ratio of times says that is known no better than `band`."""
-    if abs(math.log(ratio)) <= math.log1p(band):
-        return "similar"
-    return "faster" if ratio < 1 else "slower"
+    return "similar" if abs(math.log(ratio)) <= math.log1p(band) else "faster" if ratio < 1 else "slower"

@@ -248,8 +248,8 @@ def find_outliers(runs: Sequence[Run]) -> tuple[Outlier, ...]:
         devices = tuple((device.name, device.model, device.memory_bytes) for device in machine.devices)
         return machine.cpu, machine.physical_cores, machine.memory_gib, machine.torch, machine.torch_build, devices
 
-    groups = [_among(group) for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES]
-    return tuple(sorted((each for group in groups for each in group), key=lambda outlier: -outlier.ratio))
+    groups = [group for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES]
+    return tuple(sorted((each for group in groups for each in _among(group)), key=lambda outlier: -outlier.ratio))
 
 
 def _among(runs: Sequence[Run]) -> list[Outlier]:
@@ -323,8 +323,8 @@ def tabulate(members: Iterable[tuple[str, Run]]) -> tuple[KindRow, ...]:
         good = [(result.work, result.estimate) for result in results if result.status == "ok" and result.estimate]
         said = Counter(estimate.verdict for _, estimate in good).most_common()
         failed = Counter(each.status for each in results if each.status != "ok" or not each.estimate).most_common()
-        several = len(said) + len(failed) > 1
-        verdicts = tuple(f"{name} {count}" if several else name for name, count in (*said, *failed))
+        named = (*said, *failed)
+        verdicts = tuple(f"{name} {count}" if len(named) > 1 else name for name, count in named)
         row = KindRow(case, kind, len(good), None, verdicts=verdicts)
         if good:
             (work, first), times = good[0], [estimate.center_s for _, estimate in good]

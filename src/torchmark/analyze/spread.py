@@ -148,9 +148,7 @@ def own_spread(processes: Sequence[Estimate]) -> Spread | None:
 
 def relative_spread(centers: Sequence[float]) -> float | None:
     """The standard deviation over the mean; None for fewer than two times, or without a positive mean."""
-    if len(centers) < 2 or mean(centers) <= 0:
-        return None
-    return stdev(centers) / mean(centers)
+    return stdev(centers) / mean(centers) if len(centers) > 1 and mean(centers) > 0 else None
 
 
 def variance(values: Sequence[float]) -> float:

@@ -125,21 +125,16 @@ def median_interval(times: Series, time: float) -> Interval:
     if count < FEW_SAMPLES:
         return _few_samples_interval(times, center)
     ordered = np.sort(times)
-
-    def between(reach: float) -> tuple[float, float]:
-        low, high = max(math.floor(count / 2 - reach), 0), min(math.ceil(count / 2 + reach), count - 1)
-        return float(ordered[low]), float(ordered[high])
-
     if time < 1.01 and count < 100:
         # The largest rank for which [x(r), x(n-1-r)] holds the median with 95% confidence.
         rank = max(int(np.searchsorted(binomial(count, 0.5), CHANCE / 2, side="right")) - 1, 0)
         return Interval(center, float(ordered[rank]), float(ordered[count - 1 - rank]))
     reach = critical(max(count / time - 1, 2.0), CHANCE) * math.sqrt(count * time) / 2
-    low, high = between(reach)
+    # The same width from ranks twice as far out: narrow by luck, or with another mode close by, is not precise.
+    low, low_wide = (float(ordered[max(math.floor(count / 2 - each), 0)]) for each in (reach, 2 * reach))
+    high, high_wide = (float(ordered[min(math.ceil(count / 2 + each), count - 1)]) for each in (reach, 2 * reach))
     if 2 * reach > 0.45 * count:  # beyond it a single spike would decide
         return Interval(center, low, high)
-    # The same width from ranks twice as far out: narrow by luck, or with another mode close by, is not precise.
-    low_wide, high_wide = between(2 * reach)
     return Interval(center, min(low, (center + low_wide) / 2), max(high, (center + high_wide) / 2))
 
 
