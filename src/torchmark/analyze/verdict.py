@@ -30,28 +30,24 @@ CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE = 0.1, 0.001  # clocks drift by less; one is 
 
 
 def summarise(
-    samples: Series,
-    reading: Reading,
-    confirmed: bool,
-    readings: Sequence[Conditions] = (),
-    wait_share: float | None = None,
-    switches: int | None = None,
-    **known: Any,
+    samples: Series, reading: Reading, confirmed: bool, readings: Sequence[Conditions] = (), **known: Any
 ) -> Estimate:
-    """The estimate of one process; `known` are the fields that do not follow from its samples and readings. The
-    constant cost of calling a step is taken off every figure."""
+    """The estimate of one process; `known` are fields that do not follow from its samples. The constant cost of calling
+    a step is taken off every figure."""
     cost, raw = known["call_cost_s"], samples[reading.cut :]
-    contention = contention_of(readings, wait_share, switches)
+    contention = known.get("contention", Contention())
     verdict, flags, evidence = judge(reading, confirmed, contention, readings, known["target"])
     mean, ordered = mean_interval(raw, reading.time), np.sort(raw - cost)
     median, mad = float(np.median(ordered)), deviation_of(ordered)
     outlying = np.abs(ordered - median) > WINSOR_MADS * MAD_TO_DEVIATION * mad
     launch_bound = is_launch_bound(known.get("device_step_s"), known["wall_step_s"])
     bimodal = known["estimand"] == "median" and is_bimodal(raw)
+    names = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
+    known |= {name: value - cost for name, value in zip(names, (*reading.interval, *mean), strict=True)}
+    for percent in (90, 99):
+        known[f"p{percent}_s"] = float(np.quantile(ordered, percent / 100))
+        known[f"p{percent}_high_s"] = tail_bound(ordered, percent / 100)
     return Estimate(
-        center_s=reading.interval.center - cost,
-        low_s=reading.interval.low - cost,
-        high_s=reading.interval.high - cost,
         verdict=verdict,
         effective_samples=reading.effective(len(samples)),
         warmup_cut=reading.cut,
@@ -62,17 +58,9 @@ def summarise(
         sample_count=len(samples),
         autocorrelation_time=reading.time,
         median_s=median,
-        mean_s=mean.center - cost,
-        mean_low_s=mean.low - cost,
-        mean_high_s=mean.high - cost,
         min_s=float(ordered[0]),
-        p90_s=float(np.quantile(ordered, 0.9)),
-        p90_high_s=tail_bound(ordered, 0.9),
-        p99_s=float(np.quantile(ordered, 0.99)),
-        p99_high_s=tail_bound(ordered, 0.99),
         mad_s=mad,
         outlier_share=float(np.mean(outlying)) if mad > 0 else 0.0,
-        contention=contention,
         metered=metered_of(readings),
         **known,
     )
