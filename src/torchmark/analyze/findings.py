@@ -13,7 +13,7 @@ from torchmark.analyze.comparison import Comparison, Family, Pair, break_even, c
 from torchmark.analyze.efficiency import LOADING
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.machines import find_outliers
-from torchmark.analyze.pairing import axis_value, grouped, join_machines
+from torchmark.analyze.pairing import axis_value, changed, grouped, join_machines
 from torchmark.analyze.wording import listed
 from torchmark.records import DISTURBED, NO_ROOM, Remark, Result, Run
 
@@ -250,14 +250,10 @@ def _about_results(run: Run) -> Iterator[Remark]:
 def _memory(results: Sequence[Result]) -> Iterator[Remark]:
     tried = [(result.params.get("batch", result.case.params.get("batch")), result) for result in results]
     sizes = [(size, r) for size, r in tried if isinstance(size, int) and r.status in ("ok", *NO_ROOM)]
-
-    def without(result: Result) -> str:
-        return replace(result.case, params={k: v for k, v in result.case.params.items() if k != "batch"}).text
-
-    for found in grouped(sizes, lambda each: without(each[1])).values():
+    for text, found in grouped(sizes, lambda each: changed(each[1].case, "batch", None).text).items():
         last = max((each for each in found if each[1].status == "ok"), default=None, key=itemgetter(0))
         first = min((each for each in found if each[1].status != "ok"), default=None, key=itemgetter(0))
         if last and first and last[0] < first[0]:
-            task, device = without(last[1]).split("@")[0], last[1].case.device
+            task, device = text.split("@")[0], last[1].case.device
             fact = f"{task} fits into {device} with batch {last[0]:g}, and not with {first[0]:g}"
             yield Remark("memory", fact, cases=(last[1].case.text, first[1].case.text))

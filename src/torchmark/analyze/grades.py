@@ -98,10 +98,8 @@ def with_spread(result: Result, borrowed: float | None = None) -> Result:
     if estimate is None or estimate.spread is not None or estimate.verdict == "as-published":
         return result
     own = relative_spread([process.center_s for process in result.processes])
-    if own is not None:
+    if own is not None or borrowed is None:
         return replace(result, estimate=replace(estimate, spread=own))
-    if borrowed is None:
-        return result
     center, reach = estimate.center_s, 1.96 * borrowed * estimate.center_s
     low = center - math.hypot(center - estimate.low_s, reach)
     high = center + math.hypot(estimate.high_s - center, reach)

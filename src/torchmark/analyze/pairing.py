@@ -149,13 +149,11 @@ def pair_within(run: Run, axis: str) -> Pairing:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return value != _BASELINES.get(axis), float(value) if is_number else 0.0
 
-    def place(result: Result) -> str:
-        return f"with {axis} {written(axis_value(result, axis))}"
-
     placed, alone, unique = [], [], {result.case.text: result for result in run.results}
     for results in grouped(unique.values(), lambda result: _key(result, {axis})).values():
         first, *others = sorted(results, key=rank)
-        placed += [((first, other), (place(first), place(other))) for other in others]
+        place, *places = (f"with {axis} {written(axis_value(each, axis))}" for each in (first, *others))
+        placed += [((first, other), (place, there)) for other, there in zip(others, places, strict=True)]
         alone += [] if others else [Unpaired(first.case.text, f"only one value of {axis} was measured", a=first)]
     fair, refused = _sift(placed, axis)
     return Pairing(fair, (*refused, *alone))
