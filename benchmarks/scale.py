@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from torchmark.analyze.summary import combine
+from torchmark.analyze.verdict import combine
 from torchmark.measure.cases import check_case, full_params
 from torchmark.records import (
     SCHEMA_VERSION,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import torchmark
 from torchmark.analyze.check import check_header, check_result, check_samples
 from torchmark.analyze.jobs import extrapolate, sustained_of
-from torchmark.analyze.summary import combine_results
+from torchmark.analyze.verdict import combine_results
 from torchmark.measure.replay import estimate_of
 from torchmark.records import Estimate, JobEstimate, Laps, Metered, NumericCheck, Result, StageEstimate, parse_case
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.check import Corroboration, Witness, corroborate, digest, keep, witness
+from torchmark.analyze.check import Corroboration, Witness, corroborate, keep, witness
 from torchmark.devices.streams import KINDS, stream
 
 CASE = "mlp/infer@cpu/float32"
@@ -61,13 +61,13 @@ def test_equal_samples_count_once(make: Make) -> None:
 @pytest.mark.parametrize("factor", [1.003, 0.997, 1 / 3, 1e3])
 def test_a_factor_makes_no_new_measurement(factor: float) -> None:
     series = [1e-3 * (1 + 0.01 * math.sin(7.3 * number)) for number in range(2000)]
-    assert digest([factor * value for value in series]) == digest(series)
-    assert digest([*series[1:], series[0]]) != digest(series)
+    assert keep([factor * value for value in series]).digest == keep(series).digest
+    assert keep([*series[1:], series[0]]).digest != keep(series).digest
 
 
 def test_steady_series_of_two_machines_are_no_copies() -> None:
     for series in ([1e-3], [1e-3, 1.1e-3], [1e-3] * 50, []):
-        assert not series or digest([2 * value for value in series]) != digest(series)
+        assert not series or keep([2 * value for value in series]).digest != keep(series).digest
 
 
 @pytest.mark.parametrize("other", [{"torch": "2.9.0"}, {"cpu": "Another"}, {"physical_cores": 1}, {"devices": ()}])

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import item_energy, step_energy
-from torchmark.analyze.summary import combine
-from torchmark.analyze.verdict import held_down, is_paging, metered_of
+from torchmark.analyze.verdict import combine, held_down, is_paging, metered_of
 from torchmark.records import Conditions, Metered, Work
 
 COUNTED = [Conditions(float(second), energy_j=100.0 + 50.0 * second) for second in range(6)]

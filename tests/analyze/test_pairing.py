@@ -37,7 +37,7 @@ def run_of(*results: Result | str | Case) -> Run:
 
 
 def texts(a: Run, b: Run, axis: str | None = None) -> list[tuple[str, str]]:
-    return [(match.a.case.text, match.b.case.text) for match in pair_runs(a, b, axis).matches]
+    return [(first.case.text, second.case.text) for first, second in pair_runs(a, b, axis).matches]
 
 
 def reason(a: Run, b: Run) -> str:
@@ -48,9 +48,9 @@ def reason(a: Run, b: Run) -> str:
 @given(case_lists, case_lists, axes)
 def test_pairing_is_a_matching_and_leaves_none_out(first, second, axis) -> None:
     pairing = pair_runs(run_of(*first), run_of(*second), axis)
-    for side, given_cases in (("a", first), ("b", second)):
-        rows = [*pairing.matches, *pairing.unpaired]
-        seen = [getattr(row, side).case.text for row in rows if getattr(row, side)]
+    for side, given_cases in ((0, first), (1, second)):
+        rows = [*pairing.matches, *((each.a, each.b) for each in pairing.unpaired)]
+        seen = [row[side].case.text for row in rows if row[side]]
         assert sorted(seen) == sorted(case.text for case in given_cases)
 
 
@@ -132,15 +132,13 @@ def test_two_figures_that_only_they_are_comparable_with_are_compared() -> None:
 def test_inside_a_run_everything_is_held_against_the_baseline() -> None:
     run = run_of("mlp/infer@mps/float32", "mlp/infer@cpu/float32", "mlp/infer@cuda:0/float32", "lstm/infer@mps/float32")
     pairing = pair_within(run, "device")
-    assert [(match.a.case.device, match.b.case.device) for match in pairing.matches] == [
-        ("cpu", "mps"),
-        ("cpu", "cuda:0"),
-    ]
+    devices = [(first.case.device, second.case.device) for first, second in pairing.matches]
+    assert devices == [("cpu", "mps"), ("cpu", "cuda:0")]
     assert [(each.case, each.reason) for each in pairing.unpaired] == [
         ("lstm/infer@mps/float32", "only one value of device was measured")
     ]
     sweep = run_of(*(f"mlp/infer:batch={batch}@cpu/float32" for batch in (64, 256, 16)))
-    assert [match.a.case.params["batch"] for match in pair_within(sweep, "batch").matches] == [16, 16]
+    assert [first.case.params["batch"] for first, _ in pair_within(sweep, "batch").matches] == [16, 16]
 
 
 def test_cpu_and_gpu_of_a_published_machine_are_one() -> None:

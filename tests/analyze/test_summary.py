@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from torchmark.analyze.spread import relative_spread
 from torchmark.analyze.statistics import read_series
-from torchmark.analyze.summary import Observations, combine, combine_results, summarise
-from torchmark.analyze.verdict import cautions_of
+from torchmark.analyze.verdict import cautions_of, combine, combine_results, summarise
 from torchmark.records import Contention, Estimate, JobEstimate, Memory, NumericCheck, StageEstimate, Work
 
 CENTERS = st.lists(st.floats(1e-6, 10), min_size=2, max_size=6)
@@ -31,8 +30,8 @@ def summary(samples: np.ndarray, **changes: Any) -> Estimate:
         "duration_s": 5.0,
         "wall_step_s": 0.01,
     }
-    seen = Observations(**(fields | changes))
-    return summarise(samples, read_series(samples, seen.target, seen.estimand), seen)
+    known = fields | changes
+    return summarise(samples, read_series(samples, known["target"], known["estimand"]), **known)
 
 
 def samples(count: int = 300) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchmark.analyze.grades import worst
 from torchmark.analyze.spread import Interval
 from torchmark.analyze.statistics import Reading
-from torchmark.analyze.verdict import Judgement, contention_of, is_bimodal, is_launch_bound, judge
+from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge
 from torchmark.devices.streams import stream
 from torchmark.records import VERDICTS, Conditions, Contention, Trend
 
@@ -36,8 +36,14 @@ def reading(**changes: Any) -> Reading:
     return Reading(**(fields | changes))
 
 
+class Judgement(NamedTuple):
+    verdict: str
+    flags: tuple[str, ...]
+    evidence: tuple[str, ...]
+
+
 def judged(contention: Contention = NO_OTHERS, conditions=(), confirmed: bool = True, **changes: Any) -> Judgement:
-    return judge(reading(**changes), confirmed, contention, conditions, target=0.01)
+    return Judgement(*judge(reading(**changes), confirmed, contention, conditions, target=0.01))
 
 
 def test_the_order_of_the_verdicts_is_fixed() -> None:

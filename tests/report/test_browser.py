@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 
 import specimen
 from torchmark import cli
-from torchmark.analyze.machines import Entry, order_boards, rank_boards
+from torchmark.analyze.machines import Entry, rank_boards
 from torchmark.records import Metered, Peak, Remark, Result, Run, Work
 from torchmark.report import render
 from torchmark.report.leaderboard import Source, leaderboard_document
@@ -289,7 +289,7 @@ def board_page(path: Path, runs: Iterable[Run]) -> Path:
     entries = [
         replace(entry, cpu=f"{entry.cpu} {place}") for place, run in enumerate(runs) for entry in Entry.of_run(run, "a")
     ]
-    boards = order_boards(rank_boards(sorted(entries, key=attrgetter("group")), 10))
+    boards, _ = rank_boards(sorted(entries, key=attrgetter("group")), 10)
     source = Source(2, len(entries), (entries[0].cpu,))
     path.write_text(render(leaderboard_document(boards, source, "0.1.0"), "html"), encoding="utf-8")
     return path

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import asdict, replace
 
-from torchmark.analyze.machines import Board, Entry, Tally, order_boards, rank_boards
+from torchmark.analyze.machines import Board, Entry, rank_boards
 from torchmark.errors import UnknownName
 from torchmark.report import render
 from torchmark.report.leaderboard import BOARDS_SHOWN, FORMATS, PROBLEMS_SHOWN, Source, leaderboard_document
@@ -37,7 +37,7 @@ def entries(full_run) -> list[Entry]:
 
 
 def boards_of(entries: list[Entry]) -> tuple[Board, ...]:
-    return order_boards(rank_boards(entries, 20))
+    return rank_boards(entries, 20)[0]
 
 
 def show(entries: list[Entry], format: str, source: Source = SOURCE) -> str:  # noqa: A002
@@ -147,9 +147,7 @@ def test_an_unknown_format_is_an_error(entries: list[Entry]) -> None:
 
 
 def test_the_overall_table_comes_first_and_says_what_it_rests_on(entries: list[Entry]) -> None:
-    tally = Tally()
-    boards = order_boards(rank_boards(entries, 20, tally))
-    overall = tally.overall(20)
+    boards, overall = rank_boards(entries, 20)
     assert overall
     document = leaderboard_document(boards, SOURCE, "0.1.0", overall)
     texts = {form: render(document, form) for form in ("md", "html", "json")}

@@ -22,7 +22,7 @@ from torchmark.analyze.jobs import extrapolate, later_step, project, sustained_o
 from torchmark.analyze.pairing import grouped
 from torchmark.analyze.spread import Spread, with_interval
 from torchmark.analyze.statistics import Series, read_series
-from torchmark.analyze.summary import Observations, combine, summarise
+from torchmark.analyze.verdict import combine, summarise
 from torchmark.errors import UsageError
 from torchmark.records import STEP, Estimate, JobEstimate, Laps, Machine, Remark, Result, RunHeader, parse_case
 
@@ -94,7 +94,7 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
             size = max(max(abs(each.center_s), each.call_cost_s) for each in processes)
             yield from _compare(estimate, found, names, "result.estimate", "processes", EXACT, size)
         steps_s, place = result.phases_s.get("steps", math.inf), "result.phases_s"
-        fits = estimate.duration_s <= TIMED_TWICE * steps_s or _is_simulated(result)
+        fits = estimate.duration_s <= TIMED_TWICE * steps_s or result.case.device.partition(":")[0] == "fake"
         took = f"sampling took {estimate.duration_s:.3g} s within a phase of {steps_s:.3g} s"
         phases = [(s >= 0, f"{place}.{name}", f"it took {s:.3g} s") for name, s in result.phases_s.items()]
         yield from _violations(*phases, (fits, f"{place}.steps", took))
@@ -132,6 +132,7 @@ def _impossible(estimate: Estimate, place: str) -> list[Remark]:
 def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_method: bool) -> Iterator[Remark]:
     """Recompute the last processes of a result from their raw samples, and a replay by its publication's method."""
     values = [np.asarray(samples[process], dtype=np.float64) for process in sorted(samples)]
+    simulated = result.case.device.partition(":")[0] == "fake"
     first = len(result.processes) - len(values)
     if result.case.protocol == "as-published":
         if result.estimate and len(values) == 1:
@@ -144,7 +145,7 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
     for index, (stored, series) in enumerate(zip(result.processes[first:], values, strict=True), first):
         place = f"result.processes[{index}]"
         wrong = _check_process(stored, series, place, same_method)
-        if not wrong and not _is_simulated(result):  # samples take their time: no more than there was, nor much less
+        if not wrong and not simulated:  # samples take their time: no more than there was, nor much less
             steps = 1 if stored.estimand == "median" else stored.block_size  # by events
             total_s, lasted = float((series + stored.call_cost_s).sum()) * steps, stored.duration_s
             first_s = float(series[0]) * stored.block_size  # it may have begun before the clock
@@ -161,9 +162,15 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
 
 
 def _check_process(stored: Estimate, samples: Series, place: str, same_method: bool) -> list[Remark]:
+    """Recompute with the recorded cut, costs and settings; what meters saw is not in the samples."""
     if wrong := _impossible_samples(stored, samples, place):
         return wrong
-    found = recompute(stored, samples)
+    raw = np.maximum(samples + stored.call_cost_s, 1e-12)
+    size = 1 if stored.estimand == "median" else stored.block_size  # a median is of single steps
+    reading = read_series(raw, stored.target, stored.estimand, size, stored.warmup_cut)
+    same = ("estimand", "block_size", "first_step_s", "sync_cost_s", "call_cost_s", "target", "duration_s")
+    known = {name: getattr(stored, name) for name in same}
+    found = summarise(raw, reading, stored.verdict == "stable", wall_step_s=stored.wall_step_s or 0.0, **known)
     described = (*_DESCRIBED, "outlier_share")
     wrong = _compare(stored, found, described, place, "samples", EXACT, float(samples.max()) + stored.call_cost_s)
     if same_method and not wrong:
@@ -188,17 +195,6 @@ def _impossible_samples(stored: Estimate, samples: Series, place: str) -> list[R
     return _violations((possible, f"{place}.samples_s", f"steps took {least:.3g} to {most:.3g} s"))
 
 
-def recompute(stored: Estimate, samples: Series) -> Estimate:
-    """The estimate that raw samples give with the recorded cut, costs and settings, without what meters saw."""
-    raw = np.maximum(samples + stored.call_cost_s, 1e-12)
-    size = 1 if stored.estimand == "median" else stored.block_size  # a median is of single steps
-    reading = read_series(raw, stored.target, stored.estimand, size, stored.warmup_cut)
-    same = ("estimand", "block_size", "first_step_s", "sync_cost_s", "call_cost_s", "target", "duration_s")
-    known = {name: getattr(stored, name) for name in same}
-    seen = Observations(confirmed=stored.verdict == "stable", wall_step_s=stored.wall_step_s or 0.0, **known)
-    return summarise(raw, reading, seen)
-
-
 def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: bool) -> Iterator[Remark]:
     """Recompute the published figure from the laps of its loop; of other stages only the duration is kept."""
     place, job = "result.estimate", result.job
@@ -207,14 +203,13 @@ def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: 
         return
     middle = float(np.sort(steps)[len(steps) // 2])
     found = replace(stored, first_step_s=float(steps[0]), median_s=middle, min_s=float(steps.min()))
-    yield from _compare(stored, found, ("first_step_s", "median_s", "min_s"), place, "samples", EXACT)
-    took = f"{stored.duration_s:.4g} s, but its samples took {steps.sum():.4g} s"
-    yield from _violations((steps.sum() <= stored.duration_s * (1 + EXACT), f"{place}.duration_s", took))
     if same_method and job is None:  # of a loop that was watched and stopped: its later steps
         later = [later_step(Laps("", steps.tolist(), len(steps) + more)).center_s for more in (0, 1)]
-        found = replace(stored, center_s=min(later, key=lambda each: abs(each - stored.center_s)))
-        yield from _compare(stored, found, ("center_s",), place, "samples", EXACT)
-    elif same_method and job:
+        found = replace(found, center_s=min(later, key=lambda each: abs(each - stored.center_s)))
+    yield from _compare(stored, found, ("first_step_s", "median_s", "min_s", "center_s"), place, "samples", EXACT)
+    took = f"{stored.duration_s:.4g} s, but its samples took {steps.sum():.4g} s"
+    yield from _violations((steps.sum() <= stored.duration_s * (1 + EXACT), f"{place}.duration_s", took))
+    if same_method and job:
         cause = "none of them follows from its samples"
         yield from _violations((_is_from_laps(job, steps), "result.job.stages", cause))
     times = job.seconds / stored.center_s if job and stored.center_s > 0 else 1.0
@@ -256,10 +251,6 @@ def _close(stored: Any, found: Any, tolerance: float, size: float = 0.0) -> bool
     return abs(stored - found) <= tolerance * max(abs(stored), abs(found), size) or not math.isfinite(found)
 
 
-def _is_simulated(result: Result) -> bool:
-    return result.case.device.partition(":")[0] == "fake"
-
-
 # How far files may be apart: what fresh processes, other memory and a warmer room explain, plus so many of their own
 # margins, up to a widest one.
 APART, MARGINS, WIDEST_MARGIN = 0.10, 3.0, 0.2
@@ -270,16 +261,12 @@ NEAR, COPIED = 1e-5, 0.9  # relative difference of copied samples, and their sha
 NOISE = 10 * NEAR  # deviation from the median below which samples of independent processes may be that near
 
 
-class SampleKey(Struct, frozen=True, eq=False):
-    """Recognises copies of a process's samples."""
-
+class SampleKey(Struct, frozen=True, eq=False):  # recognises copies of a process's samples
     digest: str
     logs: Series  # relative to their median, so that a factor does not matter; empty if there is too little to see
 
 
-class Witness(Struct, frozen=True):
-    """One file's figure for one case."""
-
+class Witness(Struct, frozen=True):  # one file's figure for one case
     file: str
     run: str
     line: int
@@ -360,20 +347,14 @@ def _originals(group: Sequence[Witness]) -> list[Witness]:
 
 
 def keep(values: Sequence[float]) -> SampleKey:
-    samples = np.asarray(values, dtype=np.float64)[:WINDOW]
-    logs = np.empty(0)
-    if len(samples) >= LEAST_SAMPLES and np.isfinite(samples).all() and (samples > 0).all():
-        relative = np.log(samples / np.median(samples))
-        logs = relative if np.median(np.abs(relative)) >= NOISE else logs
-    return SampleKey(digest(values), logs)
-
-
-def digest(values: Sequence[float]) -> str:
     """The same for samples multiplied by a factor, unless they have hardly any spread: those would all be alike."""
-    plain = np.asarray(values, dtype=np.float64)
-    median = float(np.median(plain)) if len(plain) else 0.0
-    scaled = np.round(plain / median, DIGITS) if np.isfinite(median) and median > 0 else plain
-    return _hash(scaled if len(np.unique(scaled)) >= DISTINCT else plain)
+    samples = np.asarray(values, dtype=np.float64)
+    median, first, logs = float(np.median(samples)) if len(samples) else 0.0, samples[:WINDOW], np.empty(0)
+    scaled = np.round(samples / median, DIGITS) if np.isfinite(median) and median > 0 else samples
+    if len(first) >= LEAST_SAMPLES and np.isfinite(first).all() and (first > 0).all():
+        relative = np.log(first / np.median(first))
+        logs = relative if np.median(np.abs(relative)) >= NOISE else logs
+    return SampleKey(_hash(scaled if len(np.unique(scaled)) >= DISTINCT else samples), logs)
 
 
 def _hash(values: Sequence[float] | Series) -> str:

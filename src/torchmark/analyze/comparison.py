@@ -7,16 +7,17 @@ answer. Published figures are judged by an assumed uncertainty.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
 from statistics import fmean, median
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze import pairing, spread
 from torchmark.analyze.grades import answer_within, band_of, flaws_of, is_published
-from torchmark.analyze.pairing import Difference, Match, Pairing, Places, Unpaired
+from torchmark.analyze.pairing import Difference, Pairing, Places, Unpaired
 from torchmark.analyze.spread import CHANCE, Interval, Spread, critical, total_variance, variance, with_known
 from torchmark.records import BreakEven, Live, Machine, Remark, Result, Run
 
@@ -44,44 +45,37 @@ def break_even(eager: Result, compiled: Result, saved: float | None = None) -> B
     return BreakEven(spent, saved, spent / saved) if saved > 0 and spent > 0 else None
 
 
-class Pair(Struct, frozen=True):
-    """One case on both sides. `ratio` is the step time of b over a's, or the time of an item where steps differ."""
+class Row(Struct, frozen=True):
+    """The step time of b over a's, or the time of an item where steps differ, and what follows from it."""
 
-    case: str
     ratio: float
-    verdict: Answer
-    basis: str  # of the interval
-    a: Result
-    b: Result
-    low: float | None = None  # of this case alone
+    verdict: Answer = "unsure"
+    low: float | None = None  # 95% interval of this row alone
     high: float | None = None
-    p_value: float | None = None  # of no difference beyond 1%, corrected for the number of cases
-    differences: tuple[Difference, ...] = ()
+    p_value: float | None = None  # of no difference beyond 1%, corrected for the number of rows
     error: float | None = None  # standard error of the logarithm of the ratio
     freedom: float | None = None
     explained: float = 0.0  # of that logarithm: what other programs may have cost the slower side
+
+
+class Pair(Row, frozen=True, kw_only=True):  # one case on both sides
+    case: str
+    basis: str  # of the interval
+    a: Result
+    b: Result
+    differences: tuple[Difference, ...] = ()
     no_interval: str | None = None  # why
     assumed: float | None = None  # where a side was published: how far the ratio may be off, as a share
     flaws: tuple[Remark, ...] = ()  # of the published sides
     visible: float | None = None  # the smallest difference that would have been called one, as a share
 
 
-class Family(Struct, frozen=True):
-    """All pairs of one workload: the geometric mean of their ratios."""
-
+class Family(Row, frozen=True, kw_only=True):  # all pairs of one workload: the geometric mean of their ratios
     name: str
     count: int
-    ratio: float
-    verdict: Answer = "unsure"
-    low: float | None = None
-    high: float | None = None
-    p_value: float | None = None
-    error: float | None = None
-    freedom: float | None = None
-    explained: float = 0.0
 
 
-Row = TypeVar("Row", Pair, Family)
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class Comparison(Struct, frozen=True):
@@ -117,9 +111,7 @@ def compare_within(runs: Sequence[Run], by: str) -> tuple[Comparison, ...]:
     return _judge_all(_compare(run, run, pairing.pair_within(run, by), by) for run in runs)
 
 
-class Side(NamedTuple):
-    """What one run knows of the logarithm of a time."""
-
+class Side(NamedTuple):  # what one run knows of the logarithm of a time
     logs: tuple[float, ...]  # of each process
     basis: str
     spread: Spread  # of one process
@@ -167,7 +159,7 @@ def explained(result: Result) -> float:
         return 0.0
     seen = result.estimate.contention
     shares = (seen.wait_share, seen.other_cpu_share, seen.steal_share, seen.throttled_share)
-    taken = max(0.0, (seen.probe_dilation or 1.0) - 1.0, *(share for share in shares if share is not None))
+    taken = max((seen.probe_dilation or 1.0) - 1.0, *(share or 0.0 for share in shares))
     return -math.log1p(-2 * taken) if taken < 0.499 else EVERYTHING
 
 
@@ -178,29 +170,29 @@ def _compare(a: Run, b: Run, paired: Pairing, axis: str | None) -> Comparison:
     apart = 0.0 if a is b else 2 * spread.RUN_SPREAD**2  # the variance that two runs add as wholes
     known: list[tuple[Pair, tuple[Side, Side]]] = []
     unpaired = []
-    for match in paired.matches:
-        if both := _sides(match, spreads):
-            differences = pairing.differences_of(match.a, match.b, a.header, b.header)
-            known.append((_pair(match, both, differences, apart), both))
+    for ours, theirs in paired.matches:
+        if both := _sides((ours, theirs), spreads):
+            differences = pairing.differences_of(ours, theirs, a.header, b.header)
+            known.append((_pair(ours, theirs, both, apart, differences), both))
         else:
-            unpaired.append(Unpaired(match.a.case.text, "no step time above zero", "refused", match.a, match.b))
+            unpaired.append(Unpaired(ours.case.text, "no step time above zero", "refused", ours, theirs))
     groups = pairing.grouped(known, lambda each: each[0].a.case.workload)
     families = tuple(_family(name, group, apart) for name, group in groups.items())
     return Comparison(tuple(pair for pair, _ in known), (*unpaired, *paired.unpaired), families, axis)
 
 
-def _pair(match: Match, sides: tuple[Side, Side], differences: tuple[Difference, ...], apart: float) -> Pair:
-    a, b, (first, second) = match.a, match.b, sides
+def _pair(a: Result, b: Result, sides: tuple[Side, Side], apart: float, differences: tuple[Difference, ...]) -> Pair:
+    first, second = sides
     difference = min(max(fmean(second.logs) - fmean(first.logs), -EVERYTHING), EVERYTHING)
-    ratio, basis, doubt = math.exp(difference), f"{first.basis} against {second.basis}", first.doubt or second.doubt
-    blame = explained(b if difference > 0 else a)
-    pair = Pair(a.case.text, ratio, "unsure", basis, a, b, differences=differences, no_interval=doubt, explained=blame)
+    ratio, doubt, blame = math.exp(difference), first.doubt or second.doubt, explained(b if difference > 0 else a)
+    basis = f"{first.basis} against {second.basis}"
+    pair = Pair(ratio, explained=blame, case=a.case.text, basis=basis, a=a, b=b, differences=differences)
     if is_published(a) or is_published(b):
         band, flaws = band_of(a, b), tuple(dict.fromkeys((*flaws_of(a), *flaws_of(b))))
         basis, verdict = "the assumed uncertainty of published figures", answer_within(ratio, band)
-        return replace(pair, basis=basis, verdict=verdict, no_interval=None, assumed=band, flaws=flaws, visible=band)
+        return replace(pair, basis=basis, verdict=verdict, assumed=band, flaws=flaws, visible=band)
     if doubt:
-        return pair
+        return replace(pair, no_interval=doubt)
     drift = spread.DRIFT**2 if apart else 0.0  # inside one run, cases share the state of the machine
     parts = [(own.variance / len(logs) + drift * own.variance, own.freedom) for logs, _, own, _ in sides]
     return _with_interval(pair, with_known(*total_variance(parts), apart))
@@ -210,7 +202,7 @@ def _family(name: str, cases: Sequence[tuple[Pair, tuple[Side, Side]]], apart: f
     pairs, count = [pair for pair, _ in cases], len(cases)
     center = math.fsum(math.log(pair.ratio) for pair in pairs) / count
     blame = math.fsum(explained(pair.b if center > 0 else pair.a) for pair in pairs) / count
-    family = Family(name, count, math.exp(center), explained=blame)
+    family = Family(math.exp(center), explained=blame, name=name, count=count)
     bands = [pair.assumed for pair in pairs if pair.assumed is not None]
     if bands:  # the errors of published figures may all point the same way
         return replace(family, verdict=answer_within(family.ratio, fmean(bands)))
@@ -237,22 +229,23 @@ def overall(families: Sequence[Family]) -> Family | None:
     count = len(families)
     center = math.fsum(math.log(family.ratio) for family in families) / count
     blame = math.fsum(family.explained for family in families) / count
-    mean = Family("all workloads", sum(family.count for family in families), math.exp(center), explained=blame)
+    cases = sum(family.count for family in families)
+    mean = Family(math.exp(center), explained=blame, name="all workloads", count=cases)
     parts = [((each.error / count) ** 2, each.freedom or 1.0) for each in families if each.error is not None]
     if len(parts) < count:
         return mean
-    return _judge([[_with_interval(mean, with_known(*total_variance(parts), 2 * spread.RUN_SPREAD**2))]])[0][0]
+    return next(_judge([_with_interval(mean, with_known(*total_variance(parts), 2 * spread.RUN_SPREAD**2))]))
 
 
-def _with_interval(row: Row, known: Spread) -> Row:
+def _with_interval(row: AnyRow, known: Spread) -> AnyRow:
     error, center = math.sqrt(known.variance), math.log(row.ratio)
-    reach = error * critical(known.freedom, CHANCE) if error > 0 else 0.0
+    reach = error * critical(known.freedom, CHANCE)
     low, high = math.exp(max(center - reach, -EVERYTHING)), math.exp(min(center + reach, EVERYTHING))
     row = replace(row, low=low, high=high, error=error, freedom=min(known.freedom, spread.MOST_FREEDOM))
     return replace(row, p_value=_chance(row, DIFFERENT))
 
 
-def _chance(row: Pair | Family, share: float) -> float:
+def _chance(row: Row, share: float) -> float:
     """Of such a difference by noise and disturbance, were the true one no larger than `share`."""
     excess = abs(math.log(row.ratio)) - row.explained - math.log1p(share)
     if not row.error or excess <= 0:
@@ -262,57 +255,44 @@ def _chance(row: Pair | Family, share: float) -> float:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values corrected for their number."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    corrected, floor = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(order):
-        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[index]))
-        corrected[index] = floor
-    return corrected
+    count, order = len(p_values), sorted(range(len(p_values)), key=p_values.__getitem__)
+    corrected = accumulate((min(1.0, (count - rank) * p_values[index]) for rank, index in enumerate(order)), max)
+    by_index = dict(zip(order, corrected, strict=True))
+    return [by_index[index] for index in range(count)]
 
 
-def _judge(groups: Iterable[Sequence[Row]]) -> list[list[Row]]:
-    """With verdicts that hold over all rows of all groups together."""
-    groups = list(groups)
-    corrected = iter(holm([row.p_value for rows in groups for row in rows if row.p_value is not None]))
-
-    def judged(row: Row) -> Row:
-        if row.p_value is None or row.low is None or row.high is None:
-            return row
-        p_value = next(corrected)
-        return replace(row, p_value=p_value, verdict=answer_of(row.low, row.high, SAME, p_value < CHANCE))
-
-    return [[judged(row) for row in rows] for rows in groups]
+def _judge(rows: Sequence[AnyRow]) -> Iterator[AnyRow]:
+    """With verdicts that hold over all rows together, and what would have been visible in each pair."""
+    p_values = [row.p_value for row in rows if row.p_value is not None]
+    corrected = iter(holm(p_values))
+    for row in rows:
+        if row.p_value is not None and row.low is not None and row.high is not None:
+            p_value = next(corrected)
+            row = replace(row, p_value=p_value, verdict=answer_of(row.low, row.high, SAME, p_value < CHANCE))
+        if isinstance(row, Pair) and row.error is not None and row.freedom is not None:
+            reach = row.error * critical(row.freedom, CHANCE / len(p_values))
+            row = replace(row, visible=math.expm1(min(math.log1p(DIFFERENT) + row.explained + reach, EVERYTHING)))
+        yield row
 
 
 def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    comparisons = tuple(comparisons)
-    rows, families = _judge(each.pairs for each in comparisons), _judge(each.families for each in comparisons)
-    chance = CHANCE / max(1, sum(pair.error is not None for pairs in rows for pair in pairs))
-
-    def with_visible(pair: Pair) -> Pair:
-        if pair.error is None or pair.freedom is None:
-            return pair
-        reach = pair.error * critical(pair.freedom, chance) if pair.error > 0 else 0.0
-        least = math.log1p(DIFFERENT) + pair.explained + reach
-        return replace(pair, visible=math.expm1(min(least, EVERYTHING)))
-
-    judged = []
-    for each, judged_pairs, means in zip(comparisons, rows, families, strict=True):
-        pairs = tuple(map(with_visible, judged_pairs))
-        known = [pair.visible for pair in pairs if pair.visible is not None and pair.assumed is None]
-        found = replace(each, pairs=pairs, families=tuple(means))
+    comparisons, judged = tuple(comparisons), []
+    pairs = _judge([pair for each in comparisons for pair in each.pairs])
+    families = _judge([family for each in comparisons for family in each.families])
+    for each in comparisons:
+        own = tuple(islice(pairs, len(each.pairs)))
+        known = [pair.visible for pair in own if pair.visible is not None and pair.assumed is None]
+        found = replace(each, pairs=own, families=tuple(islice(families, len(each.families))))
         judged.append(replace(found, visible=median(known), visible_worst=max(known)) if known else found)
     return tuple(judged)
 
 
 class LiveSide(Struct, frozen=True):
-    """What was changed for a side, where it ran, and what its processes gave."""
-
     result: Result
     python: str  # the interpreter
     machine: Machine | None = None  # as the interpreter reports it; None: it failed before that
-    packages: dict[str, str] = field(default_factory=dict)  # versions
-    environment: dict[str, str] = field(default_factory=dict)  # set for this side alone
+    packages: dict[str, str] = {}  # versions
+    environment: dict[str, str] = {}  # set for this side alone
     last_words: tuple[str, ...] = ()  # the last lines of output of a process that failed
 
 
@@ -323,13 +303,11 @@ LOOK_CONFIDENCE = 0.99  # of 200,000 simulated series, 95.4% hold the truth at a
 
 
 class LiveComparison(Struct, frozen=True):
-    """The answer of two sides that took turns; `ratio` is the step time of b over that of a."""
-
     a: LiveSide
     b: LiveSide
     verdict: Answer
     stopped: Stopped
-    ratio: float | None = None
+    ratio: float | None = None  # the step time of b over that of a
     low: float | None = None
     high: float | None = None
     ratios: tuple[float, ...] = ()  # one for each pair of processes
@@ -392,14 +370,11 @@ def live_differences(a: LiveSide, b: LiveSide) -> tuple[Difference, ...]:
         return [case, {"interpreter": side.python}, side.environment, software, result.settings]
 
     found: dict[str, Difference] = {}
-    for index, (ours, theirs) in enumerate(zip(facts(a), facts(b), strict=True)):
-        if index >= 3 and not (ours and theirs):  # a side that failed may know nothing
-            continue
-        for name in dict.fromkeys((*ours, *theirs)):
-            pair = ours.get(name), theirs.get(name)
-            if pair[0] != pair[1] and name.lower() not in found:
-                first, second = ("-" if value is None else pairing.written(value) for value in pair)
-                found[name.lower()] = Difference(name, first, second)
+    parts = enumerate(zip(facts(a), facts(b), strict=True))
+    known = [both for index, both in parts if index < 3 or all(both)]  # a side that failed may know nothing
+    for name, *values in pairing.differing_facts(known):
+        first, second = ("-" if value is None else pairing.written(value) for value in values)
+        found.setdefault(name.lower(), Difference(name, first, second))
     return tuple(found.values())
 
 
@@ -407,9 +382,7 @@ Word = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 
 
 class Gate(Struct, frozen=True):
-    """The answer to one limit. PASS needs data in which a difference of that size would have been visible."""
-
-    word: Word
+    word: Word  # PASS needs data in which a difference of the limit would have been visible
     limit: float
     visible: float | None = None  # the worst of the smallest visible differences; None: nothing could be seen
     decidable: float | None = None  # the smallest limit that this data decides
@@ -429,7 +402,7 @@ def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = Fa
     measured = [row for row in rows if row.error is not None]
     chances = holm([_chance(each, limit) if each.ratio > 1 else 1.0 for each in measured])
     slower = [each for each, chance in zip(measured, chances, strict=True) if chance < CHANCE]
-    slower += [p for p in pairs if p.assumed is not None and p.ratio > (1 + limit) * (1 + p.assumed)]
+    slower += [pair for pair in pairs if pair.assumed is not None and pair.ratio > (1 + limit) * (1 + pair.assumed)]
     kinds = ("failed",) if inside else ("failed", "missing")
     unpaired = (each for comparison in comparisons for each in comparison.unpaired if each.kind in kinds)
     lost = tuple(each for each in unpaired if each.a and each.a.status == "ok")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.grades import is_disturbed
@@ -28,17 +28,15 @@ class Ceiling(Struct, frozen=True):
     bytes: float = 0.0  # of what it worked on
 
 
-class DeviceCeilings(Struct, frozen=True):
-    """The best that one device was seen to do."""
-
-    flops: dict[str, Ceiling] = field(default_factory=dict)  # by arithmetic
-    paths: dict[str, tuple[Ceiling, ...]] = field(default_factory=dict)  # bandwidths: memory, to-device, all-reduce
+class DeviceCeilings(Struct, frozen=True):  # the best that one device was seen to do
+    flops: dict[str, Ceiling] = {}  # by arithmetic
+    paths: dict[str, tuple[Ceiling, ...]] = {}  # bandwidths: memory, to-device, all-reduce
     issue_s: float | None = None  # handing over the smallest operator
     round_trip_s: float | None = None  # until its result is on the host
 
 
 class Ceilings(Struct, frozen=True):
-    devices: dict[str, DeviceCeilings] = field(default_factory=dict)
+    devices: dict[str, DeviceCeilings] = {}
     run: str | None = None  # that saw them; None: the present one
 
 
@@ -73,19 +71,14 @@ def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]
 
 
 def merge(one: Ceilings, other: Ceilings) -> Ceilings:
-    """Of everything the better."""
-    devices = dict(one.devices)
-
-    def best(known: Iterable[Ceiling]) -> Ceiling:
-        return max(known, key=lambda each: each.value)
-
+    devices, value = dict(one.devices), attrgetter("value")
     for name, b in other.devices.items():
         a = devices.get(name, DeviceCeilings())
-        flops = a.flops | {each: best((a.flops.get(each, ceiling), ceiling)) for each, ceiling in b.flops.items()}
+        flops = a.flops | {each: max(a.flops.get(each, known), known, key=value) for each, known in b.flops.items()}
         paths = dict(a.paths)
         for path, seen in b.paths.items():
             points = grouped((*paths.get(path, ()), *seen), lambda point: point.bytes)
-            paths[path] = tuple(best(points[count]) for count in sorted(points))
+            paths[path] = tuple(max(points[count], key=value) for count in sorted(points))
         issue_s = min(filter(None, (a.issue_s, b.issue_s)), default=None)
         round_trip_s = min(filter(None, (a.round_trip_s, b.round_trip_s)), default=None)
         devices[name] = DeviceCeilings(flops, paths, issue_s, round_trip_s)
@@ -113,23 +106,23 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
     known = ceilings.devices.get(case.device)
     if result.status != "ok" or work is None or estimate is None or known is None or case.protocol != "steady":
         return None
-    flops, bandwidth = known.flops.get(arithmetic(case)), bandwidth_at(known, path_of(result), extent_of(result))
-    missing = (work.flops and not flops) or (work.bytes and not bandwidth)
+    ceiling, bandwidth = known.flops.get(arithmetic(case)), bandwidth_at(known, path_of(result), extent_of(result))
+    missing = (work.flops and not ceiling) or (work.bytes and not bandwidth)
     if not (work.flops or work.bytes) or missing or result.settings.get("nodes") not in (None, 1):
         return None
+    flops_per_s, bytes_per_s = ceiling.value if work.flops and ceiling else None, bandwidth if work.bytes else None
     step_s = max(estimate.center_s, estimate.call_cost_s, LEAST_S)
     capacity = step_s * (1 if case.device == "cpu" else case.workers)  # ranks share a CPU, but no other device
     # On a device with a queue, launching is hidden unless the device is done as soon as it ends; else it is what the
     # operators of a step cost at the least. Loaders that work ahead hide as much, but not on the CPU.
     launch, ahead = estimate.issue_share, bool(result.params.get("loader_workers")) and case.device != "cpu"
     called = min(result.metrics.get("operators", 0.0) * (known.issue_s or 0.0) / step_s, 1.0)
-    stages = result.job.stages if result.job else ()
-    loading_s = next((stage.center_s for stage in stages if stage.name == LOADING), 0.0)
-    loader = loading_s / estimate.mean_s if estimate.mean_s > 0 else 0.0
+    stages = result.job.stages if result.job and estimate.mean_s > 0 else ()
+    loader = next((stage.center_s / estimate.mean_s for stage in stages if stage.name == LOADING), 0.0)
     loader = min(max(loader, result.metrics.get("loader_share", 0.0)), 1.0)
     shares = {
-        "compute": work.flops / flops.value / capacity if work.flops and flops else 0.0,
-        "bandwidth": work.bytes / bandwidth / capacity if work.bytes and bandwidth else 0.0,
+        "compute": (work.flops or 0.0) / flops_per_s / capacity if flops_per_s else 0.0,
+        "bandwidth": (work.bytes or 0.0) / bytes_per_s / capacity if bytes_per_s else 0.0,
         "launch": called if launch is None else launch if launch >= AHEAD_SHARE else 0.0,
         "loader": loader if loader >= AHEAD_SHARE or not ahead else 0.0,
     }
@@ -139,8 +132,8 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
         share=max(shares["compute"], shares["bandwidth"]),
         bound=max(bounds, key=shares.__getitem__),
         shares=shares,
-        flops_per_s=flops.value if work.flops and flops else None,
-        bytes_per_s=bandwidth if work.bytes else None,
+        flops_per_s=flops_per_s,
+        bytes_per_s=bytes_per_s,
         limits=ceilings.run,
     )
 
@@ -151,7 +144,6 @@ def arithmetic(case: Case) -> str:
 
 
 def path_of(result: Result) -> str:
-    """Which way the bytes of a step take."""
     if result.case.workload == "copy":
         return f"{result.params.get('direction', 'to-device')}{'' if result.params.get('pinned') else ', pageable'}"
     return EXCHANGE if result.case.workload == "all-reduce" else MEMORY
@@ -197,7 +189,6 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
 
 
 def slower_than_float32(known: DeviceCeilings, dtype: str) -> float | None:
-    """How many times, where both are known."""
     own, plain = known.flops.get(dtype), known.flops.get("float32")
     return plain.value / own.value if own and plain else None
 
@@ -241,16 +232,12 @@ def item_energy(result: Result) -> float | None:
     return joules / items if joules is not None and items > 0 else None
 
 
-class Prices(Struct, frozen=True):
-    """Prices in any currency: of an hour of this machine, and of a kilowatt-hour."""
-
-    hour: float | None = None
+class Prices(Struct, frozen=True):  # in any currency
+    hour: float | None = None  # of this machine
     kilowatt_hour: float | None = None
 
 
-class Cost(Struct, frozen=True):
-    """None where the result does not say enough."""
-
+class Cost(Struct, frozen=True):  # None where the result does not say enough
     million_items: float | None = None
     epoch: float | None = None
     job: float | None = None
@@ -302,15 +289,18 @@ def find_scaling(results: Sequence[Result]) -> tuple[Scaling, ...]:
             groups.setdefault(replace(result.case, workers=1).text, {})[counts] = result, estimate, work
     scalings = []
     for text, found in groups.items():
-        rows, threads = [], {result.settings.get("threads") for result, _, _ in found.values()}
-        rates = {counts: work.items / estimate.center_s for counts, (_, estimate, work) in found.items()}
-        for counts, (result, estimate, _) in sorted(found.items(), key=itemgetter(0)):
-            (nodes, workers), share = counts, result.metrics.get("communication_share")
-            row = ScalingRow(workers, estimate.center_s, rates[counts], communication_share=share, nodes=nodes)
-            if rates.get((1, 1)):
-                alone = found[1, 1][1]
-                margin = 0.0 if estimate is alone else math.hypot(estimate.precision, alone.precision)
-                row = replace(row, efficiency=row.rate / workers / rates[1, 1], margin=margin)
+        rows, threads, alone = (
+            [],
+            {result.settings.get("threads") for result, _, _ in found.values()},
+            found.get((1, 1)),
+        )
+        for (nodes, workers), (result, estimate, work) in sorted(found.items(), key=itemgetter(0)):
+            rate, share = work.items / estimate.center_s, result.metrics.get("communication_share")
+            row = ScalingRow(workers, estimate.center_s, rate, communication_share=share, nodes=nodes)
+            if alone and alone[2].items:
+                margin = 0.0 if estimate is alone[1] else math.hypot(estimate.precision, alone[1].precision)
+                efficiency = rate / workers / (alone[2].items / alone[1].center_s)
+                row = replace(row, efficiency=efficiency, margin=margin)
             rows.append(row)
         known, unit = threads.pop() if len(threads) == 1 else None, found[min(found)][2].unit
         scalings.append(Scaling(text, unit, tuple(rows), known if isinstance(known, int) else None))

@@ -9,11 +9,11 @@ from operator import itemgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchmark.analyze.comparison import Comparison, Pair, break_even, compare_all, compare_within, overall
+from torchmark.analyze.comparison import Comparison, Family, Pair, break_even, compare_all, compare_within, overall
 from torchmark.analyze.efficiency import LOADING
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.machines import find_outliers
-from torchmark.analyze.pairing import axis_value, grouped, join_machines
+from torchmark.analyze.pairing import axis_value, changed, grouped, join_machines
 from torchmark.analyze.wording import listed
 from torchmark.records import DISTURBED, NO_ROOM, Remark, Result, Run
 
@@ -30,9 +30,9 @@ def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
     """Everything worth saying about these runs, the most important first. Settings are compared inside each machine."""
     machines, against = join_machines(runs), []  # every later run against the first, over all their cases
     for run, comparison in zip(runs[1:], compare_all(runs) if len(runs) > 1 else (), strict=True):
-        if finding := _about_two(runs[0], run, comparison):
-            mean = overall(comparison.families)
-            against.append((mean.ratio if mean else 1.0, finding))
+        mean = overall(comparison.families)
+        if mean and (finding := _about_two(runs[0], run, comparison, mean)):
+            against.append((mean.ratio, finding))
     if len(against) > 3:  # the fastest and the slowest
         against.sort(key=itemgetter(0))
         against = [against[0], against[-1]]
@@ -76,11 +76,10 @@ def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
         yield from _crossings(clear)
     best = min((pair for pair in clear if 1 / pair.ratio > WORTHWHILE), key=lambda pair: pair.ratio, default=None)
     if best and axis in ("batch", "threads"):
-        fewer, more = (
-            f"{value} thread{'s' if value != 1 else ''}" if axis == "threads" else f"batch {value}"
-            for value in (axis_value(best.a, axis), axis_value(best.b, axis))
-        )
-        fewer, more = (text.replace("batch default", "the default batch") for text in (fewer, more))
+        values = axis_value(best.a, axis), axis_value(best.b, axis)
+        fewer, more = ("the default batch" if value == "default" else f"batch {value}" for value in values)
+        if axis == "threads":
+            fewer, more = (f"{value} thread{'s' if value != 1 else ''}" for value in values)
         gives = f"{'give' if more.endswith('s') else 'gives'} {times(1 / best.ratio)}"
         unit, case = "the rate of" if axis == "batch" else "the speed of", best.a.case
         yield f"{more} {gives} {unit} {fewer} on {case.workload}/{case.mode}", [best]
@@ -105,9 +104,7 @@ def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
             yield f"per-step copies cost {listed(costs)}", [*_all_pairs(costly), *cheap]
 
 
-class _Entry(Struct, frozen=True):
-    """A workload, or one case of it, with the speeds that were found: how many times as fast as the baseline."""
-
+class _Entry(Struct, frozen=True):  # a workload, or one case of it
     name: str
     pairs: tuple[Pair, ...]
 
@@ -165,9 +162,8 @@ def _crossings(clear: Sequence[Pair]) -> Iterator[Claim]:
 
 
 def _is_clear(pair: Pair) -> bool:
-    if _is_published(pair):
-        return max(pair.ratio, 1 / pair.ratio) >= PUBLISHED_FACTOR
-    return pair.verdict in ("faster", "slower")
+    far = max(pair.ratio, 1 / pair.ratio) >= PUBLISHED_FACTOR
+    return far if _is_published(pair) else pair.verdict in ("faster", "slower")
 
 
 def _is_published(pair: Pair) -> bool:
@@ -201,13 +197,10 @@ def _device_name(device: str) -> str:
     return "the CPU" if device == "cpu" else device
 
 
-def _about_two(first: Run, second: Run, comparison: Comparison) -> Remark | None:
+def _about_two(first: Run, second: Run, comparison: Comparison, mean: Family) -> Remark | None:
     # The faster run is named first. Figures without an interval count only if published, and are marked so.
-    mean, pairs = overall(comparison.families), comparison.pairs
+    pairs, factor = comparison.pairs, max(mean.ratio, 1 / mean.ratio)
     published = all(is_published(pair.a) or is_published(pair.b) for pair in pairs)
-    if mean is None:
-        return None
-    factor = max(mean.ratio, 1 / mean.ratio)
     names = [run.header.label or run.header.id for run in (first, second)]
     over = f"over {mean.count} cases (geometric mean)" if mean.count > 1 else f"on {pairs[0].a.case.task}"
     if mean.verdict == "same":
@@ -229,8 +222,7 @@ def _about_results(run: Run) -> Iterator[Remark]:
     results = run.results
     for verdict, cause in zip(DISTURBED, ("a busy machine", "heat or power limits"), strict=True):
         slowed = [each for each in results if each.estimate and each.estimate.verdict == verdict]
-        cases = [each.case for each in slowed if (grade := grade_of(each)) and grade.word != "good"]
-        if cases:
+        if cases := [each.case for each in slowed if (grade := grade_of(each)) and grade.word != "good"]:
             more, again = (f" and {len(cases) - 1} more were", "them") if len(cases) > 1 else (" was", "it")
             text = f"{cases[0].task}{more} slowed by {cause}: measure {again} again"
             yield Remark("disturbed", text, cases=tuple(case.text for case in cases))
@@ -258,14 +250,10 @@ def _about_results(run: Run) -> Iterator[Remark]:
 def _memory(results: Sequence[Result]) -> Iterator[Remark]:
     tried = [(result.params.get("batch", result.case.params.get("batch")), result) for result in results]
     sizes = [(size, r) for size, r in tried if isinstance(size, int) and r.status in ("ok", *NO_ROOM)]
-
-    def without(result: Result) -> str:
-        return replace(result.case, params={k: v for k, v in result.case.params.items() if k != "batch"}).text
-
-    for found in grouped(sizes, lambda each: without(each[1])).values():
+    for text, found in grouped(sizes, lambda each: changed(each[1].case, "batch", None).text).items():
         last = max((each for each in found if each[1].status == "ok"), default=None, key=itemgetter(0))
         first = min((each for each in found if each[1].status != "ok"), default=None, key=itemgetter(0))
         if last and first and last[0] < first[0]:
-            task, device = without(last[1]).split("@")[0], last[1].case.device
+            task, device = text.split("@")[0], last[1].case.device
             fact = f"{task} fits into {device} with batch {last[0]:g}, and not with {first[0]:g}"
             yield Remark("memory", fact, cases=(last[1].case.text, first[1].case.text))

@@ -17,43 +17,31 @@ Ranked = TypeVar("Ranked", Word, Verdict)
 
 # The half-width of ± and the share of the processor that others took, up to which a grade is given.
 _LIMITS: tuple[tuple[Word, float, float], ...] = (("good", 0.05, 0.02), ("fair", 0.15, 0.10))
-_LONGER = "measure longer with --budget"
 
-
-class Fix(Struct, frozen=True):
-    """What to do about a verdict: in a grade, and as a caution, where `{more}` asks for more time or steps."""
-
-    grade: str
-    caution: str = ""
-
-
-# Every verdict that keeps a grade from being good, the worst first.
+# What to do about every verdict that keeps a grade from being good, the worst first: in a grade where that is not to
+# measure longer, and as a caution, where `{more}` asks for more time or steps.
+_GRADE_FIXES = {
+    "contended": "stop other programs and run again",
+    "throttled": "improve cooling or power, or take this as the sustained speed",
+}
 VERDICT_FIXES = {
-    "contended": Fix(
-        "stop other programs and run again", "Stop other programs and measure again: the true speed is higher"
-    ),
-    "throttled": Fix(
-        "improve cooling or power, or take this as the sustained speed",
-        "Let it cool, improve the cooling or power supply, and compare sustained figures only",
-    ),
-    "slowing": Fix(_LONGER, "Check heat, power and memory. {more} and watch"),
-    "drifting": Fix(_LONGER, "{more} until it settles"),
-    "warming": Fix(_LONGER, "{more}"),
-    "noisy": Fix(_LONGER, "{more}"),
+    "contended": "Stop other programs and measure again: the true speed is higher",
+    "throttled": "Let it cool, improve the cooling or power supply, and compare sustained figures only",
+    "slowing": "Check heat, power and memory. {more} and watch",
+    "drifting": "{more} until it settles",
+    "warming": "{more}",
+    "noisy": "{more}",
 }
 _RANKS = (*VERDICTS, "poor", "fair", "good")
 
 
 def worst(words: Sequence[Ranked]) -> Ranked:
-    """Of several verdicts, or several grades, the one that weighs most."""
     return min(words, key=_RANKS.index)
 
 
 class Grade(Struct, frozen=True):
-    """A word, and where it is not `good` what keeps it from being so and what to do about that."""
-
     word: Word
-    cause: str = ""
+    cause: str = ""  # what keeps it from being `good`
     fix: str = ""
 
     @property
@@ -78,7 +66,7 @@ def grade_of(result: Result) -> Grade | None:
         cause = estimate.verdict
     else:
         cause = "few processes" if estimate.spread is None or "single-process" in estimate.flags else "noisy"
-    return Grade(word, cause, VERDICT_FIXES.get(cause, VERDICT_FIXES["noisy"]).grade)
+    return Grade(word, cause, _GRADE_FIXES.get(cause, "measure longer with --budget"))
 
 
 def margin_of(estimate: Estimate) -> float | None:
@@ -87,7 +75,6 @@ def margin_of(estimate: Estimate) -> float | None:
 
 
 def taken_share(contention: Contention) -> float:
-    """The share of the processor that others took while the steps were timed."""
     shares = (contention.other_cpu_share, contention.steal_share, contention.throttled_share)
     return max((share for share in shares if share is not None), default=0.0)
 
@@ -111,10 +98,8 @@ def with_spread(result: Result, borrowed: float | None = None) -> Result:
     if estimate is None or estimate.spread is not None or estimate.verdict == "as-published":
         return result
     own = relative_spread([process.center_s for process in result.processes])
-    if own is not None:
+    if own is not None or borrowed is None:
         return replace(result, estimate=replace(estimate, spread=own))
-    if borrowed is None:
-        return result
     center, reach = estimate.center_s, 1.96 * borrowed * estimate.center_s
     low = center - math.hypot(center - estimate.low_s, reach)
     high = center + math.hypot(estimate.high_s - center, reach)
@@ -180,6 +165,4 @@ def band_of(a: Result, b: Result) -> float:
 
 def answer_within(ratio: float, band: float) -> Literal["faster", "slower", "similar"]:
     """What a ratio of times says that is known no better than `band`."""
-    if abs(math.log(ratio)) <= math.log1p(band):
-        return "similar"
-    return "faster" if ratio < 1 else "slower"
+    return "similar" if abs(math.log(ratio)) <= math.log1p(band) else "faster" if ratio < 1 else "slower"

@@ -6,9 +6,10 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Literal
+from itertools import product
+from typing import Literal, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze import grades
@@ -31,13 +32,11 @@ _FRACTIONS = {
 }  # fmt: skip
 
 
-class Lead(Struct, frozen=True):
-    """The representative case of an area."""
-
+class Lead(Struct, frozen=True):  # the representative case of an area
     area: str
     workload: str
     mode: str = "infer"
-    params: dict[str, Value] = field(default_factory=dict)
+    params: dict[str, Value] = {}
     figure: Figure = "rate"
     unit: str = ""  # of an item; of a job: its name
     work: str = ""  # the area as a sentence names it, where that is another word
@@ -53,9 +52,7 @@ LEADS = (
 )
 
 
-class Neighbour(Struct, frozen=True):
-    """A published machine that did the same work."""
-
+class Neighbour(Struct, frozen=True):  # a published machine that did the same work
     name: str  # M1 CPU
     run: str  # m1-chips/M1 CPU
     device: str
@@ -65,12 +62,10 @@ class Neighbour(Struct, frozen=True):
 
 
 class Area(Struct, frozen=True):
-    """One figure: items per second, or seconds of a step or of a whole job."""
-
     name: str
     case: str
     figure: Figure
-    value: float
+    value: float  # items per second, or seconds of a step or of a whole job
     unit: str
     margin: float | None  # half the interval in which a repeat would land, relative; None: unknown
     grade: grades.Grade
@@ -79,59 +74,46 @@ class Area(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """The areas of one device."""
-
     device: str
     areas: tuple[Area, ...]
     in_short: str = ""
 
 
-class Command(Struct, frozen=True):
-    """What to type next."""
-
+class Command(Struct, frozen=True):  # what to type next
     purpose: str
     command: str
 
 
 class Headline(Struct, frozen=True):
-    """What a run says at first sight: one block for each device, the fastest first."""
-
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...]  # one for each device, the fastest first
     grade: grades.Word  # of the worst area
     confidence: str
     commands: tuple[Command, ...] = ()
 
 
-class _Found(Struct, frozen=True):
-    """The measured lead of an area, with all published machines that did the same work."""
-
+class _Found(NamedTuple):
     lead: Lead
     result: Result
     area: Area
-    others: tuple[Neighbour, ...] = ()
-
-    @property
-    def work(self) -> str:
-        return self.lead.work or self.lead.area
+    others: tuple[Neighbour, ...]  # all published machines that did the same work
 
 
 def build_headline(run: Run, published: Sequence[Run], name: str | None = None) -> Headline | None:
     """The headline; None for a run without lead cases. `name` is what the next commands call the run."""
     if run.header.steps or run.header.command.split(" ")[:2] != ["torchmark", "run"]:
         return None
-    tried = []
-    for device in dict.fromkeys(result.case.device for result in run.results):
-        for lead in LEADS:  # the result with the lead's parameters, else with the defaults
-            cases = [Case(lead.workload, lead.mode, params, device) for params in (lead.params, {})]
-            same = [[each for each in run.results if replace(each.case, threads=None) == case] for case in cases]
-            leading = next((each[0] for each in same if len(each) == 1), None)
-            if leading:
-                tried.append((lead, leading, _found(lead, leading, published)))
-    found = [each for _, _, each in tried if each]
+    found, left_out = [], []
+    for device, lead in product(dict.fromkeys(result.case.device for result in run.results), LEADS):
+        # The result with the lead's parameters, else with the defaults.
+        cases = [Case(lead.workload, lead.mode, params, device) for params in (lead.params, dict[str, Value]())]
+        same = [[each for each in run.results if replace(each.case, threads=None) == case] for case in cases]
+        if leading := next((each[0] for each in same if len(each) == 1), None):
+            each = _found(lead, leading, published)
+            found += [each] if each else []
+            left_out += [] if each else [f"{lead.area} ({leading.status})"]
     if not found:
         return None
-    left_out = ", ".join(f"{lead.area} ({result.status})" for lead, result, each in tried if not each)
-    missing = f" Left out: {left_out}." if left_out else ""
+    missing = f" Left out: {', '.join(left_out)}." if left_out else ""
     groups = grouped(found, lambda each: each.result.case.device).items()
     blocks = [Block(device, tuple(each.area for each in own), _in_short(device, own)) for device, own in groups]
     for lead in LEADS:  # sort by the first area that all have: speeds of several areas are never averaged
@@ -220,11 +202,11 @@ def _in_short(device: str, found: Sequence[_Found]) -> str:
             word = min(away, key=away.__getitem__)
             about = f"about {word if away[word] < 0.12 else times(1 / near.ratio)} as fast as"
             relation = f"{'similar to' if near.similar else about} the {near.name}"
-            relations.setdefault(relation, []).append(each.work)
+            relations.setdefault(relation, []).append(each.lead.work or each.lead.area)
         faster = [other for other in each.others if other.device != "cpu" and other.ratio > 1 and not other.similar]
         if faster and not best:
             fastest = max(faster, key=lambda other: (other.device == "cuda", other.ratio))
-            best = f"the {fastest.name} is {times(fastest.ratio)} as fast at {each.work}"
+            best = f"the {fastest.name} is {times(fastest.ratio)} as fast at {each.lead.work or each.lead.area}"
     parts, repeated = [f"{name} at {listed(areas)}" for name, areas in relations.items()], best.rpartition(" at ")[2]
     while True:
         text = "; ".join(filter(None, (", ".join(parts), best)))

@@ -27,7 +27,6 @@ def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
 
 
 def project(stages: Sequence[StageEstimate], job: JobEstimate) -> JobEstimate:
-    """The job with these stages and their time."""
     sums = [sum(stage.steps * getattr(stage, name) for stage in stages) for name in ("center_s", "low_s", "high_s")]
     return replace(job, stages=tuple(stages), seconds=sums[0], low_s=sums[1], high_s=sums[2])
 
@@ -105,7 +104,6 @@ def sustained_of(estimate: Estimate) -> Sustained | None:
 
 
 def end_counts(samples: Series, seconds: float, window_s: float) -> tuple[int, int]:
-    """How many samples lie in the first window, and in the last."""
     ends = _ends(samples, seconds)
     early, before_late = (int(np.searchsorted(ends, at)) for at in (window_s, seconds - window_s))
     return max(early, END_SAMPLES), max(len(samples) - before_late, END_SAMPLES)
@@ -130,9 +128,7 @@ UNTRIED = "faults not tried"  # a setting: steps were too slow to try them
 LEAST = 0.001  # share of a cause that is reported
 
 
-class Bias(Struct, frozen=True):
-    """How far the published procedure's figure is off, in seconds for the same work."""
-
+class Bias(Struct, frozen=True):  # of a published procedure's figure, for the same work
     case: str
     published_s: float
     steady_s: float  # the right figure
@@ -157,18 +153,16 @@ def find_bias(published: Result, steady: Result) -> Bias | None:
     ours, right = published.estimate, steady.estimate
     if ours is None or right is None or right.center_s <= 0:
         return None
-    made = published.metrics.get(MADE, 0.0)
-    whole_job = published.job is not None and steady.job is not None and not made
-    if published.job and steady.job and whole_job:
-        start_up_s = sum(stage.center_s for stage in steady.job.stages if stage.name == START_UP)
-        published_s, right_s = published.job.seconds, steady.job.seconds - start_up_s
+    made, job, steps, whole_job = published.metrics.get(MADE, 0.0), published.job, 0, False
+    if job and steady.job and not made:
+        start_up_s, whole_job = sum(stage.center_s for stage in steady.job.stages if stage.name == START_UP), True
+        published_s, right_s = job.seconds, steady.job.seconds - start_up_s
         work_s, precision = right_s, (steady.job.high_s - steady.job.low_s) / 2 / right_s
     else:
         published_s, right_s = ours.center_s, right.center_s
-        steps = round(published.job.seconds / ours.center_s) if published.job else 0
+        steps = round(job.seconds / ours.center_s) if job else 0
         work_s, precision = steps * right_s, right.precision
-    ratio = published_s / right_s
-    causes = dict[str, float]()
+    ratio, causes = published_s / right_s, dict[str, float]()
     for name, value in published.metrics.items():
         if name.startswith(OVERHEAD) and work_s > 0:
             causes[f"{name.removeprefix(OVERHEAD)} counted"] = value / work_s
@@ -192,9 +186,7 @@ class Printed(Struct, frozen=True):
     unit: str
 
 
-class Own(Struct, frozen=True):
-    """This machine's figure in the row's unit, or why there is none."""
-
+class Own(Struct, frozen=True):  # this machine's figure in the row's unit, or why there is none
     case: str = ""
     device: str = ""
     status: str = ""
@@ -220,9 +212,7 @@ class Row(Struct, frozen=True):
     unit: str
 
 
-class Sheet(Struct, frozen=True):
-    """One published table, with a new column for each place of this machine."""
-
+class Sheet(Struct, frozen=True):  # one published table, with a new column for each place of this machine
     publication: str
     title: str
     protocol: str

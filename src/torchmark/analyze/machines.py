@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import ClassVar, TypeVar
@@ -27,9 +27,7 @@ PROCEDURES = frozenset(("+per-step", "+pinned", "+as-published"))
 Contender = tuple[str, int, int, str, str]  # processor, cores, GiB of memory, device, model
 
 
-class Entry(Struct, frozen=True, array_like=True):
-    """One result out of a folder of runs: what it takes to rank it, and where it comes from."""
-
+class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder of runs
     edition: ClassVar[int] = 2  # rises when entries are made from runs in another way
 
     task: str  # of the case
@@ -114,27 +112,23 @@ class Entry(Struct, frozen=True, array_like=True):
 _NO_STATEMENT = frozenset(("interrupted", "skipped", "ok"))
 
 
-class Place(Struct, frozen=True):
-    """One contender with a 95% interval of its rate, which is 0 without a figure. Only undisturbed ones have a rank."""
-
+class Place(Struct, frozen=True):  # one contender; only undisturbed ones have a rank
     entry: Entry
     runs: int  # different runs that its result was taken from
-    rate: float = 0.0  # per second: items, or steps where a step is worth nothing
-    low: float = 0.0
+    rate: float = 0.0  # per second: items, or steps where a step is worth nothing; 0 without a figure
+    low: float = 0.0  # 95% interval
     high: float = 0.0  # infinite where the interval of the step time reaches down to nothing
     rank: int | None = None
     tied: bool = False
 
 
-class Board(Struct, frozen=True):
-    """All who did the same work: the fastest first, apart from them those that were disturbed and those that failed."""
-
+class Board(Struct, frozen=True):  # all who did the same work
     task: str
     version: int
     dtype: str
     procedure: str
     unit: str
-    places: tuple[Place, ...]
+    places: tuple[Place, ...]  # the fastest first
     disturbed: tuple[Place, ...]
     failed: tuple[Place, ...]
     ranked_count: int  # with those that `places` leaves out
@@ -142,15 +136,13 @@ class Board(Struct, frozen=True):
     failed_count: int
 
 
-class Standing(Struct, frozen=True):
-    """A machine over all the work that counts: its geometric mean speed, relative to the fastest at each case."""
-
+class Standing(Struct, frozen=True):  # a machine over all the work that counts
     cpu: str
     cores: int
     memory_gib: int
     device: str
     model: str
-    score: float  # 1: the fastest at everything
+    score: float  # geometric mean speed, relative to the fastest at each case
     low: float
     high: float
     rank: int = 0
@@ -158,9 +150,7 @@ class Standing(Struct, frozen=True):
 
 
 class Overall(Struct, frozen=True):
-    """Machines ranked over the same cases, all of which every one of them has done undisturbed."""
-
-    tasks: tuple[str, ...]
+    tasks: tuple[str, ...]  # that every one of them has done undisturbed
     standings: tuple[Standing, ...]
     ranked_count: int
     missing_count: int  # machines that lack some of the cases
@@ -169,60 +159,42 @@ class Overall(Struct, frozen=True):
 Ranked = TypeVar("Ranked", Place, Standing)
 
 
-class Tally:
-    """The undisturbed rates of every machine on every board, for the overall ranking."""
-
-    def __init__(self) -> None:
-        self._boards: dict[str, dict[Contender, tuple[float, float]]] = {}  # rates, and low ends of their intervals
-        self._machines: dict[Contender, None] = {}
-
-    def add(self, name: str, places: Iterable[Place]) -> None:
-        """The ranked places of one board, the fastest first: of the settings of a machine the fastest counts."""
-        rates = self._boards.setdefault(name, {})
-        for place in places:
-            self._machines[place.entry.machine] = None
-            rates.setdefault(place.entry.machine, (place.rate, place.low))
-
-    def overall(self, top: int) -> Overall | None:
-        """Over the boards that half of all machines are on; None for fewer than two machines on all of them."""
-        least = max(2.0, 0.5 * len(self._machines))
-        common = {name: rates for name, rates in self._boards.items() if len(rates) >= least}
-        everywhere = [each for each in self._machines if common and all(each in rates for rates in common.values())]
-        if len(everywhere) < 2:
-            return None
-        best, found = [max(rate for rate, _ in rates.values()) for rates in common.values()], []
-        for machine in everywhere:
-            own = [rates[machine] for rates in common.values()]
-            logs = [math.log(rate / most) for (rate, _), most in zip(own, best, strict=True)]
-            reach = math.hypot(*(math.log(rate / low) for rate, low in own)) / len(own)
-            score = math.exp(sum(logs) / len(logs))
-            found.append(Standing(*machine, score, score * math.exp(-reach), score * math.exp(reach)))
-        standings = _with_ranks(sorted(found, key=lambda each: -each.score))
-        missing = len(self._machines) - len(standings)
-        return Overall(tuple(sorted(common)), tuple(standings[:top]), len(standings), missing)
-
-
-def rank_boards(entries: Iterable[Entry], top: int, tally: Tally | None = None) -> Iterator[Board]:
-    """One board after the other with its `top` places. Entries of one board must come one after the other."""
+def rank_boards(entries: Iterable[Entry], top: int) -> tuple[tuple[Board, ...], Overall | None]:
+    """Boards with their `top` places, the most contested first. Entries of one board must come one after the other."""
     counting = (entry for entry in entries if entry.rate or entry.status not in _NO_STATEMENT)
+    boards, rates = list[Board](), dict[str, dict[Contender, tuple[float, float]]]()
     for _, group in groupby(counting, key=attrgetter("group")):
-        contenders = grouped(group, lambda entry: (entry.machine, entry.setting)).values()
-        places = [_place(own) for own in contenders]
+        places = [_place(own) for own in grouped(group, lambda entry: (entry.machine, entry.setting)).values()]
         places.sort(key=lambda place: (-place.rate, place.entry.file, place.entry.case))
         ranked = _with_ranks([place for place in places if place.rate and not place.entry.disturbed])
         disturbed = [place for place in places if place.rate and place.entry.disturbed]
-        failed = [place for place in places if not place.rate]
-        first = places[0].entry
-        if tally:
-            tally.add(f"{first.task} {first.dtype}{first.procedure} version {first.version}", ranked)
-        shown, unsure, lost = (tuple(places[:top]) for places in (ranked, disturbed, failed))
-        unit, counts = first.unit if first.items else "step", map(len, (ranked, disturbed, failed))
-        yield Board(*first.group, unit, shown, unsure, lost, *counts)
+        first, kinds = places[0].entry, (ranked, disturbed, [place for place in places if not place.rate])
+        shown, unsure, lost = (tuple(kind[:top]) for kind in kinds)
+        unit = first.unit if first.items else "step"
+        boards.append(Board(*first.group, unit, shown, unsure, lost, *map(len, kinds)))
+        own_rates = rates[f"{first.task} {first.dtype}{first.procedure} version {first.version}"] = {}
+        for place in ranked:  # of the settings of a machine the fastest counts
+            own_rates.setdefault(place.entry.machine, (place.rate, place.low))
+    boards.sort(key=lambda board: (-board.ranked_count, board.task, board.dtype, board.version))
+    return tuple(boards), _overall(rates, top)
 
 
-def order_boards(boards: Iterable[Board]) -> tuple[Board, ...]:
-    """The most contested first."""
-    return tuple(sorted(boards, key=lambda board: (-board.ranked_count, board.task, board.dtype, board.version)))
+def _overall(rates: Mapping[str, Mapping[Contender, tuple[float, float]]], top: int) -> Overall | None:
+    """By the rates of every board and the low ends of their intervals, over the boards that half of all machines are
+    on; None for fewer than two machines on all of them."""
+    machines = dict.fromkeys(machine for own in rates.values() for machine in own)
+    common = {name: own for name, own in rates.items() if len(own) >= max(2.0, 0.5 * len(machines))}
+    found = []
+    for machine in machines if common else ():
+        if all(machine in own for own in common.values()):
+            logs = [math.log(own[machine][0] / max(own.values())[0]) for own in common.values()]
+            reach = math.hypot(*(math.log(own[machine][0] / own[machine][1]) for own in common.values())) / len(common)
+            score = math.exp(sum(logs) / len(logs))
+            found.append(Standing(*machine, score, score * math.exp(-reach), score * math.exp(reach)))
+    if len(found) < 2:
+        return None
+    standings = _with_ranks(sorted(found, key=lambda each: -each.score))
+    return Overall(tuple(sorted(common)), tuple(standings[:top]), len(found), len(machines) - len(found))
 
 
 def _place(entries: Sequence[Entry]) -> Place:
@@ -253,12 +225,10 @@ LEAST = 0.03  # smaller deviations are not worth a visit
 MOST_SHARE = 0.25  # of a group that can stand out; beyond that it is two groups
 
 
-class Outlier(Struct, frozen=True):
-    """A run whose machine stands out. `ratio` is its step time over that of its peers: above 1, it is slower."""
-
+class Outlier(Struct, frozen=True):  # a run whose machine stands out
     label: str
     run: str  # its id
-    ratio: float
+    ratio: float  # of its step time to that of its peers: above 1, it is slower
     peers: int
     cases: int
     disturbed: str | None = None  # the verdict that may explain it
@@ -278,8 +248,8 @@ def find_outliers(runs: Sequence[Run]) -> tuple[Outlier, ...]:
         devices = tuple((device.name, device.model, device.memory_bytes) for device in machine.devices)
         return machine.cpu, machine.physical_cores, machine.memory_gib, machine.torch, machine.torch_build, devices
 
-    groups = [_among(group) for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES]
-    return tuple(sorted((each for group in groups for each in group), key=lambda outlier: -outlier.ratio))
+    groups = [group for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES]
+    return tuple(sorted((each for group in groups for each in _among(group)), key=lambda outlier: -outlier.ratio))
 
 
 def _among(runs: Sequence[Run]) -> list[Outlier]:
@@ -324,9 +294,7 @@ def _rosner(numbers: dict[int, float]) -> list[int]:
     return taken[:count]
 
 
-class KindRow(Struct, frozen=True):
-    """One case on one kind of machine."""
-
+class KindRow(Struct, frozen=True):  # one case on one kind of machine
     case: str
     kind: str
     machines: int  # that have a figure
@@ -355,8 +323,8 @@ def tabulate(members: Iterable[tuple[str, Run]]) -> tuple[KindRow, ...]:
         good = [(result.work, result.estimate) for result in results if result.status == "ok" and result.estimate]
         said = Counter(estimate.verdict for _, estimate in good).most_common()
         failed = Counter(each.status for each in results if each.status != "ok" or not each.estimate).most_common()
-        several = len(said) + len(failed) > 1
-        verdicts = tuple(f"{name} {count}" if several else name for name, count in (*said, *failed))
+        named = (*said, *failed)
+        verdicts = tuple(f"{name} {count}" if len(named) > 1 else name for name, count in named)
         row = KindRow(case, kind, len(good), None, verdicts=verdicts)
         if good:
             (work, first), times = good[0], [estimate.center_s for _, estimate in good]

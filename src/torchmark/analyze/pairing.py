@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ Key = tuple[object, ...]
 Free = Collection[str | None]  # names in which two results may differ
 Places = tuple[str, str]  # where the two results stand, in words
 PLACES = ("in the first run", "in the second run")
+Match = tuple[Result, Result]  # of the same work
 Item = TypeVar("Item")
 Group = TypeVar("Group")
 
@@ -58,13 +59,10 @@ def axis_value(result: Result, axis: str) -> Value:
 
 
 def written(value: Value | None) -> str:
-    """A value as people write it."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 class Difference(Struct, frozen=True):
-    """One thing that was not the same, and what it was on either side."""
-
     name: str
     a: str
     b: str
@@ -88,8 +86,8 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
         sizes = ((machine.physical_cores, "cores"), (machine.memory_gib, "GiB"))
         known = ", ".join(f"{count} {unit}" for count, unit in sizes if count)  # a publication may not say
         where: dict[str, Any] = {"machine": f"{machine.cpu} ({known})" if machine.cpu and known else machine.cpu}
-        for name in ("torch", "torch_build", "python", "os", "power_mode"):
-            where[name.replace("_", " ")] = getattr(machine, name)
+        software = ("torch", "torch_build", "python", "os", "power_mode")
+        where |= {name.replace("_", " "): getattr(machine, name) for name in software}
         where["power"] = {None: None, True: "battery", False: "mains"}[machine.on_battery]
         kinds = {each.case.device.partition(":")[0] for each in (result, other)}
         info = {info.name: info for info in machine.devices}.get(case.device)
@@ -97,32 +95,27 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
             where |= {"device model": info.model, "driver": info.driver}
         return [asked, set_up, where | {"steps": header.steps, "torchmark": header.version}]
 
-    parts = zip(facts(a, a_header, b), facts(b, b_header, a), strict=True)
-    pairs = [(name, first, theirs.get(name)) for ours, theirs in parts for name, first in ours.items()]
-    known = [(name, first, second) for name, first, second in pairs if not {None, ""} & {first, second}]
-    return tuple(Difference(name, written(x), written(y)) for name, x, y in known if x != y)
+    found = differing_facts(zip(facts(a, a_header, b), facts(b, b_header, a), strict=True))
+    return tuple(Difference(name, written(x), written(y)) for name, x, y in found if not {None, ""} & {x, y})
 
 
-class Match(NamedTuple):
-    """Two results of the same work."""
+def differing_facts(parts: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Iterator[tuple[str, Any, Any]]:
+    """Names and both values of the facts that differ, part by part."""
+    for ours, theirs in parts:
+        for name in dict.fromkeys((*ours, *theirs)):
+            if ours.get(name) != theirs.get(name):
+                yield name, ours.get(name), theirs.get(name)
 
-    a: Result
-    b: Result
 
-
-class Unpaired(Struct, frozen=True):
-    """A case that could not be compared, and why; `a` and `b` are what there is of it."""
-
+class Unpaired(Struct, frozen=True):  # a case that could not be compared
     case: str
     reason: str
     kind: Literal["missing", "failed", "refused"] = "missing"
-    a: Result | None = None
+    a: Result | None = None  # what there is of it
     b: Result | None = None
 
 
-class Pairing(Struct, frozen=True):
-    """What could be paired and what could not, in the order of the runs."""
-
+class Pairing(Struct, frozen=True):  # in the order of the runs
     matches: tuple[Match, ...]
     unpaired: tuple[Unpaired, ...]
 
@@ -139,9 +132,9 @@ def pair_runs(a: Run, b: Run, axis: str | None = None, places: Places = PLACES) 
         candidates = grouped(theirs.values(), partial(_key, free=free))
         for key, results in grouped(ours.values(), partial(_key, free=free)).items():
             if len(results) == len(candidates.get(key, ())) == 1:
-                matches.append(Match(results[0], candidates[key][0]))
+                matches.append((results[0], candidates[key][0]))
                 del ours[results[0].case.text], theirs[candidates[key][0].case.text]
-    matches.sort(key=lambda match: position[match.a.case.text])
+    matches.sort(key=lambda match: position[match[0].case.text])
     fair, refused = _sift([(match, places) for match in matches], axis)
     lost, new = _left_over("a", ours, theirs, places[1], free), _left_over("b", theirs, ours, places[0], free)
     return Pairing(fair, (*refused, *lost, *new))
@@ -156,14 +149,11 @@ def pair_within(run: Run, axis: str) -> Pairing:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return value != _BASELINES.get(axis), float(value) if is_number else 0.0
 
-    def place(result: Result) -> str:
-        return f"with {axis} {written(axis_value(result, axis))}"
-
-    placed, alone = [], []
-    unique = {result.case.text: result for result in run.results}
+    placed, alone, unique = [], [], {result.case.text: result for result in run.results}
     for results in grouped(unique.values(), lambda result: _key(result, {axis})).values():
         first, *others = sorted(results, key=rank)
-        placed += [(Match(first, other), (place(first), place(other))) for other in others]
+        place, *places = (f"with {axis} {written(axis_value(each, axis))}" for each in (first, *others))
+        placed += [((first, other), (place, there)) for other, there in zip(others, places, strict=True)]
         alone += [] if others else [Unpaired(first.case.text, f"only one value of {axis} was measured", a=first)]
     fair, refused = _sift(placed, axis)
     return Pairing(fair, (*refused, *alone))
@@ -172,22 +162,19 @@ def pair_within(run: Run, axis: str) -> Pairing:
 def join_machines(runs: Sequence[Run]) -> list[Run]:
     """The CPU and the GPU of one machine, which publications have as two, put together; measured runs stay apart."""
 
-    def key(each: tuple[int, Run]) -> str:
-        index, header = each[0], each[1].header
-        return re.sub(r" (CPU|GPU)$", "", header.id) if header.id == header.label else str(index)
-
-    found = []
-    for name, numbered in grouped(enumerate(runs), key).items():
-        group = [run for _, run in numbered]
+    groups: dict[str, list[Run]] = {}
+    for index, run in enumerate(runs):
+        published = run.header.id == run.header.label
+        groups.setdefault(re.sub(r" (CPU|GPU)$", "", run.header.id) if published else str(index), []).append(run)
+    for name, group in groups.items():
         if len(group) > 1:
             machines = [run.header.machine for run in group]
             machine = next((machine for machine in machines if machine.cpu), machines[0])
             machine = replace(machine, devices=tuple(info for each in machines for info in each.devices))
             header = replace(group[0].header, id=name, label=name, machine=machine)
             results = tuple(result for run in group for result in run.results)
-            group = [replace(group[0], header=header, results=results)]
-        found += group
-    return found
+            group[:] = [replace(group[0], header=header, results=results)]
+    return [run for (run,) in groups.values()]
 
 
 def _check_axis(runs: Sequence[Run], axis: str | None) -> None:
@@ -225,20 +212,17 @@ def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], th
         fix = f" (--by {names[0]} compares them)" if len(names) == 1 else ""
         return f"; the nearest there has {values} instead of {own}{fix}"
 
-    unpaired = [(Unpaired(text, f"not {there}{instead(result)}"), result) for text, result in left.items()]
-    return [replace(each, **{side: result}) for each, result in unpaired]
+    return [replace(Unpaired(text, f"not {there}{instead(each)}"), **{side: each}) for text, each in left.items()]
 
 
 def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tuple[Match, ...], tuple[Unpaired, ...]]:
     fair, refused = [], []
-    for match, places in placed:
-        a, b = match
+    for (a, b), places in placed:
         failed = [f"{each.status} {place}" for each, place in zip((a, b), places, strict=True) if each.status != "ok"]
-        obstacle = ", ".join(failed) or next(_obstacles(a, b, places, axis), None)
-        if obstacle:
+        if obstacle := ", ".join(failed) or next(_obstacles(a, b, places, axis), None):
             refused.append(Unpaired(a.case.text, obstacle, "failed" if failed else "refused", a, b))
         else:
-            fair.append(match)
+            fair.append((a, b))
     return tuple(fair), tuple(refused)
 
 
@@ -285,7 +269,6 @@ def differing(a: Case, b: Case) -> tuple[str, ...]:
 
 
 def same_precision(a: Case, b: Case) -> bool:
-    """Whether both compute in numbers of the same length."""
     return all(setting(a, name) == setting(b, name) for name in ("dtype", "matmul"))
 
 
@@ -299,5 +282,4 @@ def setting_text(name: str, value: Value | None) -> str:
 
 
 def name_of(case: Case, default: Case) -> str:
-    """A configuration by what makes it differ from the default."""
     return " + ".join(setting_text(name, setting(case, name)) for name in differing(default, case)) or "default"

@@ -29,8 +29,6 @@ Round = Mapping[str, float]
 
 
 class Tuned(Tuning, frozen=True, kw_only=True):
-    """The conclusion of a search, with the results of all that was tried."""
-
     same_precision: Case
     results: tuple[Result, ...]
 
@@ -41,16 +39,15 @@ class Tuned(Tuning, frozen=True, kw_only=True):
 
 def recall_tuned(run: Run) -> Tuned:
     assert run.tuning is not None
-    kept = asdict(run.tuning) | {"same_precision": run.tuning.same_precision or run.tuning.default}
-    if run.tuning.gain is None and run.tuning.winner != run.tuning.default:  # as older versions stored it
-        kept |= {"winner": run.tuning.default, "unconfirmed": run.tuning.winner}
+    tuning, default, winner = run.tuning, run.tuning.default, run.tuning.winner
+    kept = asdict(tuning) | {"same_precision": tuning.same_precision or default}
+    if tuning.gain is None and winner != default:  # as older versions stored it
+        kept |= {"winner": default, "unconfirmed": winner}
     return Tuned(results=run.results, **kept)
 
 
 class Noise(NamedTuple):
-    """By how much the logarithms of a candidate's turns differ."""
-
-    deviation: float
+    deviation: float  # of the logarithms of a candidate's turns
     freedom: int
 
 
@@ -77,11 +74,11 @@ def lead(rounds: Sequence[Round], name: str, other: str) -> list[float]:
 def survivors(rounds: Sequence[Round], field: Sequence[str], incumbent: str) -> list[str]:
     """The better half of the field. The incumbent stays until it is clearly beaten."""
     found, _ = scores([{name: each[name] for name in field if name in each} for each in rounds])
-    ranked = sorted(field, key=lambda name: found[name])
+    ranked, half = sorted(field, key=found.__getitem__), math.ceil(len(field) / 2)
     best = found[ranked[0]]
-    kept = [name for name in ranked[: math.ceil(len(ranked) / 2)] if found[name] - best < math.log(HOPELESS)]
+    kept = [name for name in ranked[:half] if found[name] - best < math.log(HOPELESS)]
     if incumbent in field and incumbent not in kept and found[incumbent] - best < math.log(BEATEN):
-        return [*kept[: max(1, math.ceil(len(ranked) / 2) - 1)], incumbent]
+        return [*kept[: max(1, half - 1)], incumbent]
     return kept
 
 
@@ -92,37 +89,29 @@ def verdict(
     if len(logs) < 2 or noise.freedom < LEAST_FREEDOM:
         return "unsure"
     center, error = sum(logs) / len(logs), noise.deviation * math.sqrt(2 / len(logs))
-
-    def interval(confidence: float) -> tuple[float, float]:
-        reach = critical(noise.freedom, 1 - confidence) * error
-        return math.exp(center - reach), math.exp(center + reach)
-
+    is_last = len(logs) >= MOST_ROUNDS
     # More than 95%: it is looked at after every other round, and the first rounds have chosen who is looked at.
-    low, high = interval(LOOK_CONFIDENCE)
+    reach = critical(noise.freedom, 1 - (LAST_CONFIDENCE if is_last else LOOK_CONFIDENCE)) * error
+    low, high = math.exp(center - reach), math.exp(center + reach)
     if answer_of(low, high) == "faster":
         return "faster"
-    behind = center > -math.log(1 + DIFFERENT)
-    if low > 1 / (1 + DIFFERENT) or (behind and len(logs) >= ENOUGH_ROUNDS):
-        return "not faster"
-    if len(logs) >= MOST_ROUNDS:
-        return "faster" if answer_of(*interval(LAST_CONFIDENCE)) == "faster" else "not faster"
-    return "unsure"
+    is_behind = center > -math.log(1 + DIFFERENT) and len(logs) >= ENOUGH_ROUNDS
+    return "not faster" if is_last or is_behind or low > 1 / (1 + DIFFERENT) else "unsure"
 
 
 def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> Case:
     """The fastest of those that compute in the default's own numbers."""
     alike = [text for text in found if same_precision(cases[text], default)]
-    best = min(alike, key=lambda text: found[text], default=default.text)
+    best = min(alike, key=found.__getitem__, default=default.text)
     gained = found.get(default.text, 0.0) - found.get(best, 0.0)
     return cases[best] if gained > math.log(1 + DIFFERENT) else default
 
 
 def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> list[Case]:
     """Of every number format the simplest of about the fastest, the fastest format first."""
-    ranked = (cases[text] for text in sorted(found, key=lambda text: found[text]))
-    groups = grouped(ranked, lambda case: (setting(case, "dtype"), setting(case, "matmul")))
-    best = [simplest(default, group, found) for group in groups.values()]
-    fastest = min(found.values(), default=0.0)
+    ranked, fastest = (cases[text] for text in sorted(found, key=found.__getitem__)), min(found.values(), default=0.0)
+    groups = grouped(ranked, lambda case: (setting(case, "dtype"), setting(case, "matmul"))).values()
+    best = [simplest(default, group, found) for group in groups]
     return [case for case in best if found[case.text] - fastest < math.log(BEATEN) or same_precision(case, default)]
 
 
@@ -135,11 +124,10 @@ def simplest(default: Case, cases: Sequence[Case], found: Mapping[str, float]) -
 
 def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tuple[Contribution, ...]:
     """The way from the default to the winner, by single settings as far as they were tried; the gains multiply."""
-
-    def text(names: Sequence[str]) -> str:
-        return " + ".join(setting_text(name, setting(winner, name)) for name in names)
-
-    return tuple(Contribution(text(names), gain) for names, gain in _way(default, winner, found))
+    return tuple(
+        Contribution(" + ".join(setting_text(name, setting(winner, name)) for name in names), gain)
+        for names, gain in _way(default, winner, found)
+    )
 
 
 def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
@@ -202,9 +190,7 @@ def find_break_even(
     return None
 
 
-class Settled(Struct, frozen=True):
-    """Who has won, and by how much over the default."""
-
+class Settled(Struct, frozen=True):  # who has won, and by how much over the default
     default: Case
     leader: Case
     pairs: tuple[tuple[float, ...], ...] = ()  # `leads` of the leader over the default
@@ -259,22 +245,17 @@ RISING = 1.05  # times the least memory: below, the largest thing in memory is n
 
 
 class Probe(Tried, frozen=True, kw_only=True):
-    """One size that was tried, with the result of all tries together."""
-
-    result: Result
+    result: Result  # of all tries together
 
     @property
     def fits(self) -> bool:
-        """Every time."""
         return self.result.status == "ok"
 
 
-class MemoryModel(Struct, frozen=True):
-    """bytes = fixed + per_item × size; `error` is how far the worst of the sizes behind it is off."""
-
+class MemoryModel(Struct, frozen=True):  # bytes = fixed + per_item × size
     fixed: float
     per_item: float
-    error: float
+    error: float  # how far the worst of the sizes behind it is off
 
     def size_for(self, limit_bytes: float) -> float:
         return (limit_bytes - self.fixed) / self.per_item
@@ -350,9 +331,8 @@ def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
 
 def doubtful(probes: Sequence[Probe]) -> list[Probe]:
     """Unreliable sizes that keep the most efficient one from being named."""
-    decisive = {each.size for each in _deciding(probes)}
-    doubted = (each for each in probes if each.fits and each.doubt)
-    return [each for each in doubted if each.size in decisive or each.doubt == "contended"]
+    decisive, doubted = _deciding(probes), [each for each in probes if each.fits and each.doubt]
+    return [each for each in doubted if each in decisive or each.doubt == "contended"]
 
 
 def most_efficient(probes: Sequence[Probe]) -> int | None:

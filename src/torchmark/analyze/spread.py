@@ -26,15 +26,12 @@ BORROWED_FREEDOM = 4.0  # a borrowed spread stems from about five processes of a
 
 
 class Interval(NamedTuple):
-    """An estimate with its 95% interval."""
-
     center: float
-    low: float
+    low: float  # 95%
     high: float
 
     @property
     def precision(self) -> float:
-        """Half the width, relative to the centre."""
         return (self.high - self.low) / 2 / self.center
 
 
@@ -92,15 +89,12 @@ _NORMAL_REACH = critical(math.inf, CHANCE)
 LEAST_MARGIN = 1.1 * _NORMAL_REACH * math.sqrt(2) * RUN_SPREAD  # about 3%: more processes bring it no lower
 
 
-class Spread(NamedTuple):
-    """A variance, as of the logarithm of one process's time, and its degrees of freedom."""
-
+class Spread(NamedTuple):  # a variance, as of the logarithm of one process's time, and its degrees of freedom
     variance: float
     freedom: float
 
 
 def pooled(spreads: Sequence[Spread]) -> Spread:
-    """Their average, weighted by freedom."""
     total = math.fsum(each.freedom for each in spreads)
     return Spread(math.fsum(each.freedom * each.variance for each in spreads) / total, total)
 
@@ -123,7 +117,6 @@ def find_common(spreads: Sequence[Spread]) -> Spread | None:
 
 
 def digamma(x: float) -> float:
-    """The derivative of log-gamma, for x > 0."""
     if x < 10:
         return digamma(x + 1) - 1 / x
     square = 1 / (x * x)
@@ -131,7 +124,6 @@ def digamma(x: float) -> float:
 
 
 def trigamma(x: float) -> float:
-    """The derivative of digamma, for x > 0."""
     if x < 10:
         return trigamma(x + 1) + 1 / (x * x)
     square = 1 / (x * x)
@@ -156,9 +148,7 @@ def own_spread(processes: Sequence[Estimate]) -> Spread | None:
 
 def relative_spread(centers: Sequence[float]) -> float | None:
     """The standard deviation over the mean; None for fewer than two times, or without a positive mean."""
-    if len(centers) < 2 or mean(centers) <= 0:
-        return None
-    return stdev(centers) / mean(centers)
+    return stdev(centers) / mean(centers) if len(centers) > 1 and mean(centers) > 0 else None
 
 
 def variance(values: Sequence[float]) -> float:
@@ -233,7 +223,6 @@ def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> 
 
 
 def typical_spread(results: Sequence[Result]) -> float | None:
-    """Between fresh processes, over all cases of a run."""
     _, lent = _common_and_lent(results, None)
     return math.sqrt(lent.variance) if lent else None
 

@@ -17,21 +17,16 @@ Series = NDArray[np.float64]
 # docs/method.md explains these.
 CONFIDENCE = 1 - CHANCE
 WINSOR_MADS = 4.0
-GEWEKE_Z = 1.64
-BATCHES = 8
-CHI_SQUARED = 14.067140449  # the 95% quantile at BATCHES - 1 degrees of freedom
-GROUPS = 12
-STEADY_RISE = 0.87  # chance reaches it about once in 100,000 series
+GEWEKE_Z, TREND_Z, FASTER_Z = 1.64, 2.8, -3.0
+BATCHES, CHI_SQUARED = 8, 14.067140449  # and the 95% quantile at BATCHES - 1 degrees of freedom
+GROUPS, STEADY_RISE = 12, 0.87  # chance reaches it about once in 100,000 series
 FEW_SAMPLES = 6
-TREND_Z = 2.8
-FASTER_Z = -3.0
 START_CHANCE = 5e-3
 SHORTEST_SEGMENT = 5  # samples; a block of many steps counts as that many
 ONE_SIDED = 0.8
 
 
 def deviation_of(values: Series) -> float:
-    """The median distance from the median."""
     return float(np.median(np.abs(values - np.median(values))))
 
 
@@ -54,10 +49,9 @@ def marginal_error_cut(values: Series) -> int:
 def integrated_time(values: Series) -> float:
     """By Sokal's self-consistent window, corrected for the removed mean."""
     count, centred = len(values), values - values.mean()
-    variance = float(centred @ centred) / count
+    variance, length = float(centred @ centred) / count, 1 << (2 * count - 1).bit_length()
     if variance <= 0 or count < 4:
         return 1.0
-    length = 1 << (2 * count - 1).bit_length()
     spectrum = np.fft.rfft(centred, length)
     autocovariance = np.fft.irfft(spectrum * np.conj(spectrum), length)[: count // 2]
     times = 2 * np.cumsum(autocovariance / (count * variance)) - 1
@@ -101,12 +95,10 @@ def below_median(values: Series) -> Series:
     return (values <= np.median(values)).astype(np.float64)
 
 
-class TrendTest(NamedTuple):
-    """A trend in log-times: its strength, the total relative change, the autocorrelation time around it."""
-
+class TrendTest(NamedTuple):  # in log-times
     z: float
-    change: float
-    time: float
+    change: float  # in total, relative
+    chance_z: float  # that chance may reach
     steady_rise: bool
 
 
@@ -114,7 +106,7 @@ def trend_of(values: Series) -> TrendTest:
     """Spearman's rank trend; `steady_rise` shows a bent path, whose residuals look correlated and hide it."""
     count, groups = len(values), min(GROUPS, len(values) // 3)
     if groups < 3:
-        return TrendTest(0.0, 0.0, 1.0, False)
+        return TrendTest(0.0, 0.0, math.inf, False)
     edges = np.linspace(0, count, groups + 1).astype(int)
     medians = np.array([np.median(values[a:b]) for a, b in itertools.pairwise(edges)])
     i, j = np.triu_indices(groups, 1)
@@ -124,7 +116,8 @@ def trend_of(values: Series) -> TrendTest:
     place, rank = np.arange(count) - (count - 1) / 2, ranks(values) - (count + 1) / 2
     z = float(place @ rank) / float(place @ place) * math.sqrt((count - 1) / time)
     rises = float(np.sign(medians[j] - medians[i]).sum()) / len(i)
-    return TrendTest(z, math.expm1(total), time, groups == GROUPS and rises >= STEADY_RISE)
+    chance_z = TREND_Z * math.sqrt(1 + 10 * time / count)
+    return TrendTest(z, math.expm1(total), chance_z, groups == GROUPS and rises >= STEADY_RISE)
 
 
 def median_interval(times: Series, time: float) -> Interval:
@@ -133,27 +126,17 @@ def median_interval(times: Series, time: float) -> Interval:
     if count < FEW_SAMPLES:
         return _few_samples_interval(times, center)
     ordered = np.sort(times)
-
-    def between(reach: float) -> tuple[float, float]:
-        low, high = max(math.floor(count / 2 - reach), 0), min(math.ceil(count / 2 + reach), count - 1)
-        return float(ordered[low]), float(ordered[high])
-
     if time < 1.01 and count < 100:
-        rank = exact_median_rank(count)
+        # The largest rank for which [x(r), x(n-1-r)] holds the median with 95% confidence.
+        rank = max(int(np.searchsorted(binomial(count, 0.5), CHANCE / 2, side="right")) - 1, 0)
         return Interval(center, float(ordered[rank]), float(ordered[count - 1 - rank]))
-    effective = max(count / time, 2.0)
-    reach = critical(max(effective - 1, 2.0), CHANCE) * math.sqrt(count * time) / 2
-    low, high = between(reach)
+    reach = critical(max(count / time - 1, 2.0), CHANCE) * math.sqrt(count * time) / 2
+    # The same width from ranks twice as far out: narrow by luck, or with another mode close by, is not precise.
+    low, low_wide = (float(ordered[max(math.floor(count / 2 - each), 0)]) for each in (reach, 2 * reach))
+    high, high_wide = (float(ordered[min(math.ceil(count / 2 + each), count - 1)]) for each in (reach, 2 * reach))
     if 2 * reach > 0.45 * count:  # beyond it a single spike would decide
         return Interval(center, low, high)
-    # The same width from ranks twice as far out: narrow by luck, or with another mode close by, is not precise.
-    low_wide, high_wide = between(2 * reach)
     return Interval(center, min(low, (center + low_wide) / 2), max(high, (center + high_wide) / 2))
-
-
-def exact_median_rank(count: int) -> int:
-    """The largest r for which [x(r), x(n-1-r)] holds the median with 95% confidence."""
-    return max(int(np.searchsorted(binomial(count, 0.5), CHANCE / 2, side="right")) - 1, 0)
 
 
 def binomial(count: int, share: float) -> Series:
@@ -165,12 +148,12 @@ def binomial(count: int, share: float) -> Series:
 
 
 def _few_samples_interval(times: Series, center: float) -> Interval:
-    # Assume log-normal noise; for one sample, a factor of 2.
-    if len(times) < 2:
+    count = len(times)
+    if count < 2:
         return Interval(center, center / 2, center * 2)
-    deviation = float(np.log(np.maximum(times, 1e-12)).std(ddof=1))
+    deviation = float(np.log(np.maximum(times, 1e-12)).std(ddof=1))  # of noise that is assumed to be log-normal
     # 1.25: the median of normal samples is that much less precise than their mean.
-    reach = min(1.25 * critical(len(times) - 1, CHANCE) * deviation / math.sqrt(len(times)), 3.0)
+    reach = min(1.25 * critical(count - 1, CHANCE) * deviation / math.sqrt(count), 3.0)
     low, high = center * math.exp(-reach), center * math.exp(reach)
     return Interval(center, min(low, float(times.min())), max(high, float(times.max())))
 
@@ -202,9 +185,7 @@ def tail_bound(ordered: Series, share: float) -> float | None:
     return float(ordered[rank]) if rank < count else None
 
 
-class Reading(NamedTuple):
-    """What a series says so far."""
-
+class Reading(NamedTuple):  # what a series says so far
     interval: Interval
     cut: int
     time: float  # autocorrelation time, in samples
@@ -232,14 +213,14 @@ def read_series(
     levels = (*np.quantile(kept, (0.75, 0.9)), np.median(kept) + WINSOR_MADS * MAD_TO_DEVIATION * deviation_of(kept))
     excursion_time = max(integrated_time((kept > level).astype(np.float64)) for level in levels)
     whole = trend_of(logs)
-    rising = whole.change > target and (whole.steady_rise or whole.z > trend_threshold(count, whole.time))
+    rising = whole.change > target and (whole.steady_rise or whole.z > whole.chance_z)
     return Reading(
         interval=(mean_interval if estimand == "mean" else median_interval)(kept, time),
         cut=cut,
         time=time,
         trend=Trend(change=trend.change, z=trend.z),
         warming=count >= 8 and found >= count // 2 - 1,
-        trending=abs(trend.z) > trend_threshold(len(kept), trend.time) and abs(trend.change) > target,
+        trending=abs(trend.z) > trend.chance_z and abs(trend.change) > target,
         slowing=rising or _started_faster(times, cut, time, target, block_size),
         evidence_time=max(time, excursion_time),
     )
@@ -261,10 +242,6 @@ def _steady_from(logs: Series) -> int:
     share = np.cumsum(logs[:start] > np.median(logs[start:])) / np.arange(1, start + 1)
     sided = np.nonzero(np.maximum(share, 1 - share) >= ONE_SIDED)[0]
     return int(sided[-1]) + 1 if len(sided) else 0
-
-
-def trend_threshold(count: int, time: float) -> float:
-    return TREND_Z * math.sqrt(1 + 10 * time / count)
 
 
 def _started_faster(times: Series, cut: int, time: float, target: float, block_size: int) -> bool:

@@ -1,20 +1,23 @@
-"""What disturbed a measurement: verdict, flags and evidence from the meters, and the cautions that follow from them."""
+"""The estimate of a step, from one process's samples and from several processes: its figures, the verdict on what
+disturbed it with flags and evidence from the meters, and the cautions that follow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
-from torchmark.analyze.grades import VERDICT_FIXES
-from torchmark.analyze.spread import relative_spread
-from torchmark.analyze.statistics import Reading, Series
+from torchmark.analyze.grades import VERDICT_FIXES, worst
+from torchmark.analyze.jobs import project
+from torchmark.analyze.spread import CHANCE, MAD_TO_DEVIATION, critical, own_spread, relative_spread, with_interval
+from torchmark.analyze.statistics import WINSOR_MADS, Reading, Series, deviation_of, mean_interval, tail_bound
 from torchmark.analyze.wording import counted
-from torchmark.records import Conditions, Contention, Estimate, Metered, Moment, Remark, Result, Verdict
+from torchmark.records import STEP, Conditions, Contention, Estimate, Memory, Metered, Moment, Remark, Result, Verdict
 
 TAKEN_SHARE = 0.02  # of the machine's capacity, or of the measuring time
 LEAST_TAKEN_S = 0.04  # four ticks of the kernel's clock: less is within its rounding
@@ -26,16 +29,157 @@ LEAST_POWER_S, PEAK_S = 0.5, 0.9  # counters of energy move about ten times a se
 CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE = 0.1, 0.001  # clocks drift by less; one is set, and a machine sleeps, by more
 
 
-class Judgement(NamedTuple):
-    """A verdict with everything that was seen for it."""
+def summarise(
+    samples: Series, reading: Reading, confirmed: bool, readings: Sequence[Conditions] = (), **known: Any
+) -> Estimate:
+    """The estimate of one process; `known` are fields that do not follow from its samples. The constant cost of calling
+    a step is taken off every figure."""
+    cost, raw = known["call_cost_s"], samples[reading.cut :]
+    contention = known.get("contention", Contention())
+    verdict, flags, evidence = judge(reading, confirmed, contention, readings, known["target"])
+    mean, ordered = mean_interval(raw, reading.time), np.sort(raw - cost)
+    median, mad = float(np.median(ordered)), deviation_of(ordered)
+    outlying = np.abs(ordered - median) > WINSOR_MADS * MAD_TO_DEVIATION * mad
+    launch_bound = is_launch_bound(known.get("device_step_s"), known["wall_step_s"])
+    bimodal = known["estimand"] == "median" and is_bimodal(raw)
+    names = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
+    known |= {name: value - cost for name, value in zip(names, (*reading.interval, *mean), strict=True)}
+    for percent in (90, 99):
+        known[f"p{percent}_s"] = float(np.quantile(ordered, percent / 100))
+        known[f"p{percent}_high_s"] = tail_bound(ordered, percent / 100)
+    return Estimate(
+        verdict=verdict,
+        effective_samples=reading.effective(len(samples)),
+        warmup_cut=reading.cut,
+        trend=reading.trend,
+        samples_s=tuple((samples - cost).tolist()),
+        flags=(*flags, *("launch-bound",) * launch_bound, *("bimodal",) * bimodal),
+        evidence=evidence,
+        sample_count=len(samples),
+        autocorrelation_time=reading.time,
+        median_s=median,
+        min_s=float(ordered[0]),
+        mad_s=mad,
+        outlier_share=float(np.mean(outlying)) if mad > 0 else 0.0,
+        metered=metered_of(readings),
+        **known,
+    )
 
-    verdict: Verdict
-    flags: tuple[str, ...]
-    evidence: tuple[str, ...]
+
+def combine(processes: Sequence[Estimate]) -> Estimate:
+    """One estimate over fresh processes: the geometric mean of their centres. With one, the spread is unknown."""
+    count, first = len(processes), processes[0]
+    if count == 1:
+        return replace(first, flags=_union([first.flags, ("single-process",)]))
+    if len({estimate.estimand for estimate in processes}) > 1:
+        # Near the shortest step that is timed alone, some processes give a median and some only a mean.
+        processes = [
+            replace(each, estimand="mean", center_s=each.mean_s, low_s=each.mean_low_s, high_s=each.mean_high_s)
+            for each in processes
+        ]
+    middle = sorted(processes, key=lambda estimate: estimate.center_s)[count // 2]
+    verdict = worst([estimate.verdict for estimate in processes])
+    alike = (each for each in processes if each.verdict == verdict)
+    deciding = max(alike, key=lambda estimate: estimate.high_s - estimate.low_s)  # the least precise of the worst
+    evidence = deciding.evidence
+    if verdict == "noisy":  # it speaks of its own interval only
+        evidence = tuple(f"in the worst of {count} processes {text}" for text in evidence)
+    added = ("effective_samples", "sample_count", "void_count", "duration_s")
+    return replace(
+        _with_spread(middle, processes),
+        verdict=verdict,
+        first_step_s=first.first_step_s,
+        samples_s=(),
+        p90_s=max(estimate.p90_s for estimate in processes),
+        p99_s=max(estimate.p99_s for estimate in processes),
+        flags=_union([estimate.flags for estimate in processes]),
+        evidence=evidence,
+        contention=_mean_contention(processes),
+        metered=_join_metered([estimate.metered for estimate in processes]),
+        **{name: sum(getattr(estimate, name) for estimate in processes) for name in added},
+    )
+
+
+def _with_spread(estimate: Estimate, processes: Sequence[Estimate]) -> Estimate:
+    centers, count = np.array([process.center_s for process in processes]), len(processes)
+    if spread := own_spread(processes):
+        return with_interval(replace(estimate, center_s=float(np.exp(np.log(centers).mean()))), spread, count)
+    # Empty steps have no logarithm: the mean with Student's t, never below what each process claims.
+    within = math.sqrt(float(np.mean([((e.high_s - e.low_s) / 2) ** 2 for e in processes])) / count)
+    center = float(centers.mean())
+    reach = max(critical(count - 1, CHANCE) * float(centers.std(ddof=1)) / math.sqrt(count), within)
+    low_s = max(center - reach, min(center, 0.0))  # processes may disagree by more than there is time
+    return replace(estimate, center_s=center, low_s=low_s, high_s=center + reach)
+
+
+def _mean_contention(processes: Sequence[Estimate]) -> Contention:
+    def mean(name: str) -> float | None:
+        seen = [(getattr(each.contention, name), max(each.duration_s, 1e-9)) for each in processes]
+        known = [(share, seconds) for share, seconds in seen if share is not None]
+        return sum(share * seconds for share, seconds in known) / sum(each for _, each in known) if known else None
+
+    switches = _known([each.contention for each in processes], "switches")
+    shares = {name: mean(name) for name in Contention.__struct_fields__ if name != "switches"}
+    return Contention(**shares, switches=sum(switches) if switches else None)
+
+
+def _join_metered(seen: Sequence[Metered]) -> Metered:
+    powers = _known(seen, "mean_w")
+    return Metered(
+        mean_w=float(np.mean(powers)) if powers else None,
+        peak_w=max(_known(seen, "peak_w"), default=None),
+        clock_hz=min(_known(seen, "clock_hz"), key=lambda ends: ends[1] / max(ends[0], 1.0), default=None),
+        temperature_c=max(_known(seen, "temperature_c"), key=lambda ends: ends[1], default=None),
+        throttle=_union([each.throttle for each in seen]),
+        major_faults=max(_known(seen, "major_faults"), default=None),
+    )
+
+
+def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
+    """One result from those of its processes; one that failed decides the status only if `strict`."""
+    good = [result for result in results if result.status == "ok"]
+    failed = next((result for result in results if result.status != "ok"), None)
+    estimates = tuple(estimate for result in good or results for estimate in result.processes)
+    latest, first = good[-1] if good else results[0], results[0]
+    decided = failed or latest
+    position = f"process {results.index(failed) + 1}: " if failed and len(results) > 1 else ""
+    checks = [result.numeric for result in results if result.numeric]
+    phases = sorted({name for result in results for name in result.phases_s})
+    # The job that was run whole; else the first one, its steps as long as on average in all processes.
+    jobs = [result.job for result in good if result.job]
+    job = next((job for job in jobs if job.whole), jobs[0] if jobs else None)
+    if job and not job.whole and len(estimates) > 1:
+        means = [replace(process, center_s=process.mean_s) for process in estimates]
+        mean = _with_spread(means[0], means)
+        known = {"center_s": mean.center_s, "low_s": max(mean.low_s, 0.0), "high_s": mean.high_s}
+        job = project([replace(stage, **known) if stage.name == STEP else stage for stage in job.stages], job)
+    return replace(
+        latest,
+        status=failed.status if failed and strict else latest.status,
+        reason=f"{position}{decided.reason}" if position else decided.reason,
+        detail=decided.detail,
+        estimate=combine(estimates) if estimates else None,
+        processes=estimates,
+        work=latest.work or first.work,
+        settings=latest.settings or first.settings,
+        memory=most_memory([result.memory for result in results if result.memory]),
+        numeric=max(checks, key=lambda check: check.error / check.tolerance, default=None),
+        job=job,
+        metrics=good[0].metrics | latest.metrics if good else latest.metrics,
+        budget_s=sum(result.budget_s or 0.0 for result in results) or None,
+        phases_s={name: sum(result.phases_s.get(name, 0.0) for result in results) for name in phases},
+    )
+
+
+def most_memory(memories: Sequence[Memory]) -> Memory | None:
+    return max(memories, key=lambda memory: memory.device_peak_bytes or memory.host_peak_bytes or 0, default=None)
+
+
+def _union(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for group in groups for text in group))
 
 
 def contention_of(readings: Sequence[Conditions], wait_share: float | None, switches: int | None) -> Contention:
-    """Shares of the measuring time between the first and the last reading."""
     if len(readings) < 2:
         return Contention(wait_share=wait_share, switches=switches)
     first, last = readings[0], readings[-1]
@@ -46,7 +190,7 @@ def contention_of(readings: Sequence[Conditions], wait_share: float | None, swit
             return None
         return taken / (max(last.at_s - first.at_s, 1e-9) * capacity) if taken >= LEAST_TAKEN_S else 0.0
 
-    probes = [reading.probe_s for reading in readings if reading.probe_s is not None]
+    probes = _known(readings, "probe_s")
     dilation = float(np.median(probes[1:])) / min(probes) if len(probes) > 1 else None
     others, steal, throttled = share("other_cpu_s"), share("steal_s"), share("throttled_s", 1.0)
     return Contention(wait_share, others, steal, throttled, dilation, switches)
@@ -54,8 +198,8 @@ def contention_of(readings: Sequence[Conditions], wait_share: float | None, swit
 
 def judge(
     reading: Reading, confirmed: bool, contention: Contention, readings: Sequence[Conditions], target: float
-) -> Judgement:
-    """The first verdict, in order of precedence, that the evidence supports."""
+) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
+    """The first verdict, in order of precedence, that the evidence supports; flags, and the evidence."""
     taken, held, change = taken_by_others(contention), held_down(readings), reading.trend.change
     slower, reached = reading.slowing or (reading.trending and change > 0), reading.interval.precision
     # Threads that wait for a core while no other program uses one wait for each other.
@@ -74,11 +218,10 @@ def judge(
         (True, "stable", []),
     )
     verdict, evidence = next((verdict, evidence) for holds, verdict, evidence in verdicts if holds)
-    return Judgement(verdict, tuple(flags), tuple(evidence))
+    return verdict, tuple(flags), tuple(evidence)
 
 
 def taken_by_others(contention: Contention) -> list[str]:
-    """Who took time from this measurement, in words with figures."""
     others = [
         (contention.other_cpu_share, "other processes used {:.0%} of the processor"),
         (contention.steal_share, "the hypervisor took {:.0%} of the processor away"),
@@ -115,9 +258,7 @@ def is_bimodal(times: Series) -> bool:
 
 
 def metered_of(readings: Sequence[Conditions]) -> Metered:
-    """All readings of a series in a few figures."""
-    temperatures = [reading.temperature_c for reading in readings if reading.temperature_c is not None]
-    faults = _growth(readings, "major_fault_count")
+    temperatures, faults = _known(readings, "temperature_c"), _growth(readings, "major_fault_count")
     known = [reading for reading in readings if reading.energy_j is not None]
     span_s, energy_j = known[-1].at_s - known[0].at_s if known else 0.0, _growth(known, "energy_j")
     powers, first = list[float](), known[0] if known else None  # between readings that are far enough apart
@@ -130,7 +271,7 @@ def metered_of(readings: Sequence[Conditions]) -> Metered:
         peak_w=max(powers, default=None),
         clock_hz=_clocks(readings),
         temperature_c=(temperatures[0], max(temperatures)) if temperatures else None,
-        throttle=tuple(dict.fromkeys(reason for reading in readings for reason in reading.throttle)),
+        throttle=_union([reading.throttle for reading in readings]),
         major_faults=None if faults is None else int(faults),
     )
 
@@ -141,7 +282,7 @@ def held_down(readings: Sequence[Conditions]) -> list[str]:
         return []
     count, clocks = _growth(readings, "thermal_count"), _clocks(readings)
     seen = [f"the hardware throttled itself {count:.0f} times"] if count else []
-    reasons = dict.fromkeys(reason for reading in readings for reason in reading.throttle)
+    reasons = _union([reading.throttle for reading in readings])
     new = [reason for reason in reasons if "heat" in reason or reason not in readings[0].throttle]
     seen += [f"the device held its clock down: {', '.join(new)}"] if new else []
     if clocks and clocks[1] < CLOCK_DROP * clocks[0]:
@@ -164,8 +305,12 @@ def _clocks(readings: Sequence[Conditions]) -> tuple[float, float] | None:
 
 
 def _growth(readings: Sequence[Conditions], name: str) -> float | None:
-    known: list[float] = [value for reading in readings if (value := getattr(reading, name)) is not None]
+    known: list[float] = _known(readings, name)
     return known[-1] - known[0] if len(known) > 1 else None
+
+
+def _known(items: Iterable[object], name: str) -> list[Any]:
+    return [value for item in items if (value := getattr(item, name)) is not None]
 
 
 def was_paused(before: Moment, after: Moment) -> bool:
@@ -183,20 +328,16 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
     estimate = result.estimate
     if estimate is None or estimate.verdict == "as-published":
         return ()  # one figure alone warns about nothing
-    flags, case = [], result.case
-    ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
-    lighter = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
-    for flag, (fix, cause) in _FLAGS.items():
-        if flag in estimate.flags:
-            seen = cause if isinstance(cause, str) else cause(result, estimate)
-            flags.append(Remark(flag, seen, fix or f"Try {lighter}"))
+    raised = {flag: texts for flag, texts in _FLAGS.items() if flag in estimate.flags}
+    facts = _facts(result, estimate) if raised else {}
+    flags = [Remark(flag, cause.format(**facts), fix.format(**facts)) for flag, (cause, fix) in raised.items()]
     if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
         return tuple(each for each in flags if each.kind == "implausible")
     asked, verdict = result.settings.get("steps"), estimate.verdict
     more = "Use more --steps" if asked else "Give it more time with --budget"
     found = []
     if verdict in VERDICT_FIXES:
-        fix = VERDICT_FIXES[verdict].caution.format(more=more)
+        fix = VERDICT_FIXES[verdict].format(more=more)
         found.append(Remark(verdict, "; ".join(estimate.evidence), fix))
     if result.status == "ok" and result.reason:  # a process failed after others had succeeded
         fix = "The figure is that of the other processes; run the case again"
@@ -215,62 +356,59 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
 
 
 def contended(seen: str) -> Remark:
-    """Other programs took time from it."""
-    return Remark("contended", seen, VERDICT_FIXES["contended"].caution)
+    return Remark("contended", seen, VERDICT_FIXES["contended"])
 
 
-def _paused(_: Result, estimate: Estimate) -> str:
-    count = estimate.void_count
+def _facts(result: Result, estimate: Estimate) -> dict[str, str]:
+    """What the cautions of flags name."""
+    count, case, shares = estimate.void_count, result.case, result.peak.shares if result.peak else {}
     again = f"; {counted(count, 'sample')} across it {'were' if count > 1 else 'was'} taken again" if count else ""
-    return f"the machine slept, its clock was set, or the process was stopped meanwhile{again}"
-
-
-def _launching(result: Result, estimate: Estimate) -> str:
     if estimate.issue_share is not None:
-        return f"launching took {estimate.issue_share:.0%} of a step, and the device waited for it"
-    if estimate.device_step_s is not None:
+        launch = f"launching took {estimate.issue_share:.0%} of a step, and the device waited for it"
+    elif estimate.device_step_s is not None:
         busy = min(estimate.device_step_s / estimate.wall_step_s, 1.0) if estimate.wall_step_s else 0.0
-        return f"the device worked only {busy:.0%} of the time and waited for work to be launched"
-    share = result.peak.shares.get("launch", 0.0) if result.peak else 0.0
-    operators = counted(result.metrics.get("operators", 0.0), "operator")
-    return f"calling its {operators} takes at least {share:.0%} of a step"
+        launch = f"the device worked only {busy:.0%} of the time and waited for work to be launched"
+    else:
+        operators = counted(result.metrics.get("operators", 0.0), "operator")
+        launch = f"calling its {operators} takes at least {shares.get('launch', 0.0):.0%} of a step"
+    beyond = "twice the work does not take about twice the time"
+    if result.peak:
+        what = "arithmetic" if shares.get("compute", 0.0) >= shares.get("bandwidth", 0.0) else "bandwidth"
+        beyond = (
+            f"it would take {result.peak.share:.0%} of this machine's {what}, which was measured again right after it"
+        )
+    ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
+    lighter = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
+    waited, operator = estimate.contention.wait_share or 0, result.settings.get("ran_on_cpu") or "an operator"
+    facts = {"waited": f"{waited:.0%}", "again": again, "launch": launch, "beyond": beyond, "lighter": lighter}
+    return facts | {"operator": str(operator)}
 
 
-def _beyond(result: Result, _: Estimate) -> str:
-    peak = result.peak
-    if peak is None:
-        return "twice the work does not take about twice the time"
-    what = "arithmetic" if peak.shares.get("compute", 0.0) >= peak.shares.get("bandwidth", 0.0) else "bandwidth"
-    return f"it would take {peak.share:.0%} of this machine's {what}, which was measured again right after it"
-
-
-# The cautions of flags: the fix, which a case decides where there is none here, and the cause or how to word it.
-_FLAGS: dict[str, tuple[str, str | Callable[[Result, Estimate], str]]] = {
+# The cautions of flags: the cause and the fix.
+_FLAGS = {
     "oversubscribed": (
+        "its own threads waited for a core {waited} of the time",
         "Use no more threads and workers than cores: --threads",
-        lambda _, found: f"its own threads waited for a core {found.contention.wait_share or 0:.0%} of the time",
     ),
     "bimodal": (
-        "The median describes the more frequent level only: see `torchmark show --samples`",
         "step times come in two distinct levels",
+        "The median describes the more frequent level only: see `torchmark show --samples`",
     ),
-    "paging": ("Free some memory, or use a smaller batch", "the system moved memory to and from the disk meanwhile"),
+    "paging": ("the system moved memory to and from the disk meanwhile", "Free some memory, or use a smaller batch"),
     "paused": (
+        "the machine slept, its clock was set, or the process was stopped meanwhile{again}",
         "Keep it awake and measure again: the first step and whole jobs may have the pause in their times",
-        _paused,
     ),
-    "on-battery": ("Plug it in and measure again", "the machine ran on its battery"),
-    "launch-bound": ("", _launching),
+    "on-battery": ("the machine ran on its battery", "Plug it in and measure again"),
+    "launch-bound": ("{launch}", "Try {lighter}"),
     "implausible": (
+        "{beyond}",
         "Do not trust it: the work may have been skipped, folded into a constant or not waited for; "
         "`torchmark devices --audit` tests the device alone",
-        _beyond,
     ),
     "cpu-fallback": (
+        "{operator} is missing on the device and ran on the CPU",
         "This is not the speed of the device: use a torch that has the operator, or another device",
-        lambda result, _: (
-            f"{result.settings.get('ran_on_cpu') or 'an operator'} is missing on the device and ran on the CPU"
-        ),
     ),
 }
 

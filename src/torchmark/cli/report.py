@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -112,22 +112,19 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
         raise UsageError("a leaderboard is made of all run files of its folder", "Leave out RUN and --baseline")
     if format_ in CARDS:
         raise UsageError(f"a leaderboard is not drawn as {format_}", f"Take one of {PAGE}, {', '.join(TEXTS)}")
-    from torchmark.analyze.machines import Board, Entry, Tally, order_boards, rank_boards
+    from torchmark.analyze.machines import Entry, rank_boards
     from torchmark.report.leaderboard import Source, leaderboard_document
     from torchmark.store.index import ask_folder
 
-    folder, tally = Path(options.leaderboard or ""), Tally()
-
-    def rank(entries: Iterator[Entry]) -> tuple[Board, ...]:
-        return order_boards(rank_boards(entries, options.top, tally))
-
+    folder = Path(options.leaderboard or "")
     with noted("") as progress:
 
         def show(done: int, total: int) -> None:
             if done < total and total >= 500:  # fewer take no more than a moment
                 progress.note(f"reading run files: {done:,} of {total:,}")
 
-        boards, found = ask_folder(folder, Entry, rank, show, _why_unsound)
+        rank = partial(rank_boards, top=options.top)
+        (boards, overall), found = ask_folder(folder, Entry, rank, show, _why_unsound)
     if not found.files:
         raise UsageError(
             f"there are no run files in {folder}", "Name a folder with the .jsonl files of `torchmark run`"
@@ -135,7 +132,7 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
     if not boards:
         why = found.problems[0] if found.problems else "No case in them was measured"
         raise StoreError(f"there is nothing to rank in the {found.files:,} run files of {folder}", why)
-    source, overall = Source(found.files, found.extracts, found.problems), tally.overall(options.top)
+    source = Source(found.files, found.extracts, found.problems)
     return render(leaderboard_document(boards, source, __version__, overall), format_)
 
 

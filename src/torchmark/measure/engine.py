@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze.comparison import Answer, answer_of
 from torchmark.analyze.statistics import Reading, Series, rank_difference, read_series
-from torchmark.analyze.summary import Observations, summarise
+from torchmark.analyze.verdict import contention_of, summarise
 from torchmark.errors import CaseError
 from torchmark.records import Block, Conditions, Estimand, Estimate
 
@@ -136,10 +136,13 @@ class Samples:
         return StopRule(settings, "median" if size == 1 else "mean", size, self._clock)
 
     def estimate(
-        self, rule: StopRule, first_step_s: float, duration_s: float, readings: Iterable[Conditions] = ()
+        self, rule: StopRule, first_step_s: float, duration_s: float, readings: Sequence[Conditions] = ()
     ) -> Estimate:
         assert rule.reading is not None  # a rule only finishes at a look
-        observations = Observations(
+        waited = None if self._wait_s is None else min(self._wait_s / max(self._total_s, 1e-12), 1.0)
+        return summarise(
+            self.values,
+            rule.reading,
             estimand=rule.estimand,
             block_size=self.block_size,
             confirmed=rule.confirmed,
@@ -148,13 +151,11 @@ class Samples:
             call_cost_s=self.call_cost_s,
             target=self._settings.target,
             duration_s=duration_s,
-            readings=tuple(readings),
-            wait_share=None if self._wait_s is None else min(self._wait_s / max(self._total_s, 1e-12), 1.0),
-            switches=self._switches,
+            readings=readings,
+            contention=contention_of(readings, waited, self._switches),
             device_step_s=self._device_s / self._steps if self._device_s > 0 else None,
             wall_step_s=self._wall_s / self._steps,
         )
-        return summarise(self.values, rule.reading, observations)
 
 
 class StopRule:

@@ -25,8 +25,7 @@ from msgspec.json import decode
 from msgspec.structs import asdict, replace
 
 from torchmark.analyze.jobs import sustained_of
-from torchmark.analyze.summary import combine, most_memory
-from torchmark.analyze.verdict import was_paused
+from torchmark.analyze.verdict import combine, most_memory, was_paused
 from torchmark.devices import forbid_fallback, open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import DoesNotFitError, TorchmarkError

@@ -15,8 +15,7 @@ from torchmark.analyze import spread
 from torchmark.analyze.efficiency import IMPLAUSIBLE, NONE, Ceilings, case_again, ceilings_of, merge, with_peak
 from torchmark.analyze.grades import margin_of
 from torchmark.analyze.spread import LEAST_MARGIN, Spread, typical_spread, with_intervals
-from torchmark.analyze.summary import combine_results
-from torchmark.analyze.verdict import cautions_of
+from torchmark.analyze.verdict import cautions_of, combine_results
 from torchmark.errors import TorchmarkError
 from torchmark.measure.cases import full_params, memory_needed, setting_of
 from torchmark.measure.engine import DEFAULTS, FEWEST_SAMPLES

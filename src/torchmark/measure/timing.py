@@ -14,8 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import AHEAD_SHARE
-from torchmark.analyze.summary import combine
-from torchmark.analyze.verdict import LEAST_POWER_S, cautions_of, was_paused
+from torchmark.analyze.verdict import LEAST_POWER_S, cautions_of, combine, was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import CaseError, UsageError

@@ -13,20 +13,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchmark.case import parse_case
 from torchmark.errors import UnknownName, UsageError
-from torchmark.records import (
-    DeviceInfo,
-    Estimate,
-    JobEstimate,
-    Machine,
-    Remark,
-    Result,
-    Run,
-    RunHeader,
-    Trend,
-    Work,
-    parse_case,
-)
+from torchmark.records import DeviceInfo, Estimate, JobEstimate, Machine, Remark, Result, Run, RunHeader, Trend, Work
 
 _FOLDER = Path(__file__).parent
 _SHORTEST_PART = 3  # letters; fewer are part of too many names
@@ -34,20 +23,20 @@ Kind = Literal["measured", "power", "derived"]
 DeviceKind = Literal["cpu", "cuda", "mps"]
 
 
-class Note(Struct, frozen=True, forbid_unknown_fields=True):
-    """Why figures should be read with care, and what to do about it."""
-
+class Note(
+    Struct, frozen=True, forbid_unknown_fields=True
+):  # why figures should be read with care, and what to do about it
     cause: str
     fix: str
     only: tuple[DeviceKind, ...] = ()  # the devices that it matters on; empty: all
 
 
-class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine with the device that was timed on it: one column to compare with."""
-
+class PublishedMachine(
+    Struct, frozen=True, forbid_unknown_fields=True
+):  # with the device that was timed on it: one column to compare with
     name: str  # 'M1 Ultra GPU': after the publication's name and a slash it names a run
     hardware: str
-    device: DeviceKind
+    device: DeviceKind  # that was timed
     memory_gib: int = 0  # 0: the publication does not say
     cores: int = 0  # of the device
     # 'RTX 3090': finds the figures of this hardware in every publication; empty if the hardware is unknown or unsound.
@@ -59,15 +48,13 @@ class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):
         return self.known_as or self.name
 
 
-class Figure(Struct, frozen=True, forbid_unknown_fields=True):
-    """One number of a table. `value` is in `unit`, for `steps` steps together if the unit is seconds."""
-
+class Figure(Struct, frozen=True, forbid_unknown_fields=True):  # one number of a table
     machine: str  # the name of a PublishedMachine
     labels: tuple[str, ...]  # the cells that name the row, as printed, one for each header of the table
     column: str  # the heading that it stands under, as printed
     printed: str
     unit: Literal["s", "it/s", "ms/it", "s/it", "W", "x"]
-    value: float | None = None  # None: out of memory
+    value: float | None = None  # for all steps together if the unit is seconds; None: out of memory
     kind: Kind = "measured"
     case: str | None = None  # the same work here, written as a case; None if there is nothing to run
     steps: int = 1
@@ -78,19 +65,15 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     notes: tuple[str, ...] = ()  # kinds of Publication.notes
 
 
-class PublishedTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """One table of a publication: the procedure that all its figures share, and the figures in printed order."""
-
+class PublishedTable(Struct, frozen=True, forbid_unknown_fields=True):  # its figures share one procedure
     title: str
     headers: tuple[str, ...]  # of the cells that name a row
     protocol: str  # how it was timed, in words
-    figures: tuple[Figure, ...]
+    figures: tuple[Figure, ...]  # in printed order
     notes: tuple[str, ...] = ()  # kinds of Publication.notes that hold for all of its figures
 
 
 class Publication(Struct, frozen=True, forbid_unknown_fields=True):
-    """A public write-up whose figures ship with torchmark."""
-
     name: str  # m1-chips
     title: str
     source: str  # where it was published, in words
@@ -119,13 +102,11 @@ class Publication(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def names() -> tuple[str, ...]:
-    """The names of all publications."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
 @cache
 def find_publication(name: str) -> Publication:
-    """The publication with all its figures."""
     if name not in names():
         raise UnknownName("publication", name, names())
     content = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
@@ -137,7 +118,6 @@ def find_publication(name: str) -> Publication:
 
 @cache
 def all_runs() -> tuple[Run, ...]:
-    """Every machine of every publication."""
     return tuple(run for name in names() for run in as_runs(find_publication(name)))
 
 
@@ -159,17 +139,15 @@ def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
     if not places:
         publication = find_publication(name)
         return as_runs(publication, _find_machine(publication, machine) if slash else None, repeats)
-    runs = [run for publication, each in places for run in as_runs(publication, each.name, repeats)]
-    if len(runs) == 1:
-        return (runs[0],)
-    kept: list[Result] = []
-    for run in runs:
+    first, *others = runs = [run for publication, each in places for run in as_runs(publication, each.name, repeats)]
+    kept = [*first.results]
+    for run in others:
         known = {result.case.text for result in kept}
         kept += [result for result in run.results if result.case.text not in known]
     label = f"{places[0][1].title} ({', '.join(publication.name for publication, _ in places)})"
     years = " and ".join(dict.fromkeys(run.header.created for run in runs if run.header.created))
-    cases = tuple(result.case.text for result in kept)
-    return (Run(replace(runs[0].header, id=label, label=label, created=years, cases=cases), tuple(kept)),)
+    header = replace(first.header, id=label, label=label, created=years, cases=tuple(each.case.text for each in kept))
+    return (Run(header, tuple(kept)),) if others else (first,)
 
 
 def find_hardware(text: str) -> tuple[tuple[Publication, PublishedMachine], ...]:
@@ -189,7 +167,6 @@ def find_hardware(text: str) -> tuple[tuple[Publication, PublishedMachine], ...]
 
 
 def hardware_titles() -> tuple[str, ...]:
-    """All names that `find_hardware` knows machines by."""
     return tuple(dict.fromkeys(machine.title for _, machine in _machines()))
 
 
@@ -199,9 +176,7 @@ def is_published_name(text: str) -> bool:
 
 
 def _machines() -> list[tuple[Publication, PublishedMachine]]:
-    return [
-        (publication, machine) for publication in map(find_publication, names()) for machine in publication.machines
-    ]
+    return [(found, machine) for found in map(find_publication, names()) for machine in found.machines]
 
 
 def _search_terms(machine: PublishedMachine) -> tuple[str, ...]:
@@ -222,8 +197,7 @@ def _find_machine(publication: Publication, text: str) -> str:
     """A machine by its name, however it is spaced and capitalised, or by a beginning that no other has."""
     known, wanted = {_plain(each.name): each.name for each in publication.machines}, _plain(text)
     found = [name for plain, name in known.items() if wanted and plain.startswith(wanted)]
-    if wanted in known:
-        found = [known[wanted]]
+    found = [known[wanted]] if wanted in known else found
     if not found:
         raise UnknownName(f"machine of {publication.name}", text, known.values())
     if len(found) > 1:
@@ -234,12 +208,8 @@ def _find_machine(publication: Publication, text: str) -> str:
 
 def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> Run:
     """The machine as published, with its figures; what the publication does not say stays empty."""
-    found = [
-        _result(publication, table, figure)
-        for table in publication.tables
-        for figure in table.figures
-        if figure.machine == machine.name and figure.case
-    ]
+    figures = [(table, figure) for table in publication.tables for figure in table.figures if figure.case]
+    found = [_result(publication, *each) for each in figures if each[1].machine == machine.name]
     first = {result.case.text: result for result in reversed(found)}
     own_memory = machine.device == "cuda"  # the others share that of the machine
     memory = machine.memory_gib * 2**30 if own_memory and machine.memory_gib else None
@@ -283,8 +253,7 @@ def _result(publication: Publication, table: PublishedTable, figure: Figure) -> 
 
 def _estimate(figure: Figure, value: float) -> Estimate:
     """One block of all its steps is all that was timed: there is no interval, no first step and no spread."""
-    by_unit = {"s": value / figure.steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}
-    step_s = by_unit[figure.unit]
+    step_s = {"s": value / figure.steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}[figure.unit]
     known = Estimate(step_s, step_s, step_s, "mean", "as-published", 0.0, 1.0, 0, Trend(0.0, 0.0))
     return replace(
         known,

@@ -8,8 +8,7 @@ from itertools import product
 from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import NO_FAST_PATH, ceilings_of, is_ceiling, split_disturbed
-from torchmark.analyze.summary import combine_results
-from torchmark.analyze.verdict import cautions_of
+from torchmark.analyze.verdict import cautions_of, combine_results
 from torchmark.case import DTYPES
 from torchmark.measure.cases import check_case
 from torchmark.measure.engine import DEFAULTS

@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import NONE, Ceilings, with_peak
-from torchmark.analyze.summary import combine_results
-from torchmark.analyze.verdict import cautions_of
+from torchmark.analyze.verdict import cautions_of, combine_results
 from torchmark.measure.process import without_figure
 from torchmark.measure.session import Covered, Finished, Plan, Revised, SpreadFound, Started
 from torchmark.records import Case, Conclusion, Machine, Result, Rigor
