@@ -10,22 +10,18 @@ from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.wording import counted, plural
 from torchmark.records import Estimate, Metered, Result, Run
 from torchmark.report import units
+from torchmark.report.text import shorten
 from torchmark.report.units import NOTHING, duration, percent, relative
 
 
-def step_time(estimate: Estimate) -> str:
+def step_time(estimate: Estimate | None) -> str:
     """The time of a step, which is not below zero."""
-    return duration(max(estimate.center_s, 0.0))
+    return duration(max(estimate.center_s, 0.0)) if estimate else NOTHING
 
 
-def result_time(result: Result) -> str:
-    """The time of a step, where there is one."""
-    return step_time(result.estimate) if result.estimate else NOTHING
-
-
-def margin(estimate: Estimate) -> str:
+def margin(estimate: Estimate | None) -> str:
     """Where a repeat would land, relative to the step; in seconds where the step is no longer than the call of one."""
-    if estimate.verdict == "as-published":
+    if estimate is None or estimate.verdict == "as-published":
         return NOTHING
     if estimate.center_s <= estimate.call_cost_s:
         return f"±{duration((estimate.high_s - estimate.low_s) / 2)}"
@@ -40,19 +36,7 @@ def step_rate(result: Result, amount: Literal["items", "flops", "bytes"] = "item
 
 
 def rate(result: Result) -> str:
-    """50.6k sample/s"""
-    return units.rate(step_rate(result), result.work.unit if result.work else "")
-
-
-def first_step(result: Result) -> float | None:
-    """The first step with its start-up cost; None where it was not timed."""
-    return result.estimate.first_step_s or None if result.estimate else None
-
-
-def tail(result: Result) -> float | None:
-    """The p99, where single steps were timed: a block of steps has no tail."""
-    estimate = result.estimate
-    return estimate.p99_s if estimate and estimate.block_size == 1 and estimate.p99_s > 0 else None
+    return units.rate(step_rate(result), shorten(result.work.unit, 24) if result.work else "")
 
 
 def peak_memory(result: Result) -> int | None:
@@ -70,8 +54,7 @@ def grade_text(result: Result) -> str:
     """good, fair: contended; the status where there is no figure; nothing for a published figure."""
     if result.status != "ok" or result.estimate is None:
         return result.status
-    grade = grade_of(result)
-    return grade.text if grade else ""
+    return grade.text if (grade := grade_of(result)) else ""
 
 
 def interval_note(run: Run) -> str:
@@ -162,7 +145,6 @@ def cost_heading(prices: Prices) -> str:
 
 
 def costs(results: Sequence[Result], prices: Prices) -> list[tuple[Result, Cost]]:
-    """The results that have a cost."""
     found = [(result, cost_of(result, prices)) for result in results]
     return [(result, cost) for result, cost in found if cost is not None]
 

@@ -106,7 +106,6 @@ def render_card(run: Run, version: str, baseline: Run | None = None, headline: H
 
 
 def draw_png(card: str) -> bytes:
-    """The same picture in pixels."""
     import vl_convert
 
     return vl_convert.svg_to_png(card, scale=1)
@@ -129,12 +128,11 @@ def _tiles(run: Run, baseline: Run | None, headline: Headline | None) -> list[di
     marks = footnotes(headline) if headline else {}
     tiles = []
     for area in headline.blocks[0].areas if headline else ():
-        others = {"faster": area.faster, "slower": area.slower}
-        lines = [f"{side}: {neighbour(other, marks)}" for side, other in others.items() if other]
-        shown, ratio = figure(area), factors.get(area.case, "")
-        tiles.append(_tile(area.name, shown, margin(area), area.grade.text, ratio, lines))
+        others = (("faster", area.faster), ("slower", area.slower))
+        lines = [f"{side}: {neighbour(other, marks)}" for side, other in others if other]
+        ratio = factors.get(area.case, "")
+        tiles.append(_tile(area.name, figure(area), margin(area), area.grade.text, ratio, lines))
     for result in () if headline else headline_results(run)[:TILES]:
-        assert result.estimate is not None
         rate = units.rate(figures.step_rate(result), result.work.unit if result.work else "step")
         reach = "" if is_published(result) else figures.margin(result.estimate)
         file, _, name = result.case.workload.rpartition(":")  # of an own model
@@ -152,10 +150,8 @@ def _tile(name: str, figure: str, margin: str, grade: str, ratio: str, lines: li
 
 
 def _fit(text: str, size: float, room: float = _INSIDE) -> str:
-    fitted = text
-    while len(fitted) > 1 and _breadth(fitted) * size > room:
-        fitted = shorten(text, len(fitted) - 1)
-    return fitted
+    shorter = (shorten(text, length) for length in range(len(text), 1, -1))
+    return next((fitted for fitted in shorter if _breadth(fitted) * size <= room), shorten(text, 1))
 
 
 def _breadth(text: str) -> float:

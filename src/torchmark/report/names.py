@@ -60,7 +60,6 @@ def shared_place(results: Sequence[Result]) -> str | None:
 
 
 def place_note(results: Sequence[Result]) -> str | None:
-    """Where the cases ran whose names do not say it."""
     shared = shared_place(results)
     alike = len(set(map(place, results))) == 1
     return None if shared is None else f"on {shared}{'' if alike else ' unless said otherwise'}"
@@ -79,7 +78,6 @@ def moment(created: str) -> str:
 
 
 def longer(command: str) -> str:
-    """The command of a run with twice its budget."""
     return re.sub(r"--budget ([\d.]+)s", lambda found: f"--budget {2 * float(found[1]):g}s", command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from torchmark.report import document as doc
 from torchmark.report import figures, names, units
 from torchmark.report.charts import TITLE, Panel, draw, find_series, roofline, speeds, strips
 from torchmark.report.headline import headline_blocks
-from torchmark.report.results import cautions, failures, finite, results_table
+from torchmark.report.results import cautions, failures, results_table
 from torchmark.report.run import conclusion
 from torchmark.report.text import clean_record, shorten
 
@@ -60,7 +61,7 @@ class _Page:
             note = shorten(" · ".join(filter(None, (panel.note, bar["label"]))), TITLE)
             grade = doc.judged(bar["grade"]) if bar["grade"] else None
             return doc.Card(panel.title, figure=bar["figure"], margin=bar["margin"], note=note, grade=grade)
-        drawing = draw(panel.chart(), panel.about)
+        drawing = draw(panel.chart, panel.about)
         self._on_chart()
         return doc.Card(panel.title, drawing, note=panel.note, grade=panel.grade)
 
@@ -155,7 +156,7 @@ def _charts(page: _Page, baseline: int) -> Iterator[doc.Block]:
     ideal = " The dashed line is the speed of workers that lose nothing to each other." if scalings else ""
     lead = f"Speed at each value that was measured.{ideal}"
     yield page.cards("growth", "Diminishing returns", lead, growth, len(growth))
-    roofs = [each.panel(page.several) for each in roofline.find_rooflines(page.series)]
+    roofs = roofline.find_rooflines(page.series)
     yield page.cards("roofline", "Roofline", _ROOFLINE, roofs, len(roofs))
 
 
@@ -183,16 +184,15 @@ def _results(page: _Page) -> doc.Section:
 
 
 def _costs(page: _Page, prices: Prices) -> doc.Section:
-    def price(value: float | None) -> doc.Cell:
-        shown = finite(value)
-        return doc.Cell(units.NOTHING) if value is None or shown is None else doc.Cell(units.digits(value), sort=shown)
+    def price(value: float | None) -> str:
+        return units.NOTHING if value is None or not math.isfinite(value) else units.digits(value)
 
     columns = [
-        doc.Column("case", "case", of=lambda row: doc.Cell(names.full_name(row[1].case))),
-        doc.Column("machine", shown=page.several, of=lambda row: doc.Cell(row[0].name)),
-        doc.Column("per million items", "figure", of=lambda row: price(row[2].million_items)),
-        doc.Column("per epoch", "figure", of=lambda row: price(row[2].epoch)),
-        doc.Column("whole job", "figure", of=lambda row: price(row[2].job)),
+        doc.Column("case", "case", of=lambda row: names.full_name(row[1].case)),
+        doc.Column("machine", shown=page.several, of="0.name"),
+        doc.Column("per million items", "figure", of="2.million_items", written=price),
+        doc.Column("per epoch", "figure", of="2.epoch", written=price),
+        doc.Column("whole job", "figure", of="2.job", written=price),
     ]
     rows = [(each, *found) for each in page.series for found in figures.costs(tuple(each.results), prices)]
     notes = dict.fromkeys(figures.cost_note(run.results, prices) for run in page.runs)

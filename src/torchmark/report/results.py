@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,8 +13,8 @@ from torchmark.analyze.efficiency import Prices, cost_of, item_energy, step_ener
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.headline import Headline
 from torchmark.records import Remark, Result, Run, RunHeader
+from torchmark.report import document as doc
 from torchmark.report import figures, units
-from torchmark.report.document import Cell, Column, Field, Records, Remarks, Table, grouped, judged, value_of
 from torchmark.report.names import Names
 from torchmark.report.text import shorten
 
@@ -23,10 +23,10 @@ _REASON = 160
 # What a good grade answers already: `show --details` has them all the same.
 _ANSWERED = frozenset(("noisy", "warming", "drifting", "slowing", "contended", "few-samples", "process-spread"))
 
-Maker = Callable[[Result], Cell]
+Maker = Callable[[Result], str | doc.Cell]
 
 
-def results_table(results: Sequence[Result], name: Maker, machine: Maker | None = None, caption: str = "") -> Table:
+def results_table(results: Sequence[Result], name: Maker, machine: Maker | None = None, caption: str = "") -> doc.Table:
     """A row for each result; a failed one has its status instead of figures. Only columns with figures are there."""
     measured = [result for result in results if result.status == "ok" and result.estimate]
     shown = {
@@ -35,92 +35,102 @@ def results_table(results: Sequence[Result], name: Maker, machine: Maker | None 
         "published": any("printed" in result.settings for result in results),
         "grade": any(map(figures.grade_text, results)),
     }
-    shown |= {each.title: any(value_of(r, each.of).text != units.NOTHING for r in measured) for each in _IF_KNOWN}
-    every = (Column("case", "case", of=name), Column("machine", of=machine or name), *_ALWAYS, *_IF_KNOWN, _GRADE)
+    for column in _IF_KNOWN:
+        shown[column.title] = any(doc.as_cell(column.cell(each)).text != units.NOTHING for each in measured)
+    every = (
+        doc.Column("case", "case", of=name),
+        doc.Column("machine", of=machine or name),
+        *_ALWAYS,
+        *_IF_KNOWN,
+        _GRADE,
+    )
     columns = [column for column in every if shown.get(column.title, True)]
     figured = set(map(id, measured))
     rows = []
     for each in results:
         known = id(each) in figured
-        rows.append([value_of(each, one.of) if known or not one.is_number else units.NOTHING for one in columns])
-    return Table(columns, rows, caption=caption)
+        rows.append([one.cell(each) if known or not one.is_number else units.NOTHING for one in columns])
+    return doc.Table(columns, rows, caption=caption)
 
 
-def grade_cell(result: Result) -> Cell:
+def grade_cell(result: Result) -> doc.Cell:
     """How far a figure can be relied on, or why there is none."""
     failed = result.status != "ok" or result.estimate is None
-    return judged(figures.grade_text(result), shorten(result.reason or "", _REASON) if failed else "")
+    return doc.judged(figures.grade_text(result), shorten(result.reason or "", _REASON) if failed else "")
 
 
-def finite(value: float | None) -> float | None:
-    """To as many digits as a table can be sorted by."""
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+def _figure(value: doc.Field, text: Callable[[Result], str], note: Callable[[Result], str] = lambda _: "") -> Maker:
+    """A text that is sorted by a value."""
+    return lambda result: doc.Cell(text(result), sort=doc.finite(doc.value_of(result, value)), note=note(result))
 
 
-def _figure(value: Callable[[Result], float | None], written: Callable[[float | None], str]) -> Maker:
-    return lambda result: Cell(written(value(result)), sort=finite(value(result)))
+def _whole_job(result: Result) -> str:
+    return f"whole job {units.duration(result.job.seconds)}" if result.job and result.job.seconds > 0 else ""
 
 
-def _duration(seconds: Callable[[Result], float | None]) -> Maker:
-    return _figure(lambda result: None if is_published(result) else seconds(result), units.duration)
+def _share(result: Result) -> str:
+    return f"{units.percent(result.peak.share)} {result.peak.bound}" if result.peak else units.NOTHING
 
 
-def _step(result: Result) -> Cell:
-    assert result.estimate
-    note = f"whole job {units.duration(result.job.seconds)}" if result.job and result.job.seconds > 0 else ""
-    return Cell(figures.step_time(result.estimate), sort=finite(result.estimate.center_s), note=note)
+def _first_step(result: Result) -> float | None:
+    """The first step with its start-up cost; None where it was not timed here."""
+    return None if is_published(result) else doc.value_of(result, "estimate.first_step_s") or None
 
 
-def _margin(result: Result) -> Cell:
-    assert result.estimate
-    return Cell(figures.margin(result.estimate), sort=finite(result.estimate.precision))
+def _tail(result: Result) -> float | None:
+    """The p99, where single steps were timed: a block of steps has no tail."""
+    estimate = None if is_published(result) else result.estimate
+    return estimate.p99_s if estimate and estimate.block_size == 1 and estimate.p99_s > 0 else None
 
 
-def _rate(result: Result) -> Cell:
-    rate, unit = figures.step_rate(result), shorten(result.work.unit, 24) if result.work else ""
-    return Cell(units.rate(rate, unit), sort=finite(rate))
+def _power(result: Result) -> str:
+    power = doc.value_of(result, "estimate.metered.mean_w")
+    return "" if power is None else units.power(power)
 
 
-def _share(result: Result) -> Cell:
-    peak = result.peak
-    return Cell(f"{units.percent(peak.share)} {peak.bound}", sort=finite(peak.share)) if peak else Cell(units.NOTHING)
-
-
-def _energy(result: Result) -> Cell:
-    power = result.estimate.metered.mean_w if result.estimate else None
-    text = units.NOTHING if power is None else figures.energy(result)
-    return Cell(text, sort=finite(item_energy(result)), note="" if power is None else units.power(power))
-
-
+_FLOPS, _BYTES = partial(figures.step_rate, amount="flops"), partial(figures.step_rate, amount="bytes")
 _PEAK = "share of the highest rate measured on this machine, and the limiting resource"
 _P99 = "99% of steps take no longer than this"
 _MEMORY = "peak; device memory where the device has its own"
+_STEP = _figure("estimate.center_s", lambda result: figures.step_time(result.estimate), _whole_job)
+_MARGIN = _figure("estimate.precision", lambda result: figures.margin(result.estimate))
 _ALWAYS = (
-    Column("per step", "figure", of=_step),
-    Column("±", "figure", drop=1, about="where a repeat would land, 95%", of=_margin),
-    Column("published", "figure", drop=2, of=lambda result: Cell(figures.printed(result))),
-    Column("rate", "figure", drop=3, wraps=True, about="items per second", of=_rate),
+    doc.Column("per step", "figure", of=_STEP),
+    doc.Column("±", "figure", drop=1, about="where a repeat would land, 95%", of=_MARGIN),
+    doc.Column("published", "figure", drop=2, of=figures.printed),
+    doc.Column("rate", "figure", 3, wraps=True, about="items per second", of=_figure(figures.step_rate, figures.rate)),
 )
-_GRADE = Column("grade", of=grade_cell)
-_FLOPS = _figure(lambda result: figures.step_rate(result, "flops"), units.arithmetic)
-_BYTES = _figure(lambda result: figures.step_rate(result, "bytes"), units.bandwidth)
 _IF_KNOWN = (
-    Column("of peak", "figure", 4, _WIDE, wraps=True, about=_PEAK, of=_share),
-    Column("first step", "figure", 5, _WIDE, minor=True, of=_duration(figures.first_step)),
-    Column("p99", "figure", 6, _WIDE, minor=True, about=_P99, of=_duration(figures.tail)),
-    Column("memory", "figure", 10, _WIDEST - 1, minor=True, about=_MEMORY, of=_figure(figures.peak_memory, units.size)),
-    Column("energy", "figure", 7, _WIDE, minor=True, wraps=True, about="per item", of=_energy),
-    Column("arithmetic", "figure", 8, _WIDEST, minor=True, of=_FLOPS),
-    Column("bandwidth", "figure", 9, _WIDEST, minor=True, of=_BYTES),
+    doc.Column("of peak", "figure", 4, _WIDE, wraps=True, about=_PEAK, of=_figure("peak.share", _share)),
+    doc.Column("first step", "figure", 5, _WIDE, minor=True, of=_first_step, written=units.duration),
+    doc.Column("p99", "figure", 6, _WIDE, minor=True, about=_P99, of=_tail, written=units.duration),
+    doc.Column(
+        "memory", "figure", 10, _WIDEST - 1, minor=True, about=_MEMORY, of=figures.peak_memory, written=units.size
+    ),
+    doc.Column(
+        "energy",
+        "figure",
+        7,
+        _WIDE,
+        minor=True,
+        wraps=True,
+        about="per item",
+        of=_figure(item_energy, figures.energy, _power),
+    ),
+    doc.Column("arithmetic", "figure", 8, _WIDEST, minor=True, of=_FLOPS, written=units.arithmetic),
+    doc.Column("bandwidth", "figure", 9, _WIDEST, minor=True, of=_BYTES, written=units.bandwidth),
 )
+_GRADE = doc.Column("grade", of=grade_cell)
 
 
-def failures(results: Sequence[Result], called: Callable[[Result], str]) -> Remarks:
+def failures(results: Sequence[Result], called: Callable[[Result], str]) -> doc.Remarks:
     """Results without a figure, each with its reason; what failed for the same reason stands together."""
     failed = [each for each in results if each.status != "ok"]
-    alike = grouped(((each.status, each.reason or "no reason was given", each.detail), called(each)) for each in failed)
+    alike = doc.grouped(
+        ((each.status, each.reason or "no reason was given", each.detail), called(each)) for each in failed
+    )
     remarks = [Remark(status, reason, cases=tuple(cases)) for (status, reason, _), cases in alike.items()]
-    return Remarks(remarks, local=[detail for _, _, detail in alike])
+    return doc.Remarks(remarks, local=[detail for _, _, detail in alike])
 
 
 def cautions(run: Run, names: Names) -> list[Remark]:
@@ -143,17 +153,13 @@ def cautions(run: Run, names: Names) -> list[Remark]:
     ]
 
 
-def run_records(runs: Sequence[Run], prices: Prices | None = None, json: Callable[[], Any] | None = None) -> Records:
+def run_records(
+    runs: Sequence[Run], prices: Prices | None = None, json: Callable[[], Any] | None = None
+) -> doc.Records:
     """A CSV row and a JSON line for each result; `json` replaces the object."""
-
-    def row(header: RunHeader, result: Result) -> dict[str, Any]:
-        sampled = {"sampled": result.estimate, "grade": grade_of(result)} if not is_published(result) else {}
-        priced = {"cost": cost_of(result, prices)} if prices else {}
-        return {"header": header, "machine": header.machine, "result": result, "sampled": None} | sampled | priced
-
-    return Records(
-        _CSV | _COSTS if prices else _CSV,
-        lambda: (row(run.header, result) for run in runs for result in run.results),
+    return doc.Records(
+        _CSV | doc.fields(_COSTS if prices else ""),
+        lambda: (_row(run.header, result, prices) for run in runs for result in run.results),
         json or (lambda: {"runs": [run_object(run, prices) for run in runs]}),
         lambda: (_priced(result, prices) for run in runs for result in run.results),
     )
@@ -175,47 +181,42 @@ def _priced(result: Result, prices: Prices | None) -> Any:
     return msgspec.to_builtins(result) | {"cost": cost_of(result, prices)} if prices else result
 
 
-def _under(place: str, names: str) -> dict[str, Field]:
-    return {name: f"{place}.{name}" for name in names.split()}
+def _row(header: RunHeader, result: Result, prices: Prices | None) -> dict[str, Any]:
+    """What the columns show; `sampled` is an estimate that comes from samples, not from a publication."""
+    machine, estimate = header.machine, result.estimate
+    sampled = None if is_published(result) else estimate
+    return {
+        "header": header,
+        "machine": machine.cpu or ", ".join(device.model for device in machine.devices),
+        "result": result,
+        "estimate": estimate,
+        "sampled": sampled,
+        "grade": grade_of(result) if sampled else None,
+        "flags": " ".join(sampled.flags) if sampled else None,
+        **{f"{amount}_per_s": figures.step_rate(result, amount) for amount in ("items", "flops", "bytes")},
+        "first_step_s": estimate.first_step_s or None if estimate else None,
+        "processes": max(1, len(result.processes)) if sampled else None,
+        "cautions": " ".join(dict.fromkeys(caution.kind for caution in result.cautions)),
+        "step_j": step_energy(estimate) if estimate else None,
+        "item_j": item_energy(result),
+        "energy": result.provenance.get("energy") if estimate else None,
+        "throttle": ", ".join(estimate.metered.throttle) if estimate else None,
+        "cost": cost_of(result, prices) if prices else None,
+    }
 
 
-# By the header, the result and its cost; `sampled` is an estimate that comes from samples, not from a publication.
-_CSV: dict[str, Field] = {
-    "run": "header.id",
-    **_under("header", "label created"),
-    "machine": lambda row: row["machine"].cpu or ", ".join(device.model for device in row["machine"].devices),
-    "torch": "machine.torch",
-    "case": "result.case.text",
-    "workload": "result.case.workload",
-    "version": "result.version",
-    **_under("result.case", "mode device dtype"),
-    **_under("result", "status reason"),
-    "verdict": "result.estimate.verdict",
-    "grade": "grade.word",
-    "flags": lambda row: " ".join(row["sampled"].flags) if row["sampled"] else None,
-    "estimand": "result.estimate.estimand",
-    "step_s": "result.estimate.center_s",
-    **_under("sampled", "low_s high_s precision"),
-    "items_per_s": lambda row: figures.step_rate(row["result"]),
-    "unit": "result.work.unit",
-    "flops_per_s": lambda row: figures.step_rate(row["result"], "flops"),
-    "bytes_per_s": lambda row: figures.step_rate(row["result"], "bytes"),
-    "peak_share": "result.peak.share",
-    "bound": "result.peak.bound",
-    "first_step_s": lambda row: figures.first_step(row["result"]),
-    **_under("sampled", "min_s median_s mean_s p90_s p99_s"),
-    "processes": lambda row: max(1, len(row["result"].processes)) if row["sampled"] else None,
-    **_under("sampled", "sample_count effective_samples"),
-    **_under("result.memory", "host_peak_bytes device_peak_bytes"),
-    "cautions": lambda row: " ".join(dict.fromkeys(caution.kind for caution in row["result"].cautions)),
-    **_under("result.estimate.metered", "mean_w peak_w"),
-    "step_j": lambda row: step_energy(row["result"].estimate) if row["result"].estimate else None,
-    "item_j": lambda row: item_energy(row["result"]),
-    "energy": lambda row: row["result"].provenance.get("energy") if row["result"].estimate else None,
-    "clock_hz": "result.estimate.metered.clock_hz.1",
-    "temperature_c": "result.estimate.metered.temperature_c.1",
-    "throttle": lambda row: ", ".join(row["result"].estimate.metered.throttle) if row["result"].estimate else None,
-    "burst_step_s": "result.sustained.first_s",
-    "sustained_step_s": "result.sustained.last_s",
-}
-_COSTS: dict[str, Field] = {f"cost_per_{each}": f"cost.{each}" for each in ("million_items", "epoch", "job")}
+_CSV = doc.fields("""
+    run=header.id label=header.label created=header.created machine torch=header.machine.torch case=result.case.text
+    workload=result.case.workload version=result.version mode=result.case.mode device=result.case.device
+    dtype=result.case.dtype status=result.status reason=result.reason verdict=estimate.verdict grade=grade.word flags
+    estimand=estimate.estimand step_s=estimate.center_s low_s=sampled.low_s high_s=sampled.high_s
+    precision=sampled.precision items_per_s unit=result.work.unit flops_per_s bytes_per_s peak_share=result.peak.share
+    bound=result.peak.bound first_step_s min_s=sampled.min_s median_s=sampled.median_s mean_s=sampled.mean_s
+    p90_s=sampled.p90_s p99_s=sampled.p99_s processes sample_count=sampled.sample_count
+    effective_samples=sampled.effective_samples host_peak_bytes=result.memory.host_peak_bytes
+    device_peak_bytes=result.memory.device_peak_bytes cautions mean_w=estimate.metered.mean_w
+    peak_w=estimate.metered.peak_w step_j item_j energy clock_hz=estimate.metered.clock_hz.1
+    temperature_c=estimate.metered.temperature_c.1 throttle burst_step_s=result.sustained.first_s
+    sustained_step_s=result.sustained.last_s
+""")
+_COSTS = "cost_per_million_items=cost.million_items cost_per_epoch=cost.epoch cost_per_job=cost.job"
