@@ -104,15 +104,13 @@ def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) 
         if inside:
             for comparison, run in zip(comparisons, runs, strict=True):
                 pairs = Pairs(comparison, letters)
-                what = f"how many times as fast {pairs.b} is as {pairs.a}"
-                if pairs.shown_axis:
-                    what = f"that of the second {pairs.axis} against that of the first"
+                two = f"how many times as fast {pairs.b} is as {pairs.a}"
+                what = f"that of the second {pairs.axis} against that of the first" if pairs.shown_axis else two
                 yield doc.Title(title(run), [machine_of(run)])
                 yield from _pairs(pairs, what)
                 yield _not_compared([pairs])
         else:
-            about = [" · ".join((title(run), machine_of(run))) for run in runs]
-            yield doc.Facts([(letter(number), each) for number, each in enumerate(about)])
+            yield doc.Facts([(letter(at), f"{title(run)} · {machine_of(run)}") for at, run in enumerate(runs)])
             every = [Pairs(comparison, letters, letter(number)) for number, comparison in enumerate(comparisons, 1)]
             one = len(every) == 1
             yield from _pairs(every[0], "how many times as fast B is as A") if one else _overview(every, runs)
@@ -224,7 +222,7 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
         special = [text for text in pairs.shared if text not in everywhere]
         special += [f"{name}: {', '.join(texts)}" for name, texts in own.values() if texts]
         differing.append(Remark(pairs.b, "; ".join(special)))
-    yield doc.Section("What differs from A", [doc.Remarks([each for each in differing if each.cause])])
+    yield doc.remarks("What differs from A", [each for each in differing if each.cause])
 
 
 def _not_compared(every: Sequence[Pairs]) -> doc.Section:
@@ -241,8 +239,7 @@ def _not_compared(every: Sequence[Pairs]) -> doc.Section:
                 groups.setdefault((each.kind, each.reason), {})[name] = None
     for name, letters in missing.items():
         groups.setdefault(("missing", f"not in {', '.join(letters)}"), {})[name] = None
-    rows = [Remark(kind, reason, cases=tuple(names)) for (kind, reason), names in groups.items()]
-    return doc.Section("Not compared", [doc.Remarks(rows)])
+    return doc.remarks("Not compared", [Remark(kind, why, cases=tuple(own)) for (kind, why), own in groups.items()])
 
 
 def _footnote(comparisons: Sequence[Comparison], what: str, shown: bool = True) -> str:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -31,14 +31,10 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
     head, *rest = blocks
     if not isinstance(head, doc.Title):
         head, rest = doc.Title(GENERATOR), [head, *rest]
-    sections: list[doc.Section] = []
-    for block in rest:
-        if isinstance(block, doc.Section):
-            sections.append(block)
-        elif sections and not sections[-1].title:
-            sections[-1] = replace(sections[-1], blocks=[*sections[-1].blocks, block])
-        else:
-            sections.append(doc.Section("", [block]))
+    sections: list[Any] = []
+    for is_section, group in groupby(rest, lambda block: isinstance(block, doc.Section)):
+        alike = list(group)
+        sections += alike if is_section else [doc.Section("", alike)]
     sections = [replace(each, anchor=each.anchor or f"section-{number}") for number, each in enumerate(sections, 1)]
     style, script = _asset("page.css"), _asset("page.js")
     content = fill("blocks.html.jinja", sections=sections)

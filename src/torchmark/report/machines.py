@@ -15,9 +15,8 @@ from torchmark.analyze.machines import Board, Entry, KindRow, Outlier, Overall, 
 from torchmark.analyze.wording import counted
 from torchmark.records import DISTURBED, Remark, Run
 from torchmark.report import document as doc
-from torchmark.report import units
+from torchmark.report import figures, units
 from torchmark.report.names import machine_line
-from torchmark.report.results import failures, run_object, run_records
 from torchmark.report.run import scaling_section
 from torchmark.report.text import clean_record, shorten
 
@@ -95,45 +94,34 @@ def _board(board: Board) -> list[doc.Block]:
     shown = _places(board, FAILURES_SHOWN)
     most = max((min(place.high, 2 * place.rate) for place in shown if place.rate), default=1.0)
 
-    def rate(place: Place) -> doc.Cell:
-        low, middle, high = (100 / most * rate for rate in (place.low, place.rate, place.high))
-        return doc.Cell(units.rate(place.rate, board.unit), bar=(low, middle, min(high, 100.0)) if place.rate else None)
+    def row(place: Place) -> tuple[str | doc.Cell, ...]:
+        entry, rate = place.entry, place.rate
+        low, middle, high = (100 / most * each for each in (place.low, rate, place.high))
+        bar = (low, middle, min(high, 100.0)) if rate else None
+        half = (place.high - place.low) / 2 / rate if rate and entry.verdict != "as-published" else None
+        failure = ": ".join(filter(None, (entry.status, shorten(entry.reason or "", 120))))
+        origin = " · ".join(filter(None, (shorten(entry.label or "", 40), shorten(entry.run, 12))))
+        return (
+            _rank(place),
+            f"{_described(entry)} {shorten(entry.setting, 80)}".strip(),
+            doc.Cell(units.rate(rate, board.unit), bar=bar),
+            units.relative(half),
+            units.duration(entry.center_s if rate else None),
+            doc.judged(entry.grade if rate else failure),
+            shorten(entry.torch or units.NOTHING, 20),
+            doc.Cell(entry.created[:10], note=origin),
+            f"{place.runs:,}",
+        )
 
-    def precision(place: Place) -> str:
-        known = place.rate and place.entry.verdict != "as-published"
-        return units.relative((place.high - place.low) / 2 / place.rate if known else None)
-
-    def grade(place: Place) -> doc.Cell:
-        failure = ": ".join(filter(None, (place.entry.status, shorten(place.entry.reason or "", 120))))
-        return doc.judged(place.entry.grade if place.rate else failure)
-
-    def measured(place: Place) -> doc.Cell:
-        origin = (shorten(place.entry.label or "", 40), shorten(place.entry.run, 12))
-        return doc.Cell(place.entry.created[:10], note=" · ".join(filter(None, origin)))
-
-    columns = [
-        doc.Column("#", "figure", of=_rank),
-        doc.Column("machine", of=lambda place: f"{_described(place.entry)} {shorten(place.entry.setting, 80)}".strip()),
-        doc.Column("rate", "figure", of=rate),
-        doc.Column("±", "figure", minor=True, of=precision),
-        doc.Column(
-            "per step",
-            "figure",
-            minor=True,
-            of=lambda it: it.entry.center_s if it.rate else None,
-            written=units.duration,
-        ),
-        doc.Column("grade", of=grade),
-        doc.Column("torch", minor=True, of=lambda place: shorten(place.entry.torch or units.NOTHING, 20)),
-        doc.Column("measured", minor=True, of=measured),
-        doc.Column("runs", "figure", minor=True, of="runs", written="{:,}".format),
-    ]
+    numbers, minor = ("#", "rate", "±", "per step", "runs"), ("±", "per step", "torch", "measured", "runs")
+    titles = ("#", "machine", "rate", "±", "per step", "grade", "torch", "measured", "runs")
+    columns = [doc.Column(it, "figure" if it in numbers else "text", minor=it in minor) for it in titles]
     ranked = board.ranked_count - len(board.places)
     disturbed = board.disturbed_count - len(board.disturbed[:FAILURES_SHOWN])
     failed = board.failed_count - len(board.failed[:FAILURES_SHOWN])
     more = {_count(ranked, "slower place"): ranked, f"{disturbed:,} graded poor": disturbed}
     left = [text for text, count in (more | {f"{failed:,} that failed": failed}).items() if count]
-    return [doc.table(columns, shown), doc.Lines([f"Not shown: {', '.join(left)}." if left else ""])]
+    return [doc.Table(columns, list(map(row, shown))), doc.Lines([f"Not shown: {', '.join(left)}." if left else ""])]
 
 
 def _rank(each: Place | Standing) -> str:
@@ -204,10 +192,10 @@ def gathered_document(members: Sequence[Member]) -> doc.Document:
             "kinds": kinds,
             "outliers": [asdict(each) | {"text": each.text} for each in outliers],
             "scaling": scalings,
-            "runs": [run_object(run) for run in runs],
+            "runs": [figures.run_object(run) for run in runs],
         }
 
-    return doc.Document(lambda: _fleet_blocks(members, kinds, outliers, scalings), run_records(runs, json=json))
+    return doc.Document(lambda: _fleet_blocks(members, kinds, outliers, scalings), figures.run_records(runs, json=json))
 
 
 def status_document(members: Sequence[Member], shown: Sequence[Member] | None = None) -> doc.Document:
@@ -268,7 +256,7 @@ def _fleet_blocks(
     yield doc.remarks("Outliers", [outlier.text for outlier in outliers])
     lost: list[Remark] = []  # of teams: unlike the table of kinds, a scaling table has no failures
     for label, run in ((member.label, member.run) for member in members if member.run and not rows):
-        found = failures(run.results, lambda result: result.case.text).remarks
+        found = figures.failures(run.results, lambda result: result.case.text).remarks
         lost += [replace(each, cases=tuple(f"{label}: {case}" for case in each.cases)) for each in found]
     yield doc.remarks("Without a figure", lost)
     undone = doc.grouped(

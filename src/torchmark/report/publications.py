@@ -13,7 +13,6 @@ from torchmark.records import NO_ROOM, Remark, Run
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.names import Names, machine_line, moment, place
-from torchmark.report.results import run_object, run_records
 
 _EXTRAPOLATED = (
     "~ is extrapolated: what happens once and the first steps as they were, all others by the later steps. "
@@ -54,13 +53,13 @@ def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) 
         of_some = [Remark(f"{mark} {each.kind}", each.cause, each.fix) for each, mark in letters.items()]
         yield doc.remarks("Care", [*of_all, *of_some])
 
-    return doc.Document(blocks, run_records(runs))
+    return doc.Document(blocks, figures.run_records(runs))
 
 
 def replication_document(run: Run, replicated: Sequence[Replicated]) -> doc.Document:
     """The tables of each publication in its own shape, unit and notation."""
     rows, publications = partial(_lines, replicated), {"publications": replicated}
-    records = doc.Records(_CSV, rows, lambda: run_object(run) | publications, rows)
+    records = doc.Records(_CSV, rows, lambda: figures.run_object(run) | publications, rows)
     return doc.Document(lambda: _replication_blocks(run, replicated), records)
 
 

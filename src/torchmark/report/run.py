@@ -18,7 +18,6 @@ from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.headline import headline_blocks
 from torchmark.report.names import machine_line, names_of, shared_place, title
-from torchmark.report.results import cautions, failures, results_table, run_object, run_records
 from torchmark.report.text import shorten
 
 _WIDE = 120  # columns from which the table has room for the share of the peak
@@ -35,7 +34,7 @@ def run_document(run: Run, prices: Prices | None = None, headline: Headline | No
         document = tuning_document if run.tuning else fitting_document if run.fitting else limits_document
         return document(run).blocks()
 
-    return doc.Document(blocks, run_records([run], prices, lambda: run_object(run, prices, headline)))
+    return doc.Document(blocks, figures.run_records([run], prices, lambda: figures.run_object(run, prices, headline)))
 
 
 def runs_document(
@@ -49,7 +48,9 @@ def runs_document(
         for run, headline in pairs:
             yield from _blocks(run, prices, headline, findings=False)
 
-    records = run_records(runs, prices, lambda: {"runs": [run_object(run, prices, found) for run, found in pairs]})
+    records = figures.run_records(
+        runs, prices, lambda: {"runs": [figures.run_object(run, prices, found) for run, found in pairs]}
+    )
     return doc.Document(blocks, records)
 
 
@@ -71,7 +72,7 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
     machine = "" if headline else machine_line(run.header.machine, (names.place or "").partition("/")[0])
     yield doc.Title(title(run), [machine, names.note])
     yield doc.Lines(conclusion(run))
-    yield results_table(run.results, lambda result: doc.Cell(names.of(result)))
+    yield figures.results_table(run.results, lambda result: doc.Cell(names.of(result)))
     yield doc.Lines([] if run.results else ["No results"])
     yield doc.quiet(figures.interval_note(run))
     closest = [(each.peak, names.of(each)) for each in run.results if each.peak]
@@ -92,8 +93,8 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
         remarks = [Remark("", figures.cost_text(result, cost), cases=(names.of(result),)) for result, cost in costs]
         note = figures.cost_note(run.results, prices)
         yield doc.remarks(figures.cost_heading(prices), [*remarks, *([note] if note else [])])
-    yield doc.Section("Without a figure", [failures(run.results, names.of)])
-    yield doc.remarks("Cautions", cautions(run, names), brief=True)
+    yield doc.Section("Without a figure", [figures.failures(run.results, names.of)])
+    yield doc.remarks("Cautions", figures.cautions(run, names), brief=True)
     yield doc.remarks("About the file", run.problems)
 
 

@@ -18,7 +18,6 @@ from torchmark.records import NO_ROOM, Case, Fitting, Result, Run
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.names import longer, machine_line
-from torchmark.report.results import failures, run_object
 
 _STOPPED = {
     "budget": "The budget was spent before everything was tried: give it more with --budget.",
@@ -28,13 +27,12 @@ _STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was
 _UNDECIDED = 1.25  # times as fast: where no less than this is possible, the advice must not be to keep the default
 _VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
 _VARYING = 1.02  # times the smallest peak memory of a size: a larger spread is reported
+_NOT_MEMORY = "It was not memory that ended it: see the reason below."
 _BOUNDS = {
     "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
     "time": "The budget was spent before the answer was known to a step: give it more with --budget.",
     "timeout": "A size took longer than --timeout: larger ones may fit, but take too long.",
-    **dict.fromkeys(
-        ("crashed", "wrong-result", "unsupported"), "It was not memory that ended it: see the reason below."
-    ),
+    **dict.fromkeys(("crashed", "wrong-result", "unsupported"), _NOT_MEMORY),
     "interrupted": "It was interrupted.",
 }
 _FAILED = {
@@ -90,14 +88,14 @@ def tuning_document(run: Run) -> doc.Document:
         measured = [record(result) for result in tuned.results if result.estimate and result.status == "ok"]
         measured.sort(key=lambda each: -(each["relative"] or 0.0))
         yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
-        yield doc.Section("Without a figure", [failures(tuned.results, called)])
+        yield doc.Section("Without a figure", [figures.failures(tuned.results, called)])
         code = snippet(default, winner)
         yield doc.Section("To paste into a script that has a `model`", [doc.Code(code, "python")])
         yield doc.quiet("Again:")
         yield doc.Code(f"torchmark run {winner.text}")  # in one piece, however long: it is to be pasted
 
     rows, facts = partial(map, record, tuned.results), partial(_tuned_object, tuned)
-    records = doc.Records(_TUNED_CSV, rows, lambda: run_object(run) | {"tuned": facts()}, lambda: [facts()])
+    records = doc.Records(_TUNED_CSV, rows, lambda: figures.run_object(run) | {"tuned": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
 
 
@@ -238,6 +236,9 @@ def fitting_document(run: Run) -> doc.Document:
         last = {"model": recall_model(fitted), "duration_s": fitted.duration_s}
         return {name: tried if name == "probes" else getattr(fitted, name) for name in names} | last
 
+    def bar(rate: float | None) -> str:
+        return "█" * max(1, round(24 * rate / highest)) if rate else ""
+
     def note(probe: Probe) -> str:
         largest = "largest" if fitted.bound == "memory" else "largest that fitted"
         marks = {largest: probe.size == fitted.largest, "most efficient": probe.size == fitted.efficient}
@@ -251,19 +252,17 @@ def fitting_document(run: Run) -> doc.Document:
             doc.Column(fitted.parameter, "figure", of="size", written=str),
             doc.Column("memory", "figure", of=csv["peak_bytes"], written=units.size),
             doc.Column("rate", "figure", of=lambda probe: units.rate(probe.rate, fitted.unit)),
-            doc.Column(
-                "", "name", 1, of="rate", written=lambda rate: "█" * max(1, round(24 * rate / highest)) if rate else ""
-            ),
+            doc.Column("", "name", 1, of="rate", written=bar),
             doc.Column("note", of=note),
         ]
         yield doc.table(columns, probes)
         # One for each status, by the smallest size that ended so: larger ones say the same.
         smallest = {probe.result.status: probe for probe in reversed(probes) if not probe.fits}
         sizes = {id(probe.result): f"{fitted.parameter} {probe.size}" for probe in smallest.values()}
-        lost = failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
+        lost = figures.failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
         yield doc.Section("Without a figure", [lost])
 
-    records = doc.Records(csv, lambda: probes, lambda: run_object(run) | {"fitted": facts()}, lambda: [facts()])
+    records = doc.Records(csv, lambda: probes, lambda: figures.run_object(run) | {"fitted": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
 
 

@@ -38,9 +38,7 @@ def draw(blocks: Iterable[doc.Block], width: int = 80, color: bool = False) -> D
 def _block(block: doc.Block, width: int) -> Iterator[Line]:
     match block:
         case doc.Title():
-            yield from _wrapped(block.text, width, "strong")
-            for text in block.about:
-                yield from _wrapped(text, width, "quiet")
+            yield from _block(doc.answer([block.text, *block.about], "strong"), width)
         case doc.Lines():
             for line in map(doc.as_cell, block.lines):
                 yield from _wrapped(line.text, width, line.look)

@@ -90,17 +90,11 @@ def _draw(points: Rows) -> tuple[Spec, list[str]]:
     line = {"x": field("x", **x_place), "y": field("y", **y_place), "detail": label("roof")}
     text = {"x": field("x", scale=None), "y": field("y", scale=None), "text": label("text"), "color": given("shade")}
     dots = {"x": field("intensity", **x_place), "y": field("rate", **y_place), "description": label("about")}
+    dots["color"] = label("bound", scale=shades, legend=legend)
     layers = [
         layer("line", line, "roofs", color=charts.QUIET, strokeWidth=1.5),
         layer("text", text, "labels", fontSize=11),
-        layer(
-            "point",
-            dots | {"color": label("bound", scale=shades, legend=legend)},
-            "points",
-            filled=True,
-            size=60,
-            opacity=0.9,
-        ),
+        layer("point", dots, "points", filled=True, size=60, opacity=0.9),
     ]
     ends = [{"roof": roof, "x": x, "y": y} for roof, corners in roofs.items() for x, y in corners]
     made = chart(layers, _HEIGHT, _WIDTH, roofs=ends, labels=[*_labels(points, roofs, pixel)], points=points)

@@ -163,13 +163,12 @@ def _ratios_chart(bars: Rows, domain: Sequence[float]) -> Spec:
     place: Spec = {"axis": axis | _NO_LINES | {"grid": False}, "scale": scale}
     equal = {"datum": 1, "type": "quantitative", **place}
     interval = {"x": field("low", **place), "x2": {"field": "high"}, "color": given("color")}
-    shown = {"stroke": given("color"), "fill": given("fill"), "description": label("about")}
+    shown = {"y": _ROW, "x": field("value", **place), "stroke": given("color"), "fill": given("fill")}
+    shown["description"] = label("about")
     layers = [
         layer("tick", {"y": _ROW, "x": equal}, **_BELOW, size=18, thickness=1.5, color=charts.QUIET, opacity=0.6),
         layer("rule", {"y": _ROW, **interval}, **_BELOW, strokeWidth=2),
-        layer(
-            "circle", {"y": _ROW, "x": field("value", **place), **shown}, **_BELOW, size=64, strokeWidth=2, opacity=1
-        ),
+        layer("circle", shown, **_BELOW, size=64, strokeWidth=2, opacity=1),
     ]
     texts = charts.row_texts(_ROW, [bar["figure"] for bar in bars])
     return chart([*layers, *texts], charts.ROW * len(rows), rows=rows)

@@ -11,7 +11,6 @@ from torchmark.records import Estimate, Result
 from torchmark.report import charts, figures, units
 from torchmark.report.charts import Panel, Rows, Series, Spec, chart, field, label, layer
 from torchmark.report.names import full_name
-from torchmark.report.results import grade_cell
 
 COLUMNS = 240  # more cannot be distinguished on the screen
 FEWEST = 5  # samples below which there is no course to see
@@ -71,7 +70,7 @@ def find_panel(series: Series, result: Result, several: bool) -> Panel | None:
     )
     made = chart(layers, _HEIGHT, charts.WIDTH - 48, rows=rows, cuts=cuts, seams=seams, ends=ends)
     title, note = full_name(result.case), f"{series.name}. {about}" if several else about
-    return Panel(title, made, f"Step times of {title}", note, grade_cell(result), rows)
+    return Panel(title, made, f"Step times of {title}", note, figures.grade_cell(result), rows)
 
 
 def _layers(x: Spec, place: Spec, shade: str, about: str) -> list[Spec]:
