@@ -365,7 +365,7 @@ def basis(found: LiveComparison) -> str:
     pairs = f"{counted(count, 'pair')} of fresh processes that took turns"
     known = f"95% interval over {pairs}." if count > 1 else f"{pairs.capitalize()}."
     more = _MORE.get(found.stopped, "") if found.verdict == "unsure" else ""
-    return " ".join(part for part in (known, _STOPPED[found.stopped], more) if part)
+    return " ".join(filter(None, (known, _STOPPED[found.stopped], more)))
 
 
 def live_conclusion(run: Run) -> list[str]:
@@ -396,12 +396,12 @@ def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.
         doc.Column("first step", "figure", drop=3, of=lambda side: _first_step_s(side[1]), written=units.duration),
         doc.Column("memory", "figure", drop=4, of=lambda side: figures.peak_memory(side[1]), written=units.size),
     ]
-    sides = [(name, side.result) for name, side in _sides(found) if found.ratios]
-    yield doc.table(columns, sides)
+    yield doc.table(columns, [(name, side.result) for name, side in _sides(found) if found.ratios])
     columns = [doc.Column("differs", "name", of="name"), doc.Column("A", of="a"), doc.Column("B", of="b")]
-    yield doc.Section("", [doc.table(columns, compared.live_differences(found.a, found.b))], only="terminal")
-    yield doc.Section("", [doc.table(columns, compared.live_differences(shared.a, shared.b))], only="text")
-    yield doc.quiet(_NOTHING_DIFFERS if found.ratios and not compared.live_differences(found.a, found.b) else "")
+    own, public = (compared.live_differences(each.a, each.b) for each in (found, shared))
+    yield doc.Section("", [doc.table(columns, own)], only="terminal")
+    yield doc.Section("", [doc.table(columns, public)], only="text")
+    yield doc.quiet(_NOTHING_DIFFERS if found.ratios and not own else "")
     for name, side in _sides(found, failed=True):
         remark = Remark(side.result.status, side.result.reason or "no reason was given", cases=(name,))
         yield doc.Section("Without a figure", [doc.Remarks([remark], local=[side.result.detail])])

@@ -26,7 +26,6 @@ _COLUMNS = (
 )
 _TITLES = [column.title for column in _COLUMNS]
 _CAVEAT = "This detects damage, not forgery. That several files are independent of each other is claimed, not known."
-CHECKSUM = "$.sha256"
 
 
 def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ()) -> doc.Document:
@@ -96,15 +95,13 @@ def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Do
         yield doc.Code("\n".join(_summary(report, brief) for report in reports))
         yield doc.Lines([_CAVEAT])
 
-    def plain() -> list[dict[str, Any]]:
-        """The reports as plain data; their remarks as level, line, place and text."""
+    def plain() -> Iterator[dict[str, Any]]:
         names = doc.fields("level=kind line place text=cause")
-        flaws = [
-            [{name: doc.value_of(flaw, own) for name, own in names.items()} for flaw in it.flaws] for it in reports
-        ]
-        return [msgspec.to_builtins(each) | {"flaws": own} for each, own in zip(reports, flaws, strict=True)]
+        for report in reports:
+            flaws = [{name: doc.value_of(flaw, own) for name, own in names.items()} for flaw in report.flaws]
+            yield msgspec.to_builtins(report) | {"flaws": flaws}
 
-    return doc.Document(blocks, doc.Records(fields, lambda: found, lambda: {"files": plain()}, plain))
+    return doc.Document(blocks, doc.Records(fields, lambda: found, lambda: {"files": [*plain()]}, plain))
 
 
 def _summary(report: FileReport, brief: bool) -> str:
@@ -126,6 +123,6 @@ def _summary(report: FileReport, brief: bool) -> str:
         grounds.append(again if report.recounted else "no samples to recompute from")
     if report.supported:
         grounds.append(f"{report.supported} of {report.figures} figures agree with other files")
-    wrong = any(flaw.place == CHECKSUM for flaw in report.flaws)
+    wrong = any(flaw.place == "$.sha256" for flaw in report.flaws)
     grounds.append("checksum right" if report.sealed else "wrong checksum" if wrong else "no checksum")
     return f"{clean(report.file)}: {level}\n  {', '.join(grounds)}"

@@ -10,6 +10,7 @@ from importlib import resources
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
 from msgspec.structs import replace
 
 from torchmark.records import Remark
@@ -18,7 +19,6 @@ from torchmark.report.text import clean, shorten
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from markupsafe import Markup
 
 GENERATOR = "torchmark"  # how a page that was written by torchmark is recognised
 # Nothing may be loaded, sent or framed; only this very script and style may act.
@@ -55,8 +55,6 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
 
 def fill(template: str, **values: Any) -> Markup:
     """A template with values: everything but Markup is cleaned and escaped."""
-    from markupsafe import Markup
-
     return Markup(_environment().get_template(template).render(values))
 
 
@@ -106,8 +104,6 @@ def cells(table: doc.Table) -> list[list[doc.Cell]]:
 
 def code_of(block: doc.Code) -> Markup:
     """Code keeps its lines."""
-    from markupsafe import Markup
-
     return Markup("\n").join(map(clean, block.lines))
 
 

@@ -90,7 +90,7 @@ def machine_parts(machine: Machine) -> tuple[str, str, str]:
 
 def machine_line(machine: Machine, device: str | None = None) -> str:
     """The processor, or the one device that all cases used, with cores, memory and torch."""
-    models = {info.name: info.model for info in machine.devices}
+    models = {info.name: info.model for info in machine.devices if info.model != machine.cpu}
     parts = [models[device]] if device in models and device != "cpu" else []
     cores, memory, torch = machine_parts(machine)
     return " · ".join(filter(None, (*parts, ", ".join(filter(None, (machine.cpu, cores, memory))), torch)))
@@ -98,10 +98,7 @@ def machine_line(machine: Machine, device: str | None = None) -> str:
 
 def machine_of(run: Run) -> str:
     """The machine of a run, with the device that most of its cases used."""
-    machine = run.header.machine
-    device = (shared_place(run.results) or "").partition("/")[0]
-    own = any(info.name == device and info.model != machine.cpu for info in machine.devices)
-    return machine_line(machine, device if own else None)
+    return machine_line(run.header.machine, (shared_place(run.results) or "").partition("/")[0])
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:

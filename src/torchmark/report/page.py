@@ -55,14 +55,14 @@ class _Page:
 
     def card(self, panel: Panel) -> doc.Card:
         """A chart, or one figure written large."""
-        if panel.chart is None:
-            bar = panel.rows[0]
-            note = shorten(" · ".join(filter(None, (panel.note, bar["label"]))), TITLE)
-            grade = doc.judged(bar["grade"]) if bar["grade"] else None
-            return doc.Card(panel.title, figure=bar["figure"], margin=bar["margin"], note=note, grade=grade)
-        drawing = draw(panel.chart, panel.about)
-        self._on_chart()
-        return doc.Card(panel.title, drawing, note=panel.note, grade=panel.grade)
+        if panel.chart:
+            drawing = draw(panel.chart, panel.about)
+            self._on_chart()
+            return doc.Card(panel.title, drawing, note=panel.note, grade=panel.grade)
+        bar = panel.rows[0]
+        note = shorten(" · ".join(filter(None, (panel.note, bar["label"]))), TITLE)
+        grade = doc.judged(bar["grade"]) if bar["grade"] else None
+        return doc.Card(panel.title, figure=bar["figure"], margin=bar["margin"], note=note, grade=grade)
 
     def cards(
         self, anchor: str, title: str, lead: str, panels: Iterable[Panel | None], count: int, **more: Any

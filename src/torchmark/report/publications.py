@@ -82,6 +82,12 @@ def _replication_blocks(run: Run, replicated: Sequence[Replicated]) -> Iterator[
     def steady(bias: Bias) -> str:
         return units.duration(bias.steady_s) + ("" if bias.verdict == "stable" else f" {bias.verdict}")
 
+    def causes(bias: Bias) -> str:
+        """warm-up counted +2.1%, autograd graph +4.0%, not explained +0.3%"""
+        parts = [f"{cause} {units.signed(share)}" for cause, share in bias.causes.items()]
+        untried = f" (not tried: {bias.untried})" if bias.untried else ""
+        return ", ".join([*parts, f"not explained {units.signed(bias.rest)}{untried}"])
+
     columns = [
         doc.Column("case", "case", of=lambda bias: bias.case + (" (whole job)" if bias.whole_job else "")),
         doc.Column("as published", "figure", of="published_s", written=units.duration),
@@ -94,7 +100,7 @@ def _replication_blocks(run: Run, replicated: Sequence[Replicated]) -> Iterator[
         yield doc.Title(f"{each.name}: {each.title}")
         for sheet in each.sheets:
             yield doc.Section(sheet.title, [_table(sheet), doc.quiet(*_notes(sheet))])
-        table = doc.table(columns, each.biases, notes=list(map(_causes_text, each.biases)), note_title="causes")
+        table = doc.table(columns, each.biases, notes=[*map(causes, each.biases)], note_title="causes")
         yield doc.Section("The published method against the steady one", [table])
     # What the signs mean that several tables use, once below all of them.
     own = [own for each in replicated for sheet in each.sheets for row in sheet.rows for own in row.own]
@@ -158,13 +164,6 @@ def _notes(sheet: Sheet) -> Iterator[str]:
     for reason, rows in reasons.items():
         known = dict.fromkeys(rows)
         yield reason if len(known) > 2 else f"{'; '.join(known)}: {reason}"
-
-
-def _causes_text(bias: Bias) -> str:
-    """warm-up counted +2.1%, autograd graph +4.0%, not explained +0.3%"""
-    parts = [f"{cause} {units.signed(share)}" for cause, share in bias.causes.items()]
-    rest = f"not explained {units.signed(bias.rest)}" + (f" (not tried: {bias.untried})" if bias.untried else "")
-    return ", ".join([*parts, rest])
 
 
 def _lines(replicated: Sequence[Replicated]) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from torchmark.records import Bound, Estimate, Remark, Result, Run, parse_case
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.headline import headline_blocks
-from torchmark.report.names import machine_line, names_of, shared_place, title
+from torchmark.report.names import machine_line, machine_of, names_of, shared_place, title
 from torchmark.report.text import shorten
 
 _WIDE = 120  # columns from which the table has room for the share of the peak
@@ -69,8 +69,7 @@ def conclusion(run: Run) -> list[str]:
 def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings: bool = True) -> Iterator[doc.Block]:
     names = names_of(run.results)
     yield from headline_blocks(headline, run.header.machine) if headline else ()
-    machine = "" if headline else machine_line(run.header.machine, (names.place or "").partition("/")[0])
-    yield doc.Title(title(run), [machine, names.note])
+    yield doc.Title(title(run), ["" if headline else machine_of(run), names.note])
     yield doc.Lines(conclusion(run))
     yield figures.results_table(run.results, lambda result: doc.Cell(names.of(result)))
     yield doc.Lines([] if run.results else ["No results"])
@@ -225,13 +224,9 @@ def _estimate_rows(found: Estimate) -> Iterator[tuple[str, str]]:
     yield "trend", f"{percent(found.trend.change)} (z {found.trend.z:.1f})"
     yield "autocorrelation", f"{units.digits(found.autocorrelation_time)} samples"
     seen = found.contention
-    shares = {
-        "waited for a core": seen.wait_share,
-        "others' CPU": seen.other_cpu_share,
-        "stolen": seen.steal_share,
-        "throttled": seen.throttled_share,
-        "probe slower by": None if seen.probe_dilation is None else seen.probe_dilation - 1,
-    }
+    shares = {"waited for a core": seen.wait_share, "others' CPU": seen.other_cpu_share, "stolen": seen.steal_share}
+    slower = None if seen.probe_dilation is None else seen.probe_dilation - 1
+    shares |= {"throttled": seen.throttled_share, "probe slower by": slower}
     known = [f"{name} {percent(share)}" for name, share in shares.items() if share is not None]
     known += [f"{seen.switches} involuntary switches"] if seen.switches is not None else []
     yield "contention", ", ".join(known) or "not readable here"

@@ -14,7 +14,6 @@ _DURATIONS = (  # the length of a unit in seconds, its name, and how many are wr
 )  # fmt: skip
 _ENERGIES = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"))
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
-_LARGEST_PLAIN = 1e15  # more digits than anyone reads
 
 
 def duration(seconds: float | None) -> str:
@@ -100,7 +99,7 @@ def digits(value: float, significant: int = 3) -> str:
     """Three significant digits as a plain number: 0.0123, 1.23, 12.3, 123, 12300."""
     if value == 0:
         return "0"
-    if abs(value) >= _LARGEST_PLAIN:
+    if abs(value) >= 1e15:  # more digits than anyone reads
         return f"{value:.2e}"
     last = significant - 1
     rounded = round(value, last - math.floor(math.log10(abs(value))))

@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
+from markupsafe import Markup
 from msgspec import Struct
 
 from torchmark.records import Result, Run
@@ -16,15 +17,12 @@ from torchmark.report.document import Cell
 from torchmark.report.names import devices_of, run_names
 from torchmark.report.text import shorten
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
 TEXT, QUIET, LINE, SURFACE = "var(--text)", "var(--quiet)", "var(--line)", "var(--surface)"
 TITLE = 80  # letters of a title
 WIDTH = 320  # of a panel: the width of a phone
-ROW = 42  # the height of a row with a name, a figure and a drawing below them
-BELOW = 8  # from the middle of a row down to the drawing
 
+_ROW = 42  # the height of a row with a name, a figure and a drawing below them
+_BELOW = 8  # from the middle of a row down to the drawing
 _COLORS = 8  # in the style sheet; later series repeat them in patterns
 _PATTERNS = 2  # in the page: stripes, then dots
 _ABOVE = -9  # from the middle of a row up to its texts
@@ -119,16 +117,6 @@ def layer(mark: str, encoding: Spec, data: str = "rows", **style: Any) -> Spec:
     return {"data": {"name": data}, "mark": {"type": mark, **hidden, **style}, "encoding": encoding}
 
 
-def row_texts(y: Spec, figures: Sequence[str]) -> list[Spec]:
-    """The texts of all rows, from the fields `label` and `figure`; a name is cut short before it meets a figure."""
-    room = max(WIDTH - _LETTER * max(map(len, figures)) - 8, _NARROWEST)
-    name = {"y": y, "x": {"value": 0}, "text": label("label")}
-    figure = {"y": y, "x": {"value": WIDTH}, "text": label("figure")}
-    left = layer("text", name, align="left", limit=room, color=TEXT, dy=_ABOVE, fontSize=12)
-    right: Spec = {"align": "right", "limit": WIDTH - _NARROWEST - 8, "color": QUIET}
-    return [left, layer("text", figure, **right, dy=_ABOVE, fontSize=12)]
-
-
 class Panel(Struct, frozen=True):
     """A card of a page: a chart, which is drawn if there is room for it; without one, a single figure."""
 
@@ -145,10 +133,25 @@ def chart(layers: Sequence[Spec], height: float, width: float = WIDTH, **data: R
     return {"layer": list(layers), "width": width, "height": height, "datasets": data}
 
 
+def row_chart(rows: Rows, *marks: tuple[str, Spec, Spec]) -> Spec:
+    """Rows with their names and figures, from the fields `label` and `figure`, and below these their marks, each with
+    encoding and style; a name is cut short before it meets a figure."""
+    y: Spec = {"field": "row", "type": "ordinal", "axis": None}
+    room = max(WIDTH - _LETTER * max(len(row["figure"]) for row in rows) - 8, _NARROWEST)
+    name = {"y": y, "x": {"value": 0}, "text": label("label")}
+    figure = {"y": y, "x": {"value": WIDTH}, "text": label("figure")}
+    right: Spec = {"align": "right", "limit": WIDTH - _NARROWEST - 8, "color": QUIET}
+    layers = [
+        *(layer(mark, {"y": y, **encoding}, yOffset=_BELOW, **style) for mark, encoding, style in marks),
+        layer("text", name, align="left", limit=room, color=TEXT, dy=_ABOVE, fontSize=12),
+        layer("text", figure, **right, dy=_ABOVE, fontSize=12),
+    ]
+    return chart(layers, _ROW * len(rows), rows=[row | {"row": number} for number, row in enumerate(rows)])
+
+
 def draw(made: Spec, about: str) -> Markup:
     """The chart as markup; `about` is what it shows, for those who do not see it."""
     import vl_convert
-    from markupsafe import Markup
 
     vl_version = "_".join(vl_convert.get_vegalite_versions()[-1].split(".")[:2])
     root = ElementTree.fromstring(vl_convert.vegalite_to_svg(made | _FRAME, vl_version=vl_version))

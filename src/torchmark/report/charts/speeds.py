@@ -22,36 +22,28 @@ _STEPS = Work(items=1, unit="step")
 _NARROWEST = 1.25  # the scale of ratios reaches at least from 1/1.25 to 1.25
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 170  # of curves
 _NO_LINES = {"domain": False, "ticks": False}
-_ROW: Spec = {"field": "row", "type": "ordinal", "axis": None}
-_BELOW: Spec = {"yOffset": charts.BELOW}
 
 Line = tuple[Series, dict[str, Value], list[tuple[Result, float]]]  # what is fixed, and results with what is varied
 
 
 def find_speeds(series: Sequence[Series]) -> list[Panel]:
     """Work that several series did, each against the others, the fastest first; then what only one did, by workload."""
-    works = grouped(
-        # Some published work has the shape of ours, but is not the same.
-        (
-            (same_work(found.case), found.version, any(it.kind == "not-comparable" for it in found.cautions)),
-            (each, found),
-        )
-        for each in series
-        for found in filter(is_measured, each.results)
-    )
+    works: dict[tuple[str, int, bool], list[tuple[Series, Result]]] = {}
+    for each in series:
+        for result in filter(is_measured, each.results):
+            # Some published work has the shape of ours, but is not the same.
+            stands_alone = any(caution.kind == "not-comparable" for caution in result.cautions)
+            works.setdefault((same_work(result.case), result.version, stands_alone), []).append((each, result))
     panels = []
-    single: dict[tuple[str, str, int], tuple[Series, list[Result]]] = {}
-    for members in works.values():
-        if len(members) > 1:  # results without items borrow those of the others
-            work = next((result.work for _, result in members if result.work), _STEPS)
-            bars = _bars([(each.name, each, result, result.work or work) for each, result in members])
-            bars.sort(key=lambda bar: -bar["value"])
-            panels.append(_speeds_panel(full_name(members[0][1].case), bars))
-        else:
-            [(each, result)] = members
-            key = (each.name, result.case.workload, result.version)
-            single.setdefault(key, (each, []))[1].append(result)
-    for each, results in single.values():  # what the variants have in common is said once, above them
+    for members in (members for members in works.values() if len(members) > 1):
+        work = next((result.work for _, result in members if result.work), _STEPS)  # for results without items
+        bars = _bars([(each.name, each, result, result.work or work) for each, result in members])
+        bars.sort(key=lambda bar: -bar["value"])
+        panels.append(_speeds_panel(full_name(members[0][1].case), bars))
+    single = [members[0] for members in works.values() if len(members) == 1]
+    alike = grouped(((each.name, result.case.workload, result.version), (each, result)) for each, result in single)
+    for members in alike.values():  # what the variants have in common is said once, above them
+        each, results = members[0][0], [result for _, result in members]
         parts = [variant_parts(result.case) for result in results]
         common = [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
         labels = [" · ".join(part for part in own if part not in common) for own in parts]
@@ -73,7 +65,8 @@ def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
             step = f"{figures.step_time(result.estimate)} a step"
             about = ", ".join(filter(None, (f"{name}: {figure} {margin}".rstrip(), step, grade)))
             bar = {"label": name, "value": value, "low": low, "high": high, "figure": figure, "about": about}
-            bars.append(bar | {"color": series.color, "margin": margin, "unit": work.unit, "grade": grade})
+            bar |= {"color": series.color, "strength": 0.45 if grade.startswith("poor") else 0.9}
+            bars.append(bar | {"margin": margin, "unit": work.unit, "grade": grade})
     return [bar for bar in bars if bar["unit"] == bars[0]["unit"] and bar["value"] > 0 and math.isfinite(bar["high"])]
 
 
@@ -90,19 +83,12 @@ def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
     written large instead."""
     title, made = shorten(title, charts.TITLE), None
     if len(bars) > 1:
-        said = [f"{bar['figure']} {bar['margin']}".rstrip() for bar in bars]
-        rows = [
-            bar | {"row": row, "figure": figure, "strength": 0.45 if bar["grade"].startswith("poor") else 0.9}
-            for row, (bar, figure) in enumerate(zip(bars, said, strict=True))
-        ]
+        rows = [bar | {"figure": f"{bar['figure']} {bar['margin']}".rstrip()} for bar in bars]
         place: Spec = {"axis": None, "scale": {"domain": [0, max(bar["high"] for bar in bars)]}}
-        shown = {"color": given("color"), "opacity": field("strength", scale=None), "description": label("about")}
+        bar = {"x": field("value", **place), "color": given("color"), "opacity": field("strength", scale=None)}
         interval = {"x": field("low", **place), "x2": {"field": "high"}}
-        layers = [
-            layer("bar", {"y": _ROW, "x": field("value", **place), **shown}, size=11, **_BELOW),
-            layer("rule", {"y": _ROW, **interval}, **_BELOW, color=charts.TEXT, strokeWidth=1.5),
-        ]
-        made = chart([*layers, *charts.row_texts(_ROW, said)], charts.ROW * len(rows), rows=rows)
+        rule = ("rule", interval, {"color": charts.TEXT, "strokeWidth": 1.5})
+        made = charts.row_chart(rows, ("bar", bar | {"description": label("about")}, {"size": 11}), rule)
     return Panel(title, made, f"Speed of {title}", note, rows=bars)
 
 
@@ -157,21 +143,18 @@ def _speeds(row: Pair | Family) -> tuple[float, float, float]:
 
 def _ratios_chart(bars: Rows, domain: Sequence[float]) -> Spec:
     """Points on a scale of factors, with a mark where both are equally fast."""
-    rows = [bar | {"row": row} for row, bar in enumerate(bars)]
     axis: Spec = {"title": None, "values": charts.factor_ticks(*domain), "labelExpr": "datum.value + '×'"}
     scale = {"type": "log", "domain": list(domain), "nice": False, "clamp": True}
     place: Spec = {"axis": axis | _NO_LINES | {"grid": False}, "scale": scale}
-    equal = {"datum": 1, "type": "quantitative", **place}
+    equal = {"x": {"datum": 1, "type": "quantitative", **place}}
     interval = {"x": field("low", **place), "x2": {"field": "high"}, "color": given("color")}
-    shown = {"y": _ROW, "x": field("value", **place), "stroke": given("color"), "fill": given("fill")}
-    shown["description"] = label("about")
-    layers = [
-        layer("tick", {"y": _ROW, "x": equal}, **_BELOW, size=18, thickness=1.5, color=charts.QUIET, opacity=0.6),
-        layer("rule", {"y": _ROW, **interval}, **_BELOW, strokeWidth=2),
-        layer("circle", shown, **_BELOW, size=64, strokeWidth=2, opacity=1),
-    ]
-    texts = charts.row_texts(_ROW, [bar["figure"] for bar in bars])
-    return chart([*layers, *texts], charts.ROW * len(rows), rows=rows)
+    point = {"x": field("value", **place), "stroke": given("color"), "fill": given("fill")}
+    return charts.row_chart(
+        bars,
+        ("tick", equal, {"size": 18, "thickness": 1.5, "color": charts.QUIET, "opacity": 0.6}),
+        ("rule", interval, {"strokeWidth": 2}),
+        ("circle", point | {"description": label("about")}, {"size": 64, "strokeWidth": 2, "opacity": 1}),
+    )
 
 
 def find_curves(series: Sequence[Series]) -> list[Panel]:
@@ -288,19 +271,17 @@ def _scaling_chart(scaling: Scaling, shade: str) -> Spec:
         share = "" if row.efficiency is None else units.percent(row.efficiency)
         about = f"{counted(row.workers, 'worker')}: {units.rate(row.rate, scaling.unit)}"
         about += f", efficiency {share}" if share else ""
-        said = share if row.workers > 1 else ""
-        rows.append({"workers": row.workers, "rate": row.rate, "about": about, "said": said})
-        rows[-1] |= {"ideal": row.workers * single} if single else {}
+        shown = {"workers": row.workers, "rate": row.rate, "about": about, "said": share if row.workers > 1 else ""}
+        rows.append(shown | ({"ideal": row.workers * single} if single else {}))
     x_axis = {"values": [row.workers for row in scaling.rows], "grid": False, "format": "d"}
     x = field("workers", axis=x_axis, scale={"padding": 14})
     y_axis = {"title": None, "format": "~s", "tickCount": 4, **_NO_LINES}
     base = {"x": x, "y": field("rate", axis=y_axis, scale={"zero": True})}
-    quiet = {"color": charts.QUIET}
-    ideal = layer("line", {"x": x, "y": field("ideal", axis=y_axis)}, **quiet, strokeDash=[3, 3], strokeWidth=1.2)
-    layers = [
-        *([ideal] if single else []),
+    ideal: Spec = {"x": x, "y": field("ideal", axis=y_axis)}
+    layers = [layer("line", ideal, color=charts.QUIET, strokeDash=[3, 3], strokeWidth=1.2)] if single else []
+    layers += [
         layer("line", base, color=shade, strokeWidth=2),
         layer("point", base | {"description": label("about")}, color=shade, filled=True, size=56, opacity=1),
-        layer("text", base | {"text": label("said")}, dy=16, **quiet, fontSize=11),
+        layer("text", base | {"text": label("said")}, dy=16, color=charts.QUIET, fontSize=11),
     ]
     return chart(layers, _HEIGHT, _WIDTH, rows=rows)
