@@ -263,7 +263,7 @@ def _rank(path: Path) -> None:
 
 def _gather(path: Path) -> None:
     """As one of two nodes."""
-    from torchmark.report.fleet import Member, gathered_document
+    from torchmark.report.machines import Member, gathered_document
 
     runs = [load(path), load(RECORDED)]
     found = [Member(f"A{number}", "A", "a node", "done", run=run) for number, run in enumerate(runs)]

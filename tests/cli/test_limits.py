@@ -12,7 +12,7 @@ from command_line import run_torchmark
 from torchmark import cli
 from torchmark.cli.execution import hint_at_limits
 from torchmark.report import render
-from torchmark.report.limits import limits_document
+from torchmark.report.run import limits_document
 from torchmark.store import find_run, keep_limits, load
 
 

@@ -12,6 +12,7 @@ import vl_convert
 from msgspec.structs import replace
 
 from torchmark.records import DeviceInfo, Estimate, Result, Run, RunHeader, Work
+from torchmark.report.charts import Panel, find_series, strips
 
 Make = Callable[..., Result]
 
@@ -78,6 +79,21 @@ def wide_run(make_result: Make, make_header: Callable[..., RunHeader]) -> Run:
     gpu = DeviceInfo("cuda:0", "NVIDIA GeForce RTX 3090", memory_bytes=25_000_000_000, driver="550.54")
     machine = replace(header.machine, devices=(*header.machine.devices, gpu))
     return Run(replace(header, machine=machine), tuple(made), process_spread=0.02)
+
+
+@pytest.fixture(scope="session")
+def strip_of(full_run: Run) -> Callable[[Result], tuple[Panel, str, tuple[float, float]]]:
+    """The chart of a result's step times, with the unit and the ends of its axis."""
+
+    def find(result: Result) -> tuple[Panel, str, tuple[float, float]]:
+        (series,) = find_series([replace(full_run, results=(result,))])
+        panel = strips.find_panel(series, result, several=False)
+        assert panel
+        assert panel.chart
+        place = panel.chart["layer"][2]["encoding"]["y"]
+        return panel, place["axis"]["title"], tuple(place["scale"]["domain"])
+
+    return find
 
 
 @pytest.fixture(scope="session")

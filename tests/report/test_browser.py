@@ -21,7 +21,7 @@ from torchmark import cli
 from torchmark.analyze.machines import Entry, rank_boards
 from torchmark.records import Metered, Peak, Remark, Result, Run, Work
 from torchmark.report import render
-from torchmark.report.leaderboard import Source, leaderboard_document
+from torchmark.report.machines import Source, leaderboard_document
 from torchmark.report.page import page_document
 
 HOSTILE = (

@@ -13,7 +13,7 @@ from torchmark.analyze.comparison import compare_all, compare_within
 from torchmark.errors import UnknownName
 from torchmark.records import Remark, Result, Run, parse_case
 from torchmark.report import FORMATS, render
-from torchmark.report.comparison import comparison_document, letter, place
+from torchmark.report.comparison import comparison_document, letter
 
 EVIL = "\x1b[31m\u202eevil\u2066\x00\x9b\u200b\n<script>|`*"
 
@@ -56,7 +56,7 @@ def runs(make_run) -> list[Run]:
 
 
 def rendered(runs: list[Run], format_name: str = "table", width: int = 80, color: bool = False) -> str:
-    comparisons = compare_all(runs, None, [place(index) for index in range(len(runs))])
+    comparisons = compare_all(runs, None, [f"in {letter(index)}" for index in range(len(runs))])
     return render(comparison_document(comparisons, runs), format_name, width, color)
 
 

@@ -12,7 +12,7 @@ from torchmark.analyze.comparison import LiveComparison, LiveSide
 from torchmark.analyze.search import Tuned
 from torchmark.records import Fitting, Limiting, Run, Tried, parse_case
 from torchmark.report import render
-from torchmark.report.live import answer, basis
+from torchmark.report.comparison import answer, basis
 from torchmark.report.page import page_document
 from torchmark.report.run import conclusion
 from torchmark.report.searches import fitting_document, tuning_document

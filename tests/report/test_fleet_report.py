@@ -9,7 +9,7 @@ import pytest
 
 from torchmark.records import Estimate, Result, Run, RunHeader, Work
 from torchmark.report import render
-from torchmark.report.fleet import Member, gathered_document, status_document
+from torchmark.report.machines import Member, gathered_document, status_document
 
 CASES = ("mlp/infer@cpu/float32", "bert-classify/train:batch=16,sequence=128@cpu/float32+compile")
 

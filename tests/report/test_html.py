@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from torchmark.records import Remark, Result, Run, Work
 from torchmark.report import render
-from torchmark.report.charts import factor_ticks, find_series, speeds, strips
+from torchmark.report.charts import Panel, factor_ticks, find_series, speeds, strips
 from torchmark.report.document import Cell, Column, Document, Lines, Remarks, Section, Table, Title
 from torchmark.report.headline import draw_png, headline_results, render_card
 from torchmark.report.html import is_own_page
@@ -23,6 +23,8 @@ from torchmark.report.names import run_names
 from torchmark.report.page import MOST_CARDS, caveats, page_document
 
 LARGEST = 1_500_000
+
+StripOf = Callable[[Result], tuple[Panel, str, tuple[float, float]]]
 
 
 class Tags(HTMLParser):
@@ -229,10 +231,10 @@ def test_every_chart_is_valid_vega_lite(wide_run: Run, slower_run: Run) -> None:
     panels = [*speeds.find_speeds(series), *speeds.find_curves(series), *speeds.find_ratios(runs, baseline=0)]
     panels += speeds.find_scalings(series)
     panels += [found for each in series for result in each.results if (found := strips.find_panel(each, result, True))]
-    drawn = [panel.chart() for panel in panels if panel.chart]
+    drawn = [panel.chart for panel in panels if panel.chart]
     assert len(drawn) > 15
     for chart in drawn:
-        altair.Chart.from_dict(chart.spec)  # altair refuses what its schema does not know
+        altair.Chart.from_dict(chart)  # altair refuses what its schema does not know
 
 
 def test_the_same_work_stands_together_with_the_fastest_first(wide_run: Run, slower_run: Run) -> None:
@@ -274,7 +276,7 @@ def test_curves_follow_a_sweep_and_mark_where_it_broke_off(wide_run: Run) -> Non
     points = [(row["curve"], row["x"]) for row in panel.rows]
     assert points == [(name, x) for name in ("cpu", "cuda:0") for x in (1, 2, 4, 8, 16, 32)]
     assert panel.chart
-    assert {"x": 64.0, "status": "oom", "curve": "cpu"} in panel.chart().data["lost"]
+    assert {"x": 64.0, "status": "oom", "curve": "cpu"} in panel.chart["datasets"]["lost"]
 
 
 def test_published_batches_make_curves_although_the_usual_one_is_unsaid() -> None:
@@ -288,37 +290,35 @@ def test_published_batches_make_curves_although_the_usual_one_is_unsaid() -> Non
         assert [row["x"] for row in rows if row["curve"] == curve] == [16, 64, 256]
 
 
-def test_strips_keep_the_extremes_of_every_column(make_result: Callable[..., Result]) -> None:
+def test_strips_keep_the_extremes_of_every_column(make_result: Callable[..., Result], strip_of: StripOf) -> None:
     samples = [0.010] * 50_000
     samples[20_000], samples[40_000] = 0.012, 0.009
     result = make_result(center_s=0.010)
     assert result.estimate
-    strip = strips.find_strip(replace(result, estimate=replace(result.estimate, samples_s=tuple(samples))))
-    assert strip
-    assert len(strip.columns) == strips.COLUMNS
-    assert strip.unit == "ms"
-    assert min(column["low"] for column in strip.columns) == pytest.approx(9, abs=0.5)
-    assert max(column["high"] for column in strip.columns) == pytest.approx(strip.high)
-    assert strip.warmups == ((0, 12),)
-    assert "50000 samples, 12 cut as warm-up; from 9.00 ms to 12.0 ms" in strip.about
+    strip, unit, (_, high) = strip_of(replace(result, estimate=replace(result.estimate, samples_s=tuple(samples))))
+    assert len(strip.rows) == strips.COLUMNS
+    assert unit == "ms"
+    assert min(column["low"] for column in strip.rows) == pytest.approx(9, abs=0.5)
+    assert max(column["high"] for column in strip.rows) == pytest.approx(high)
+    assert strip.chart["datasets"]["cuts"] == [{"sample": 0, "end": 12}]
+    assert "50000 samples, 12 cut as warm-up; from 9.00 ms to 12.0 ms" in strip.note
 
 
-def test_a_slow_first_step_does_not_flatten_the_strip(wide_run: Run) -> None:
+def test_a_slow_first_step_does_not_flatten_the_strip(wide_run: Run, strip_of: StripOf) -> None:
     drifting = next(result for result in wide_run.results if result.case.text == "mlp/train@cpu/float32")
-    strip = strips.find_strip(drifting)
-    assert strip
-    assert max(drifting.estimate.samples_s) * 1e3 > strip.high
-    first, last = strip.columns[len(strip.columns) // 4], strip.columns[-1]
-    assert (last["middle"] - first["middle"]) / (strip.high - strip.low) > 0.3  # the drift is what one sees
+    strip, _, (low, high) = strip_of(drifting)
+    assert max(drifting.estimate.samples_s) * 1e3 > high
+    first, last = strip.rows[len(strip.rows) // 4], strip.rows[-1]
+    assert (last["middle"] - first["middle"]) / (high - low) > 0.3  # the drift is what one sees
 
 
-def test_processes_stand_side_by_side(wide_run: Run) -> None:
+def test_processes_stand_side_by_side(wide_run: Run, strip_of: StripOf) -> None:
     several = next(result for result in wide_run.results if len(result.processes) == 3)
-    strip = strips.find_strip(several)
-    assert strip
-    assert strip.starts == (5000, 10000)
-    assert [start for start, _ in strip.warmups] == [0, 5000, 10000]
-    assert len(strip.columns) <= strips.COLUMNS + 3
+    strip, _, _ = strip_of(several)
+    data = strip.chart["datasets"]
+    assert [seam["sample"] for seam in data["seams"]] == [5000, 10000]
+    assert [cut["sample"] for cut in data["cuts"]] == [0, 5000, 10000]
+    assert len(strip.rows) <= strips.COLUMNS + 3
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from torchmark.analyze.machines import Board, Entry, rank_boards
 from torchmark.errors import UnknownName
 from torchmark.report import render
-from torchmark.report.leaderboard import BOARDS_SHOWN, FORMATS, PROBLEMS_SHOWN, Source, leaderboard_document
+from torchmark.report.machines import BOARDS_SHOWN, FORMATS, PROBLEMS_SHOWN, Source, leaderboard_document
 
 SOURCE = Source(3, 27, ("bad.jsonl is not a run file",))
 HOSTILE = "</code></details><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\"'`|=cmd"

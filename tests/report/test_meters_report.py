@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from torchmark.analyze.efficiency import Prices
 from torchmark.records import JobEstimate, Metered, Run, StageEstimate, Sustained, Work
 from torchmark.report import render
-from torchmark.report.charts import strips
 from torchmark.report.figures import sustained
 from torchmark.report.page import page_document
 from torchmark.report.run import details_document, runs_document
@@ -96,23 +95,21 @@ def test_only_a_change_beyond_chance_is_one(bright: Run, last_s: float, interval
     assert words in sustained(replace(bright.results[0], sustained=found))
 
 
-def test_the_strip_marks_both_ends(bright: Run) -> None:
-    strip = strips.find_strip(bright.results[0])
-    assert strip is not None
-    (first_from, first_to, first), (last_from, last_to, last) = strip.ends
-    assert (first_from, last_to) == (0, 10_000)
-    assert (first_to, last_from) == (pytest.approx(1000, abs=5), pytest.approx(10_000 - 833, abs=5))
-    assert (first, last) == (pytest.approx(10.0), pytest.approx(12.0))
-    assert strip.low < first < last < strip.high
-    assert "20% slower" in strip.about
+def test_the_strip_marks_both_ends(bright: Run, strip_of) -> None:
+    strip, _, (low, high) = strip_of(bright.results[0])
+    first, last = strip.chart["datasets"]["ends"]
+    assert (first["sample"], last["end"]) == (0, 10_000)
+    assert (first["end"], last["sample"]) == (pytest.approx(1000, abs=5), pytest.approx(10_000 - 833, abs=5))
+    assert (first["middle"], last["middle"]) == (pytest.approx(10.0), pytest.approx(12.0))
+    assert low < first["middle"] < last["middle"] < high
+    assert "20% slower" in strip.note
 
 
-def test_a_fast_start_that_was_cut_is_still_in_the_picture(bright: Run) -> None:
+def test_a_fast_start_that_was_cut_is_still_in_the_picture(bright: Run, strip_of) -> None:
     (result,) = bright.results
     assert result.estimate is not None
-    strip = strips.find_strip(replace(result, estimate=replace(result.estimate, warmup_cut=5000)))
-    assert strip is not None
-    assert strip.low < 10.0
+    _, _, (low, _) = strip_of(replace(result, estimate=replace(result.estimate, warmup_cut=5000)))
+    assert low < 10.0
 
 
 def test_a_million_of_any_unit_is_a_plural(bright: Run) -> None:

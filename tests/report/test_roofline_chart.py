@@ -33,21 +33,21 @@ def run(make_result, make_header) -> Run:
 
 def test_every_result_with_ceilings_is_a_point_below_a_roof(run: Run) -> None:
     (panel,) = roofline.find_rooflines(find_series([run]))
-    assert [point["bound"] for point in panel.points] == ["compute", "bandwidth", "loader"]
+    assert [point["bound"] for point in panel.rows] == ["compute", "bandwidth", "loader"]
     roofs = ["float32 300 GFLOP/s", "bfloat16 150 GFLOP/s", "memory 25.0 GB/s", "cache 60.0 GB/s"]
-    assert [roof["name"] for roof in panel.roofs] == roofs
-    for roof in panel.roofs:
-        (left, start), (right, end) = roof["start"], roof["end"]
-        assert panel.low[0] <= left < right <= panel.high[0]
-        assert panel.low[1] <= start <= end <= panel.high[1]
-    assert panel.about == f"2 of 3 results reach at least half of their limit. Limits: {', '.join(roofs)}."
+    ends, places = panel.chart["datasets"]["roofs"], panel.chart["layer"][0]["encoding"]
+    assert [end["roof"] for end in ends] == [name for name in roofs for _ in range(2)]
+    (least_x, most_x), (least_y, most_y) = (places[axis]["scale"]["domain"] for axis in "xy")
+    for left, right in zip(ends[::2], ends[1::2], strict=True):
+        assert least_x <= left["x"] < right["x"] <= most_x
+        assert least_y <= left["y"] <= right["y"] <= most_y
+    assert panel.note == f"2 of 3 results reach at least half of their limit. Limits: {', '.join(roofs)}."
 
 
 def test_the_chart_is_drawn_with_its_figures_for_those_who_do_not_see_it(run: Run) -> None:
     (panel,) = roofline.find_rooflines(find_series([run]))
-    chart = roofline.draw_roofline(panel)
-    altair.Chart.from_dict(chart.spec | {"datasets": chart.data})
-    drawing = draw(chart, "Roofline")
+    altair.Chart.from_dict(panel.chart)
+    drawing = draw(panel.chart, "Roofline")
     said = re.findall(r'aria-label="([^"]*of peak[^"]*)"', drawing)
     assert len(said) == 3
     assert any(text.startswith("mlp · train: 62% of peak, bound by compute; ") for text in said)
@@ -55,8 +55,8 @@ def test_the_chart_is_drawn_with_its_figures_for_those_who_do_not_see_it(run: Ru
 
 def test_roofs_and_points_with_room_are_named(run: Run) -> None:
     (panel,) = roofline.find_rooflines(find_series([run]))
-    texts = [label["text"] for label in roofline.draw_roofline(panel).data["labels"]]
-    assert texts[:4] == [roof["name"] for roof in panel.roofs]
+    texts = [label["text"] for label in panel.chart["datasets"]["labels"]]
+    assert texts[:4] == [roof["roof"] for roof in panel.chart["datasets"]["roofs"][::2]]
     assert {"mlp", "cifar-cnn"} <= {*texts[4:]} <= {"mlp", "cifar-cnn", "llm-decode"}
 
 
@@ -67,7 +67,7 @@ def test_a_label_without_room_is_left_out(run: Run) -> None:
         work = replace(each.work, flops=1e9 * dice.random())
         results.append(replace(each, case=replace(each.case, params={"batch": index}), work=work))
     (panel,) = roofline.find_rooflines(find_series([replace(run, results=tuple(results))]))
-    assert len(roofline.draw_roofline(panel).data["labels"]) < len(results) / 2
+    assert len(panel.chart["datasets"]["labels"]) < len(results) / 2
 
 
 def test_a_page_has_a_roofline_only_where_there_is_one(run: Run, full_run: Run) -> None:

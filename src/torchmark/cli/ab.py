@@ -22,7 +22,7 @@ from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 from torchmark.measure.cases import Sweep, check_case, expand
 from torchmark.measure.process import find_interpreter
 from torchmark.records import Case
-from torchmark.report.live import live_document, side_line, so_far
+from torchmark.report.comparison import live_document, side_line, so_far
 from torchmark.report.units import percent
 from torchmark.settings import redacted
 from torchmark.store import as_shared

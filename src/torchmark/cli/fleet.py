@@ -29,7 +29,7 @@ from torchmark.fleet.jobs import Engine, Observer, TaskStatus, choose, equal_thr
 from torchmark.fleet.local import Local
 from torchmark.fleet.slurm import Slurm
 from torchmark.measure.cases import split_values
-from torchmark.report import fleet as documents
+from torchmark.report import machines as documents
 from torchmark.report import render
 from torchmark.report.figures import margin, step_time
 from torchmark.report.text import clean

@@ -113,7 +113,7 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
     if format_ in CARDS:
         raise UsageError(f"a leaderboard is not drawn as {format_}", f"Take one of {PAGE}, {', '.join(TEXTS)}")
     from torchmark.analyze.machines import Entry, rank_boards
-    from torchmark.report.leaderboard import Source, leaderboard_document
+    from torchmark.report.machines import Source, leaderboard_document
     from torchmark.store.index import ask_folder
 
     folder = Path(options.leaderboard or "")

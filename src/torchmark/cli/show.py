@@ -109,7 +109,7 @@ def compare(options: CompareOptions) -> int:
       torchmark compare last~1 last --fail-if-slower 5%   exit 1 where it is
     """
     from torchmark.analyze.comparison import compare_all, compare_within, gate_runs
-    from torchmark.report.comparison import comparison_document, complaints_of, place
+    from torchmark.report.comparison import comparison_document, complaints_of, letter
 
     runs = [run for name in options.names for run in load_runs(name)]
     if options.by and len(options.names) == 1:
@@ -119,7 +119,7 @@ def compare(options: CompareOptions) -> int:
         fix = "Name another one, or what to compare inside it with --by device, dtype, transfer, batch, …"
         raise UsageError(f"'{options.names[0]}' is one run, and there is nothing to compare it with", fix)
     else:
-        comparisons = compare_all(runs, options.by, [place(index) for index in range(len(runs))])
+        comparisons = compare_all(runs, options.by, [f"in {letter(index)}" for index in range(len(runs))])
     print_report(comparison_document(comparisons, runs), options.format)
     is_paired = any(comparison.pairs for comparison in comparisons)
     has_failed = any(each.kind == "failed" for comparison in comparisons for each in comparison.unpaired)

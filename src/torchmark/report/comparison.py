@@ -1,44 +1,32 @@
-"""Comparisons of runs: two of them row by row, several as a matrix against the first, or settings inside one run."""
+"""Comparisons: two runs row by row, several as a matrix against the first, settings inside one run, and live."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from string import ascii_letters
 from typing import Any
 
-from torchmark.analyze.comparison import Comparison, Family, Gate, Pair, overall, per_item
+from msgspec.structs import replace
+
+from torchmark.analyze import comparison as compared
+from torchmark.analyze.comparison import Comparison, Family, Gate, LiveComparison, LiveSide, Pair, overall, per_item
 from torchmark.analyze.grades import ASSUMED
 from torchmark.analyze.pairing import axis_value, written
-from torchmark.records import DISTURBED, Remark, Run
+from torchmark.analyze.spread import Interval
+from torchmark.analyze.wording import counted
+from torchmark.records import DISTURBED, Case, Remark, Result, Run, RunHeader
 from torchmark.report import document as doc
 from torchmark.report import figures, units
-from torchmark.report.names import Names, machine_of, shared_place, title
+from torchmark.report.names import Names, machine_line, machine_of, shared_place, title
+from torchmark.settings import VARIABLES, shareable_version
 
-# By a pair or what could not be compared, and the headers of both runs.
-_CSV: dict[str, doc.Field] = {
-    "a": "a.id",
-    "a_label": "a.label",
-    "b": "b.id",
-    "b_label": "b.label",
-    "case": "row.case",
-    "partner": lambda each: each["row"].b.case.text if each["row"].a and each["row"].b else None,
-    "verdict": "row.verdict",
-    "speed": lambda each: _inverse(each, "row.ratio"),
-    "speed_low": lambda each: _inverse(each, "row.high"),
-    "speed_high": lambda each: _inverse(each, "row.low"),
-    **{name: f"row.{name}" for name in ("ratio", "low", "high", "p_value")},
-    "a_step_s": "row.a.estimate.center_s",
-    "b_step_s": "row.b.estimate.center_s",
-    "basis": "row.basis",
-    "differences": lambda each: "; ".join(known.text for known in getattr(each["row"], "differences", ())),
-    "not_compared": "row.kind",
-    "reason": "row.reason",
-    "visible": "row.visible",
-    "assumed": "row.assumed",
-    "flaws": lambda each: "; ".join(flaw.cause for flaw in getattr(each["row"], "flaws", ())),
-}
-_BASELINE = "baseline"
+_CSV = doc.fields("""
+    a=a.id a_label=a.label b=b.id b_label=b.label case=row.case partner verdict=row.verdict speed speed_low speed_high
+    ratio=row.ratio low=row.low high=row.high p_value=row.p_value a_step_s=row.a.estimate.center_s
+    b_step_s=row.b.estimate.center_s basis=row.basis differences not_compared=row.kind reason=row.reason
+    visible=row.visible assumed=row.assumed flaws
+""")
 _NOTHING = doc.Lines(["Nothing could be compared."])
 
 
@@ -50,19 +38,16 @@ class Pairs:
         self.comparison, self.letters = comparison, letters
         self.axis = None if b else comparison.axis  # what is compared inside a run
         self.a, self.b = "A", b
+        self.shown_axis: str | None = None  # the axis, where the rows must say which two values of it they compare
         if axis := self.axis:  # called by the two values where all rows compare the same two
             values = {(axis_value(pair.a, axis), axis_value(pair.b, axis)) for pair in comparison.pairs}
             names = [each if isinstance(each, str) else f"{axis} {written(each)}" for both in values for each in both]
-            self.a, self.b = names if len(names) == 2 else (_BASELINE, "other")
+            self.a, self.b = names if len(names) == 2 else ("baseline", "other")
+            self.shown_axis = axis if len(names) != 2 else None
         firsts = [pair.a for pair in comparison.pairs] or [each.a for each in comparison.unpaired if each.a]
         self.names = Names(shared_place(firsts))
         alike = [self._remarks(pair) for pair in comparison.pairs]
         self.shared = [text for text in alike[0] if all(text in texts for texts in alike)] if alike else []
-
-    @property
-    def shown_axis(self) -> str | None:
-        """The axis, where the rows must say themselves which two values of it they compare."""
-        return self.axis if self.a == _BASELINE else None
 
     def _remarks(self, pair: Pair) -> list[str]:
         found = [each.text for each in pair.differences if each.name != self.axis]
@@ -94,13 +79,23 @@ class Pairs:
         return found
 
 
+def _row(row: Any, a: RunHeader, b: RunHeader) -> dict[str, Any]:
+    """What the columns of CSV show: a pair, or what could not be compared, and the headers of both runs."""
+    ratios = {"speed": "ratio", "speed_low": "high", "speed_high": "low"}
+    speeds = {name: 1 / ratio if (ratio := getattr(row, field, None)) else None for name, field in ratios.items()}
+    differences = "; ".join(known.text for known in getattr(row, "differences", ()))
+    flaws = "; ".join(flaw.cause for flaw in getattr(row, "flaws", ()))
+    partner = row.b.case.text if row.a and row.b else None
+    return {"row": row, "a": a, "b": b, "partner": partner, "differences": differences, "flaws": flaws} | speeds
+
+
 def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> doc.Document:
     """There is one comparison inside each run, or one of each later run with the first."""
     headers = [run.header for run in runs]
     inside = len(comparisons) == len(headers)
     sides = [(header, header) for header in headers] if inside else [(headers[0], other) for other in headers[1:]]
     pairs = zip(comparisons, sides, strict=True)
-    rows = [{"row": row, "a": a, "b": b} for each, (a, b) in pairs for row in (*each.pairs, *each.unpaired)]
+    rows = [_row(row, a, b) for each, (a, b) in pairs for row in (*each.pairs, *each.unpaired)]
     about = {"runs": headers, "comparisons": comparisons}
 
     def blocks() -> Iterator[doc.Block]:
@@ -109,15 +104,13 @@ def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) 
         if inside:
             for comparison, run in zip(comparisons, runs, strict=True):
                 pairs = Pairs(comparison, letters)
-                what = f"how many times as fast {pairs.b} is as {pairs.a}"
-                if pairs.shown_axis:
-                    what = f"that of the second {pairs.axis} against that of the first"
+                two = f"how many times as fast {pairs.b} is as {pairs.a}"
+                what = f"that of the second {pairs.axis} against that of the first" if pairs.shown_axis else two
                 yield doc.Title(title(run), [machine_of(run)])
                 yield from _pairs(pairs, what)
                 yield _not_compared([pairs])
         else:
-            about = [" · ".join((title(run), machine_of(run))) for run in runs]
-            yield doc.Facts([(letter(number), each) for number, each in enumerate(about)])
+            yield doc.Facts([(letter(at), f"{title(run)} · {machine_of(run)}") for at, run in enumerate(runs)])
             every = [Pairs(comparison, letters, letter(number)) for number, comparison in enumerate(comparisons, 1)]
             one = len(every) == 1
             yield from _pairs(every[0], "how many times as fast B is as A") if one else _overview(every, runs)
@@ -137,29 +130,18 @@ def letter(index: int) -> str:
     return chr(ord("A") + index % 26) + (str(index // 26 + 1) if index >= 26 else "")
 
 
-def place(index: int) -> str:
-    """in B"""
-    return f"in {letter(index)}"
-
-
 def speed(row: Pair | Family) -> str:
     """How many times as fast the second side is as the first; a published figure deserves two digits."""
     return units.factor(1 / row.ratio, rough=isinstance(row, Pair) and row.assumed is not None)
 
 
 def interval(row: Pair | Family) -> str:
-    """The 95% interval of the speed, or what is assumed instead."""
     if isinstance(row, Pair) and row.assumed is not None:
         return units.relative(row.assumed)
     if row.low is None or row.high is None:
         return units.NOTHING
     ends = (1 / row.high, 1 / row.low)
     return " – ".join(f"{x:.2f}" if 0.095 <= x < 9.995 else f"{x:.2g}" if x < 1 else units.digits(x) for x in ends)
-
-
-def _inverse(record: dict[str, Any], field: str) -> float | None:
-    value = doc.value_of(record, field)
-    return 1 / value if value else None
 
 
 def _pairs(pairs: Pairs, what: str) -> Iterator[doc.Block]:
@@ -169,17 +151,17 @@ def _pairs(pairs: Pairs, what: str) -> Iterator[doc.Block]:
         yield _NOTHING
         return
 
-    def compared(pair: Pair) -> list[str]:
-        """Two step times, or two rates where a step is not the same amount of work."""
+    def speed_of(pair: Pair, result: Result) -> str:
+        """A step time, or a rate where a step is not the same amount of work."""
         if per_item(pair.a, pair.b):
-            return [units.rate(figures.step_rate(each), "").replace(" ", "") for each in (pair.a, pair.b)]
-        return [figures.result_time(pair.a), figures.result_time(pair.b)]
+            return units.rate(figures.step_rate(result), "").replace(" ", "")
+        return figures.step_time(result.estimate)
 
     assumed = all(pair.assumed is not None for pair in found)
     columns = [
         doc.Column("case", "case", of=lambda pair: pairs.names.of(pair.a)),
-        doc.Column(pairs.a, "figure", of=lambda pair: compared(pair)[0]),
-        doc.Column(pairs.b, "figure", of=lambda pair: compared(pair)[1]),
+        doc.Column(pairs.a, "figure", of=lambda pair: speed_of(pair, pair.a)),
+        doc.Column(pairs.b, "figure", of=lambda pair: speed_of(pair, pair.b)),
         doc.Column("speed", "figure", of=pairs.speed),
         doc.Column("assumed ±" if assumed else "95% interval", "figure", drop=1, of=interval),
         doc.Column("verdict", "name", of=lambda pair: doc.judged(pair.verdict)),
@@ -187,13 +169,11 @@ def _pairs(pairs: Pairs, what: str) -> Iterator[doc.Block]:
     notes = [" · ".join(pairs.remarks(pair)) for pair in found]
     yield doc.table(columns, found, notes=notes, note_title="differs in")
     yield doc.quiet(_footnote([pairs.comparison], what))
-    columns = [
-        doc.Column("cases", of=lambda mean: mean[0]),
-        doc.Column("speed", "figure", of=lambda mean: speed(mean[1])),
-        doc.Column("95% interval", "figure", of=lambda mean: "" if mean[1].low is None else interval(mean[1])),
-        doc.Column("verdict", "name", of=lambda mean: "" if mean[1].low is None else doc.judged(mean[1].verdict)),
-    ]
-    yield doc.Section("Geometric means", [doc.table(columns, pairs.means, headings=False)])
+    columns = [doc.Column("cases"), doc.Column("speed", "figure"), doc.Column("95% interval", "figure")]
+    answers = [("", "") if mean.low is None else (interval(mean), doc.judged(mean.verdict)) for _, mean in pairs.means]
+    means = [(name, speed(mean), *answer) for (name, mean), answer in zip(pairs.means, answers, strict=True)]
+    table = doc.Table([*columns, doc.Column("verdict", "name")], means, headings=False)
+    yield doc.Section("Geometric means", [table])
 
 
 def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block]:
@@ -217,7 +197,7 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
     cells = [list(map(doc.Cell, ("case", *map(letter, range(len(runs))))))]
     for result in known:
         speeds = [answer(pairs, found.get(result.case.text)) for pairs, found in zip(every, by_case, strict=True)]
-        cells.append([doc.Cell(names.of(result)), doc.Cell(figures.result_time(result)), *speeds])
+        cells.append([doc.Cell(names.of(result)), doc.Cell(figures.step_time(result.estimate)), *speeds])
     means = [{mean.name: mean for _, mean in pairs.means} for pairs in every]
     families = dict.fromkeys(name for each in means for name in each)
     for name in sorted(families, key=lambda name: name == "all workloads"):
@@ -242,7 +222,7 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
         special = [text for text in pairs.shared if text not in everywhere]
         special += [f"{name}: {', '.join(texts)}" for name, texts in own.values() if texts]
         differing.append(Remark(pairs.b, "; ".join(special)))
-    yield doc.Section("What differs from A", [doc.Remarks([each for each in differing if each.cause])])
+    yield doc.remarks("What differs from A", [each for each in differing if each.cause])
 
 
 def _not_compared(every: Sequence[Pairs]) -> doc.Section:
@@ -259,8 +239,7 @@ def _not_compared(every: Sequence[Pairs]) -> doc.Section:
                 groups.setdefault((each.kind, each.reason), {})[name] = None
     for name, letters in missing.items():
         groups.setdefault(("missing", f"not in {', '.join(letters)}"), {})[name] = None
-    rows = [Remark(kind, reason, cases=tuple(names)) for (kind, reason), names in groups.items()]
-    return doc.Section("Not compared", [doc.Remarks(rows)])
+    return doc.remarks("Not compared", [Remark(kind, why, cases=tuple(own)) for (kind, why), own in groups.items()])
 
 
 def _footnote(comparisons: Sequence[Comparison], what: str, shown: bool = True) -> str:
@@ -281,7 +260,7 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
     measured = [pair for each in known for pair in each.pairs if pair.assumed is None and pair.visible is not None]
     counts = {word: sum(pair.verdict == word for pair in measured) for word in ("slower", "faster")}
     said = [f"{count or 'no'} {'row is' if count < 2 else 'rows are'} {word}" for word, count in counts.items()]
-    middle = units.percent(statistics.median(each.visible or 0.0 for each in known))
+    middle = units.percent(median(each.visible or 0.0 for each in known))
     worst = units.percent(max(each.visible_worst or 0.0 for each in known))
     more = f" (in the worst row, under {worst})" if worst != middle else ""
     found = said[0] if not counts["faster"] else ", ".join(said)
@@ -304,8 +283,137 @@ def gate_lines(gate: Gate, complaints: Sequence[str] = (), option: str = "--fail
 
 
 def complaints_of(gate: Gate) -> list[str]:
-    """What a gate on stored runs fails for."""
     slower = [f"{row.name if isinstance(row, Family) else row.b.case.text} ({speed(row)})" for row in gate.slower]
     lost = [f"{each.case} ({each.reason})" for each in gate.lost]
     found = {f"slower by more than {units.percent(gate.limit)}": slower, "failed or missing now": lost}
     return [f"{title}: {doc.some(names, 5)}" for title, names in found.items() if names]
+
+
+_LIVE_CSV = doc.fields("""
+    case_a=a.result.case.text case_b=b.result.case.text verdict ratio low high pairs stopped status_a=a.result.status
+    status_b=b.result.status step_a_s=a.result.estimate.center_s step_b_s=b.result.estimate.center_s first_step_a_s
+    first_step_b_s memory_a_bytes memory_b_bytes torch_a=a.machine.torch torch_b=b.machine.torch
+""") | {
+    "pairs": lambda found: len(found.ratios),
+    "first_step_a_s": lambda found: _first_step_s(found.a.result),
+    "first_step_b_s": lambda found: _first_step_s(found.b.result),
+    "memory_a_bytes": lambda found: figures.peak_memory(found.a.result),
+    "memory_b_bytes": lambda found: figures.peak_memory(found.b.result),
+}
+_STOPPED = {
+    "clear": "It stopped when the answer was clear.",
+    "precise": "It stopped at the precision that was asked for.",
+    "pairs": "It stopped after as many pairs as it ever takes.",
+    "budget": "It stopped when the budget was spent.",
+    "failed": "It stopped when a process failed.",
+    "interrupted": "It was interrupted.",
+}
+_MORE = {
+    "budget": "Give it more time with --budget.",
+    "pairs": "The machine is too restless: stop what else is running.",
+}
+# What would spoil a comparison of two runs that were measured one after the other; here both sides had it.
+_DISTURBED = ("contended", "throttled", "slowing", "paging", "oversubscribed")
+_ALIKE = "Both sides took turns, so the ratio suffers less than the times; on a quiet machine the interval is narrower."
+_NOTHING_DIFFERS = "Nothing is known to differ between A and B: a difference would be chance."
+
+
+def live_document(found: LiveComparison) -> doc.Document:
+    """The comparison. What is made to be passed on has no names of variables that torchmark does not know, and no
+    local versions."""
+    unknown = [name for name in {**found.a.environment, **found.b.environment} if name not in VARIABLES]
+    names = {name: f"a variable {number}" if number > 1 else "a variable" for number, name in enumerate(unknown, 1)}
+
+    def shareable(side: LiveSide) -> LiveSide:
+        environment = {names.get(name, name): value for name, value in side.environment.items()}
+        packages = {name: shareable_version(version) for name, version in side.packages.items()}
+        return replace(side, environment=environment, packages=packages)
+
+    shared = replace(found, a=shareable(found.a), b=shareable(found.b))
+    records = doc.Records(_LIVE_CSV, lambda: [shared], lambda: shared, lambda: [shared])
+    return doc.Document(lambda: _live_blocks(found, shared), records)
+
+
+def so_far(interval: Interval | None) -> str:
+    if interval is None:
+        return "no interval yet"
+    reach = (interval.high - interval.low) / 2 / interval.center
+    return f"B is {units.factor(1 / interval.center)} as fast {units.relative(reach)}"
+
+
+def side_line(name: str, case: Case, python: str, environment: Mapping[str, str]) -> str:
+    """One side as it was asked for."""
+    return " ".join([f"{name}: {case.text} by {python}", *(f"{key}={value}" for key, value in environment.items())])
+
+
+def answer(found: LiveComparison) -> str:
+    broken = [name for name, _ in _sides(found, failed=True)]
+    if not found.ratios or found.ratio is None:
+        return f"No answer: {' and '.join(broken) or 'nothing'} {'failed' if broken else 'was measured'}."
+    verdict = {"same": "the same within 3%"}.get(found.verdict, found.verdict)
+    speed = f"B is {units.factor(1 / found.ratio)} as fast as A"
+    if found.low is None or found.high is None:
+        return f"{speed}, by one pair of processes: {verdict}."
+    return f"{speed} ({units.bound(1 / found.high)} to {units.bound(1 / found.low)}): {verdict}."
+
+
+def basis(found: LiveComparison) -> str:
+    """What the answer rests on, and what would make it better."""
+    count = len(found.ratios)
+    if not count:
+        return _STOPPED[found.stopped]
+    pairs = f"{counted(count, 'pair')} of fresh processes that took turns"
+    known = f"95% interval over {pairs}." if count > 1 else f"{pairs.capitalize()}."
+    more = _MORE.get(found.stopped, "") if found.verdict == "unsure" else ""
+    return " ".join(filter(None, (known, _STOPPED[found.stopped], more)))
+
+
+def live_conclusion(run: Run) -> list[str]:
+    """The answer as the command gave it, and which side this run is."""
+    assert run.live
+    found = compared.recall_live(run.live)
+    other = run.live.a if run.live.side == "B" else run.live.b
+    against = "" if found.a.result.case == found.b.result.case else f", measured against {other.text}"
+    return [answer(found), basis(found), f"This run is side {run.live.side}{against}."]
+
+
+def _sides(found: LiveComparison, failed: bool = False) -> list[tuple[str, LiveSide]]:
+    sides = [("A", found.a), ("B", found.b)]
+    return [each for each in sides if not failed or each[1].result.status not in ("ok", "interrupted")]
+
+
+def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.Block]:
+    a, b = found.a.result.case.text, found.b.result.case.text
+    machine = found.a.machine or found.b.machine
+    title = f"{a} · A against B" if a == b else f"A {a} against B {b}"
+    yield doc.Title(title, [machine_line(replace(machine, torch=None))] if machine else [])
+    yield doc.answer([answer(found), basis(found)], doc.word(found.verdict).look)
+    columns = [
+        doc.Column("", "name", of="0"),
+        doc.Column("per step", "figure", of="1.estimate", written=figures.step_time),
+        doc.Column("±", "figure", drop=1, of="1.estimate", written=figures.margin),
+        doc.Column("rate", "figure", drop=2, of="1", written=figures.rate),
+        doc.Column("first step", "figure", drop=3, of=lambda side: _first_step_s(side[1]), written=units.duration),
+        doc.Column("memory", "figure", drop=4, of=lambda side: figures.peak_memory(side[1]), written=units.size),
+    ]
+    yield doc.table(columns, [(name, side.result) for name, side in _sides(found) if found.ratios])
+    columns = [doc.Column("differs", "name", of="name"), doc.Column("A", of="a"), doc.Column("B", of="b")]
+    own, public = (compared.live_differences(each.a, each.b) for each in (found, shared))
+    yield doc.Section("", [doc.table(columns, own)], only="terminal")
+    yield doc.Section("", [doc.table(columns, public)], only="text")
+    yield doc.quiet(_NOTHING_DIFFERS if found.ratios and not own else "")
+    for name, side in _sides(found, failed=True):
+        remark = Remark(side.result.status, side.result.reason or "no reason was given", cases=(name,))
+        yield doc.Section("Without a figure", [doc.Remarks([remark], local=[side.result.detail])])
+        yield doc.Section("", [doc.Code("\n".join(side.last_words))], only="terminal")
+    cautions: dict[str, Remark] = {}  # one for each kind: what disturbed one side will have disturbed the other
+    for name, side in _sides(found):
+        for caution in side.result.cautions:
+            if caution.kind in _DISTURBED:
+                cautions.setdefault(caution.kind, Remark(caution.kind, caution.cause, cases=(name,)))
+    yield doc.Section("Cautions", [doc.Remarks([*cautions.values()]), doc.quiet(_ALIKE if cautions else "")])
+
+
+def _first_step_s(result: Result) -> float | None:
+    """Of the middle process: a single first step says little."""
+    return median(process.first_step_s for process in result.processes) if result.processes else None

@@ -25,12 +25,9 @@ def write_csv(columns: Mapping[str, Field], records: Iterable[Any]) -> str:
     writer.writerow(columns)
 
     def written(value: Any) -> Any:
-        match value:
-            case bool():
-                return str(value).lower()
-            case str():
-                return _FORMULA.sub(r"\g<0>'", clean(value))
-        return value
+        if isinstance(value, bool):
+            return str(value).lower()
+        return _FORMULA.sub(r"\g<0>'", clean(value)) if isinstance(value, str) else value
 
     for record in records:
         writer.writerow([written(value_of(record, field)) for field in columns.values()])

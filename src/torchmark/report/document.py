@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -12,13 +13,14 @@ from torchmark.records import Remark
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
+Look = Literal["good", "mixed", "bad", "quiet", "strong"]
 Field = str | Callable[[Any], Any]  # what a column shows of a record: the path of an attribute, or a function
 
 
 class Word(Struct, frozen=True):
     """A word that judges something: how it looks, where it sorts (best first), and what it means."""
 
-    look: Literal["good", "mixed", "bad", "quiet", "strong"]
+    look: Look
     rank: int
     meaning: str = ""
     mark: str = ""  # in place of the word, where there is no room for it
@@ -53,9 +55,9 @@ WORDS: Mapping[str, Word] = {
 COLORS = {"good": "#1a6f3c", "mixed": "#8a5a00", "bad": "#b3261e", "quiet": "#5a616b"}
 
 
-def word(text: str) -> Word:
-    """The entry of a word, with or without the cause behind it: `fair: noisy`."""
-    return WORDS.get(text.partition(":")[0], Word("bad", 3))
+def word(text: str, look: Look = "bad") -> Word:
+    """The entry of a word, with or without the cause behind it: `fair: noisy`; a word without entry has a `look`."""
+    return WORDS.get(text.partition(":")[0], Word(look, 3))
 
 
 class Cell(Struct, frozen=True):
@@ -69,16 +71,13 @@ class Cell(Struct, frozen=True):
     bar: tuple[float, float, float] | None = None  # low, value and high, in percent of the longest bar
 
 
-Kind = Literal["text", "name", "figure", "value", "case", "cut"]
-
-
 class Column(Struct, frozen=True):
     """A heading, and how its column is laid out where there is little room."""
 
     title: str
     # text: broken between words; name: never broken; figure: right-aligned and never broken; value: right-aligned
     # text; case: broken where the parts of a case begin; cut: ends in … where it is too long
-    kind: Kind = "text"
+    kind: Literal["text", "name", "figure", "value", "case", "cut"] = "text"
     drop: int = 0  # the column with the highest number is left out first; 0: never
     wide: int = 0  # shown from this width of the terminal on
     least: int = 16  # of a case and of what may be cut
@@ -88,21 +87,24 @@ class Column(Struct, frozen=True):
     wraps: bool = False  # on a page, a long unit may go to a second line
     about: str = ""  # what the figure is
     of: Field = ""  # what it shows of a record
+    written: Callable[[Any], str] | None = None  # how that is written; a page sorts the column by what is a number
     shown: bool = True  # whether `table` has it at all
 
     @property
     def is_number(self) -> bool:
         return self.kind in ("figure", "value")
 
-
-Row = Sequence[str | Cell]
+    def cell(self, record: Any) -> str | Cell:
+        value: Any = value_of(record, self.of)
+        sort = finite(value) if isinstance(value, int | float) else None
+        return Cell(self.written(value), sort=sort) if self.written else value
 
 
 class Table(Struct, frozen=True):
     """Rows below headings. `notes` has a remark for each row, or is empty."""
 
     columns: Sequence[Column]
-    rows: Sequence[Row]
+    rows: Sequence[Sequence[str | Cell]]
     notes: Sequence[str] = ()
     note_title: str = "note"
     footnotes: Sequence[tuple[str, str]] = ()  # marks in the cells, and what they mean
@@ -127,8 +129,6 @@ class Title(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """Names and values."""
-
     rows: Sequence[tuple[str, str]]
 
 
@@ -146,6 +146,10 @@ class Code(Struct, frozen=True):
 
     text: str
     language: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.rstrip("\n").split("\n")
 
 
 class Card(Struct, frozen=True):
@@ -212,10 +216,20 @@ def value_of(record: Any, field: Field) -> Any:
     return record
 
 
+def fields(text: str) -> dict[str, Field]:
+    """Columns of CSV from their names, each with `=path` where it is not called like what it shows."""
+    return {name: path or name for name, _, path in (word.partition("=") for word in text.split())}
+
+
+def finite(value: float | None) -> float | None:
+    """To as many digits as a table can be sorted by."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
 def table(columns: Sequence[Column], records: Iterable[Any], **more: Any) -> Table:
     """A row for each record, by what each column shows of it."""
     columns = [column for column in columns if column.shown]
-    return Table(columns, [[value_of(record, column.of) for column in columns] for record in records], **more)
+    return Table(columns, [[column.cell(record) for column in columns] for record in records], **more)
 
 
 def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
@@ -226,13 +240,11 @@ def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
     return found
 
 
-def text_of(cell: str | Cell) -> str:
-    """The text of a cell or line."""
-    return cell if isinstance(cell, str) else cell.text
+def as_cell(text: str | Cell) -> Cell:
+    return Cell(text) if isinstance(text, str) else text
 
 
 def quiet(*texts: str) -> Lines:
-    """Lines that explain what is above them."""
     return Lines([Cell(text, "quiet") for text in texts])
 
 
@@ -241,9 +253,9 @@ def answer(texts: Sequence[str], look: str) -> Lines:
     return Lines([Cell(texts[0], look), *quiet(*texts[1:]).lines])
 
 
-def remarks(title: str, texts: Iterable[str]) -> Section:
-    """Sentences as a list below a heading."""
-    return Section(title, [Remarks([Remark("", text) for text in texts])])
+def remarks(title: str, found: Iterable[str | Remark], **more: Any) -> Section:
+    """Remarks, or sentences, as a list below a heading."""
+    return Section(title, [Remarks([Remark("", each) if isinstance(each, str) else each for each in found], **more)])
 
 
 def judged(text: str, note: str = "") -> Cell:
@@ -253,7 +265,6 @@ def judged(text: str, note: str = "") -> Cell:
 
 
 def some(names: Sequence[str], most: int = 6) -> str:
-    """The first names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -265,7 +276,7 @@ def without_empty(blocks: Iterable[Block]) -> Iterator[Block]:
                 kept = replace(block, blocks=[*without_empty(block.blocks)])
                 yield from [kept] if kept.blocks or kept.lead else []
             case Lines():
-                lines = [line for line in block.lines if text_of(line)]
+                lines = [line for line in block.lines if as_cell(line).text]
                 yield from [Lines(lines)] if lines else []
             case Title():
                 yield replace(block, about=[text for text in block.about if text])

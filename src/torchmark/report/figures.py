@@ -1,31 +1,41 @@
-"""What every report says about a result, worked out once: figures, grades, jobs, meters, costs."""
+"""Results: their figures, grades, jobs, meters and costs in words; as a table, CSV and JSON; failures and cautions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import Cost, Prices, cost_of, item_energy, step_energy
 from torchmark.analyze.grades import grade_of, is_published
+from torchmark.analyze.headline import Headline
 from torchmark.analyze.wording import counted, plural
-from torchmark.records import Estimate, Metered, Result, Run
+from torchmark.records import Estimate, Metered, Remark, Result, Run, RunHeader
+from torchmark.report import document as doc
 from torchmark.report import units
+from torchmark.report.names import Names
+from torchmark.report.text import shorten
 from torchmark.report.units import NOTHING, duration, percent, relative
 
+_WIDE, _WIDEST = 120, 150  # columns of a terminal from which more figures are shown
+_REASON = 160
+# What a good grade answers already: `show --details` has them all the same.
+_ANSWERED = frozenset(("noisy", "warming", "drifting", "slowing", "contended", "few-samples", "process-spread"))
 
-def step_time(estimate: Estimate) -> str:
+Maker = Callable[[Result], str | doc.Cell]
+
+
+def step_time(estimate: Estimate | None) -> str:
     """The time of a step, which is not below zero."""
-    return duration(max(estimate.center_s, 0.0))
+    return duration(max(estimate.center_s, 0.0)) if estimate else NOTHING
 
 
-def result_time(result: Result) -> str:
-    """The time of a step, where there is one."""
-    return step_time(result.estimate) if result.estimate else NOTHING
-
-
-def margin(estimate: Estimate) -> str:
+def margin(estimate: Estimate | None) -> str:
     """Where a repeat would land, relative to the step; in seconds where the step is no longer than the call of one."""
-    if estimate.verdict == "as-published":
+    if estimate is None or estimate.verdict == "as-published":
         return NOTHING
     if estimate.center_s <= estimate.call_cost_s:
         return f"±{duration((estimate.high_s - estimate.low_s) / 2)}"
@@ -40,19 +50,7 @@ def step_rate(result: Result, amount: Literal["items", "flops", "bytes"] = "item
 
 
 def rate(result: Result) -> str:
-    """50.6k sample/s"""
-    return units.rate(step_rate(result), result.work.unit if result.work else "")
-
-
-def first_step(result: Result) -> float | None:
-    """The first step with its start-up cost; None where it was not timed."""
-    return result.estimate.first_step_s or None if result.estimate else None
-
-
-def tail(result: Result) -> float | None:
-    """The p99, where single steps were timed: a block of steps has no tail."""
-    estimate = result.estimate
-    return estimate.p99_s if estimate and estimate.block_size == 1 and estimate.p99_s > 0 else None
+    return units.rate(step_rate(result), shorten(result.work.unit, 24) if result.work else "")
 
 
 def peak_memory(result: Result) -> int | None:
@@ -70,8 +68,7 @@ def grade_text(result: Result) -> str:
     """good, fair: contended; the status where there is no figure; nothing for a published figure."""
     if result.status != "ok" or result.estimate is None:
         return result.status
-    grade = grade_of(result)
-    return grade.text if grade else ""
+    return grade.text if (grade := grade_of(result)) else ""
 
 
 def interval_note(run: Run) -> str:
@@ -162,7 +159,6 @@ def cost_heading(prices: Prices) -> str:
 
 
 def costs(results: Sequence[Result], prices: Prices) -> list[tuple[Result, Cost]]:
-    """The results that have a cost."""
     found = [(result, cost_of(result, prices)) for result in results]
     return [(result, cost) for result, cost in found if cost is not None]
 
@@ -183,3 +179,181 @@ def cost_note(results: Sequence[Result], prices: Prices) -> str:
     why = silent[0].provenance.get("energy", "unavailable because it was not metered")
     which = "Power is" if len(silent) == len(measured) else f"The power of {len(silent)} cases is"
     return f"{which} {why}, so that its price is not in the cost."
+
+
+def results_table(
+    results: Sequence[Result], name: Maker, machine: Maker = lambda _: "", caption: str = ""
+) -> doc.Table:
+    """A row for each result; a failed one has its status instead of figures. Only columns with figures are there."""
+    figured = {id(each) for each in results if each.status == "ok" and each.estimate}
+    every = (doc.Column("case", "case", of=name), doc.Column("machine", of=machine), *_FIGURES)
+    rows = [
+        [column.cell(each) if id(each) in figured or not column.is_number else NOTHING for column in every]
+        for each in results
+    ]
+    shown = [
+        index
+        for index, column in enumerate(every)
+        if column.title in ("per step", "rate")
+        or any(doc.as_cell(row[index]).text not in ("", NOTHING) for row in rows)
+    ]
+    return doc.Table(
+        [every[index] for index in shown], [[row[index] for index in shown] for row in rows], caption=caption
+    )
+
+
+def grade_cell(result: Result) -> doc.Cell:
+    """How far a figure can be relied on, or why there is none."""
+    failed = result.status != "ok" or result.estimate is None
+    return doc.judged(grade_text(result), shorten(result.reason or "", _REASON) if failed else "")
+
+
+def _figure(value: doc.Field, text: Callable[[Result], str], note: Callable[[Result], str] = lambda _: "") -> Maker:
+    """A text that is sorted by a value."""
+    return lambda result: doc.Cell(text(result), sort=doc.finite(doc.value_of(result, value)), note=note(result))
+
+
+def _whole_job(result: Result) -> str:
+    return f"whole job {duration(result.job.seconds)}" if result.job and result.job.seconds > 0 else ""
+
+
+def _share(result: Result) -> str:
+    return f"{percent(result.peak.share)} {result.peak.bound}" if result.peak else NOTHING
+
+
+def _first_step(result: Result) -> float | None:
+    """The first step with its start-up cost; None where it was not timed here."""
+    return None if is_published(result) else doc.value_of(result, "estimate.first_step_s") or None
+
+
+def _tail(result: Result) -> float | None:
+    """The p99, where single steps were timed: a block of steps has no tail."""
+    estimate = None if is_published(result) else result.estimate
+    return estimate.p99_s if estimate and estimate.block_size == 1 and estimate.p99_s > 0 else None
+
+
+def _power(result: Result) -> str:
+    power = doc.value_of(result, "estimate.metered.mean_w")
+    return "" if power is None else units.power(power)
+
+
+_FLOPS, _BYTES = partial(step_rate, amount="flops"), partial(step_rate, amount="bytes")
+_PEAK = "share of the highest rate measured on this machine, and the limiting resource"
+_P99 = "99% of steps take no longer than this"
+_MEMORY = "peak; device memory where the device has its own"
+_STEP = _figure("estimate.center_s", lambda result: step_time(result.estimate), _whole_job)
+_MARGIN = _figure("estimate.precision", lambda result: margin(result.estimate))
+_ENERGY = _figure(item_energy, energy, _power)
+_FIGURES = (
+    doc.Column("per step", "figure", of=_STEP),
+    doc.Column("±", "figure", drop=1, about="where a repeat would land, 95%", of=_MARGIN),
+    doc.Column("published", "figure", drop=2, of=printed),
+    doc.Column("rate", "figure", 3, wraps=True, about="items per second", of=_figure(step_rate, rate)),
+    doc.Column("of peak", "figure", 4, _WIDE, wraps=True, about=_PEAK, of=_figure("peak.share", _share)),
+    doc.Column("first step", "figure", 5, _WIDE, minor=True, of=_first_step, written=duration),
+    doc.Column("p99", "figure", 6, _WIDE, minor=True, about=_P99, of=_tail, written=duration),
+    doc.Column("memory", "figure", 10, _WIDEST - 1, minor=True, about=_MEMORY, of=peak_memory, written=units.size),
+    doc.Column("energy", "figure", 7, _WIDE, minor=True, wraps=True, about="per item", of=_ENERGY),
+    doc.Column("arithmetic", "figure", 8, _WIDEST, minor=True, of=_FLOPS, written=units.arithmetic),
+    doc.Column("bandwidth", "figure", 9, _WIDEST, minor=True, of=_BYTES, written=units.bandwidth),
+    doc.Column("grade", of=grade_cell),
+)
+
+
+def failures(results: Sequence[Result], called: Callable[[Result], str]) -> doc.Remarks:
+    """Results without a figure, each with its reason; what failed for the same reason stands together."""
+    failed = [each for each in results if each.status != "ok"]
+    alike = doc.grouped(
+        ((each.status, each.reason or "no reason was given", each.detail), called(each)) for each in failed
+    )
+    remarks = [Remark(status, reason, cases=tuple(cases)) for (status, reason, _), cases in alike.items()]
+    return doc.Remarks(remarks, local=[detail for _, _, detail in alike])
+
+
+def cautions(run: Run, names: Names) -> list[Remark]:
+    """The cautions of all results: equal ones together, in the order in which their kinds came up.
+    One without cases is about all of them."""
+    cases: dict[Remark, list[str]] = {}
+    for result in run.results:
+        grade = grade_of(result)
+        # Noise inside a process matters little next to the spread between several of them, which ± covers.
+        noise = {"noisy"} if len(result.processes) > 1 else frozenset()
+        hidden = _ANSWERED if grade and grade.word == "good" else noise
+        for caution in dict.fromkeys(caution for caution in result.cautions if caution.kind not in hidden):
+            cases.setdefault(caution, []).append(names.of(result))
+    kinds = list(dict.fromkeys(caution.kind for caution in cases))
+    figured = {names.of(result) for result in run.results if result.estimate}
+    everywhere = figured if len(figured) > 1 else {""}
+    return [
+        replace(caution, cases=() if everywhere <= set(called) else tuple(called))
+        for caution, called in sorted(cases.items(), key=lambda each: kinds.index(each[0].kind))
+    ]
+
+
+def run_records(
+    runs: Sequence[Run], prices: Prices | None = None, json: Callable[[], Any] | None = None
+) -> doc.Records:
+    """A CSV row and a JSON line for each result; `json` replaces the object."""
+    return doc.Records(
+        _CSV | doc.fields(_COSTS if prices else ""),
+        lambda: (_row(run.header, result, prices) for run in runs for result in run.results),
+        json or (lambda: {"runs": [run_object(run, prices) for run in runs]}),
+        lambda: (_priced(result, prices) for run in runs for result in run.results),
+    )
+
+
+def run_object(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> dict[str, Any]:
+    """`run` is the header with what is known of the whole run, `results` is one entry per case."""
+    about = msgspec.to_builtins(run.header)
+    cases = dict.fromkeys((*run.header.cases, *(result.case.text for result in run.results)))  # a search adds some
+    about |= {"cases": [*cases], "process_spread": run.process_spread, "problems": run.problems}
+    studies = {name: getattr(run, name) for name in ("tuning", "fitting", "limiting", "live")}
+    about |= {name: study for name, study in studies.items() if study}
+    priced = {"prices": prices} if prices else {}
+    results = [_priced(result, prices) for result in run.results]
+    return {"run": about, **priced, "results": results} | ({"headline": headline} if headline else {})
+
+
+def _priced(result: Result, prices: Prices | None) -> Any:
+    return msgspec.to_builtins(result) | {"cost": cost_of(result, prices)} if prices else result
+
+
+def _row(header: RunHeader, result: Result, prices: Prices | None) -> dict[str, Any]:
+    """What the columns show; `sampled` is an estimate that comes from samples, not from a publication."""
+    machine, estimate = header.machine, result.estimate
+    sampled = None if is_published(result) else estimate
+    return {
+        "header": header,
+        "machine": machine.cpu or ", ".join(device.model for device in machine.devices),
+        "result": result,
+        "estimate": estimate,
+        "sampled": sampled,
+        "grade": grade_of(result) if sampled else None,
+        "flags": " ".join(sampled.flags) if sampled else None,
+        **{f"{amount}_per_s": step_rate(result, amount) for amount in ("items", "flops", "bytes")},
+        "first_step_s": estimate.first_step_s or None if estimate else None,
+        "processes": max(1, len(result.processes)) if sampled else None,
+        "cautions": " ".join(dict.fromkeys(caution.kind for caution in result.cautions)),
+        "step_j": step_energy(estimate) if estimate else None,
+        "item_j": item_energy(result),
+        "energy": result.provenance.get("energy") if estimate else None,
+        "throttle": ", ".join(estimate.metered.throttle) if estimate else None,
+        "cost": cost_of(result, prices) if prices else None,
+    }
+
+
+_CSV = doc.fields("""
+    run=header.id label=header.label created=header.created machine torch=header.machine.torch case=result.case.text
+    workload=result.case.workload version=result.version mode=result.case.mode device=result.case.device
+    dtype=result.case.dtype status=result.status reason=result.reason verdict=estimate.verdict grade=grade.word flags
+    estimand=estimate.estimand step_s=estimate.center_s low_s=sampled.low_s high_s=sampled.high_s
+    precision=sampled.precision items_per_s unit=result.work.unit flops_per_s bytes_per_s peak_share=result.peak.share
+    bound=result.peak.bound first_step_s min_s=sampled.min_s median_s=sampled.median_s mean_s=sampled.mean_s
+    p90_s=sampled.p90_s p99_s=sampled.p99_s processes sample_count=sampled.sample_count
+    effective_samples=sampled.effective_samples host_peak_bytes=result.memory.host_peak_bytes
+    device_peak_bytes=result.memory.device_peak_bytes cautions mean_w=estimate.metered.mean_w
+    peak_w=estimate.metered.peak_w step_j item_j energy clock_hz=estimate.metered.clock_hz.1
+    temperature_c=estimate.metered.temperature_c.1 throttle burst_step_s=result.sustained.first_s
+    sustained_step_s=result.sustained.last_s
+""")
+_COSTS = "cost_per_million_items=cost.million_items cost_per_epoch=cost.epoch cost_per_job=cost.job"

@@ -26,7 +26,6 @@ _COLUMNS = (
 )
 _TITLES = [column.title for column in _COLUMNS]
 _CAVEAT = "This detects damage, not forgery. That several files are independent of each other is claimed, not known."
-CHECKSUM = "$.sha256"
 
 
 def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ()) -> doc.Document:
@@ -44,11 +43,11 @@ def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ())
         alike = map(intern, (what, machine.torch or "", machine.cpu, str(len(header.cases))))
         return header.id, moment(header.created), header.label or "", *alike
 
-    def rows() -> list[tuple[str, ...]]:
-        return sorted(map(row, headers), key=itemgetter(1), reverse=True)
-
     def newest_first() -> list[RunHeader]:
         return sorted(headers, key=attrgetter("created"), reverse=True)
+
+    def rows() -> list[tuple[str, ...]]:
+        return sorted(map(row, headers), key=itemgetter(1), reverse=True)
 
     def blocks() -> Iterator[doc.Block]:
         if found := rows():
@@ -67,8 +66,6 @@ def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ())
 
 
 class FileReport(Struct, frozen=True):
-    """What was found in one file."""
-
     file: str
     run: str
     level: Level | None  # the highest that it reaches; None: not even well-formed
@@ -86,44 +83,36 @@ def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Do
     """The findings of all files, a line for each; then the level of trust that each file reaches.
     Findings are never broken in a terminal: other programs read them line by line."""
     found = [(report, flaw) for report in reports for flaw in report.flaws]
-    columns = [
-        doc.Column("file", of="0.file"),
-        doc.Column("line", of=lambda each: each[1].line or None),
-        doc.Column("place", of="1.place"),
-        doc.Column("level", of="1.kind"),
-        doc.Column("finding", of="1.cause"),
-    ]
+    fields = doc.fields("file=0.file line place=1.place level=1.kind finding=1.cause")
+    fields["line"] = lambda each: each[1].line or None
 
     def blocks() -> Iterator[doc.Block]:
-        table = doc.table(columns, found)
-        cells = [["" if cell is None else str(cell) for cell in row] for row in table.rows]
-        yield doc.Section("Findings", [doc.Table(columns, cells)], only="text")
+        cells = [[str(doc.value_of(each, field) or "") for field in fields.values()] for each in found]
+        yield doc.Section("Findings", [doc.Table([*map(doc.Column, fields)], cells)], only="text")
         lines = [(each.file, f"line {it.line}" * bool(it.line), it.place, shorten(it.cause)) for each, it in found]
         findings = "\n".join(": ".join(map(clean, filter(None, parts))) for parts in lines)
         yield doc.Section("", [doc.Code(findings)], only="terminal")
         yield doc.Code("\n".join(_summary(report, brief) for report in reports))
         yield doc.Lines([_CAVEAT])
 
-    def plain() -> list[dict[str, Any]]:
-        """The reports as plain data; their remarks as level, line, place and text."""
-        names = {"level": "kind", "line": "line", "place": "place", "text": "cause"}
-        flaws = [[{name: getattr(flaw, own) for name, own in names.items()} for flaw in each.flaws] for each in reports]
-        return [msgspec.to_builtins(each) | {"flaws": own} for each, own in zip(reports, flaws, strict=True)]
+    def plain() -> Iterator[dict[str, Any]]:
+        names = doc.fields("level=kind line place text=cause")
+        for report in reports:
+            flaws = [{name: doc.value_of(flaw, own) for name, own in names.items()} for flaw in report.flaws]
+            yield msgspec.to_builtins(report) | {"flaws": flaws}
 
-    fields = {column.title: column.of for column in columns}
-    return doc.Document(blocks, doc.Records(fields, lambda: found, lambda: {"files": plain()}, plain))
+    return doc.Document(blocks, doc.Records(fields, lambda: found, lambda: {"files": [*plain()]}, plain))
 
 
 def _summary(report: FileReport, brief: bool) -> str:
-    kinds, level = {flaw.kind for flaw in report.flaws}, f"well-formed, {report.level}"
-    if report.level is None:
-        level = "not well-formed"
-    elif "consistent" in kinds:
+    kinds = {flaw.kind for flaw in report.flaws}
+    level: str = report.level or "not well-formed"
+    if report.level and "consistent" in kinds:
         level = "well-formed, but not consistent"
-    elif "corroborated" in kinds:
-        level = f"{report.level}, but not as other files have it"
-    elif report.level == "well-formed":
-        level = report.level
+    elif report.level and "corroborated" in kinds:
+        level = f"{level}, but not as other files have it"
+    elif report.level and level != "well-formed":
+        level = f"well-formed, {level}"
     count = [counted(len(report.flaws), "finding")] if report.flaws else []
     if brief:
         return f"{clean(report.file)}: {', '.join([level, *count])}"
@@ -134,6 +123,6 @@ def _summary(report: FileReport, brief: bool) -> str:
         grounds.append(again if report.recounted else "no samples to recompute from")
     if report.supported:
         grounds.append(f"{report.supported} of {report.figures} figures agree with other files")
-    wrong = any(flaw.place == CHECKSUM for flaw in report.flaws)
+    wrong = any(flaw.place == "$.sha256" for flaw in report.flaws)
     grounds.append("checksum right" if report.sealed else "wrong checksum" if wrong else "no checksum")
     return f"{clean(report.file)}: {level}\n  {', '.join(grounds)}"

@@ -27,9 +27,8 @@ def headline_blocks(headline: Headline, machine: Machine, named: bool = True) ->
     marks = footnotes(headline)
     for areas in headline.blocks:
         device = "CPU" if areas.device == "cpu" else areas.device
-        model = names.plain_model(names.machine_line(machine, areas.device))
-        about = f"{model} · {device} float32" if model else f"{device} float32"
-        yield from [doc.Title(about)] if named or len(headline.blocks) > 1 else []
+        about = filter(None, (names.plain_model(names.machine_line(machine, areas.device)), f"{device} float32"))
+        yield from [doc.Title(" · ".join(about))] if named or len(headline.blocks) > 1 else []
         faster, slower = any(area.faster for area in areas.areas), any(area.slower for area in areas.areas)
         columns = [  # the first three always fit; a column without neighbours is left out
             doc.Column("area", "name", of="name"),
@@ -106,7 +105,6 @@ def render_card(run: Run, version: str, baseline: Run | None = None, headline: H
 
 
 def draw_png(card: str) -> bytes:
-    """The same picture in pixels."""
     import vl_convert
 
     return vl_convert.svg_to_png(card, scale=1)
@@ -127,35 +125,28 @@ def _tiles(run: Run, baseline: Run | None, headline: Headline | None) -> list[di
     pairs = compare_runs(baseline, run).pairs if baseline else ()
     factors = {pair.b.case.text: units.factor(1 / pair.ratio) for pair in pairs}
     marks = footnotes(headline) if headline else {}
-    tiles = []
+    shown: list[tuple[str, str, str, str, str, list[str]]] = []
     for area in headline.blocks[0].areas if headline else ():
-        others = {"faster": area.faster, "slower": area.slower}
-        lines = [f"{side}: {neighbour(other, marks)}" for side, other in others.items() if other]
-        shown, ratio = figure(area), factors.get(area.case, "")
-        tiles.append(_tile(area.name, shown, margin(area), area.grade.text, ratio, lines))
+        others = (("faster", area.faster), ("slower", area.slower))
+        lines = [f"{side}: {neighbour(other, marks)}" for side, other in others if other]
+        shown.append((area.name, figure(area), margin(area), area.grade.text, area.case, lines))
     for result in () if headline else headline_results(run)[:TILES]:
-        assert result.estimate is not None
-        rate = units.rate(figures.step_rate(result), result.work.unit if result.work else "step")
         reach = "" if is_published(result) else figures.margin(result.estimate)
         file, _, name = result.case.workload.rpartition(":")  # of an own model
         lines = [names.variant_name(result.case), *([file] if file else [])]
-        tiles.append(_tile(name, rate, reach, figures.grade_text(result), factors.get(result.case.text, ""), lines))
+        shown.append((name, figures.rate(result), reach, figures.grade_text(result), result.case.text, lines))
+    tiles = []
+    for name, rate, reach, grade, case, lines in shown:
+        number, _, unit = rate.partition(" ")
+        tile = {"name": _fit(name, 20), "number": number, "unit": _fit(unit, 20, _INSIDE - 34 * _breadth(number + " "))}
+        tile |= {"margin": reach, "ratio": factors.get(case, ""), "grade": grade}
+        tiles.append(tile | {"color": doc.COLORS[doc.word(grade).look], "lines": [_fit(line, 15) for line in lines]})
     return tiles
 
 
-def _tile(name: str, figure: str, margin: str, grade: str, ratio: str, lines: list[str]) -> dict[str, Any]:
-    number, _, unit = figure.partition(" ")
-    unit = _fit(unit, 20, _INSIDE - 34 * _breadth(number + " "))
-    tile = {"name": _fit(name, 20), "number": number, "unit": unit, "margin": margin, "ratio": ratio}
-    color = doc.COLORS[doc.word(grade).look]
-    return tile | {"grade": grade, "color": color, "lines": [_fit(line, 15) for line in lines]}
-
-
 def _fit(text: str, size: float, room: float = _INSIDE) -> str:
-    fitted = text
-    while len(fitted) > 1 and _breadth(fitted) * size > room:
-        fitted = shorten(text, len(fitted) - 1)
-    return fitted
+    shorter = (shorten(text, length) for length in range(len(text), 1, -1))
+    return next((fitted for fitted in shorter if _breadth(fitted) * size <= room), shorten(text, 1))
 
 
 def _breadth(text: str) -> float:

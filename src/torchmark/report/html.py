@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
 from msgspec.structs import replace
 
 from torchmark.records import Remark
@@ -18,7 +19,6 @@ from torchmark.report.text import clean, shorten
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from markupsafe import Markup
 
 GENERATOR = "torchmark"  # how a page that was written by torchmark is recognised
 # Nothing may be loaded, sent or framed; only this very script and style may act.
@@ -31,14 +31,10 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
     head, *rest = blocks
     if not isinstance(head, doc.Title):
         head, rest = doc.Title(GENERATOR), [head, *rest]
-    sections: list[doc.Section] = []
-    for block in rest:
-        if isinstance(block, doc.Section):
-            sections.append(block)
-        elif sections and not sections[-1].title:
-            sections[-1] = replace(sections[-1], blocks=[*sections[-1].blocks, block])
-        else:
-            sections.append(doc.Section("", [block]))
+    sections: list[Any] = []
+    for is_section, group in groupby(rest, lambda block: isinstance(block, doc.Section)):
+        alike = list(group)
+        sections += alike if is_section else [doc.Section("", alike)]
     sections = [replace(each, anchor=each.anchor or f"section-{number}") for number, each in enumerate(sections, 1)]
     style, script = _asset("page.css"), _asset("page.js")
     content = fill("blocks.html.jinja", sections=sections)
@@ -59,8 +55,6 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
 
 def fill(template: str, **values: Any) -> Markup:
     """A template with values: everything but Markup is cleaned and escaped."""
-    from markupsafe import Markup
-
     return Markup(_environment().get_template(template).render(values))
 
 
@@ -87,47 +81,39 @@ def _environment() -> Environment:
         # Texts are cleaned; what is markup already was made of cleaned texts.
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
-    helpers = (cells, code_of, noted, sentence, doc.text_of)
+    helpers = (cells, code_of, noted, sentence, doc.as_cell, doc.word)
     environment.globals |= {helper.__name__: helper for helper in helpers}
     # A section has a filter from so many cards on, and shows so many findings before a click.
     environment.globals |= {"many_cards": 24, "most_findings": 9, "too_wide": _TOO_WIDE}
     return environment
 
 
-def cells(table: doc.Table) -> list[list[dict[str, Any]]]:
+def cells(table: doc.Table) -> list[list[doc.Cell]]:
     """The cells of a table as its template needs them: a note is in the first one, a judgement's cause below it."""
-    rows = []
-    for row, note in zip_longest(table.rows, table.notes, fillvalue=""):
-        shown = []
-        for column, given in zip(table.columns, row, strict=True):
-            cell = doc.Cell(given) if isinstance(given, str) else given
-            text, _, cause = cell.text.partition(": ") if cell.chip else (cell.text, "", "")
-            chip = cell.chip and bool(text)
-            look = {"text": text or "-" * cell.chip, "look": cell.look, "sort": cell.sort, "bar": cell.bar}
-            more = {"chip": chip, "note": note or cause or cell.note, "meaning": doc.word(text).meaning if chip else ""}
-            shown += [look | more] if column.wide < _TOO_WIDE else []
-            note = ""
-        rows.append(shown)
-    return rows
+
+    def shown(cell: doc.Cell, note: str) -> doc.Cell:
+        text, _, cause = cell.text.partition(": ") if cell.chip else (cell.text, "", "")
+        return replace(
+            cell, text=text or "-" * cell.chip, chip=cell.chip and bool(text), note=note or cause or cell.note
+        )
+
+    kept = [index for index, column in enumerate(table.columns) if column.wide < _TOO_WIDE]
+    rows = zip_longest(table.rows, table.notes, fillvalue="")
+    return [[shown(doc.as_cell(row[index]), "" if index else note) for index in kept] for row, note in rows]
 
 
 def code_of(block: doc.Code) -> Markup:
     """Code keeps its lines."""
-    from markupsafe import Markup, escape
-
-    return Markup("\n").join(escape(clean(line)) for line in block.text.rstrip("\n").split("\n"))
+    return Markup("\n").join(map(clean, block.lines))
 
 
-def noted(block: doc.Remarks) -> Sequence[tuple[Remark, str, str]]:
+def noted(block: doc.Remarks) -> Iterator[tuple[Remark, str, str]]:
     """Remarks of a kind, each with what it is about and its look."""
-    found = []
     for remark, where in zip_longest(block.remarks, block.where):
-        many = f"{len(remark.cases)} cases" if remark.cases else ""
-        about = where if where is not None else remark.cases[0] if len(remark.cases) == 1 else many
-        found.append((remark, about, doc.WORDS.get(remark.kind, doc.Word("mixed", 3)).look))
-    return [each for each in found if each[0].kind]
+        cases = f"{len(remark.cases)} cases" if len(remark.cases) > 1 else "".join(remark.cases)
+        if remark.kind:
+            yield remark, cases if where is None else where, doc.word(remark.kind, "mixed").look
 
 
 def sentence(remark: Remark) -> str:
-    """A remark in one sentence."""
     return shorten(": ".join(filter(None, (", ".join(remark.cases), remark.cause))))

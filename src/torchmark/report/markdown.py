@@ -32,10 +32,8 @@ def _parts(block: doc.Block) -> Iterator[str]:
         case doc.Title():
             yield "  \n".join([f"**{escape(block.text)}**", *map(escape, block.about)])
         case doc.Lines():
-            looks = [line.look if isinstance(line, doc.Cell) else "" for line in block.lines]
-            marks = ["" if look in ("", "quiet") else "**" for look in looks]
-            texts = [escape(doc.text_of(line)) for line in block.lines]
-            yield "  \n".join(f"{mark}{text}{mark}" for text, mark in zip(texts, marks, strict=True))
+            marked = ((escape(line.text), line.look in ("", "quiet")) for line in map(doc.as_cell, block.lines))
+            yield "  \n".join(text if plain else f"**{text}**" for text, plain in marked)
         case doc.Section(only="" | "text"):
             yield from [f"### {escape(block.title)}"] if block.title else []
             yield from ([escape(block.lead)] if block.lead else [])
@@ -45,7 +43,7 @@ def _parts(block: doc.Block) -> Iterator[str]:
             titles = [escape(column.title) for _, column in kept]
             rule = ["---:" if column.is_number else "---" for _, column in kept]
             rows = [
-                [(code if column.kind == "case" else escape)(doc.text_of(row[index])) for index, column in kept]
+                [(code if column.kind == "case" else escape)(doc.as_cell(row[index]).text) for index, column in kept]
                 for row in block.rows
             ]
             if any(block.notes):
@@ -66,5 +64,5 @@ def _parts(block: doc.Block) -> Iterator[str]:
                 lines.append("- " + ": ".join(filter(None, (start, escape(remark.cause)))) + fix)
             yield "\n".join(lines)
         case doc.Code():
-            text = "\n".join(map(clean, block.text.rstrip("\n").split("\n")))
-            yield f"```{block.language}\n{text.replace('```', '')}\n```"
+            text = "\n".join(map(clean, block.lines)).replace("```", "")
+            yield f"```{block.language}\n{text}\n```"

@@ -60,7 +60,6 @@ def shared_place(results: Sequence[Result]) -> str | None:
 
 
 def place_note(results: Sequence[Result]) -> str | None:
-    """Where the cases ran whose names do not say it."""
     shared = shared_place(results)
     alike = len(set(map(place, results))) == 1
     return None if shared is None else f"on {shared}{'' if alike else ' unless said otherwise'}"
@@ -79,7 +78,6 @@ def moment(created: str) -> str:
 
 
 def longer(command: str) -> str:
-    """The command of a run with twice its budget."""
     return re.sub(r"--budget ([\d.]+)s", lambda found: f"--budget {2 * float(found[1]):g}s", command)
 
 
@@ -92,7 +90,7 @@ def machine_parts(machine: Machine) -> tuple[str, str, str]:
 
 def machine_line(machine: Machine, device: str | None = None) -> str:
     """The processor, or the one device that all cases used, with cores, memory and torch."""
-    models = {info.name: info.model for info in machine.devices}
+    models = {info.name: info.model for info in machine.devices if info.model != machine.cpu}
     parts = [models[device]] if device in models and device != "cpu" else []
     cores, memory, torch = machine_parts(machine)
     return " · ".join(filter(None, (*parts, ", ".join(filter(None, (machine.cpu, cores, memory))), torch)))
@@ -100,10 +98,7 @@ def machine_line(machine: Machine, device: str | None = None) -> str:
 
 def machine_of(run: Run) -> str:
     """The machine of a run, with the device that most of its cases used."""
-    machine = run.header.machine
-    device = (shared_place(run.results) or "").partition("/")[0]
-    own = any(info.name == device and info.model != machine.cpu for info in machine.devices)
-    return machine_line(machine, device if own else None)
+    return machine_line(run.header.machine, (shared_place(run.results) or "").partition("/")[0])
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,6 @@ from torchmark.report import document as doc
 from torchmark.report import figures, names, units
 from torchmark.report.charts import TITLE, Panel, draw, find_series, roofline, speeds, strips
 from torchmark.report.headline import headline_blocks
-from torchmark.report.results import cautions, failures, finite, results_table
 from torchmark.report.run import conclusion
 from torchmark.report.text import clean_record, shorten
 
@@ -55,14 +55,14 @@ class _Page:
 
     def card(self, panel: Panel) -> doc.Card:
         """A chart, or one figure written large."""
-        if panel.chart is None:
-            bar = panel.rows[0]
-            note = shorten(" · ".join(filter(None, (panel.note, bar["label"]))), TITLE)
-            grade = doc.judged(bar["grade"]) if bar["grade"] else None
-            return doc.Card(panel.title, figure=bar["figure"], margin=bar["margin"], note=note, grade=grade)
-        drawing = draw(panel.chart(), panel.about)
-        self._on_chart()
-        return doc.Card(panel.title, drawing, note=panel.note, grade=panel.grade)
+        if panel.chart:
+            drawing = draw(panel.chart, panel.about)
+            self._on_chart()
+            return doc.Card(panel.title, drawing, note=panel.note, grade=panel.grade)
+        bar = panel.rows[0]
+        note = shorten(" · ".join(filter(None, (panel.note, bar["label"]))), TITLE)
+        grade = doc.judged(bar["grade"]) if bar["grade"] else None
+        return doc.Card(panel.title, figure=bar["figure"], margin=bar["margin"], note=note, grade=grade)
 
     def cards(
         self, anchor: str, title: str, lead: str, panels: Iterable[Panel | None], count: int, **more: Any
@@ -110,7 +110,6 @@ def page_document(
         notes = caveats(page.runs, page.names if several else [""])
         listed = doc.Remarks(notes.remarks[:_MOST_NOTES], where=notes.where[:_MOST_NOTES])
         yield doc.Section("Caveats", [listed], _left(len(notes.remarks) - _MOST_NOTES), "caveats")
-        # What is known of each machine, and the command that measures again.
         cards = []
         for run, name in page.named[:MOST_CARDS]:
             facts = [(title, shorten(text, _REASON)) for title, text in _machine_facts(run) if text]
@@ -155,7 +154,7 @@ def _charts(page: _Page, baseline: int) -> Iterator[doc.Block]:
     ideal = " The dashed line is the speed of workers that lose nothing to each other." if scalings else ""
     lead = f"Speed at each value that was measured.{ideal}"
     yield page.cards("growth", "Diminishing returns", lead, growth, len(growth))
-    roofs = [each.panel(page.several) for each in roofline.find_rooflines(page.series)]
+    roofs = roofline.find_rooflines(page.series)
     yield page.cards("roofline", "Roofline", _ROOFLINE, roofs, len(roofs))
 
 
@@ -170,9 +169,9 @@ def _results(page: _Page) -> doc.Section:
 
     left = f" Showing the first {_MOST_ROWS} of {len(found)}." if len(found) > _MOST_ROWS else ""
     caption = f"All results with their 95% intervals.{left}"
-    owners = {id(result): doc.Cell(name) for result, name in found}
-    machine = (lambda result: owners[id(result)]) if page.several else None
-    table = results_table([result for result, _ in found[:_MOST_ROWS]], called, machine, caption)
+    owners = {id(result): name if page.several else "" for result, name in found}
+    results = [result for result, _ in found[:_MOST_ROWS]]
+    table = figures.results_table(results, called, lambda result: owners[id(result)], caption)
     has_figures = any(result.status == "ok" and result.estimate for result, _ in found)
     lead = "" if has_figures else "No case gave a figure. The last column says why."
     # How many results have which grade or failed, the best first.
@@ -183,16 +182,15 @@ def _results(page: _Page) -> doc.Section:
 
 
 def _costs(page: _Page, prices: Prices) -> doc.Section:
-    def price(value: float | None) -> doc.Cell:
-        shown = finite(value)
-        return doc.Cell(units.NOTHING) if value is None or shown is None else doc.Cell(units.digits(value), sort=shown)
+    def price(value: float | None) -> str:
+        return units.NOTHING if value is None or not math.isfinite(value) else units.digits(value)
 
     columns = [
-        doc.Column("case", "case", of=lambda row: doc.Cell(names.full_name(row[1].case))),
-        doc.Column("machine", shown=page.several, of=lambda row: doc.Cell(row[0].name)),
-        doc.Column("per million items", "figure", of=lambda row: price(row[2].million_items)),
-        doc.Column("per epoch", "figure", of=lambda row: price(row[2].epoch)),
-        doc.Column("whole job", "figure", of=lambda row: price(row[2].job)),
+        doc.Column("case", "case", of=lambda row: names.full_name(row[1].case)),
+        doc.Column("machine", shown=page.several, of="0.name"),
+        doc.Column("per million items", "figure", of="2.million_items", written=price),
+        doc.Column("per epoch", "figure", of="2.epoch", written=price),
+        doc.Column("whole job", "figure", of="2.job", written=price),
     ]
     rows = [(each, *found) for each in page.series for found in figures.costs(tuple(each.results), prices)]
     notes = dict.fromkeys(figures.cost_note(run.results, prices) for run in page.runs)
@@ -203,30 +201,26 @@ def _costs(page: _Page, prices: Prices) -> doc.Section:
 
 def caveats(runs: Sequence[Run], owners: Sequence[str]) -> doc.Remarks:
     """Failures, then cautions, then file problems. Equal ones of several machines are one remark."""
-    pairs = list(zip(runs, owners, strict=True))
-    called = {id(run): names.Names(names.shared_place(run.results)) for run in runs}
-    found = [(name, each) for run, name in pairs for each in failures(run.results, called[id(run)].of).remarks]
-    found += [(name, each) for run, name in pairs for each in cautions(run, called[id(run)])]
+    pairs = [(run, name, names.Names(names.shared_place(run.results))) for run, name in zip(runs, owners, strict=True)]
+    found = [(name, each) for run, name, called in pairs for each in figures.failures(run.results, called.of).remarks]
+    found += [(name, each) for run, name, called in pairs for each in figures.cautions(run, called)]
     groups = doc.grouped(((each.kind, each.fix), (name, each)) for name, each in found)
     together = list(map(_together, groups.values()))
-    together += [(Remark("file", shorten(problem)), name) for run, name in pairs for problem in run.problems]
+    together += [(Remark("file", shorten(problem)), name) for run, name, _ in pairs for problem in run.problems]
     return doc.Remarks([remark for remark, _ in together], where=[where for _, where in together])
 
 
 def _together(alike: Sequence[tuple[str, Remark]]) -> tuple[Remark, str]:
     """The first as an example, with one line per machine, or per case where their causes differ; and where they are:
     mlp/infer; M1 GPU: 3 cases; M1 GPU, M1 CPU; 6 machines"""
-    first = alike[0][1]
-    varied = len({each.cause for _, each in alike}) > 1
-    cases = [(name, case, each) for name, each in alike for case in each.cases or ("all cases",)]
-    by_machine = doc.grouped((name, shorten(case, TITLE)) for name, case, _ in cases)
+    first, varied = alike[0][1], len({each.cause for _, each in alike}) > 1
+    cases = [(name, shorten(case, TITLE), each) for name, each in alike for case in each.cases or ("all cases",)]
     if varied:
-        parts = [(name, shorten(case, TITLE), shorten(each.cause, _REASON)) for name, case, each in cases]
-        lines = [": ".join(filter(None, each)) for each in parts]
-    elif len(cases) == 1:  # `where` names it already
-        lines = []
+        parts = [(name, case, shorten(each.cause, _REASON)) for name, case, each in cases]
     else:
-        lines = [f"{name}: " * bool(name) + ", ".join(_cut(each)) for name, each in by_machine.items()]
+        by_machine = doc.grouped((name, case) for name, case, _ in cases)
+        parts = [(name, ", ".join(_cut(own)), "") for name, own in by_machine.items() if len(cases) > 1]
+    lines = [": ".join(filter(None, each)) for each in parts]
     cause = "For example: " * varied + shorten(first.cause)
     remark = Remark(shorten(first.kind, 40), cause, shorten(first.fix), tuple(_cut(lines)))
     machines = list(dict.fromkeys(name for name, _ in alike))

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from string import ascii_lowercase
 from typing import Any
-
-import msgspec
 
 from torchmark.analyze.jobs import Bias, Own, Replicated, Row, Sheet
 from torchmark.records import NO_ROOM, Remark, Run
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.names import Names, machine_line, moment, place
-from torchmark.report.results import run_object, run_records
 
 _EXTRAPOLATED = (
     "~ is extrapolated: what happens once and the first steps as they were, all others by the later steps. "
     "± is the 95% interval that follows from these."
 )
 MORE_TIME = "What would take too long: more time with --budget, fewer steps with --scale."
-_FIELDS = """publication table row machine column printed published unit case device status here low high extrapolated
-    steady reason"""
+_CSV = doc.fields("""
+    publication table row machine column printed published unit case device status here low high extrapolated steady
+    reason
+""")
 _OWN = ("low", "high", "extrapolated", "steady")
 
 
@@ -42,30 +42,24 @@ def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) 
         columns = [
             doc.Column("case", "case", repeats="heading", of=lambda result: names[id(result)]),
             doc.Column("machine", "name", of=lambda result: str(result.settings.get("machine"))),
-            doc.Column("per step", "figure", of=figures.result_time),
+            doc.Column("per step", "figure", of="estimate", written=figures.step_time),
             doc.Column("published", "figure", of=lambda each: figures.printed(each) if each.estimate else each.status),
             doc.Column("rate", "figure", of=figures.rate),
             doc.Column("care", of=lambda result: "".join(sorted(letters.get(each, "") for each in result.cautions))),
         ]
         yield doc.Title(title, about)
         yield doc.table(columns, results)
-        remarks = []
-        for each in sorted(found, key=lambda caution: caution in letters):
-            mark = letters.get(each, "")
-            remarks.append(Remark(f"{mark} {each.kind}".strip(), "all figures: " * (not mark) + each.cause, each.fix))
-        yield doc.Section("Care", [doc.Remarks(remarks)])
+        of_all = [Remark(each.kind, f"all figures: {each.cause}", each.fix) for each in found if each not in letters]
+        of_some = [Remark(f"{mark} {each.kind}", each.cause, each.fix) for each, mark in letters.items()]
+        yield doc.remarks("Care", [*of_all, *of_some])
 
-    return doc.Document(blocks, run_records(runs))
+    return doc.Document(blocks, figures.run_records(runs))
 
 
 def replication_document(run: Run, replicated: Sequence[Replicated]) -> doc.Document:
     """The tables of each publication in its own shape, unit and notation."""
-    records = doc.Records(
-        {name: name for name in _FIELDS.split()},
-        lambda: _lines(replicated),
-        lambda: run_object(run) | {"publications": msgspec.to_builtins(replicated)},
-        lambda: _lines(replicated),
-    )
+    rows, publications = partial(_lines, replicated), {"publications": replicated}
+    records = doc.Records(_CSV, rows, lambda: figures.run_object(run) | publications, rows)
     return doc.Document(lambda: _replication_blocks(run, replicated), records)
 
 
@@ -83,24 +77,30 @@ def like_printed(value: float, unit: str, examples: Sequence[str]) -> str:
 
 def _replication_blocks(run: Run, replicated: Sequence[Replicated]) -> Iterator[doc.Block]:
     header = run.header
-    name = " · ".join(part for part in (f"run {header.id}", header.label, moment(header.created)) if part)
+    name = " · ".join(filter(None, (f"run {header.id}", header.label, moment(header.created))))
 
     def steady(bias: Bias) -> str:
         return units.duration(bias.steady_s) + ("" if bias.verdict == "stable" else f" {bias.verdict}")
 
+    def causes(bias: Bias) -> str:
+        """warm-up counted +2.1%, autograd graph +4.0%, not explained +0.3%"""
+        parts = [f"{cause} {units.signed(share)}" for cause, share in bias.causes.items()]
+        untried = f" (not tried: {bias.untried})" if bias.untried else ""
+        return ", ".join([*parts, f"not explained {units.signed(bias.rest)}{untried}"])
+
     columns = [
         doc.Column("case", "case", of=lambda bias: bias.case + (" (whole job)" if bias.whole_job else "")),
-        doc.Column("as published", "figure", of=lambda bias: units.duration(bias.published_s)),
+        doc.Column("as published", "figure", of="published_s", written=units.duration),
         doc.Column("steady", "figure", of=steady),
-        doc.Column("±", "figure", of=lambda bias: units.relative(bias.precision)),
-        doc.Column("bias", "figure", of=lambda bias: units.signed(bias.share)),
+        doc.Column("±", "figure", of="precision", written=units.relative),
+        doc.Column("bias", "figure", of="share", written=units.signed),
     ]
     yield doc.Title(name, [machine_line(header.machine)])
     for each in replicated:
         yield doc.Title(f"{each.name}: {each.title}")
         for sheet in each.sheets:
             yield doc.Section(sheet.title, [_table(sheet), doc.quiet(*_notes(sheet))])
-        table = doc.table(columns, each.biases, notes=list(map(_causes_text, each.biases)), note_title="causes")
+        table = doc.table(columns, each.biases, notes=[*map(causes, each.biases)], note_title="causes")
         yield doc.Section("The published method against the steady one", [table])
     # What the signs mean that several tables use, once below all of them.
     own = [own for each in replicated for sheet in each.sheets for row in sheet.rows for own in row.own]
@@ -132,17 +132,17 @@ def _table(sheet: Sheet) -> doc.Table:
             text = own.status if own.status not in ("", "skipped") else own.reason.partition(". ")[0]
         return doc.Cell(text, "strong")
 
-    rows: list[list[str | doc.Cell]] = []
-    for row in sheet.rows:
+    def cells(row: Row) -> Iterator[str | doc.Cell]:
         printed = {each.column: each.text for each in row.printed}
-        cells: list[str | doc.Cell] = [*row.labels, *(printed.get(column, "") for column in sheet.columns)]
-        cells += [own_cell(own, row.unit) for own in row.own]
-        cells += [units.relative(row.own[0].precision) if row.own[0].value else ""] * margins
-        cells += [units.factor(_factor(row)) if _factor(row) else ""] * factors
+        yield from (*row.labels, *(printed.get(column, "") for column in sheet.columns))
+        yield from (own_cell(own, row.unit) for own in row.own)
+        yield from [units.relative(row.own[0].precision) if row.own[0].value else ""] * margins
+        yield from [units.factor(_factor(row)) if _factor(row) else ""] * factors
         values = [own.value for own in row.own[:2]]  # how many times as fast the second place is as the first
         faster = units.factor(values[0] / values[1]) if len(values) == 2 and values[0] and values[1] else ""
-        rows.append(cells + [faster] * sheet.has_speedup)
-    return doc.Table(columns, rows)
+        yield from [faster] * sheet.has_speedup
+
+    return doc.Table(columns, [[*cells(row)] for row in sheet.rows])
 
 
 def _factor(row: Row) -> float | None:
@@ -166,22 +166,15 @@ def _notes(sheet: Sheet) -> Iterator[str]:
         yield reason if len(known) > 2 else f"{'; '.join(known)}: {reason}"
 
 
-def _causes_text(bias: Bias) -> str:
-    """warm-up counted +2.1%, autograd graph +4.0%, not explained +0.3%"""
-    parts = [f"{cause} {units.signed(share)}" for cause, share in bias.causes.items()]
-    rest = f"not explained {units.signed(bias.rest)}" + (f" (not tried: {bias.untried})" if bias.untried else "")
-    return ", ".join([*parts, rest])
-
-
 def _lines(replicated: Sequence[Replicated]) -> Iterator[dict[str, Any]]:
     """A line for each published figure with each figure of this machine; what has no counterpart stands alone."""
     for sheet in (sheet for each in replicated for sheet in each.sheets):
         for row in sheet.rows:
             about = {"publication": sheet.publication, "table": sheet.title, "row": " / ".join(row.labels)}
-            names = {"machine": "machine", "column": "column", "printed": "text", "published": "value"}
+            names = doc.fields("machine column printed=text published=value")
             published: list[Any] = [each for each in row.printed if each.unit == row.unit]
             for each in published or [None]:
-                printed = {name: getattr(each, field, None) for name, field in names.items()}
+                printed = {name: doc.value_of(each, field) for name, field in names.items()}
                 for own in row.own:
                     here = {name: getattr(own, name) or None for name in ("case", "device", "status")}
                     here |= {"here": own.value} | {name: getattr(own, name) for name in _OWN}

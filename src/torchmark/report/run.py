@@ -1,4 +1,4 @@
-"""The report of a run: its headline, its results and what should be read next to them; and one result in full."""
+"""The report of a run: its headline, its results, what should be read next to them; one result in full; limits."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import get_args
 
-from torchmark.analyze.efficiency import Prices, Scaling, ScalingRow, cost_of, find_scaling
+from torchmark.analyze import efficiency
+from torchmark.analyze.efficiency import Ceiling, DeviceCeilings, Prices, Scaling, ScalingRow, cost_of, find_scaling
 from torchmark.analyze.findings import find_all
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.headline import Headline
-from torchmark.records import Bound, Estimate, Remark, Result, Run
+from torchmark.analyze.wording import counted
+from torchmark.records import Bound, Estimate, Remark, Result, Run, parse_case
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.headline import headline_blocks
-from torchmark.report.names import machine_line, names_of, shared_place, title
-from torchmark.report.results import cautions, failures, results_table, run_object, run_records
+from torchmark.report.names import machine_line, machine_of, names_of, shared_place, title
 from torchmark.report.text import shorten
 
 _WIDE = 120  # columns from which the table has room for the share of the peak
@@ -28,13 +29,12 @@ def run_document(run: Run, prices: Prices | None = None, headline: Headline | No
     def blocks() -> Iterable[doc.Block]:
         if prices is not None or not (run.tuning or run.limiting or (run.fitting and run.fitting.tried)):
             return _blocks(run, prices, headline)
-        from torchmark.report.limits import limits_document  # late: they import numpy
-        from torchmark.report.searches import fitting_document, tuning_document
+        from torchmark.report.searches import fitting_document, tuning_document  # late: it imports numpy
 
         document = tuning_document if run.tuning else fitting_document if run.fitting else limits_document
         return document(run).blocks()
 
-    return doc.Document(blocks, run_records([run], prices, lambda: run_object(run, prices, headline)))
+    return doc.Document(blocks, figures.run_records([run], prices, lambda: figures.run_object(run, prices, headline)))
 
 
 def runs_document(
@@ -48,31 +48,30 @@ def runs_document(
         for run, headline in pairs:
             yield from _blocks(run, prices, headline, findings=False)
 
-    records = run_records(runs, prices, lambda: {"runs": [run_object(run, prices, found) for run, found in pairs]})
+    records = figures.run_records(
+        runs, prices, lambda: {"runs": [figures.run_object(run, prices, found) for run, found in pairs]}
+    )
     return doc.Document(blocks, records)
 
 
 def conclusion(run: Run) -> list[str]:
     """What a study came to: the answer in one sentence, then what it rests on; empty for a plain run."""
-    if not (run.tuning or run.fitting or run.limiting or run.live):
-        return []
-    from torchmark.report import limits, live, searches  # late: they import numpy
+    said = limits_conclusion(run)
+    if run.tuning or run.fitting or run.live:
+        from torchmark.report import comparison, searches  # late: they import numpy
 
-    return [
-        *(searches.tuning_conclusion(run) if run.tuning else ()),
-        *(searches.fitting_conclusion(run) if run.fitting else ()),
-        *(limits.conclusion(run) if run.limiting else ()),
-        *(live.conclusion(run) if run.live else ()),
-    ]
+        said += searches.tuning_conclusion(run) if run.tuning else []
+        said += searches.fitting_conclusion(run) if run.fitting else []
+        said += comparison.live_conclusion(run) if run.live else []
+    return said
 
 
 def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings: bool = True) -> Iterator[doc.Block]:
     names = names_of(run.results)
     yield from headline_blocks(headline, run.header.machine) if headline else ()
-    machine = "" if headline else machine_line(run.header.machine, (names.place or "").partition("/")[0])
-    yield doc.Title(title(run), [machine, names.note])
+    yield doc.Title(title(run), ["" if headline else machine_of(run), names.note])
     yield doc.Lines(conclusion(run))
-    yield results_table(run.results, lambda result: doc.Cell(names.of(result)))
+    yield figures.results_table(run.results, lambda result: doc.Cell(names.of(result)))
     yield doc.Lines([] if run.results else ["No results"])
     yield doc.quiet(figures.interval_note(run))
     closest = [(each.peak, names.of(each)) for each in run.results if each.peak]
@@ -85,18 +84,16 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
         found = [finding.cause for finding in find_all([run]) if finding.kind != "disturbed"]
         yield doc.remarks("Findings", found[:5])
     yield from (scaling_section(each, shared_place(run.results)) for each in find_scaling(run.results))
-    about = {"Whole jobs": figures.job, "Sustained": figures.sustained}
-    for heading, text in about.items():
+    for heading, text in (("Whole jobs", figures.job), ("Sustained", figures.sustained)):
         remarks = [Remark("", text(result), cases=(names.of(result),)) for result in run.results]
-        yield doc.Section(heading, [doc.Remarks([each for each in remarks if each.cause])])
+        yield doc.remarks(heading, [each for each in remarks if each.cause])
     if prices:  # they are the user's, and the heading says so
         costs = figures.costs(run.results, prices)
         remarks = [Remark("", figures.cost_text(result, cost), cases=(names.of(result),)) for result, cost in costs]
         note = figures.cost_note(run.results, prices)
-        remarks += [Remark("", note)] if note else []
-        yield doc.Section(figures.cost_heading(prices), [doc.Remarks(remarks)])
-    yield doc.Section("Without a figure", [failures(run.results, names.of)])
-    yield doc.Section("Cautions", [doc.Remarks(cautions(run, names), brief=True)])
+        yield doc.remarks(figures.cost_heading(prices), [*remarks, *([note] if note else [])])
+    yield doc.Section("Without a figure", [figures.failures(run.results, names.of)])
+    yield doc.remarks("Cautions", figures.cautions(run, names), brief=True)
     yield doc.remarks("About the file", run.problems)
 
 
@@ -104,33 +101,26 @@ def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = Fal
     """What more workers bring; `nodes`: on several machines, whose count begins each row."""
 
     def efficiency(row: ScalingRow) -> str:
-        if row.efficiency is None:
-            return units.NOTHING
-        reach = units.relative(row.margin * row.efficiency) if row.margin else ""
+        reach = units.relative(row.margin * row.efficiency) if row.margin and row.efficiency is not None else ""
         return f"{units.percent(row.efficiency)} {reach}".strip()
 
-    def communication(row: ScalingRow) -> str:
-        return units.NOTHING if row.communication_share is None else units.percent(row.communication_share)
-
     columns = [
-        doc.Column("nodes", "figure", shown=nodes, of=lambda row: str(row.nodes)),
-        doc.Column("workers", "figure", of=lambda row: str(row.workers)),
-        doc.Column("per step", "figure", of=lambda row: units.duration(row.step_s)),
+        doc.Column("nodes", "figure", shown=nodes, of="nodes", written=str),
+        doc.Column("workers", "figure", of="workers", written=str),
+        doc.Column("per step", "figure", of="step_s", written=units.duration),
         doc.Column("rate", "figure", of=lambda row: units.rate(row.rate, found.unit)),
         doc.Column("efficiency", "figure", of=efficiency),
-        doc.Column("communication", "figure", of=communication),
+        doc.Column("communication", "figure", of="communication_share", written=units.percent),
     ]
     name = found.case.replace(f"@{shared}", "", 1) if shared else found.case
-    table = doc.table(columns, found.rows)
-    return doc.Section(f"Scaling of {name}", [table, doc.quiet(scaling_note(found))])
+    return doc.Section(f"Scaling of {name}", [doc.table(columns, found.rows), doc.quiet(scaling_note(found))])
 
 
 def scaling_note(found: Scaling) -> str:
     """What the rows have in common, and what their efficiency is relative to."""
-    if found.threads is None:
-        footing = "Threads per rank differ between the rows or are unknown: the efficiency is not a fair one"
-    else:
-        footing = f"Every rank has {found.threads} thread{'s' if found.threads != 1 else ''}, in all rows"
+    footing = "Threads per rank differ between the rows or are unknown: the efficiency is not a fair one"
+    if found.threads is not None:
+        footing = f"Every rank has {counted(found.threads, 'thread')}, in all rows"
     if any(row.workers == 1 for row in found.rows):
         return f"{footing}. Efficiency: the rate for each worker against that of one alone."
     return f"{footing}. Without a row for one worker there is no efficiency: measure it with --workers 1, too."
@@ -234,13 +224,9 @@ def _estimate_rows(found: Estimate) -> Iterator[tuple[str, str]]:
     yield "trend", f"{percent(found.trend.change)} (z {found.trend.z:.1f})"
     yield "autocorrelation", f"{units.digits(found.autocorrelation_time)} samples"
     seen = found.contention
-    shares = {
-        "waited for a core": seen.wait_share,
-        "others' CPU": seen.other_cpu_share,
-        "stolen": seen.steal_share,
-        "throttled": seen.throttled_share,
-        "probe slower by": None if seen.probe_dilation is None else seen.probe_dilation - 1,
-    }
+    shares = {"waited for a core": seen.wait_share, "others' CPU": seen.other_cpu_share, "stolen": seen.steal_share}
+    slower = None if seen.probe_dilation is None else seen.probe_dilation - 1
+    shares |= {"throttled": seen.throttled_share, "probe slower by": slower}
     known = [f"{name} {percent(share)}" for name, share in shares.items() if share is not None]
     known += [f"{seen.switches} involuntary switches"] if seen.switches is not None else []
     yield "contention", ", ".join(known) or "not readable here"
@@ -251,3 +237,121 @@ def _estimate_rows(found: Estimate) -> Iterator[tuple[str, str]]:
 
 def _known(*texts: str) -> str:
     return ", ".join(text for text in texts if text != units.NOTHING)
+
+
+# Why the limits that were found are not kept.
+_NOT_KEPT = {
+    "tiny": "sizes as tiny as these show no limits",
+    "incomplete": "the search is not complete",
+    "doubted": "twice the work did not take twice the time",
+    "disturbed": "the machine was busy",
+}
+Limit = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it
+
+
+def limits_document(run: Run) -> doc.Document:
+    """What the run found out about each device: its best at everything, what has no fast path, and where work turns."""
+
+    def blocks() -> Iterator[doc.Block]:
+        known = efficiency.ceilings_of(run.results)
+        yield doc.Title(title(run), [machine_line(run.header.machine)])
+        names = [doc.Column("", "name", repeats="blank"), doc.Column("", "name")]
+        for device, own in doc.grouped((result.case.device, result) for result in run.results).items():
+            found = _limits(own, known.devices.get(device, DeviceCeilings()))
+            rows = [
+                (doc.Cell(what, "quiet"), which, figure, doc.Cell(note, "quiet")) for what, which, figure, note in found
+            ]
+            table = doc.Table([*names, doc.Column("", "figure"), doc.Column("")], rows, headings=False)
+            yield doc.Section(device, [table])
+        yield doc.Lines(limits_conclusion(run))
+        skipped = sum(result.status == "skipped" for result in run.results)
+        failed = sum(result.status != "ok" for result in run.results) - skipped
+        said = [f"{len(run.results)} cases, the best of their fresh processes"]
+        said += [f"{count} {what}" for what, count in (("failed", failed), ("skipped", skipped)) if count]
+        yield doc.quiet(f"{', '.join(said)}. `torchmark show --details` shows every case in full")
+
+    return doc.Document(blocks)
+
+
+def limits_conclusion(run: Run) -> list[str]:
+    """Whether later results are held against these limits, what is missing, and how to get it."""
+    found = run.limiting
+    if found is None:
+        return []
+    kept = "Kept: later results are compared with these limits."
+    said = [kept if found.kept else f"Not kept: {_NOT_KEPT[found.why]}."]
+    if found.missing:
+        busy = "other programs were busy, or the times varied too much"
+        said.append(f"Not known, because {busy}: {', '.join(found.missing)}.")
+        said.append("To find them, close other programs and run: torchmark limits")
+    return said
+
+
+def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
+    products = [each for each in results if each.case.workload == "matmul"]
+    for name in dict.fromkeys(efficiency.arithmetic(each.case) for each in products):
+        yield _arithmetic([each for each in products if efficiency.arithmetic(each.case) == name], known, name)
+    links = {path: sorted(points, key=lambda point: point.bytes) for path, points in known.paths.items()}
+    memory, exchange = links.pop(efficiency.MEMORY, []), links.pop(efficiency.EXCHANGE, [])
+    for result in results:
+        if result.case.workload == "bandwidth":
+            kind = str(result.params.get("kind", result.case.params.get("kind", "triad")))
+            yield _bandwidth("memory", kind, result, memory[:-1] if kind == "update" else ())
+    for path, points in links.items():
+        most = units.bandwidth(max(point.value for point in points))
+        yield "link", path.replace("-", " "), most, _by_size(points)
+    if known.issue_s:
+        yield "launch", "issue", units.duration(known.issue_s), "to hand one operator over"
+    if known.round_trip_s:
+        yield "launch", "round trip", units.duration(known.round_trip_s), "until its result is on the host"
+    for result in results:
+        if result.case.workload == "all-reduce":
+            yield _bandwidth("all-reduce", f"{result.case.workers} workers", result, exchange[:-1])
+    # What twice the work took, relative to once.
+    works = doc.grouped(
+        ((efficiency.arithmetic(each.case), repr(sorted((each.params | {"batch": 0}).items()))), each)
+        for each in products
+        if each.processes
+    )
+    for alike in works.values():
+        double = next((each for each in alike if each.params.get("batch") == 2), None)
+        single = next((each for each in alike if each is not double), None)
+        if single and double and double.estimate:
+            once, twice = (min(process.center_s for process in each.processes) for each in (single, double))
+            doubted = "implausible" in double.estimate.flags
+            about = "implausible: nothing here can be believed" if doubted else "times as long takes twice the work"
+            yield "audit", "", units.digits(twice / once) if once > 0 else units.NOTHING, about
+    if memory and (plain := known.flops.get("float32")):  # where bandwidth stops and arithmetic begins to bound
+        turn = units.digits(plain.value / memory[-1].value)
+        yield "turns at", "float32", f"{turn} FLOP/byte", "work with less is bandwidth-bound"
+
+
+def _arithmetic(own: Sequence[Result], known: DeviceCeilings, name: str) -> Limit:
+    ceiling = known.flops.get(name)
+    if ceiling is None:
+        return "arithmetic", name, own[0].status, shorten(own[0].reason or "", 200)
+    limited = next((each.settings.get("onednn_max_isa") for each in own if each.case.text == ceiling.case), None)
+    said = [f"a product of {_size(ceiling.case)}" + (f" with {limited} instructions" if limited else "")]
+    skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
+    said += [f"{units.arithmetic(figures.step_rate(each, 'flops'))} with {each.params['rows']} rows" for each in skinny]
+    slower = efficiency.slower_than_float32(known, name) or 1.0
+    if slower >= efficiency.NO_FAST_PATH:
+        said = [f"no fast path: {units.digits(slower)} times slower than float32"]
+    failed = [each for each in own if each.status != "ok" and "batch" not in each.case.params]
+    said += [f"{_size(each.case.text)}: {each.status}" for each in failed]
+    return "arithmetic", name, units.arithmetic(ceiling.value), ", ".join(said)
+
+
+def _size(case: str) -> str:
+    size = parse_case(case).params.get("size", 2048)
+    return f"{size}×{size}"
+
+
+def _bandwidth(what: str, which: str, result: Result, smaller: Sequence[Ceiling]) -> Limit:
+    if result.status != "ok":
+        return what, which, result.status, shorten(result.reason or "", 200)
+    return what, which, units.bandwidth(figures.step_rate(result, "bytes")), _by_size(smaller)
+
+
+def _by_size(points: Sequence[Ceiling]) -> str:
+    return ", ".join(f"{units.bandwidth(point.value)} on {units.size(point.bytes)}" for point in points)

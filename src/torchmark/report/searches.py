@@ -6,28 +6,18 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
+from torchmark.analyze import search
 from torchmark.analyze.pairing import USUAL, differing, name_of, same_precision, setting
-from torchmark.analyze.search import (
-    TRIES,
-    WIDEST,
-    MemoryModel,
-    Probe,
-    Tuned,
-    doubtful,
-    recall_model,
-    recall_probes,
-    recall_tuned,
-    step_scaled,
-)
+from torchmark.analyze.search import MemoryModel, Probe, Tuned, recall_model, recall_probes, recall_tuned
 from torchmark.analyze.wording import counted
 from torchmark.records import NO_ROOM, Case, Fitting, Result, Run
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.names import longer, machine_line
-from torchmark.report.results import failures, run_object
 
 _STOPPED = {
     "budget": "The budget was spent before everything was tried: give it more with --budget.",
@@ -45,68 +35,67 @@ _BOUNDS = {
     **dict.fromkeys(("crashed", "wrong-result", "unsupported"), _NOT_MEMORY),
     "interrupted": "It was interrupted.",
 }
-_FITTED = ("parameter", "unit", "probes", "limit_bytes", "bound", "step", "largest", "efficient")
-_PROBE: dict[str, doc.Field] = {
-    **{name: name for name in ("size", "fits", "tries")},
-    "bytes": lambda probe: _peak_bytes(probe),
-    **{name: name for name in ("peaks", "rate")},
-    "case": "case",
-    "status": "result.status",
-}
 _FAILED = {
     "crashed": "crashed",
     "timeout": "took longer than --timeout",
     "wrong-result": "computed wrong numbers",
     "unsupported": "is not supported here",
 }
+_TUNED_CSV = doc.fields("""
+    case=result.case.text status=result.status reason=result.reason step_s=fair.estimate.center_s items_per_s
+    gain_in_rounds=relative winner same_precision gain=answer.gain low=answer.low high=answer.high
+""")
+_FITTED_CSV = doc.fields("""
+    case=result.case.text size fits status=result.status reason=result.reason peak_bytes items_per_s=rate
+    step_s=result.estimate.center_s
+""")
 
 
 def tuning_document(run: Run) -> doc.Document:
-    """The outcome of a search for the fastest settings."""
     tuned = recall_tuned(run)
-    winner, facts = tuned.winner.text, partial(_tuned_object, tuned)
+    default, winner, relative = tuned.default, tuned.winner, tuned.relative
+    notes = {tuned.same_precision.text: f"best in {default.dtype}", winner.text: "fastest", default.text: "default"}
+    notes |= {tuned.unconfirmed.text: "not confirmed"} if tuned.unconfirmed else {}
 
-    csv: dict[str, doc.Field] = {
-        "case": "case.text",
-        "status": "status",
-        "reason": "reason",
-        "step_s": lambda result: doc.value_of(_on_equal_terms(tuned, result), "estimate.center_s"),
-        "items_per_s": lambda result: figures.step_rate(_on_equal_terms(tuned, result)),
-        "gain_in_rounds": lambda result: tuned.relative.get(result.case.text),
-        "winner": lambda result: result.case.text == winner,
-        "same_precision": lambda result: result.case.text == tuned.same_precision.text,
-        "gain": lambda result: tuned.gain if result.case.text == winner else None,
-        "low": lambda result: tuned.low if result.case.text == winner else None,
-        "high": lambda result: tuned.high if result.case.text == winner else None,
-    }
+    def record(result: Result) -> dict[str, Any]:
+        text, fair = result.case.text, _on_equal_terms(tuned, result)
+        by_chance = relative.get(text, 0.0) > relative.get(winner.text, math.inf)
+        known: dict[str, Any] = {"result": result, "fair": fair, "items_per_s": figures.step_rate(fair)}
+        known |= {"winner": text == winner.text, "same_precision": text == tuned.same_precision.text}
+        known |= {"relative": relative.get(text), "answer": tuned if text == winner.text else None}
+        return known | {"note": notes.get(text, "within chance" if by_chance else "")}
 
     def called(result: Result) -> str:
-        return name_of(result.case, tuned.default)
+        return name_of(result.case, default)
 
     def blocks() -> Iterator[doc.Block]:
-        yield doc.Title(f"tuned {tuned.default.text}", [machine_line(run.header.machine)])
-        yield doc.answer(tuning_conclusion(run), "good" if winner != tuned.default.text else "strong")
-        brought = [(each.setting, units.factor(each.gain)) for each in tuned.contributions]
-        columns = [doc.Column("setting"), doc.Column("brought", "figure")]
-        yield doc.Section("What each setting brought", [doc.Table(columns, brought)] if len(brought) > 1 else [])
+        yield doc.Title(f"tuned {default.text}", [machine_line(run.header.machine)])
+        yield doc.answer(tuning_conclusion(run), "good" if winner.text != default.text else "strong")
         columns = [
-            doc.Column("settings", of=called),
-            doc.Column("per step", "figure", of=lambda each: figures.result_time(_on_equal_terms(tuned, each))),
-            doc.Column("rate", "figure", drop=1, of=lambda each: figures.rate(_on_equal_terms(tuned, each))),
-            doc.Column("as fast", "figure", of=lambda each: units.factor(tuned.relative.get(each.case.text))),
-            doc.Column("note", of=partial(_tuned_note, tuned)),
+            doc.Column("setting", of="setting"),
+            doc.Column("brought", "figure", of="gain", written=units.factor),
+        ]
+        brought = tuned.contributions if len(tuned.contributions) > 1 else ()
+        yield doc.Section("What each setting brought", [doc.table(columns, brought)])
+        columns = [
+            doc.Column("settings", of=lambda each: called(each["result"])),
+            doc.Column("per step", "figure", of="fair.estimate", written=figures.step_time),
+            doc.Column("rate", "figure", drop=1, of="fair", written=figures.rate),
+            doc.Column("as fast", "figure", of="relative", written=units.factor),
+            doc.Column("note", of="note"),
         ]
         # By what the rounds say: those disturb all contestants alike.
-        measured = [result for result in tuned.results if result.estimate and result.status == "ok"]
-        measured.sort(key=lambda result: -tuned.relative.get(result.case.text, 0.0))
+        measured = [record(result) for result in tuned.results if result.estimate and result.status == "ok"]
+        measured.sort(key=lambda each: -(each["relative"] or 0.0))
         yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
-        yield doc.Section("Without a figure", [failures(tuned.results, called)])
-        code = snippet(tuned.default, tuned.winner)
+        yield doc.Section("Without a figure", [figures.failures(tuned.results, called)])
+        code = snippet(default, winner)
         yield doc.Section("To paste into a script that has a `model`", [doc.Code(code, "python")])
         yield doc.quiet("Again:")
-        yield doc.Code(f"torchmark run {winner}")  # in one piece, however long: it is to be pasted
+        yield doc.Code(f"torchmark run {winner.text}")  # in one piece, however long: it is to be pasted
 
-    records = doc.Records(csv, lambda: tuned.results, lambda: run_object(run) | {"tuned": facts()}, lambda: [facts()])
+    rows, facts = partial(map, record, tuned.results), partial(_tuned_object, tuned)
+    records = doc.Records(_TUNED_CSV, rows, lambda: figures.run_object(run) | {"tuned": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
 
 
@@ -115,14 +104,6 @@ def _tuned_object(tuned: Tuned) -> dict[str, object]:
     known = {name: each for name, each in asdict(tuned).items() if name != "results"}
     cases = {name: each.text for name, each in known.items() if isinstance(each, Case)}
     return known | cases | {"snippet": snippet(tuned.default, tuned.winner)}
-
-
-def _tuned_note(tuned: Tuned, result: Result) -> str:
-    gains, text, winner = tuned.relative, result.case.text, tuned.winner.text
-    known = {tuned.same_precision.text: f"best in {tuned.default.dtype}", winner: "fastest"}
-    known |= {tuned.default.text: "default"}
-    known |= {tuned.unconfirmed.text: "not confirmed"} if tuned.unconfirmed else {}
-    return known.get(text, "within chance" if gains.get(text, 0.0) > gains.get(winner, math.inf) else "")
 
 
 def tuning_conclusion(run: Run) -> list[str]:
@@ -152,7 +133,6 @@ def tuning_conclusion(run: Run) -> list[str]:
 
 
 def _fastest(tuned: Tuned) -> str:
-    """The answer in one sentence."""
     leader = tuned.unconfirmed or tuned.winner
     if leader.text == tuned.default.text and tuned.stopped != "done" and not tuned.relative:
         return f"Inconclusive: {_STOPPED_EARLY[tuned.stopped]} before any settings were compared."
@@ -165,7 +145,7 @@ def _fastest(tuned: Tuned) -> str:
         if tuned.disturbed:
             why = f"other programs disturbed {tuned.disturbed} of {tuned.disturbed + tuned.pairs} pairs of processes"
         return f"Inconclusive: {led} that is not confirmed: {why}."
-    if tuned.unconfirmed and tuned.high > WIDEST * tuned.low:
+    if tuned.unconfirmed and tuned.high > search.WIDEST * tuned.low:
         return f"Inconclusive: {led} pairs of fresh processes differ too much to confirm it."
     known = f"{units.factor(tuned.gain)} as fast as the default ({units.bound(tuned.low)} to {units.bound(tuned.high)})"
     if tuned.unconfirmed:
@@ -180,7 +160,7 @@ def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
     default = next((each for each in tuned.results if each.case.text == tuned.default.text), None)
     if not gain or not result.estimate or not default or not default.estimate:
         return result
-    return replace(result, estimate=replace(result.estimate, center_s=step_scaled(default, result, gain)))
+    return replace(result, estimate=replace(result.estimate, center_s=search.step_scaled(default, result, gain)))
 
 
 def snippet(default: Case, winner: Case) -> str:
@@ -235,26 +215,29 @@ def _model_code(changes: dict[str, str], winner: Case) -> Iterator[str]:
 
 
 def fitting_document(run: Run) -> doc.Document:
-    """The outcome of a search for the largest size that fits."""
     assert run.fitting
     fitted, probes = run.fitting, recall_probes(run)
     highest = max((probe.rate or 0.0 for probe in probes), default=0.0)
-    doubted, facts = doubtful(probes), partial(_fitted_object, fitted, probes)
-    csv: dict[str, doc.Field] = {
-        "case": "result.case.text",
-        "size": "size",
-        "fits": "fits",
-        "status": "result.status",
-        "reason": "result.reason",
-        "peak_bytes": _peak_bytes,
-        "items_per_s": "rate",
-        "step_s": "result.estimate.center_s",
+    doubted = search.doubtful(probes)
+    csv = _FITTED_CSV | {
+        "peak_bytes": lambda probe: max(probe.peaks, default=None),
         "largest": lambda probe: probe.size == fitted.largest,
         "efficient": lambda probe: probe.size == fitted.efficient,
     }
 
-    def bar(probe: Probe) -> str:
-        return "█" * max(1, round(24 * probe.rate / highest)) if probe.rate else ""
+    def facts() -> dict[str, object]:
+        """Everything but the results, which are in the run."""
+        names = ("parameter", "unit", "probes", "limit_bytes", "bound", "step", "largest", "efficient")
+        tried = [
+            {"size": each.size, "fits": each.fits, "tries": each.tries, "bytes": max(each.peaks, default=None)}
+            | {"peaks": each.peaks, "rate": each.rate, "case": each.case, "status": each.result.status}
+            for each in probes
+        ]
+        last = {"model": recall_model(fitted), "duration_s": fitted.duration_s}
+        return {name: tried if name == "probes" else getattr(fitted, name) for name in names} | last
+
+    def bar(rate: float | None) -> str:
+        return "█" * max(1, round(24 * rate / highest)) if rate else ""
 
     def note(probe: Probe) -> str:
         largest = "largest" if fitted.bound == "memory" else "largest that fitted"
@@ -266,32 +249,21 @@ def fitting_document(run: Run) -> doc.Document:
         yield doc.Title(f"fit {fitted.case.text}", [machine_line(run.header.machine)])
         yield doc.answer(fitting_conclusion(run), "good" if fitted.largest is not None else "bad")
         columns = [
-            doc.Column(fitted.parameter, "figure", of=lambda probe: str(probe.size)),
-            doc.Column("memory", "figure", of=lambda probe: units.size(_peak_bytes(probe))),
+            doc.Column(fitted.parameter, "figure", of="size", written=str),
+            doc.Column("memory", "figure", of=csv["peak_bytes"], written=units.size),
             doc.Column("rate", "figure", of=lambda probe: units.rate(probe.rate, fitted.unit)),
-            doc.Column("", "name", 1, of=bar),
+            doc.Column("", "name", 1, of="rate", written=bar),
             doc.Column("note", of=note),
         ]
         yield doc.table(columns, probes)
         # One for each status, by the smallest size that ended so: larger ones say the same.
         smallest = {probe.result.status: probe for probe in reversed(probes) if not probe.fits}
         sizes = {id(probe.result): f"{fitted.parameter} {probe.size}" for probe in smallest.values()}
-        lost = failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
+        lost = figures.failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
         yield doc.Section("Without a figure", [lost])
 
-    records = doc.Records(csv, lambda: probes, lambda: run_object(run) | {"fitted": facts()}, lambda: [facts()])
+    records = doc.Records(csv, lambda: probes, lambda: figures.run_object(run) | {"fitted": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
-
-
-def _peak_bytes(probe: Probe) -> float | None:
-    return max(probe.peaks, default=None)
-
-
-def _fitted_object(fitted: Fitting, probes: Sequence[Probe]) -> dict[str, object]:
-    """Everything but the results, which are in the run."""
-    tried = [{name: doc.value_of(probe, path) for name, path in _PROBE.items()} for probe in probes]
-    last = {"model": recall_model(fitted), "duration_s": fitted.duration_s}
-    return {name: tried if name == "probes" else getattr(fitted, name) for name in _FITTED} | last
 
 
 def fitting_conclusion(run: Run) -> list[str]:
@@ -300,12 +272,13 @@ def fitting_conclusion(run: Run) -> list[str]:
     fitted, probes, model = run.fitting, recall_probes(run), recall_model(run.fitting)
     name, fitting = fitted.parameter, [probe for probe in probes if probe.size <= (fitted.largest or 0)]
     found = [_largest(fitted, probes, model)]
-    if doubted := doubtful(fitting):
+    if doubted := search.doubtful(fitting):
         causes = ", ".join(dict.fromkeys(probe.doubt for probe in doubted))
         sizes = doc.some([str(probe.size) for probe in doubted], 4)
         found.append(f"Most efficient: unknown, as the rate at {name} {sizes} is not reliable ({causes}).")
         found.append(f"To find it, close other programs and run: {longer(run.header.command)}")
-    best = next((probe for probe in probes if probe.size == fitted.efficient), None)
+    by_size = {probe.size: probe for probe in probes}
+    best, answer = (by_size.get(size or 0) for size in (fitted.efficient, fitted.largest))
     if best and best.rate:
         share = best.rate / max(probe.rate or 0.0 for probe in fitting)
         reached = "the highest rate" if share == 1 else f"{share:.0%} of the highest rate"
@@ -315,21 +288,19 @@ def fitting_conclusion(run: Run) -> list[str]:
         fixed = "-" * (model.fixed < 0) + units.size(abs(model.fixed))
         error = units.percent(model.error)
         found.append(f"Memory = {fixed} + {units.size(model.per_item)} x {name} (within {error}).")
-    answer = next((probe for probe in probes if probe.size == fitted.largest), None)
     tries, peaks = (answer.tries, answer.peaks) if answer else (1, ())
     often = f"; {name} {fitted.largest} fitted in {tries} of {tries}" if tries > 1 else ""
     count, spent = counted(len(probes), "size"), units.duration(fitted.duration_s)
     found.append(f"{count} in {spent}, each in a process of its own{often}.")
-    if fitted.bound == "memory" and answer and tries < TRIES:
-        found.append(f"It should have been tried {TRIES} times: give it more time with --budget or --timeout.")
+    if fitted.bound == "memory" and answer and tries < search.TRIES:
+        found.append(f"It should have been tried {search.TRIES} times: give it more time with --budget or --timeout.")
     if len(peaks) > 1 and max(peaks) > _VARYING * min(peaks):
         spread = f"{units.size(min(peaks))} to {units.size(max(peaks))}"
         found.append(f"The same size took {spread}: where in memory things come to lie is chance. Leave some room.")
-    return found + ([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])
+    return [*found, *([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])]
 
 
 def _largest(fitted: Fitting, probes: Sequence[Probe], model: MemoryModel | None) -> str:
-    """The answer in one sentence."""
     name, limit = fitted.parameter, units.memory_limit(fitted.limit_bytes)
     largest, by_memory = fitted.largest or 0, fitted.bound == "memory"
     if fitted.largest is None:

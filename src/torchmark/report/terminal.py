@@ -38,12 +38,10 @@ def draw(blocks: Iterable[doc.Block], width: int = 80, color: bool = False) -> D
 def _block(block: doc.Block, width: int) -> Iterator[Line]:
     match block:
         case doc.Title():
-            yield from _wrapped(block.text, width, "strong")
-            for text in block.about:
-                yield from _wrapped(text, width, "quiet")
+            yield from _block(doc.answer([block.text, *block.about], "strong"), width)
         case doc.Lines():
-            for line in block.lines:
-                yield from _wrapped(doc.text_of(line), width, line.look if isinstance(line, doc.Cell) else "")
+            for line in map(doc.as_cell, block.lines):
+                yield from _wrapped(line.text, width, line.look)
         case doc.Section() if block.only != "text" and width < block.below:
             yield from _wrapped(block.title, width, "strong") if block.title else ()
             indent = 2 * bool(block.title)
@@ -58,13 +56,11 @@ def _block(block: doc.Block, width: int) -> Iterator[Line]:
         case doc.Remarks():
             yield from _remarks(block, width)
         case doc.Code():
-            yield from ([(line, "")] for line in block.text.rstrip("\n").split("\n"))
+            yield from ([(line, "")] for line in block.lines)
 
 
 def _remarks(block: doc.Remarks, width: int) -> Iterator[Line]:
-    kinds: dict[str, list[int]] = {}
-    for number, remark in enumerate(block.remarks):
-        kinds.setdefault(remark.kind if block.brief else str(number), []).append(number)
+    kinds = doc.grouped((each.kind if block.brief else number, number) for number, each in enumerate(block.remarks))
     left = max((cell_len(clean(remark.kind)) for remark in block.remarks), default=0)
     room = width - left - GAP * bool(left)
     for alike in kinds.values():
@@ -113,25 +109,18 @@ def fold_case(text: str, width: int) -> str:
     width -= 2  # for the indent of the lines after the first
     lines: list[str] = [""]
     for piece in re.findall(r"[:@+]?[^:@+,]*,?", text):
-        if lines[-1] and len(lines[-1]) + len(piece) > width:
-            lines.append("")
-        while len(lines[-1]) + len(piece) > width:
-            room = width - len(lines[-1])
-            lines[-1] += piece[:room]
-            piece = piece[room:]
-            lines.append("")
-        lines[-1] += piece
-    return "\n  ".join(line for line in lines if line)
+        if len(lines[-1]) + len(piece) <= width:
+            lines[-1] += piece
+        else:
+            lines += [piece[start : start + width] for start in range(0, len(piece), width)]
+    return "\n  ".join(filter(None, lines))
 
 
 def _table(table: doc.Table, width: int) -> Iterator[Line]:
     """The table without columns that there is no room for; as a whole, or in blocks of as many columns as fit."""
-
-    def cleaned(cell: str | doc.Cell) -> doc.Cell:
-        return doc.Cell(clean(doc.text_of(cell)), cell.look if isinstance(cell, doc.Cell) else "")
-
+    rows = [[doc.Cell(clean(cell.text), cell.look) for cell in map(doc.as_cell, row)] for row in table.rows]
     grid: Grid = [
-        (replace(column, title=clean(column.title)), [cleaned(row[index]) for row in table.rows])
+        (replace(column, title=clean(column.title)), [row[index] for row in rows])
         for index, column in enumerate(table.columns)
         if width >= column.wide
     ]

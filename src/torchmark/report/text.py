@@ -13,7 +13,6 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 
 # Control, format (bidi marks and zero-width characters among them), surrogates, unassigned, line and paragraph ends.
 _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Cn", "Zl", "Zp"))
-_SUSPECTS = re.compile(r"[^ -~]+")
 _BREAKS = re.compile(r"[\t\r\n\v\f\x85\u2028\u2029]+")
 _UNDECODABLE = re.compile(r"[\ud800-\udfff]")  # what Python makes of bytes that are not UTF-8, as in file names
 
@@ -26,7 +25,10 @@ class Drawn(str):
 
 def clean(text: str) -> str:
     """The text on one line, without characters that a terminal or a page would obey instead of showing."""
-    return _SUSPECTS.sub(_cleaned, text)
+    if text.isascii() and text.isprintable():
+        return text
+    text = _UNDECODABLE.sub("\ufffd", _BREAKS.sub(" ", text))
+    return "".join(character for character in text if unicodedata.category(character) not in _UNSAFE)
 
 
 def printable(text: str) -> str:
@@ -36,22 +38,13 @@ def printable(text: str) -> str:
 
 def escape_json(text: str) -> str:
     """JSON of the same value, with all that `clean` would remove written as escapes."""
-    return _SUSPECTS.sub(lambda found: "".join(map(_escaped, found[0])), text)
 
+    def escaped(found: re.Match[str]) -> str:
+        if unicodedata.category(found[0]) not in _UNSAFE:
+            return found[0]
+        return re.sub("(....)", r"\\u\1", found[0].encode("utf-16-be", "surrogatepass").hex())
 
-def _cleaned(found: re.Match[str]) -> str:
-    return "".join(filter(_is_safe, _UNDECODABLE.sub("\ufffd", _BREAKS.sub(" ", found[0]))))
-
-
-def _escaped(character: str) -> str:
-    if character == "\n" or _is_safe(character):
-        return character
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
-
-
-def _is_safe(character: str) -> bool:
-    return unicodedata.category(character) not in _UNSAFE
+    return re.sub(r"[^\n -~]", escaped, text)
 
 
 def clean_record(record: Record) -> Record:
@@ -74,11 +67,9 @@ def clean_values(value: Any, cleaner: Callable[[str], str] = clean) -> Any:
         return cleaner(value)
     if isinstance(value, dict):
         return {cleaner(str(key)): clean_values(inner, cleaner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        if value and isinstance(value[0], float):
-            return value  # samples: many, and no strings among them
+    if isinstance(value, list | tuple) and not (value and isinstance(value[0], float)):
         return [clean_values(inner, cleaner) for inner in value]
-    return value
+    return value  # a number, or samples: many, and no strings among them
 
 
 def shorten(text: str, length: int = 400) -> str:

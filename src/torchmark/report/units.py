@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import TypeGuard
 
 NOTHING = "-"
 
@@ -13,7 +14,6 @@ _DURATIONS = (  # the length of a unit in seconds, its name, and how many are wr
 )  # fmt: skip
 _ENERGIES = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"))
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
-_LARGEST_PLAIN = 1e15  # more digits than anyone reads
 
 
 def duration(seconds: float | None) -> str:
@@ -39,18 +39,20 @@ def memory_limit(count: float) -> str:
     """2 GiB where it is a whole number of MiB, as people write limits; else as `size`"""
     if count < 2**20 or count % 2**20:
         return size(count)
-    scale, unit = next((power, unit) for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB")) if count >= 2**power)
-    return f"{count / 2**scale:g} {unit}"
+    length, unit = next(
+        (2**power, unit) for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB")) if count >= 2**power
+    )
+    return f"{count / length:g} {unit}"
 
 
 def power(watts: float | None) -> str:
     """48.2 W"""
-    return NOTHING if watts is None or _absent(watts) else f"{digits(watts)} W"
+    return f"{digits(watts)} W" if _is_positive(watts) else NOTHING
 
 
 def energy(joules: float | None) -> str:
     """1.21 mJ"""
-    if joules is None or _absent(joules):
+    if not _is_positive(joules):
         return NOTHING
     scale, unit = next((each for each in _ENERGIES if joules >= 0.9995 * each[0]), _ENERGIES[-1])
     return f"{digits(joules / scale)} {unit}"
@@ -58,20 +60,18 @@ def energy(joules: float | None) -> str:
 
 def relative(share: float | None) -> str:
     """±0.4%"""
-    if share is None or not math.isfinite(share) or share < 0:
-        return NOTHING
-    return f"±{percent(share)}"
+    return NOTHING if share is None or not math.isfinite(share) or share < 0 else f"±{percent(share)}"
 
 
-def percent(share: float) -> str:
+def percent(share: float | None) -> str:
     """0.4%: two significant digits below ten, and never more than two decimals"""
+    if share is None:
+        return NOTHING
     value = abs(share) * 100
     if value == 0:
         return "0%"
-    if value < 0.01:
-        return "<0.01%"
-    if value >= 999.5:
-        return ">999%"
+    if not 0.01 <= value < 999.5:
+        return "<0.01%" if value < 0.01 else ">999%"
     decimals = 2 if value < 0.095 else 1 if value < 9.95 else 0
     return f"{'-' if share < 0 else ''}{value:.{decimals}f}%"
 
@@ -83,7 +83,7 @@ def signed(share: float) -> str:
 
 def factor(ratio: float | None, rough: bool = False) -> str:
     """1.26×; `rough`: 1.3×, for what is known to a tenth at best"""
-    if ratio is None or _absent(ratio):
+    if not _is_positive(ratio):
         return NOTHING
     if rough:
         return f"{digits(ratio, 2)}×"
@@ -99,20 +99,20 @@ def digits(value: float, significant: int = 3) -> str:
     """Three significant digits as a plain number: 0.0123, 1.23, 12.3, 123, 12300."""
     if value == 0:
         return "0"
-    if abs(value) >= _LARGEST_PLAIN:
+    if abs(value) >= 1e15:  # more digits than anyone reads
         return f"{value:.2e}"
     last = significant - 1
     rounded = round(value, last - math.floor(math.log10(abs(value))))
     return f"{rounded:.{min(max(0, last - math.floor(math.log10(abs(rounded or value)))), 12)}f}"
 
 
-def _absent(value: float) -> bool:
-    return not math.isfinite(value) or value <= 0
+def _is_positive(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value) and value > 0
 
 
 def _scaled(value: float | None, space: str, unit: str) -> str:
     """A space stands before a unit with a prefix (GB); a count carries its prefix itself (50.6k)."""
-    if value is None or _absent(value):
+    if not _is_positive(value):
         return NOTHING
     step = 0
     while value >= 999.5 and step < len(_THOUSANDS) - 1:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 from xml.etree import ElementTree
 
+from markupsafe import Markup
 from msgspec import Struct
 
 from torchmark.records import Result, Run
@@ -15,15 +17,12 @@ from torchmark.report.document import Cell
 from torchmark.report.names import devices_of, run_names
 from torchmark.report.text import shorten
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
 TEXT, QUIET, LINE, SURFACE = "var(--text)", "var(--quiet)", "var(--line)", "var(--surface)"
 TITLE = 80  # letters of a title
 WIDTH = 320  # of a panel: the width of a phone
-ROW = 42  # the height of a row with a name, a figure and a drawing below them
-BELOW = 8  # from the middle of a row down to the drawing
 
+_ROW = 42  # the height of a row with a name, a figure and a drawing below them
+_BELOW = 8  # from the middle of a row down to the drawing
 _COLORS = 8  # in the style sheet; later series repeat them in patterns
 _PATTERNS = 2  # in the page: stripes, then dots
 _ABOVE = -9  # from the middle of a row up to its texts
@@ -38,17 +37,19 @@ _ATTRIBUTES = {
     "stroke-opacity", "stroke-width", "stroke-dasharray", "opacity", "text-anchor", "font-size", "aria-label",
 }  # fmt: skip
 _COORDINATES = {"d", "transform", "x", "y", "x2", "y2", "width", "height"}
-_AXIS = {
-    **dict.fromkeys(("domainColor", "gridColor", "tickColor"), LINE),
-    **dict.fromkeys(("labelColor", "titleColor"), QUIET),
-    **dict.fromkeys(("labelFontSize", "titleFontSize"), 11),
-    "titleFontWeight": "normal",
+_AXIS_COLORS = dict.fromkeys(("domainColor", "gridColor", "tickColor"), LINE) | {
+    "labelColor": QUIET,
+    "titleColor": QUIET,
 }
-_CONFIG = {
-    "view": {"stroke": None},
-    "font": "Helvetica, Arial, sans-serif",
-    "axis": _AXIS,
-    "legend": {"labelColor": TEXT, "labelFontSize": 12, "symbolSize": 60, "rowPadding": 4},
+_FRAME = {
+    "config": {
+        "view": {"stroke": None},
+        "font": "Helvetica, Arial, sans-serif",
+        "axis": _AXIS_COLORS | {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
+        "legend": {"labelColor": TEXT, "labelFontSize": 12, "symbolSize": 60, "rowPadding": 4},
+    },
+    "background": "transparent",
+    "padding": {"left": 1, "right": 1, "top": 2, "bottom": 2},
 }
 
 Spec = dict[str, Any]
@@ -80,7 +81,6 @@ def find_series(runs: Sequence[Run]) -> tuple[Series, ...]:
 
 
 def is_measured(result: Result) -> bool:
-    """Whether there is a step time that can be drawn."""
     found = result.estimate
     return result.status == "ok" and found is not None and found.center_s > 0 and math.isfinite(1 / found.center_s)
 
@@ -94,13 +94,12 @@ def color(index: int) -> str:
 def factor_ticks(low: float, high: float) -> list[float]:
     """Ticks of a logarithmic scale from low to high: the finest choice of round numbers that is not too many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks: list[float] = []
     for leads in _LEADS:
         ticks = [float(f"{lead}e{power}") for power in powers for lead in leads]
         ticks = [tick for tick in ticks if low <= tick <= high]
         if len(ticks) <= _MOST_TICKS:
-            return ticks
-    return ticks[:: math.ceil(len(ticks) / _MOST_TICKS)]
+            break
+    return ticks[:: max(1, math.ceil(len(ticks) / _MOST_TICKS))]
 
 
 def field(name: str, **more: Any) -> Spec:
@@ -108,14 +107,8 @@ def field(name: str, **more: Any) -> Spec:
     return {"field": name, "type": "quantitative", **more}
 
 
-def label(name: str, **more: Any) -> Spec:
-    """A channel that shows a name of the data."""
-    return {"field": name, "type": "nominal", **more}
-
-
-def given(name: str) -> Spec:
-    """A field that holds what to draw, such as a colour."""
-    return label(name, scale=None)
+label = partial(field, type="nominal")  # a channel that shows a name of the data
+given = partial(label, scale=None)  # a field that holds what to draw, such as a colour
 
 
 def layer(mark: str, encoding: Spec, data: str = "rows", **style: Any) -> Spec:
@@ -124,48 +117,44 @@ def layer(mark: str, encoding: Spec, data: str = "rows", **style: Any) -> Spec:
     return {"data": {"name": data}, "mark": {"type": mark, **hidden, **style}, "encoding": encoding}
 
 
-def row_texts(y: Spec, figures: Sequence[str]) -> list[Spec]:
-    """The texts of all rows, from the fields `label` and `figure`; a name is cut short before it meets a figure."""
-    room = max(WIDTH - _LETTER * max(map(len, figures)) - 8, _NARROWEST)
-    name = {"y": y, "x": {"value": 0}, "text": label("label")}
-    figure = {"y": y, "x": {"value": WIDTH}, "text": label("figure")}
-    left = layer("text", name, align="left", limit=room, color=TEXT, dy=_ABOVE, fontSize=12)
-    right: Spec = {"align": "right", "limit": WIDTH - _NARROWEST - 8, "color": QUIET}
-    return [left, layer("text", figure, **right, dy=_ABOVE, fontSize=12)]
-
-
-class Chart(NamedTuple):
-    """A specification and the data that it names."""
-
-    spec: Spec
-    data: dict[str, Rows]
-
-
 class Panel(Struct, frozen=True):
-    """A card of a page: a chart, which is made and drawn if there is room for it; without one, a single figure."""
+    """A card of a page: a chart, which is drawn if there is room for it; without one, a single figure."""
 
     title: str
-    chart: Callable[[], Chart] | None
+    chart: Spec | None
     about: str  # what the chart shows, for those who do not see it
     note: str = ""
     grade: Cell | None = None
     rows: Rows = []
 
 
-def chart(layers: Sequence[Spec], height: float, width: float = WIDTH, **data: Rows) -> Chart:
-    """Layers over each other in one panel."""
-    return Chart({"layer": list(layers), "width": width, "height": height}, data)
+def chart(layers: Sequence[Spec], height: float, width: float = WIDTH, **data: Rows) -> Spec:
+    """A specification in Vega-Lite: layers over each other in one panel, with the data that they name."""
+    return {"layer": list(layers), "width": width, "height": height, "datasets": data}
 
 
-def draw(made: Chart, about: str) -> Markup:
+def row_chart(rows: Rows, *marks: tuple[str, Spec, Spec]) -> Spec:
+    """Rows with their names and figures, from the fields `label` and `figure`, and below these their marks, each with
+    encoding and style; a name is cut short before it meets a figure."""
+    y: Spec = {"field": "row", "type": "ordinal", "axis": None}
+    room = max(WIDTH - _LETTER * max(len(row["figure"]) for row in rows) - 8, _NARROWEST)
+    name = {"y": y, "x": {"value": 0}, "text": label("label")}
+    figure = {"y": y, "x": {"value": WIDTH}, "text": label("figure")}
+    right: Spec = {"align": "right", "limit": WIDTH - _NARROWEST - 8, "color": QUIET}
+    layers = [
+        *(layer(mark, {"y": y, **encoding}, yOffset=_BELOW, **style) for mark, encoding, style in marks),
+        layer("text", name, align="left", limit=room, color=TEXT, dy=_ABOVE, fontSize=12),
+        layer("text", figure, **right, dy=_ABOVE, fontSize=12),
+    ]
+    return chart(layers, _ROW * len(rows), rows=[row | {"row": number} for number, row in enumerate(rows)])
+
+
+def draw(made: Spec, about: str) -> Markup:
     """The chart as markup; `about` is what it shows, for those who do not see it."""
     import vl_convert
-    from markupsafe import Markup
 
-    padding = {"left": 1, "right": 1, "top": 2, "bottom": 2}
-    spec = made.spec | {"config": _CONFIG, "datasets": made.data, "background": "transparent", "padding": padding}
     vl_version = "_".join(vl_convert.get_vegalite_versions()[-1].split(".")[:2])
-    root = ElementTree.fromstring(vl_convert.vegalite_to_svg(spec, vl_version=vl_version))
+    root = ElementTree.fromstring(vl_convert.vegalite_to_svg(made | _FRAME, vl_version=vl_version))
     _tidy(root)
     root.attrib = {"class": "chart", "viewBox": root.attrib["viewBox"], "role": "group", "aria-label": about}
     return Markup(ElementTree.tostring(root, encoding="unicode"))
@@ -184,5 +173,4 @@ def _tidy(element: ElementTree.Element) -> None:
     for name in kept.keys() & _COORDINATES:
         kept[name] = re.sub(r"-?\d+\.\d+(e-?\d+)?", lambda text: f"{float(text[0]):.1f}".removesuffix(".0"), kept[name])
     kept |= {"role": "img"} if "aria-label" in kept else {}
-    kept |= {"aria-hidden": "true"} if element.get("aria-hidden") == "true" else {}
-    element.attrib = kept
+    element.attrib = kept | ({"aria-hidden": "true"} if element.get("aria-hidden") == "true" else {})

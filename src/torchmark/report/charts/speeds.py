@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from torchmark.analyze.comparison import Family, Pair, compare_all, overall
 from torchmark.analyze.efficiency import Scaling, find_scaling
@@ -12,7 +11,7 @@ from torchmark.analyze.grades import is_published
 from torchmark.analyze.wording import counted
 from torchmark.records import Result, Run, Value, Work
 from torchmark.report import charts, figures, units
-from torchmark.report.charts import Chart, Panel, Rows, Series, Spec, chart, field, given, is_measured, label, layer
+from torchmark.report.charts import Panel, Rows, Series, Spec, chart, field, given, is_measured, label, layer
 from torchmark.report.document import grouped, word
 from torchmark.report.names import devices_of, full_name, run_names, same_work, variant_name, variant_parts
 from torchmark.report.run import scaling_note
@@ -23,9 +22,8 @@ _STEPS = Work(items=1, unit="step")
 _NARROWEST = 1.25  # the scale of ratios reaches at least from 1/1.25 to 1.25
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 170  # of curves
 _NO_LINES = {"domain": False, "ticks": False}
-_ROW: Spec = {"field": "row", "type": "ordinal", "axis": None}
 
-Member = tuple[Result, float]  # a result as a point on a curve: with the value of what is varied
+Line = tuple[Series, dict[str, Value], list[tuple[Result, float]]]  # what is fixed, and results with what is varied
 
 
 def find_speeds(series: Sequence[Series]) -> list[Panel]:
@@ -37,18 +35,15 @@ def find_speeds(series: Sequence[Series]) -> list[Panel]:
             stands_alone = any(caution.kind == "not-comparable" for caution in result.cautions)
             works.setdefault((same_work(result.case), result.version, stands_alone), []).append((each, result))
     panels = []
-    single: dict[tuple[str, str, int], tuple[Series, list[Result]]] = {}
-    for members in works.values():
-        if len(members) > 1:  # results without items borrow those of the others
-            work = next((result.work for _, result in members if result.work), _STEPS)
-            bars = _bars([(each.name, each, result, result.work or work) for each, result in members])
-            bars.sort(key=lambda bar: -bar["value"])
-            panels.append(_speeds_panel(full_name(members[0][1].case), bars))
-        else:
-            [(each, result)] = members
-            key = (each.name, result.case.workload, result.version)
-            single.setdefault(key, (each, []))[1].append(result)
-    for each, results in single.values():  # what the variants have in common is said once, above them
+    for members in (members for members in works.values() if len(members) > 1):
+        work = next((result.work for _, result in members if result.work), _STEPS)  # for results without items
+        bars = _bars([(each.name, each, result, result.work or work) for each, result in members])
+        bars.sort(key=lambda bar: -bar["value"])
+        panels.append(_speeds_panel(full_name(members[0][1].case), bars))
+    single = [members[0] for members in works.values() if len(members) == 1]
+    alike = grouped(((each.name, result.case.workload, result.version), (each, result)) for each, result in single)
+    for members in alike.values():  # what the variants have in common is said once, above them
+        each, results = members[0][0], [result for _, result in members]
         parts = [variant_parts(result.case) for result in results]
         common = [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
         labels = [" · ".join(part for part in own if part not in common) for own in parts]
@@ -59,25 +54,19 @@ def find_speeds(series: Sequence[Series]) -> list[Panel]:
     return [panel for panel in panels if panel.rows]
 
 
-def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
-    # One figure alone has no length to be compared with: it is written large instead.
-    title = shorten(title, charts.TITLE)
-    return Panel(title, partial(draw_speeds, bars) if len(bars) > 1 else None, f"Speed of {title}", note, rows=bars)
-
-
 def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
     """Those that have the first one's unit: other lengths cannot be compared with it."""
     bars: Rows = []
     for name, series, result, work in rows:
         if work.items > 0:
-            assert result.estimate
             value, low, high = _speed_range(result, work.items, 1.6)
             figure, grade = units.rate(value, shorten(work.unit, 24)), figures.grade_text(result)
             margin = "" if is_published(result) else figures.margin(result.estimate)
             step = f"{figures.step_time(result.estimate)} a step"
             about = ", ".join(filter(None, (f"{name}: {figure} {margin}".rstrip(), step, grade)))
             bar = {"label": name, "value": value, "low": low, "high": high, "figure": figure, "about": about}
-            bars.append(bar | {"color": series.color, "margin": margin, "unit": work.unit, "grade": grade})
+            bar |= {"color": series.color, "strength": 0.45 if grade.startswith("poor") else 0.9}
+            bars.append(bar | {"margin": margin, "unit": work.unit, "grade": grade})
     return [bar for bar in bars if bar["unit"] == bars[0]["unit"] and bar["value"] > 0 and math.isfinite(bar["high"])]
 
 
@@ -89,21 +78,18 @@ def _speed_range(result: Result, items: float, widest: float) -> tuple[float, fl
     return value, low, min(max(items / found.low_s, value), value * widest) if found.low_s > 0 else value * widest
 
 
-def draw_speeds(bars: Rows) -> Chart:
-    """Bars from zero with their intervals; a pale one is poor."""
-    said = [f"{bar['figure']} {bar['margin']}".rstrip() for bar in bars]
-    rows = [
-        bar | {"row": row, "figure": figure, "strength": 0.45 if bar["grade"].startswith("poor") else 0.9}
-        for row, (bar, figure) in enumerate(zip(bars, said, strict=True))
-    ]
-    place: Spec = {"axis": None, "scale": {"domain": [0, max(bar["high"] for bar in bars)]}}
-    shown = {"color": given("color"), "opacity": field("strength", scale=None), "description": label("about")}
-    bar, interval = {"x": field("value", **place), **shown}, {"x": field("low", **place), "x2": {"field": "high"}}
-    layers = [
-        layer("bar", {"y": _ROW, **bar}, size=11, yOffset=charts.BELOW),
-        layer("rule", {"y": _ROW, **interval}, yOffset=charts.BELOW, color=charts.TEXT, strokeWidth=1.5),
-    ]
-    return chart([*layers, *charts.row_texts(_ROW, said)], charts.ROW * len(rows), rows=rows)
+def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
+    """Bars from zero with their intervals; a pale one is poor. One figure alone has nothing to be compared with: it is
+    written large instead."""
+    title, made = shorten(title, charts.TITLE), None
+    if len(bars) > 1:
+        rows = [bar | {"figure": f"{bar['figure']} {bar['margin']}".rstrip()} for bar in bars]
+        place: Spec = {"axis": None, "scale": {"domain": [0, max(bar["high"] for bar in bars)]}}
+        bar = {"x": field("value", **place), "color": given("color"), "opacity": field("strength", scale=None)}
+        interval = {"x": field("low", **place), "x2": {"field": "high"}}
+        rule = ("rule", interval, {"color": charts.TEXT, "strokeWidth": 1.5})
+        made = charts.row_chart(rows, ("bar", bar | {"description": label("about")}, {"size": 11}), rule)
+    return Panel(title, made, f"Speed of {title}", note, rows=bars)
 
 
 def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
@@ -130,7 +116,8 @@ def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
                 fill = charts.SURFACE if pair.verdict == "unsure" else shade  # what is unsure is hollow
                 if 0 < low <= high < math.inf:
                     bars.append(bar | {"about": f"{called}: {_factor(pair)}", "fill": fill})
-            found.append((shorten(title, charts.TITLE), bars, _factor(mean) if mean and len(pairs) > 1 else ""))
+            average = f"On average {_factor(mean)}" if mean and len(pairs) > 1 else ""
+            found += [(shorten(title, charts.TITLE), bars, average)] if bars else []
     shown = [bar for _, bars, _ in found for bar in bars]
     if not shown:
         return []
@@ -138,11 +125,8 @@ def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
     low, high = min(bar["value"] for bar in shown), max(bar["value"] for bar in shown)
     low_end, high_end = max(min(bar["low"] for bar in shown), low / 2), min(max(bar["high"] for bar in shown), high * 2)
     domain = [min(low_end / 1.1, 1 / _NARROWEST), max(high_end * 1.1, _NARROWEST)]
-    panels = []
-    for title, bars, average in found:
-        make, note = partial(draw_ratios, bars[:60], domain), f"On average {average}" if average else ""
-        panels += [Panel(title, make, f"Relative speed: {title}", note, rows=bars)] if bars else []
-    return panels
+    charted = [(title, _ratios_chart(bars[:60], domain), note, bars) for title, bars, note in found]
+    return [Panel(title, made, f"Relative speed: {title}", note, rows=bars) for title, made, note, bars in charted]
 
 
 def _factor(row: Pair | Family) -> str:
@@ -157,24 +141,20 @@ def _speeds(row: Pair | Family) -> tuple[float, float, float]:
     return value, 1 / row.high if row.high else value, 1 / row.low if row.low else value
 
 
-def draw_ratios(bars: Rows, domain: Sequence[float]) -> Chart:
+def _ratios_chart(bars: Rows, domain: Sequence[float]) -> Spec:
     """Points on a scale of factors, with a mark where both are equally fast."""
-    rows = [bar | {"row": row} for row, bar in enumerate(bars)]
     axis: Spec = {"title": None, "values": charts.factor_ticks(*domain), "labelExpr": "datum.value + '×'"}
     scale = {"type": "log", "domain": list(domain), "nice": False, "clamp": True}
     place: Spec = {"axis": axis | _NO_LINES | {"grid": False}, "scale": scale}
-    equal = {"datum": 1, "type": "quantitative", **place}
+    equal = {"x": {"datum": 1, "type": "quantitative", **place}}
     interval = {"x": field("low", **place), "x2": {"field": "high"}, "color": given("color")}
-    shown = {"stroke": given("color"), "fill": given("fill"), "description": label("about")}
-    point: Spec = {"x": field("value", **place), **shown}
-    below: Spec = {"yOffset": charts.BELOW}
-    layers = [
-        layer("tick", {"y": _ROW, "x": equal}, **below, size=18, thickness=1.5, color=charts.QUIET, opacity=0.6),
-        layer("rule", {"y": _ROW, **interval}, **below, strokeWidth=2),
-        layer("circle", {"y": _ROW, **point}, **below, size=64, strokeWidth=2, opacity=1),
-    ]
-    texts = charts.row_texts(_ROW, [bar["figure"] for bar in bars])
-    return chart([*layers, *texts], charts.ROW * len(rows), rows=rows)
+    point = {"x": field("value", **place), "stroke": given("color"), "fill": given("fill")}
+    return charts.row_chart(
+        bars,
+        ("tick", equal, {"size": 18, "thickness": 1.5, "color": charts.QUIET, "opacity": 0.6}),
+        ("rule", interval, {"strokeWidth": 2}),
+        ("circle", point | {"description": label("about")}, {"size": 64, "strokeWidth": 2, "opacity": 1}),
+    )
 
 
 def find_curves(series: Sequence[Series]) -> list[Panel]:
@@ -190,7 +170,7 @@ def find_curves(series: Sequence[Series]) -> list[Panel]:
     )
     alike = {key: pairs for key, pairs in seen.items() if all(value == items for value, items in pairs)}
     implied = {key for key, pairs in alike.items() if len({*pairs}) > 1}
-    groups: dict[tuple[str, str, str], dict[tuple[str, str], tuple[Series, dict[str, Value], list[Member]]]] = {}
+    groups: dict[tuple[str, str, str], dict[tuple[str, str], Line]] = {}
     for each in series:
         for result in each.results:
             case, unit = result.case, result.work.unit if result.work else "step"
@@ -210,14 +190,13 @@ def find_curves(series: Sequence[Series]) -> list[Panel]:
     panels = []
     for (workload, name, unit), known in groups.items():
         swept = [line for line in known.values() if len({x for each, x in line[2] if is_measured(each)}) >= FEWEST]
-        rows, lost = _curves(swept)
+        rows, lost = _points(swept)
         title, axes = shorten(workload, charts.TITLE), shorten(f"{unit.partition(' ')[2]}/s by {name}", charts.TITLE)
-        make = partial(draw_curves, name, rows, lost)
-        panels.append(Panel(title, make, f"{title}: {axes}", axes, rows=rows))
-    return [panel for panel in panels if panel.rows]
+        panels += [Panel(title, _curves_chart(name, rows, lost), f"{title}: {axes}", axes, rows=rows)] if rows else []
+    return panels
 
 
-def _curves(lines: Sequence[tuple[Series, dict[str, Value], list[Member]]]) -> tuple[Rows, Rows]:
+def _points(lines: Sequence[Line]) -> tuple[Rows, Rows]:
     """The points of all lines, each named by its difference from the others; and the values without a figure."""
     fixed = [each for _, each, _ in lines]
     keys = dict.fromkeys(key for each in fixed for key in each)
@@ -231,7 +210,7 @@ def _curves(lines: Sequence[tuple[Series, dict[str, Value], list[Member]]]) -> t
         shade = series.color if len(owners) == len(lines) else charts.color(index)
         known = {}
         for result, x in members:
-            if is_measured(result) and result.estimate:
+            if is_measured(result):
                 items, unit = (result.work.items, shorten(result.work.unit, 24)) if result.work else (1.0, "step")
                 rate, low, high = _speed_range(result, items, 2.0)
                 margin = "as published" if is_published(result) else figures.margin(result.estimate)
@@ -245,14 +224,13 @@ def _curves(lines: Sequence[tuple[Series, dict[str, Value], list[Member]]]) -> t
     return rows, missing
 
 
-def draw_curves(parameter: str, rows: Rows, lost: Rows) -> Chart:
+def _curves_chart(parameter: str, rows: Rows, lost: Rows) -> Spec:
     """Points with their intervals, joined; a value without a figure is marked at the bottom with its status."""
     # The values that were varied, and no others; as powers where they grow like such.
     values = sorted({each["x"] for each in (*rows, *lost)})
     style = "~s" if values[-1] >= 1e5 else "~f"
     x_axis = {"values": values, "title": parameter, "format": style, "grid": False, "labelOverlap": True}
     growth = {"type": "log", "base": 2} if values[-1] / values[0] >= 4 else {"zero": False}
-    x = field("x", axis=x_axis, scale={"nice": False, "padding": 10, **growth})
     # From zero; logarithmic where the lowest curve would otherwise look flat next to the highest.
     shades = {row["curve"]: row["color"] for row in rows}
     highest = [max(row["rate"] for row in rows if row["curve"] == curve) for curve in shades]
@@ -265,7 +243,8 @@ def draw_curves(parameter: str, rows: Rows, lost: Rows) -> Chart:
     y, low = (field(name, axis=axis, scale=scale) for name in ("rate", "low"))
     legend = {"orient": "bottom", "columns": 1, "title": None, "labelLimit": charts.WIDTH - 100}
     shade = {"domain": [*shades], "range": [*shades.values()]}
-    base = {"x": x, "color": label("curve", scale=shade, legend=legend if len(shades) > 1 else None)}
+    base = {"x": field("x", axis=x_axis, scale={"nice": False, "padding": 10, **growth})}
+    base["color"] = label("curve", scale=shade, legend=legend if len(shades) > 1 else None)
     layers = [
         layer("line", base | {"y": y}, strokeWidth=2),
         layer("rule", base | {"y": low, "y2": {"field": "high"}}, strokeWidth=1.5),
@@ -276,16 +255,15 @@ def draw_curves(parameter: str, rows: Rows, lost: Rows) -> Chart:
 
 
 def find_scalings(series: Sequence[Series]) -> Iterator[Panel]:
-    """How the rate of all workers together grows."""
     for each in series:
         for found in find_scaling(tuple(each.results)):
             title = shorten(found.case, charts.TITLE)
             note = f"{shorten(found.unit, 24)}/s by workers. {scaling_note(found)}"
             note = f"{each.name}: {note}" if len(series) > 1 else note
-            yield Panel(title, partial(draw_scaling, found, each.color), f"Scaling of {title}", note)
+            yield Panel(title, _scaling_chart(found, each.color), f"Scaling of {title}", note)
 
 
-def draw_scaling(scaling: Scaling, shade: str = "var(--series-1)") -> Chart:
+def _scaling_chart(scaling: Scaling, shade: str) -> Spec:
     """The rate of all workers together, with the ideal dashed where a single worker was measured."""
     single = next((row.rate for row in scaling.rows if row.workers == 1), None)
     rows = []
@@ -293,19 +271,17 @@ def draw_scaling(scaling: Scaling, shade: str = "var(--series-1)") -> Chart:
         share = "" if row.efficiency is None else units.percent(row.efficiency)
         about = f"{counted(row.workers, 'worker')}: {units.rate(row.rate, scaling.unit)}"
         about += f", efficiency {share}" if share else ""
-        said = share if row.workers > 1 else ""
-        rows.append({"workers": row.workers, "rate": row.rate, "about": about, "said": said})
-        rows[-1] |= {"ideal": row.workers * single} if single else {}
+        shown = {"workers": row.workers, "rate": row.rate, "about": about, "said": share if row.workers > 1 else ""}
+        rows.append(shown | ({"ideal": row.workers * single} if single else {}))
     x_axis = {"values": [row.workers for row in scaling.rows], "grid": False, "format": "d"}
     x = field("workers", axis=x_axis, scale={"padding": 14})
     y_axis = {"title": None, "format": "~s", "tickCount": 4, **_NO_LINES}
     base = {"x": x, "y": field("rate", axis=y_axis, scale={"zero": True})}
-    quiet = {"color": charts.QUIET}
-    ideal = layer("line", {"x": x, "y": field("ideal", axis=y_axis)}, **quiet, strokeDash=[3, 3], strokeWidth=1.2)
-    layers = [
-        *([ideal] if single else []),
+    ideal: Spec = {"x": x, "y": field("ideal", axis=y_axis)}
+    layers = [layer("line", ideal, color=charts.QUIET, strokeDash=[3, 3], strokeWidth=1.2)] if single else []
+    layers += [
         layer("line", base, color=shade, strokeWidth=2),
         layer("point", base | {"description": label("about")}, color=shade, filled=True, size=56, opacity=1),
-        layer("text", base | {"text": label("said")}, dy=16, **quiet, fontSize=11),
+        layer("text", base | {"text": label("said")}, dy=16, color=charts.QUIET, fontSize=11),
     ]
     return chart(layers, _HEIGHT, _WIDTH, rows=rows)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
-from msgspec import Struct
 
 from torchmark.analyze.jobs import end_counts
 from torchmark.records import Estimate, Result
 from torchmark.report import charts, figures, units
-from torchmark.report.charts import Chart, Panel, Rows, Series, Spec, chart, field, label, layer
+from torchmark.report.charts import Panel, Rows, Series, Spec, chart, field, label, layer
 from torchmark.report.names import full_name
-from torchmark.report.results import grade_cell
 
 COLUMNS = 240  # more cannot be distinguished on the screen
 FEWEST = 5  # samples below which there is no course to see
@@ -23,36 +20,13 @@ FURTHEST = 1e6  # times the step time: samples that lie so far apart were not ti
 _HEIGHT = 84
 
 
-class Strip(Struct, frozen=True):
-    """The samples of one result, in the unit in which its step time is best read."""
-
-    columns: Rows  # what the samples of each have between them; `sample` is counted over all processes
-    warmups: tuple[tuple[int, int], ...]  # from sample, to sample
-    starts: tuple[int, ...]  # the first samples of the processes after the first one
-    ends: tuple[tuple[int, int, float], ...]  # from sample, to sample, step time: of a case that was kept going
-    count: int
-    unit: str
-    low: float
-    high: float
-    about: str
-
-
 def has_samples(result: Result) -> bool:
-    """Whether there may be a strip at all."""
     return any(each.samples_s for each in (result.estimate, *result.processes) if each)
 
 
 def find_panel(series: Series, result: Result, several: bool) -> Panel | None:
-    """The chart of a result that has samples; `several`: of several devices."""
-    strip, title = find_strip(result), full_name(result.case)
-    if strip is None:
-        return None
-    note = f"{series.name}. {strip.about}" if several else strip.about
-    return Panel(title, partial(draw_strip, strip, series.color), f"Step times of {title}", note, grade_cell(result))
-
-
-def find_strip(result: Result) -> Strip | None:
-    """The strip of a result whose samples were kept and loaded."""
+    """The chart of a result whose samples were kept and loaded, in the unit in which its step time is best read;
+    `several`: of several devices."""
     known = result.processes if any(each.samples_s for each in result.processes) else (result.estimate,)
     processes = [each for each in known if each is not None and each.samples_s]
     count = sum(len(each.samples_s) for each in processes)
@@ -70,31 +44,47 @@ def find_strip(result: Result) -> Strip | None:
     window = low, high = low - missing / 2 - margin, high + missing / 2 + margin
     if not high - low < FURTHEST * estimate.center_s:
         return None
-    ends: tuple[tuple[int, int, float], ...] = ()  # the first seconds and the last, each with its own step time
+    ends: Rows = []  # the first seconds and the last, each with its own step time
     if sustained and sum(samples := processes[0].samples_s) > 0:
         early, late = end_counts(np.array(samples), processes[0].duration_s, sustained.window_s)
         first, last = (float(np.clip(step_s, *window)) / scale for step_s in two_ends)
-        ends = ((0, min(early, len(samples)), first), (max(len(samples) - late, 0), len(samples), last))
+        ends = [
+            {"sample": 0, "end": min(early, len(samples)), "middle": first},
+            {"sample": max(len(samples) - late, 0), "end": len(samples), "middle": last},
+        ]
     starts = np.cumsum([0, *(len(each.samples_s) for each in processes)]).tolist()
-    columns: Rows = []
+    rows: Rows = []
     for number, (start, process) in enumerate(zip(starts, processes, strict=False)):
         clipped = np.clip(np.array(process.samples_s), *window) / scale
         width = min(len(clipped), max(1, round(COLUMNS * len(clipped) / count)))
         for left, right in pairwise(np.linspace(0, len(clipped), width + 1).round().astype(int).tolist()):
             bottom, center, top = np.quantile(clipped[left:right], (0.0, 0.5, 1.0)).tolist()
-            place = {"sample": start + left, "process": number}
-            columns.append(place | {"low": bottom, "middle": center, "high": top})
-    return Strip(
-        columns=columns,
-        warmups=tuple((start, start + _cut(each)) for start, each in zip(starts, processes, strict=False)),
-        starts=tuple(starts[1:-1]),
-        ends=ends,
-        count=count,
-        unit=unit,
-        low=low / scale,
-        high=high / scale,
-        about=". ".join(filter(None, (_about(estimate, processes), figures.sustained(result)))),
+            rows.append({"sample": start + left, "process": number, "low": bottom, "middle": center, "high": top})
+    cuts = [{"sample": at, "end": at + cut} for at, cut in zip(starts, map(_cut, processes), strict=False) if cut]
+    seams = [{"sample": start} for start in starts[1:-1]]  # where the next process begins
+    about = ". ".join(filter(None, (_about(estimate, processes), figures.sustained(result))))
+    axis = {"tickCount": 3, "title": unit, "domain": False, "ticks": False}
+    place: Spec = {"scale": {"domain": [low / scale, high / scale], "nice": False}, "axis": axis}
+    layers = _layers(
+        field("sample", scale={"domain": [0, count], "nice": False}, axis=None), place, series.color, about
     )
+    made = chart(layers, _HEIGHT, charts.WIDTH - 48, rows=rows, cuts=cuts, seams=seams, ends=ends)
+    title, note = full_name(result.case), f"{series.name}. {about}" if several else about
+    return Panel(title, made, f"Step times of {title}", note, figures.grade_cell(result), rows)
+
+
+def _layers(x: Spec, place: Spec, shade: str, about: str) -> list[Spec]:
+    """The range of each column with its middle in it; what was cut as warm-up is shaded."""
+    span, middle = {"x": x, "x2": {"field": "end"}}, field("middle", **place)
+    base = {"x": x, "detail": label("process")}
+    area = base | {"y": field("low", **place), "y2": {"field": "high"}, "description": {"value": about}}
+    return [
+        layer("rect", span, "cuts", color=charts.LINE, opacity=0.8),
+        layer("rule", {"x": x}, "seams", color=charts.QUIET, strokeDash=[2, 2]),
+        layer("area", area, color=shade, opacity=0.35),
+        layer("line", base | {"y": middle}, color=shade, strokeWidth=1.2),
+        layer("rule", span | {"y": middle}, "ends", color=charts.TEXT, strokeWidth=2),
+    ]
 
 
 def _about(estimate: Estimate, processes: list[Estimate]) -> str:
@@ -111,24 +101,3 @@ def _about(estimate: Estimate, processes: list[Estimate]) -> str:
 
 def _cut(process: Estimate) -> int:
     return min(max(process.warmup_cut, 0), len(process.samples_s))
-
-
-def draw_strip(strip: Strip, shade: str = "var(--series-1)") -> Chart:
-    """The range of each column with its middle in it; what was cut as warm-up is shaded."""
-    axis = {"tickCount": 3, "title": strip.unit, "domain": False, "ticks": False}
-    place: Spec = {"scale": {"domain": [strip.low, strip.high], "nice": False}, "axis": axis}
-    x = field("sample", scale={"domain": [0, strip.count], "nice": False}, axis=None)
-    span, middle = {"x": x, "x2": {"field": "end"}}, field("middle", **place)
-    base = {"x": x, "detail": label("process")}
-    area = base | {"y": field("low", **place), "y2": {"field": "high"}, "description": {"value": strip.about}}
-    layers = [
-        layer("rect", span, "cuts", color=charts.LINE, opacity=0.8),
-        layer("rule", {"x": x}, "seams", color=charts.QUIET, strokeDash=[2, 2]),
-        layer("area", area, color=shade, opacity=0.35),
-        layer("line", base | {"y": middle}, color=shade, strokeWidth=1.2),
-        layer("rule", span | {"y": middle}, "ends", color=charts.TEXT, strokeWidth=2),
-    ]
-    cuts = [{"sample": start, "end": end} for start, end in strip.warmups if end > start]
-    ends = [{"sample": start, "end": end, "middle": middle_s} for start, end, middle_s in strip.ends]
-    seams = [{"sample": start} for start in strip.starts]
-    return chart(layers, _HEIGHT, charts.WIDTH - 48, rows=strip.columns, cuts=cuts, seams=seams, ends=ends)
