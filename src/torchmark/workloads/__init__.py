@@ -1,7 +1,5 @@
 """What is run: one file for each workload, found by its name; a broken one hides nothing else."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re
@@ -13,8 +11,7 @@ from torchmark.workloads.contract import Workload
 from torchmark.workloads.own.files import split_name
 
 _GROUP = "torchmark.workloads"  # the entry point group of installed packages
-_FRAMEWORK = {"contract", "model", "reference", "own"}
-_SHARED = {"encoder", "image_training", "images", "llama"}  # between several workloads
+_NO_WORKLOADS = {"contract", "model", "reference", "own", "encoder", "image_training", "images", "llama"}
 
 
 def names() -> tuple[str, ...]:
@@ -59,7 +56,7 @@ def forget() -> None:
 
 @cache
 def _shipped() -> dict[str, Workload | str]:
-    modules = {found.name for found in pkgutil.iter_modules(__path__)} - _FRAMEWORK - _SHARED
+    modules = {found.name for found in pkgutil.iter_modules(__path__)} - _NO_WORKLOADS
     return {name.replace("_", "-"): _load(name) for name in sorted(modules) if not name.startswith("_")}
 
 

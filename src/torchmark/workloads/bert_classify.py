@@ -1,7 +1,5 @@
 """BERT that sorts texts into two classes: large matrix products, attention, and in training an optimizer."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -55,19 +53,14 @@ class BertClassify(ModelWorkload):
         import torch
         from transformers import BertConfig, BertForSequenceClassification
 
-        config = BertConfig(
-            vocab_size=_VOCABULARY,
-            max_position_embeddings=POSITIONS,
-            num_labels=_LABELS,
-            problem_type="single_label_classification",
-            **encoder_config(params.size, setting),
-        )
-        module, generator = BertForSequenceClassification(config), setting.generator()
+        config = encoder_config(params.size, setting) | {"num_labels": _LABELS, "max_position_embeddings": POSITIONS}
+        kind = "single_label_classification"
+        module = BertForSequenceClassification(BertConfig(vocab_size=_VOCABULARY, problem_type=kind, **config))
+        generator, training = setting.generator(), setting.mode == "train"
         label = torch.randint(0, _LABELS, (1,), generator=generator)
         ids = torch.randint(0, _VOCABULARY, (1, POSITIONS), generator=generator)[:, : params.sequence]
         ids = ids.repeat(params.batch, 1)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": label.repeat(params.batch)}
-        training = setting.mode == "train"
 
         def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
             """A few short rows with the label that is not learned: of the other one a few steps leave a loss of nearly
@@ -83,7 +76,6 @@ class BertClassify(ModelWorkload):
             module=module,
             inputs=inputs,
             result=lambda answer: answer.logits,
-            loss=lambda answer, *_: answer.loss,
             optimizer=OptimizerSpec("Adam", 1e-4),
             feed=lambda: (inputs, None) if training else inputs,
             few=few if training else None,

@@ -1,7 +1,5 @@
 """BERT that encodes short texts: a forward pass at a small batch, where the weights have to be read every time."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -51,8 +49,8 @@ class BertEncode(ModelWorkload):
         import torch
         from transformers import BertConfig, BertModel
 
-        sizes = {"vocab_size": _VOCABULARY, "max_position_embeddings": POSITIONS}
-        module = BertModel(BertConfig(**sizes, **encoder_config(params.size, setting)))
+        config = encoder_config(params.size, setting)
+        module = BertModel(BertConfig(vocab_size=_VOCABULARY, max_position_embeddings=POSITIONS, **config))
         return Model(
             module=module,
             inputs={"input_ids": torch.full((params.batch, params.sequence), ID)},

@@ -1,15 +1,10 @@
 """A small convolutional network learns CIFAR-10 four images at a time, and reads its loss after every step."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from torchmark.workloads.image_training import ImageTraining, Recipe
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Params(Struct, frozen=True):
@@ -38,12 +33,8 @@ class CifarCnn(ImageTraining):
     parameters = 62_006
     pixels = 3 * 32 * 32
 
-    def network(self) -> torch.nn.Module:
-        from torch import nn
-
-        return nn.Sequential(
-            *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU()),
-            *(nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
-        )
+    def layers(self, nn: Any) -> list[Any]:
+        first = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        second = [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        dense = [nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+        return first + second + dense

@@ -1,18 +1,13 @@
 """Copies between host and device memory: what the link between them carries, pinned or pageable."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from torchmark.errors import UnsupportedError
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Workload, size_stages
-
-if TYPE_CHECKING:
-    import torch
 
 _BLOCK = 262_144  # random numbers that are drawn; a larger tensor repeats them
 _CHECKED = 4096
@@ -76,8 +71,8 @@ def prepare_copy(params: Params, setting: Setting) -> Step:
 
     run = copy()
     return Step(
-        run=run,
-        work=Copy().work(params, setting),
+        run,
+        Copy().work(params, setting),
         outputs=lambda: (run()[-_CHECKED:],),
         reference=lambda: (made()[-_CHECKED:].double(),),
         copies=lambda: ((source, made()), (target, made())),

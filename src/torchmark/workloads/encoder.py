@@ -1,7 +1,5 @@
 """Encoders shaped like BERT, with sizes, products and memory known without torch; classifiers of images."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -70,13 +68,11 @@ def image_classifier(architecture: str, params: Any, setting: Setting, **config:
     generator, size = setting.generator(), (params.batch, 3, params.image, params.image)
     labels = {"labels": torch.randint(0, LABELS, (params.batch,), generator=generator)}
     images = {"pixel_values": torch.rand(size, generator=generator)}
-    made = getattr(transformers, f"{architecture}Config")(
-        num_labels=LABELS, problem_type="single_label_classification", **config
-    )
+    kind = getattr(transformers, f"{architecture}Config")
+    made = kind(num_labels=LABELS, problem_type="single_label_classification", **config)
     return Model(
         module=getattr(transformers, f"{architecture}ForImageClassification")(made),
         inputs=images | (labels if setting.mode == "train" else {}),
         result=lambda answer: answer.logits,
-        loss=lambda answer, *_: answer.loss,
         first_loss=guessing(LABELS),
     )

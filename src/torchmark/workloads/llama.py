@@ -1,16 +1,11 @@
 """The decoder that both language workloads run: its sizes, its cost, and the model."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from torchmark.workloads.contract import Setting
 from torchmark.workloads.model import ModelWorkload
-
-if TYPE_CHECKING:
-    import torch
 
 Size = Literal["tiny", "5m", "30m", "125m", "350m", "1b"]
 
@@ -26,13 +21,11 @@ class Shape(Struct, frozen=True):
     vocabulary: int
 
     @property
-    def cached(self) -> int:
-        """Numbers that are kept for every token: its keys and values in all layers."""
+    def cached(self) -> int:  # numbers for every token: its keys and values in all layers
         return 2 * self.layers * self.shared_heads * (self.hidden // self.heads)
 
     @property
-    def products(self) -> int:
-        """Weights that every token is multiplied by, on the way through all layers."""
+    def products(self) -> int:  # weights that every token is multiplied by, on the way through all layers
         return self.hidden * (self.layers * (2 * self.hidden + 3 * self.feed_forward) + self.cached)
 
     @property
@@ -51,7 +44,7 @@ class Shape(Struct, frozen=True):
         return self.parameters - max(self.vocabulary - tokens, 0) * self.hidden
 
 
-SHAPES: dict[str, Shape] = {
+SHAPES = {
     "tiny": Shape(hidden=32, layers=2, heads=4, shared_heads=2, feed_forward=64, vocabulary=128),
     "5m": Shape(hidden=128, layers=6, heads=4, shared_heads=4, feed_forward=384, vocabulary=16_000),
     "30m": Shape(hidden=256, layers=16, heads=8, shared_heads=8, feed_forward=768, vocabulary=32_000),
@@ -91,7 +84,7 @@ def make(shape: Shape) -> Any:
     )
 
 
-def token_ids(shape: Shape, setting: Setting, rows: int, tokens: int) -> torch.Tensor:
+def token_ids(shape: Shape, setting: Setting, rows: int, tokens: int) -> Any:
     import torch
 
     return torch.randint(shape.vocabulary, (rows, tokens), generator=setting.generator())

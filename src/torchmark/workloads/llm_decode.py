@@ -1,20 +1,12 @@
 """A Llama-shaped language model writes one token after many: tokens per second."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from torchmark.workloads import llama
 from torchmark.workloads.contract import Setting
 from torchmark.workloads.model import Cost, Model
-
-if TYPE_CHECKING:
-    import torch
-
-    KeysAndValues = list[tuple[torch.Tensor, ...]]
 
 
 class Params(Struct, frozen=True):
@@ -52,14 +44,17 @@ class LlmDecode(llama.LlamaWorkload):
 
     def build(self, params: Params, setting: Setting) -> Model:
         shape = llama.SHAPES[params.size]
-        cache, restore = _make_cache(_kept(params, setting), setting.place)
+        cache = _make_cache([map(setting.place, each) for each in _kept(params, setting)])
+        first = [(layer, layer.keys, layer.values) for layer in cache.layers]
 
         def call(model: Any, given: Any) -> Any:
-            if not isinstance(given, dict):
-                restore()
-                return model(input_ids=given, past_key_values=cache, use_cache=True)
-            earlier, _ = _make_cache(given["kept"], lambda each: each)
-            return model(input_ids=given["ids"], past_key_values=earlier, use_cache=True)
+            if isinstance(given, dict):
+                return model(input_ids=given["ids"], past_key_values=_make_cache(given["kept"]), use_cache=True)
+            # Back to what it held at first. Growing, it makes new tensors and leaves the old ones alone, so nothing is
+            # copied: two names for each layer, some microseconds in all.
+            for layer, keys, values in first:
+                layer.keys, layer.values = keys, values
+            return model(input_ids=given, past_key_values=cache, use_cache=True)
 
         def few(ids: Any, _: None) -> tuple[Any, None]:
             return {"ids": ids[:2], "kept": [(k[:2], v[:2]) for k, v in _kept(params, setting)]}, None
@@ -76,7 +71,8 @@ class LlmDecode(llama.LlamaWorkload):
         )
 
 
-def _kept(params: Params, setting: Setting) -> KeysAndValues:
+def _kept(params: Params, setting: Setting) -> Any:
+    """Keys and values of the earlier tokens in each layer."""
     import torch
 
     shape, generator = llama.SHAPES[params.size], setting.generator()
@@ -87,21 +83,10 @@ def _kept(params: Params, setting: Setting) -> KeysAndValues:
     ]
 
 
-def _make_cache(kept: KeysAndValues, place: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Any, Callable[[], None]]:
-    """The cache, and how to restore what it held at first.
-
-    The cache makes new tensors when it grows and leaves the old ones alone, so nothing is copied to restore them: two
-    names for each layer, some microseconds in all.
-    """
+def _make_cache(kept: Any) -> Any:
     from transformers import DynamicCache
 
     cache = DynamicCache()
     for index, (keys, values) in enumerate(kept):
-        cache.update(place(keys), place(values), index)
-    first = [(layer, layer.keys, layer.values) for layer in cache.layers]
-
-    def restore() -> None:
-        for layer, keys, values in first:
-            layer.keys, layer.values = keys, values
-
-    return cache, restore
+        cache.update(keys, values, index)
+    return cache

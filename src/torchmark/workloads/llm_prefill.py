@@ -1,7 +1,5 @@
 """A Llama-shaped language model reads a prompt: the time to the first token."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct

@@ -1,7 +1,5 @@
 """A stack of LSTM layers over a sequence: many small dependent steps, fused where a device can."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct

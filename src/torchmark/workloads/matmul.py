@@ -1,16 +1,11 @@
 """One product of matrices: what the machine's arithmetic can do, for each dtype."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Count, Setting, Step, Tensors, Workload
-
-if TYPE_CHECKING:
-    import torch
 
 _CHECKED_ROWS = 16
 _COLUMNS_AT_ONCE = 1024
@@ -62,8 +57,8 @@ class Matmul(Workload):
             return (torch.from_numpy(numpy.concatenate(parts, axis=1)),)
 
         return Step(
-            run=run,
-            work=self.work(params, setting),
+            run,
+            self.work(params, setting),
             outputs=lambda: (run().view(shape)[0, :_CHECKED_ROWS],),
             reference=reference,
             copies=lambda: tuple(zip((left(), right()), operands(), strict=True)),

@@ -1,7 +1,5 @@
 """Dense layers: small matrix products at a small batch, where every overhead shows."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from msgspec import Struct

@@ -1,13 +1,8 @@
 """Four workers learn MNIST together with two dense layers: ten epochs, gradients shared in every step."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torchmark.workloads.image_training import ImageTraining, Recipe
-
-if TYPE_CHECKING:
-    import torch
 
 
 class MnistDdpMlp(ImageTraining):
@@ -23,7 +18,5 @@ class MnistDdpMlp(ImageTraining):
     products = (28 * 28 * 256, 256 * 10)
     parameters = 203_530
 
-    def network(self) -> torch.nn.Module:
-        from torch import nn
-
-        return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 256), nn.ReLU(), nn.Linear(256, 10))
+    def layers(self, nn: Any) -> list[Any]:
+        return [nn.Flatten(), nn.Linear(28 * 28, 256), nn.ReLU(), nn.Linear(256, 10)]

@@ -1,7 +1,5 @@
 """ResNet-50 on images: convolutions of every width, with norms between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """A vision transformer in training: patches of images, attention, and AdamW."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -9,7 +7,7 @@ from msgspec.structs import replace
 
 from torchmark.workloads.contract import ATTENTION, Count, Setting
 from torchmark.workloads.encoder import LABELS, SHAPES, Size, encoder_config, image_classifier
-from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec
+from torchmark.workloads.model import Cost, Model, ModelWorkload
 
 _PATCH = 16
 
@@ -49,12 +47,11 @@ class VitTrain(ModelWorkload):
         )
 
     def build(self, params: Params, setting: Setting) -> Model:
-        sizes = {"image_size": params.image, "patch_size": _PATCH}
-        model = image_classifier("ViT", params, setting, **sizes, **encoder_config(params.size, setting))
-        attention = {"attention": model.module.config._attn_implementation}  # type: ignore[union-attr]
-
         def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
             """One image with a label that is not learned, for the same reason as in bert-classify."""
             return {"pixel_values": inputs["pixel_values"][:1], "labels": (inputs["labels"][:1] + 1) % LABELS}, None
 
-        return replace(model, optimizer=OptimizerSpec("AdamW", 1e-4), few=few, notes=attention)
+        sizes = {"image_size": params.image, "patch_size": _PATCH}
+        model = image_classifier("ViT", params, setting, **sizes, **encoder_config(params.size, setting))
+        config: Any = model.module.config
+        return replace(model, few=few, notes={"attention": config._attn_implementation})
