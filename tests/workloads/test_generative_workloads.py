@@ -200,7 +200,7 @@ def test_a_filled_model_holds_well_scaled_numbers_and_right_tables() -> None:
     rows = model.get_parameter("lm_head.weight")
     assert len(torch.unique(rows, dim=0)) == len(rows)
     frequencies = model.get_buffer("model.rotary_emb.inv_freq")
-    width = shape.hidden // shape.heads
+    width = shape.hidden_size // shape.num_attention_heads
     places = torch.arange(0, width, 2) / width
     torch.testing.assert_close(frequencies, 10_000.0**-places)
 

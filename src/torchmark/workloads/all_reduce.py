@@ -13,10 +13,8 @@ _CHECKED = 64
 
 
 class Params(Struct, frozen=True):
-    """Bytes of the array, and whether smaller ones, down to a kilobyte, are timed too."""
-
     size_bytes: Annotated[int, Meta(ge=1024, le=2**34)] = 67_108_864
-    sizes: Literal["one", "all"] = "one"
+    sizes: Literal["one", "all"] = "one"  # all: time smaller arrays too, down to a kilobyte
 
 
 class AllReduce(Workload):

@@ -16,11 +16,9 @@ _AMOUNTS = {"read": (1, 1, 1), "copy": (2, 2, 0), "triad": (3, 3, 2), "update": 
 
 
 class Params(Struct, frozen=True):
-    """Bytes of one array, what is done with them, and whether shorter arrays, an eighth each time, are timed too."""
-
-    size_bytes: Annotated[int, Meta(ge=4096, le=2**38)] = 268_435_456
+    size_bytes: Annotated[int, Meta(ge=4096, le=2**38)] = 268_435_456  # of one array
     kind: Literal["read", "copy", "triad", "update"] = "triad"
-    sizes: Literal["one", "all"] = "one"
+    sizes: Literal["one", "all"] = "one"  # all: time shorter arrays too, an eighth each time
 
 
 class Bandwidth(Workload):

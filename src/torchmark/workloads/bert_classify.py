@@ -13,11 +13,9 @@ _CHECKED = (slice(2), slice(16))  # rows and tokens of training; more are not ne
 
 
 class Params(Struct, frozen=True):
-    """The model's size, rows in a step, and tokens in a row."""
-
     size: Size = "base"
-    batch: Count = 16
-    sequence: Annotated[int, Meta(ge=1, le=POSITIONS)] = 128
+    batch: Count = 16  # rows in a step
+    sequence: Annotated[int, Meta(ge=1, le=POSITIONS)] = 128  # tokens in a row
 
 
 class BertClassify(ModelWorkload):
@@ -38,16 +36,12 @@ class BertClassify(ModelWorkload):
 
     def cost(self, params: Params, training: bool) -> Cost:
         shape, rows, tokens = SHAPES[params.size], params.batch, params.sequence
-        outputs = shape.hidden + _LABELS
+        outputs = shape.hidden_size + _LABELS
         parameters = shape.bert_parameters(_VOCABULARY, outputs)
-        return Cost(
-            items=rows,
-            unit="sample",
-            products=shape.products(rows, tokens) + rows * shape.hidden * outputs,
-            numbers=parameters * (6 if training else 1) + rows * _LABELS,
-            integers=rows * (2 * tokens + 1),
-            memory=parameters * (4 if training else 1) + shape.activations(rows, tokens, training),
-        )
+        products = shape.products(rows, tokens) + rows * shape.hidden_size * outputs
+        numbers = parameters * (6 if training else 1) + rows * _LABELS
+        memory = parameters * (4 if training else 1) + shape.activations(rows, tokens, training)
+        return Cost(rows, "sample", products, numbers, integers=rows * (2 * tokens + 1), memory=memory)
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch

@@ -8,11 +8,9 @@ from torchmark.workloads.image_training import ImageTraining, Recipe
 
 
 class Params(Struct, frozen=True):
-    """Images in a step and in an epoch, and processes that load them (0: the training process itself)."""
-
     batch: Annotated[int, Meta(ge=1, le=50_000)] = 4
-    images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
-    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2
+    images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000  # in an epoch
+    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2  # processes; 0: the training process itself
 
 
 class CifarCnn(ImageTraining):

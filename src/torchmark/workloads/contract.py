@@ -16,18 +16,8 @@ from torchmark.records import Work
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "ATTENTION",
-    "GRADIENTS",
-    "LAYOUT",
-    "CaseOption",
-    "Count",
-    "NoParams",
-    "Setting",
-    "Stage",
-    "Step",
-    "Workload",
-]
+__all__ = ["ATTENTION", "GRADIENTS", "LAYOUT", "CaseOption", "Count", "NoParams",
+           "Pairs", "Setting", "Stage", "Step", "Tensors", "Workload", "size_stages"]  # fmt: skip
 
 Count = Annotated[int, Meta(ge=1, le=1_048_576)]  # of rows, images, tokens, …
 Tensors = Sequence["torch.Tensor"]

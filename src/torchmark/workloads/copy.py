@@ -14,13 +14,10 @@ _CHECKED = 4096
 
 
 class Params(Struct, frozen=True):
-    """How much is copied in a step, which way, whether the host's memory is locked in place for it, and whether smaller
-    copies, down to a kilobyte, are timed too."""
-
     size_bytes: Annotated[int, Meta(ge=1024, le=268_435_456)] = 67_108_864
     direction: Literal["to-device", "to-host"] = "to-device"
-    pinned: bool = False
-    sizes: Literal["one", "all"] = "one"
+    pinned: bool = False  # whether the host's memory is locked in place
+    sizes: Literal["one", "all"] = "one"  # all: time smaller copies too, down to a kilobyte
 
 
 class Copy(Workload):

@@ -13,12 +13,10 @@ _MADE_AS = 4  # bytes of a number as the loader makes it, before any conversion
 
 
 class Params(Struct, frozen=True):
-    """Which images, how many in a batch and in an epoch, and processes that load them (0: the asking one itself)."""
-
     dataset: Literal["mnist", "cifar10"] = "mnist"
     batch: Annotated[int, Meta(ge=1, le=50_000)] = 64
-    images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
-    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2
+    images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000  # in an epoch
+    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2  # processes; 0: the asking one itself
 
 
 class Dataloader(Workload):

@@ -22,11 +22,9 @@ _PASS = 1000  # images that are classified at once to find the accuracy
 
 
 class MnistParams(Struct, frozen=True):
-    """Images in a step of one worker, images in an epoch of all, and loading processes of each worker (0: none)."""
-
-    batch: Annotated[int, Meta(ge=1, le=60_000)] = 64
-    images: Annotated[int, Meta(ge=1, le=60_000)] = 60_000
-    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 0
+    batch: Annotated[int, Meta(ge=1, le=60_000)] = 64  # images in a step of one worker
+    images: Annotated[int, Meta(ge=1, le=60_000)] = 60_000  # in an epoch of all
+    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 0  # processes of each worker; 0: none
 
 
 class Recipe(Struct, frozen=True):
@@ -75,14 +73,8 @@ class ImageTraining(ModelWorkload):
 
     def cost(self, params: Any, training: bool) -> Cost:
         """Weights and the momentum of their gradients are read and written."""
-        return Cost(
-            items=params.batch,
-            unit="image",
-            products=params.batch * sum(self.products),
-            products_at_input=params.batch * self.products[0],
-            numbers=4 * self.parameters + params.batch * self.pixels,
-            integers=params.batch,
-        )
+        batch, numbers = params.batch, 4 * self.parameters + params.batch * self.pixels
+        return Cost(batch, "image", batch * sum(self.products), numbers, batch * self.products[0], integers=batch)
 
     def build(self, params: Any, setting: Setting) -> Model:
         import torch

@@ -10,11 +10,9 @@ from torchmark.workloads.model import Cost, Model
 
 
 class Params(Struct, frozen=True):
-    """How large the model is, how many texts it writes at once, and how many tokens each of them has already."""
-
     size: llama.Size = "125m"
-    batch: Annotated[int, Meta(ge=1, le=65_536)] = 1
-    context: Annotated[int, Meta(ge=1, le=1_048_575)] = 128
+    batch: Annotated[int, Meta(ge=1, le=65_536)] = 1  # texts that are written at once
+    context: Annotated[int, Meta(ge=1, le=1_048_575)] = 128  # tokens that each has already
 
 
 class LlmDecode(llama.LlamaWorkload):
@@ -34,13 +32,8 @@ class LlmDecode(llama.LlamaWorkload):
         while it grows."""
         shape, rows = llama.SHAPES[params.size], params.batch
         kept = rows * (params.context + 1) * shape.cached
-        return Cost(
-            items=rows,
-            unit="token",
-            products=shape.step_products(rows, 1, params.context),
-            numbers=shape.weights_read(rows) + kept,
-            memory=shape.parameters + 2 * kept + rows * shape.vocabulary,
-        )
+        products, numbers = shape.step_products(rows, 1, params.context), shape.weights_read(rows) + kept
+        return Cost(rows, "token", products, numbers, memory=shape.parameters + 2 * kept + rows * shape.vocab_size)
 
     def build(self, params: Params, setting: Setting) -> Model:
         shape = llama.SHAPES[params.size]
@@ -76,10 +69,11 @@ def _kept(params: Params, setting: Setting) -> Any:
     import torch
 
     shape, generator = llama.SHAPES[params.size], setting.generator()
-    size = (params.batch, shape.shared_heads, params.context, shape.hidden // shape.heads)
+    width = shape.hidden_size // shape.num_attention_heads
+    size = (params.batch, shape.num_key_value_heads, params.context, width)
     return [
         tuple(torch.randn(size, generator=generator, dtype=torch.float32).to(setting.torch_dtype) for _ in "kv")
-        for _ in range(shape.layers)
+        for _ in range(shape.num_hidden_layers)
     ]
 
 

@@ -12,11 +12,9 @@ _CHECKED = (slice(2), slice(8))  # prompts, and tokens of each
 
 
 class Params(Struct, frozen=True):
-    """How large the model is, how many prompts it reads at once, and how many tokens each has."""
-
     size: llama.Size = "125m"
-    batch: Annotated[int, Meta(ge=1, le=65_536)] = 1
-    prompt: Annotated[int, Meta(ge=1, le=1_048_575)] = 128
+    batch: Annotated[int, Meta(ge=1, le=65_536)] = 1  # prompts that are read at once
+    prompt: Annotated[int, Meta(ge=1, le=1_048_575)] = 128  # tokens of each
 
 
 class LlmPrefill(llama.LlamaWorkload):
@@ -33,14 +31,10 @@ class LlmPrefill(llama.LlamaWorkload):
     def cost(self, params: Params, training: bool) -> Cost:
         """Attention only towards earlier tokens. Keys and values are written once."""
         shape, tokens = llama.SHAPES[params.size], params.batch * params.prompt
-        widest = tokens * (3 * shape.feed_forward + 8 * shape.hidden)
-        return Cost(
-            items=tokens,
-            unit="token",
-            products=shape.step_products(params.batch, params.prompt, 0),
-            numbers=shape.weights_read(tokens) + tokens * shape.cached,
-            memory=shape.parameters + tokens * shape.cached + widest,
-        )
+        widest = tokens * (3 * shape.intermediate_size + 8 * shape.hidden_size)
+        products = shape.step_products(params.batch, params.prompt, 0)
+        numbers = shape.weights_read(tokens) + tokens * shape.cached
+        return Cost(tokens, "token", products, numbers, memory=shape.parameters + tokens * shape.cached + widest)
 
     def build(self, params: Params, setting: Setting) -> Model:
         shape = llama.SHAPES[params.size]

@@ -12,10 +12,8 @@ _CHECKED = (slice(2), slice(16))  # sequences and steps; later steps cannot chan
 
 
 class Params(Struct, frozen=True):
-    """Sequences in a step, their length, and layers on top of one another."""
-
-    batch: Count = 8
-    sequence: Count = 128
+    batch: Count = 8  # sequences in a step
+    sequence: Count = 128  # their length
     layers: Annotated[int, Meta(ge=1, le=1024)] = 4
 
 
@@ -36,13 +34,9 @@ class Lstm(ModelWorkload):
         rows = params.batch * params.sequence
         weights = _GATES * _WIDTH * (_INPUTS + _WIDTH + (params.layers - 1) * 2 * _WIDTH)
         parameters = weights + _GATES * _WIDTH * 2 * params.layers
-        return Cost(
-            items=params.batch,
-            unit="sequence",
-            products=rows * weights,
-            products_at_input=rows * _GATES * _WIDTH * _INPUTS,
-            numbers=parameters * (2 if training else 1) + rows * (_INPUTS + _WIDTH),
-        )
+        numbers = parameters * (2 if training else 1) + rows * (_INPUTS + _WIDTH)
+        at_input = rows * _GATES * _WIDTH * _INPUTS
+        return Cost(params.batch, "sequence", rows * weights, numbers, products_at_input=at_input)
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch

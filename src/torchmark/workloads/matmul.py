@@ -12,11 +12,9 @@ _COLUMNS_AT_ONCE = 1024
 
 
 class Params(Struct, frozen=True):
-    """`batch` products of size × size matrices, or of a left one that has fewer rows; 0 rows: as many as columns."""
-
-    size: Count = 2048
-    batch: Count = 1
-    rows: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
+    size: Count = 2048  # matrices are size × size
+    batch: Count = 1  # products in a step
+    rows: Annotated[int, Meta(ge=0, le=1_048_576)] = 0  # of the left one; 0: as many as columns
 
 
 class Matmul(Workload):

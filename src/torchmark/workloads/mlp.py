@@ -11,10 +11,8 @@ _WIDTHS = (1024, 512, 512, 512)
 
 
 class Params(Struct, frozen=True):
-    """Rows in a step of one worker, and numbers that come out for each of them."""
-
-    batch: Count = 128
-    outputs: Count = 2
+    batch: Count = 128  # rows in a step of one worker
+    outputs: Count = 2  # for each row
 
 
 class Mlp(ModelWorkload):
@@ -33,13 +31,9 @@ class Mlp(ModelWorkload):
     def cost(self, params: Params, training: bool) -> Cost:
         edges = [*pairwise((*_WIDTHS, params.outputs))]
         parameters = sum((wide + 1) * narrow for wide, narrow in edges)
-        return Cost(
-            items=params.batch,
-            unit="sample",
-            products=params.batch * sum(wide * narrow for wide, narrow in edges),
-            products_at_input=params.batch * _WIDTHS[0] * _WIDTHS[1],
-            numbers=parameters * (2 if training else 1) + params.batch * (_WIDTHS[0] + params.outputs),
-        )
+        products = params.batch * sum(wide * narrow for wide, narrow in edges)
+        numbers = parameters * (2 if training else 1) + params.batch * (_WIDTHS[0] + params.outputs)
+        return Cost(params.batch, "sample", products, numbers, products_at_input=params.batch * _WIDTHS[0] * _WIDTHS[1])
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch

@@ -218,7 +218,7 @@ class Inference:
     @contextmanager
     def exact(self, module: nn.Module) -> Iterator[nn.Module]:
         """The module in the dtype of the reference, inside the computation of the reference."""
-        exact = (reference.exact_by_layer if self.workload.filled else reference.exact_model)(module)
+        exact = reference.exact_model(module, by_layer=self.workload.filled)
         with reference.exactly(self.dtype):
             yield exact.to(self.dtype).eval()
 
@@ -489,7 +489,7 @@ def count_work(model: Model, setting: Setting) -> Work:
     rows, outputs, training = row_count(model.inputs), list[Any](), setting.mode == "train"
 
     def step() -> None:
-        bare = reference.meta_model(model.module).train(training)
+        bare = reference.copied(model.module, lambda each: each.detach().to("meta")).train(training)
         inputs, targets = map_tensors(lambda each: each.to("meta"), (model.inputs, model.targets))
         with torch.set_grad_enabled(training):
             answer = model.caller()(bare, inputs)

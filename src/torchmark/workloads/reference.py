@@ -43,20 +43,16 @@ def recorded(*models: nn.Module) -> Callable[[], Pairs]:
     return lambda: [*zip(sums(), made, strict=True)]
 
 
-def exact_model(model: nn.Module) -> nn.Module:
-    """The same model with the same weights in float64 on the CPU; the original is unchanged."""
-    return _copied(model, _exact)
+def exact_model(model: nn.Module, by_layer: bool = False) -> nn.Module:
+    """The same model with the same weights in float64 on the CPU; the original is unchanged.
 
-
-def meta_model(model: nn.Module) -> nn.Module:
-    """The same model without any memory, to count with."""
-    return _copied(model, lambda tensor: tensor.detach().to("meta"))
-
-
-def exact_by_layer(model: nn.Module) -> nn.Module:
-    """The same model in float64 on the CPU, with each layer's weights there only while it runs, as many machines lack
-    the memory for all of them. Only for models whose layers use no weights but their own."""
+    With `by_layer` each layer's weights are there only while it runs, as many machines lack the memory for all of them:
+    only for models whose layers use no weights but their own.
+    """
     import torch
+
+    if not by_layer:
+        return copied(model, _exact)
 
     def replacing(weights: dict[str, Any], change: Callable[[Any], Any]) -> Callable[..., None]:
         def hook(module: nn.Module, *_: object) -> None:
@@ -66,7 +62,7 @@ def exact_by_layer(model: nn.Module) -> nn.Module:
         return hook
 
     weights = {id(each) for each in model.parameters()}
-    exact = _copied(model, lambda each: each.detach().to("meta") if id(each) in weights else _exact(each))
+    exact = copied(model, lambda each: each.detach().to("meta") if id(each) in weights else _exact(each))
     for module, source in zip(exact.modules(), model.modules(), strict=True):
         own, empty = dict(source.named_parameters(recurse=False)), dict(module.named_parameters(recurse=False))
         if own:
@@ -75,8 +71,8 @@ def exact_by_layer(model: nn.Module) -> nn.Module:
     return exact
 
 
-def _copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    """Each tensor goes straight to its destination: a second copy on the device might not fit."""
+def copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """The same model with other tensors. Each goes straight to its destination: a second copy might not fit."""
     import torch
 
     def changed(each: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 from torchmark.workloads.model import count_flops
-from torchmark.workloads.reference import exact_by_layer, exactly, fill, recorded, without_drawing
+from torchmark.workloads.reference import exact_model, exactly, fill, recorded, without_drawing
 
 if TYPE_CHECKING:
     import torch
@@ -26,21 +26,17 @@ _FLOPS_512, _VALUES_512 = 1_606_546_882_560, 859_672_004
 
 
 class Params(Struct, frozen=True):
-    """Width and height of the image in pixels, scheduler steps, the model, and whether to decode the image too."""
-
-    size: Annotated[int, Meta(ge=64, le=4096, multiple_of=8)] = 512
-    steps: Annotated[int, Meta(ge=1, le=999)] = 50
+    size: Annotated[int, Meta(ge=64, le=4096, multiple_of=8)] = 512  # width and height in pixels
+    steps: Annotated[int, Meta(ge=1, le=999)] = 50  # of the scheduler
     model: Literal["v1.5", "tiny"] = "v1.5"
     decode: bool = True
 
 
 class Shape(Struct, frozen=True):
-    """Widths of the three networks."""
-
-    unet: tuple[int, ...]
+    unet: tuple[int, ...]  # widths of its blocks
     decoder: tuple[int, ...]
-    groups: int
-    text: int
+    groups: int  # of the norms of both
+    text: int  # width of the text encoder
     text_layers: int
     vocabulary: int
     weights: int  # of text encoder and UNet
@@ -95,11 +91,11 @@ class StableDiffusion(Workload):
         if params.decode:
             stages.append(Stage("image decoding", 1, lambda: job.decode(job.latents.to(setting.device))))
         return Step(
-            run=job.iterate,
-            work=iteration_work(params, setting),
-            outputs=job.outputs,
-            reference=job.reference,
-            copies=copies,
+            job.iterate,
+            iteration_work(params, setting),
+            job.outputs,
+            job.reference,
+            copies,
             job_steps=len(job.timesteps),
             stages=tuple(stages),
             # Calls of the UNet in all iterations of an image, from those that were counted so far.
@@ -191,7 +187,7 @@ class _Job:
         import torch
 
         latents, small, embeddings = (host.to(self._setting.torch_dtype).double() for host in self._few())
-        exact: dict[str, Any] = {name: exact_by_layer(model) for name, model in self._models.items()}
+        exact: dict[str, Any] = {name: exact_model(each, by_layer=True) for name, each in self._models.items()}
         first = self.timesteps[0]
         with torch.inference_mode(), exactly():
             text = exact["text"](input_ids=self._ids[:, :_CHECKED_TOKENS].cpu()).last_hidden_state
@@ -235,18 +231,11 @@ def iteration_work(params: Params, setting: Setting) -> Work:
 def make_text_encoder(shape: Shape) -> Any:
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    config = CLIPTextConfig(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.text,
-        intermediate_size=4 * shape.text,
-        num_hidden_layers=shape.text_layers,
-        num_attention_heads=shape.text // 64 or 2,
-        projection_dim=shape.text,
-        bos_token_id=shape.vocabulary - 2,
-        eos_token_id=shape.vocabulary - 1,
-        attn_implementation="sdpa",
-    )
-    return CLIPTextModel(config)
+    width, words = shape.text, shape.vocabulary
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "projection_dim": width, "vocab_size": words}
+    layers = {"num_hidden_layers": shape.text_layers, "num_attention_heads": width // 64 or 2}
+    ends = {"bos_token_id": words - 2, "eos_token_id": words - 1}
+    return CLIPTextModel(CLIPTextConfig(**sizes, **layers, **ends, attn_implementation="sdpa"))
 
 
 def make_unet(shape: Shape) -> Any:
@@ -260,14 +249,12 @@ def make_unet(shape: Shape) -> Any:
 def make_decoder(shape: Shape) -> Any:
     from diffusers import AutoencoderKL
 
-    return AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        sample_size=512,
-        block_out_channels=shape.decoder,
-        layers_per_block=2,
-        norm_num_groups=shape.groups,
-    )
+    kinds: dict[str, Any] = {
+        "down_block_types": ("DownEncoderBlock2D",) * 4,
+        "up_block_types": ("UpDecoderBlock2D",) * 4,
+    }
+    sizes = {"sample_size": 512, "layers_per_block": 2, "norm_num_groups": shape.groups}
+    return AutoencoderKL(block_out_channels=shape.decoder, **kinds, **sizes)
 
 
 def make_scheduler(params: Params) -> Any:

@@ -17,9 +17,8 @@ _AMOUNTS = {
 
 
 class Params(Struct, frozen=True):
-    """Tensors are size × size. The source of the published figures reads `as-written`, but ran `as-run`."""
-
-    size: Count = 12288
+    size: Count = 12288  # tensors are size × size
+    # The source of the published figures reads `as-written`, but ran `as-run`.
     variant: Literal["as-written", "as-run", "resident"] = "resident"
 
 

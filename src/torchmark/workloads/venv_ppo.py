@@ -40,13 +40,11 @@ _LESS_LIKELY = (-0.5, -0.1, 0.1, 0.5)
 
 
 class Params(Struct, frozen=True):
-    """Rows of each stage's rollouts, steps of the second one's, width of all networks, and whether to ask the host."""
-
-    batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 1024
-    policy_batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 256
-    horizon: Annotated[int, Meta(ge=2, le=10_000)] = 100
-    width: Annotated[int, Meta(ge=1, le=16_384)] = 256
-    checks: bool = True
+    batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 1024  # rows of the first stage's rollouts
+    policy_batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 256  # and of the second one's
+    horizon: Annotated[int, Meta(ge=2, le=10_000)] = 100  # steps of the second one's
+    width: Annotated[int, Meta(ge=1, le=16_384)] = 256  # of all networks
+    checks: bool = True  # whether the host reads after every step
 
 
 class VenvPpo(Workload):
