@@ -23,11 +23,9 @@ class Params(Struct, frozen=True):
 
 class Bandwidth(Workload):
     """`read` adds all numbers up, `copy` copies them, `triad` adds one array to a multiple of another, `update` turns
-    the signs of one in place.
-
-    Bytes are those that must be read or written. A CPU that fetches what it is about to overwrite moves more of them in
-    `copy` and `triad`, but not in `update`, which therefore comes closest to what memory can do.
-    """
+    the signs of one in place. Bytes are those that must be read or written. A CPU that fetches what it is about to
+    overwrite moves more of them in `copy` and `triad`, but not in `update`, which therefore comes closest to what
+    memory can do."""
 
     name = "bandwidth"
     params = Params

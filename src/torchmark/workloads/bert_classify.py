@@ -19,12 +19,10 @@ class Params(Struct, frozen=True):
 
 
 class BertClassify(ModelWorkload):
-    """One row of random ids, repeated; nothing is masked; one random label, repeated; random weights.
-
-    Both modes copy the inputs to the device in every step, as the publication did, for any transfer; `per-step`
-    also copies the output back to the host. `infer` computes the loss too. `train` uses dropout, as training does, and
-    takes a step of Adam.
-    """
+    """One row of random ids, repeated; nothing is masked; one random label, repeated; random weights. Both modes copy
+    the inputs to the device in every step, as the publication did, for any transfer; `per-step` also copies the output
+    back to the host. `infer` computes the loss too. `train` uses dropout, as training does, and takes a step of
+    Adam."""
 
     name = "bert-classify"
     modes = ("train", "infer")

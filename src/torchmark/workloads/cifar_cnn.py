@@ -14,12 +14,10 @@ class Params(Struct, frozen=True):
 
 
 class CifarCnn(ImageTraining):
-    """Two convolutions with pooling and three dense layers; cross entropy, SGD with rate 0.001 and momentum 0.9.
-
-    Two epochs, then one test pass in batches of the same size. The loss is copied to the host in every step, as in the
-    published script: the step waits for the device there. Without a folder of real files the images are synthetic:
-    same shape, size and number of classes, and as much to learn.
-    """
+    """Two convolutions with pooling and three dense layers; cross entropy, SGD with rate 0.001 and momentum 0.9. Two
+    epochs, then one test pass in batches of the same size. The loss is copied to the host in every step, as in the
+    published script: the step waits for the device there. Without a folder of real files the images are synthetic: same
+    shape, size and number of classes, and as much to learn."""
 
     name = "cifar-cnn"
     params = Params

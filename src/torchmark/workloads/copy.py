@@ -21,10 +21,8 @@ class Params(Struct, frozen=True):
 
 
 class Copy(Workload):
-    """One copy into memory that is there already. Both ends are made before, so nothing but the copy is timed.
-
-    The transfer setting changes nothing here. A CPU works in the host's own memory: there is no link to measure.
-    """
+    """One copy into memory that is there already. Both ends are made before, so nothing but the copy is timed. The
+    transfer setting changes nothing here. A CPU works in the host's own memory: there is no link to measure."""
 
     name = "copy"
     params = Params

@@ -20,10 +20,8 @@ class Params(Struct, frozen=True):
 
 
 class Dataloader(Workload):
-    """A step asks for one shuffled batch and copies it to the device; every image is normalised by itself.
-
-    Loading processes work ahead, so that consecutive steps show how many images a second all of them can make.
-    """
+    """A step asks for one shuffled batch and copies it to the device; every image is normalised by itself. Loading
+    processes work ahead, so that consecutive steps show how many images a second all of them can make."""
 
     name = "dataloader"
     params = Params

@@ -47,11 +47,8 @@ class Images(Struct, frozen=True):
 
 
 def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> Images:
-    """The first `count` training images, and as many test images for them as the whole set has.
-
-    `mnist` is 28 × 28 in grey, `cifar10` 32 × 32 in colour. `data` is the folder with the real files, which must then
-    be complete.
-    """
+    """The first `count` training images, and as many test images for them as the whole set has. `mnist` is 28 × 28 in
+    grey, `cifar10` 32 × 32 in colour. `data` is the folder with the real files, which must then be complete."""
     import torch
 
     read, look, each = (_read_mnist, _MNIST, 6) if dataset == "mnist" else (_read_cifar10, _CIFAR10, 5)

@@ -16,12 +16,10 @@ class Params(Struct, frozen=True):
 
 
 class LlmDecode(llama.LlamaWorkload):
-    """One step gives every text one more token, from the keys and values that are kept of those before it.
-
-    Every step is the same one, after `context` tokens: what it adds to the kept ones is dropped when the next step
-    begins, so that the time does not depend on how many steps were measured. Weights, keys and values are random
-    numbers of the usual size.
-    """
+    """One step gives every text one more token, from the keys and values that are kept of those before it. Every step
+    is the same one, after `context` tokens: what it adds to the kept ones is dropped when the next step begins, so that
+    the time does not depend on how many steps were measured. Weights, keys and values are random numbers of the usual
+    size."""
 
     name = "llm-decode"
     params = Params

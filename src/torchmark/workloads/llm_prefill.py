@@ -18,11 +18,9 @@ class Params(Struct, frozen=True):
 
 
 class LlmPrefill(llama.LlamaWorkload):
-    """One step reads the whole prompt, keeps the keys and values of every token, and picks the token that follows.
-
-    The step's time is the time to the first token. Weights are random numbers of the usual size; the model is what
-    transformers builds from a configuration, with the attention that it picks.
-    """
+    """One step reads the whole prompt, keeps the keys and values of every token, and picks the token that follows. The
+    step's time is the time to the first token. Weights are random numbers of the usual size; the model is what
+    transformers builds from a configuration, with the attention that it picks."""
 
     name = "llm-prefill"
     params = Params

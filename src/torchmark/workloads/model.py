@@ -51,11 +51,9 @@ class OptimizerSpec(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True):
-    """A model with its inputs on the host, the same for the same seed.
-
-    Inputs and targets are tensors or any nesting of tuples and dictionaries of them. The model is called with a tuple
-    as its arguments, with a dictionary as its keyword arguments (integer keys: positional), with a tensor alone.
-    """
+    """A model with its inputs on the host, the same for the same seed. Inputs and targets are tensors or any nesting of
+    tuples and dictionaries of them. The model is called with a tuple as its arguments, with a dictionary as its keyword
+    arguments (integer keys: positional), with a tensor alone."""
 
     module: nn.Module
     inputs: Any
@@ -389,10 +387,8 @@ def _checked_weights(model: nn.Module) -> list[Any]:
 
 def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tensors:
     """Loss, lengths of the gradients, those of the last one's columns, and how far each weight's step lowers the loss.
-
     No single elements: next to a kink, as of ReLU, rounding decides about a whole term, and where a gradient is nothing
-    but rounding, Adam moves the weight as far as any other.
-    """
+    but rounding, Adam moves the weight as far as any other."""
     import torch
 
     lengths, depths = torch.stack([each.norm() for each in gradients]), torch.stack([each.sum() for each in descents])

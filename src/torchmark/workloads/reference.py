@@ -25,11 +25,9 @@ _rounding: list[tuple[float, int]] = []  # how far off results are inside `exact
 
 
 def recorded(*models: nn.Module) -> Callable[[], Pairs]:
-    """Pair what each weight and buffer of the models holds, whenever it is called, with what it holds now.
-
-    Compared are sums of the numbers' bit patterns: the same in any order on any device, and different if one bit has
-    changed, so that no second copy of the weights is needed.
-    """
+    """Pair what each weight and buffer of the models holds, whenever it is called, with what it holds now. Compared are
+    sums of the numbers' bit patterns: the same in any order on any device, and different if one bit has changed, so
+    that no second copy of the weights is needed."""
     import torch
 
     patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -44,11 +42,9 @@ def recorded(*models: nn.Module) -> Callable[[], Pairs]:
 
 
 def exact_model(model: nn.Module, by_layer: bool = False) -> nn.Module:
-    """The same model with the same weights in float64 on the CPU; the original is unchanged.
-
-    With `by_layer` each layer's weights are there only while it runs, as many machines lack the memory for all of them:
-    only for models whose layers use no weights but their own.
-    """
+    """The same model with the same weights in float64 on the CPU; the original is unchanged. With `by_layer` each
+    layer's weights are there only while it runs, as many machines lack the memory for all of them: only for models
+    whose layers use no weights but their own."""
     import torch
 
     if not by_layer:
@@ -177,11 +173,9 @@ def without_drawing(dtype: torch.dtype) -> Iterator[None]:
 
 
 def fill(model: nn.Module, setting: Setting) -> nn.Module:
-    """Put weights into a model on the host, the same for the same seed, ready for inference.
-
-    Matrices and kernels are scaled by what they sum over, so that numbers of size 1 stay so; rows that are looked up
-    have size 1; norms begin as 1 and biases as 0.
-    """
+    """Put weights into a model on the host, the same for the same seed, ready for inference. Matrices and kernels are
+    scaled by what they sum over, so that numbers of size 1 stay so; rows that are looked up have size 1; norms begin as
+    1 and biases as 0."""
     import numpy
     import torch
 

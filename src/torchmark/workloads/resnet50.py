@@ -20,10 +20,8 @@ class Params(Struct, frozen=True):
 
 
 class Resnet50(ModelWorkload):
-    """Random images, 1000 classes, random weights. `infer` is the forward pass in inference mode.
-
-    `train` is cross entropy against random labels and a step of SGD with momentum; norms go by the batch then.
-    """
+    """Random images, 1000 classes, random weights. `infer` is the forward pass in inference mode. `train` is cross
+    entropy against random labels and a step of SGD with momentum; norms go by the batch then."""
 
     name = "resnet50"
     params = Params

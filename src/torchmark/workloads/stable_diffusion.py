@@ -51,11 +51,9 @@ SHAPES = {
 
 class StableDiffusion(Workload):
     """One step is a denoising iteration: the UNet for two prompts at once, guidance 7.5, and the PNDM scheduler, which
-    makes one iteration more than it is asked for steps. Steps go through the real timesteps, again and again.
-
-    The job is one image: text encoding, all iterations, decoding. Configurations are those of version 1.5, weights are
-    random numbers of the usual size. Compiling means the UNet.
-    """
+    makes one iteration more than it is asked for steps. Steps go through the real timesteps, again and again. The job
+    is one image: text encoding, all iterations, decoding. Configurations are those of version 1.5, weights are random
+    numbers of the usual size. Compiling means the UNet."""
 
     name = "stable-diffusion"
     params = Params

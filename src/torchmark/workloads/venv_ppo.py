@@ -210,10 +210,8 @@ def make_network(kind: str, width: int) -> torch.nn.Module:
 
 def make_windows(generator: torch.Generator) -> torch.Tensor:
     """Every run of ten transitions within a recorded trajectory of a made-up system and policy: half, window, step,
-    (observation, action, next observation).
-
-    Halves are split by trajectory, so that no window of one is part of the other.
-    """
+    (observation, action, next observation). Halves are split by trajectory, so that no window of one is part of the
+    other."""
     import torch
 
     def respond(inputs: int, columns: Columns) -> torch.Tensor:  # linearly; the last row is the constant
@@ -334,27 +332,22 @@ def _clipped(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor) -> 
     return -(ratio * advantages).minimum(ratio.clamp(1 - _CLIP, 1 + _CLIP) * advantages).mean()
 
 
-def _venv_loss(networks: Networks, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+def _ppo_loss(
+    networks: Networks, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor, inside: bool = False
+) -> torch.Tensor:
+    """Of policy and value, and in the first stage of the transition, but inside the environment of how far the policy
+    has moved away."""
     import torch
 
-    acted = ACTION.log_prob(networks.policy(rollout.observations), rollout.actions)
+    head = networks.policy(rollout.observations)
+    acting = _clipped(ACTION.log_prob(head, rollout.actions), rollout.action_log_probs, advantages)
+    wrong = (networks.value(rollout.observations).squeeze(-1) - returns).square().mean()
+    if inside:
+        moved_away = ACTION.divergence(rollout.action_heads, head).mean()
+        return acting + moved_away + _POLICY_VALUE_WEIGHT * wrong
     moved = networks.transition(torch.cat([rollout.observations, rollout.actions], dim=-1))
     followed = OBSERVATION.log_prob(moved, rollout.following)
-    wrong = _value_error(networks, rollout, returns)
-    acting = _clipped(acted, rollout.action_log_probs, advantages)
     return acting + _clipped(followed, rollout.following_log_probs, advantages) + _VENV_VALUE_WEIGHT * wrong
-
-
-def _policy_loss(networks: Networks, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
-    head = networks.policy(rollout.observations)
-    acted = ACTION.log_prob(head, rollout.actions)
-    moved_away = ACTION.divergence(rollout.action_heads, head).mean()
-    acting = _clipped(acted, rollout.action_log_probs, advantages)
-    return acting + moved_away + _POLICY_VALUE_WEIGHT * _value_error(networks, rollout, returns)
-
-
-def _value_error(networks: Networks, rollout: Rollout, returns: torch.Tensor) -> torch.Tensor:
-    return (networks.value(rollout.observations).squeeze(-1) - returns).square().mean()
 
 
 def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., torch.Tensor], *arguments: Any) -> None:
@@ -423,7 +416,7 @@ class _Job:
             with torch.no_grad():
                 judged = _judge(networks.value, rollout, _imitation_reward(networks.matcher, real, made))
             for _ in range(_PASSES):
-                _descend(graph.optimizer, _venv_loss, networks, rollout, *judged)
+                _descend(graph.optimizer, _ppo_loss, networks, rollout, *judged)
             for each in halves:
                 real, rollout = roll_out(networks, each)
                 errors.append((rollout.joined() - real).abs().mean())
@@ -444,12 +437,12 @@ class _Job:
             with torch.no_grad():
                 judged = _judge(graph.learner.value, rollout, rewards)
             for _ in range(_PASSES):
-                _descend(graph.policy_optimizer, _policy_loss, graph.learner, rollout, *judged)
+                _descend(graph.policy_optimizer, _ppo_loss, graph.learner, rollout, *judged, True)
             means.append(rewards.mean())
         return self.setting.drain(torch.stack(means))
 
     def outputs(self) -> Tensors:
-        """What the first graph's networks, losses and optimisers make of known rows from the first weights."""
+        """What the first graph makes of known rows from the first weights."""
         import torch
 
         graph, weights = self.graphs[0], _weights_of(self.modules[: len(SHAPES)])
@@ -503,9 +496,7 @@ def _weights_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
 
 def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.Tensor) -> list[torch.Tensor]:
     """Heads, rewards, advantages, losses, and the gradients of the losses. `rows` are recorded windows, steps first.
-
-    They stand for a rollout; the same windows in the opposite order stand for the records that it is compared with.
-    """
+    They stand for a rollout; the same windows in the opposite order stand for the records that it is compared with."""
     import torch
 
     sizes = [OBSERVATION.encoded, ACTION.encoded, OBSERVATION.encoded]
@@ -522,11 +513,8 @@ def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.
         rewards = _imitation_reward(networks.matcher, real, rows)
         judged = _judge(networks.value, rollout, rewards)
         moved_away = ACTION.divergence(rollout.action_heads, head)
-    losses = [
-        _matcher_loss(networks.matcher, real, rows),
-        _venv_loss(networks, rollout, *judged),
-        _policy_loss(networks, rollout, *judged),
-    ]
+    ppo = [_ppo_loss(networks, rollout, *judged, inside) for inside in (False, True)]
+    losses = [_matcher_loss(networks.matcher, real, rows), *ppo]
     # Only of their sum: every weight is part of it, and what is wrong in one of the losses is wrong in the sum.
     gradients = torch.autograd.grad(sum(losses[1:], losses[0]), weights)
     return [head, moved, rewards, *judged, moved_away, *(loss.detach() for loss in losses), *gradients]

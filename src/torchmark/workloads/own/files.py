@@ -117,10 +117,8 @@ def import_member(file: OwnFile, name: str) -> object:
 
 
 def place_of(error: BaseException, named: bool = False) -> str:
-    """The innermost line of the user's own code that an error came from, as in `my_model.py, line 12`, or "".
-
-    With `named`, only lines of files that were named on the command line count: other files' names are not shared.
-    """
+    """The innermost line of the user's own code that an error came from, as in `my_model.py, line 12`, or "". With
+    `named`, only lines of files that were named on the command line count: other files' names are not shared."""
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:

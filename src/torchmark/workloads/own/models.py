@@ -103,10 +103,8 @@ class PythonModel(ModelWorkload):
             given = function(**{name: getattr(params, name) for name, _, _ in self.outline.arguments})
         model, example = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(model, torch.nn.Module):
-            raise UsageError(
-                f"{self.outline.member} of {self.file.name} gives a {type(model).__name__}",
-                "It must return a torch.nn.Module, alone or with an example input: return model, input",
-            )
+            fix = "It must return a torch.nn.Module, alone or with an example input: return model, input"
+            raise UsageError(f"{self.outline.member} of {self.file.name} gives a {type(model).__name__}", fix)
         shapes, loss = parse_tensors(self._ours(params, "input") or ""), self._ours(params, "loss")
         if shapes:
             generator = setting.generator()
@@ -208,10 +206,9 @@ class ConfiguredModel(ModelWorkload):
         model = self._module(params.task, setting.options.get("attention"))
         expected = "pixel_values" if hasattr(params, "image") else "input_ids"
         if model.main_input_name != expected:
-            raise UnsupportedError(
-                f"a {self.config['model_type']} takes {model.main_input_name}, which torchmark cannot generate",
-                "Write a function that returns the model and an example input: `torchmark new` shows how",
-            )
+            cause = f"a {self.config['model_type']} takes {model.main_input_name}, which torchmark cannot generate"
+            fix = "Write a function that returns the model and an example input: `torchmark new` shows how"
+            raise UnsupportedError(cause, fix)
         generator = setting.generator()
         tensors = _tensors(params, model.config, setting.mode == "train")
         inputs = {each.name: make_tensor(each, generator) for each in tensors}
@@ -223,9 +220,8 @@ class ConfiguredModel(ModelWorkload):
 
         kind = self.config["model_type"]
         if kind not in transformers.CONFIG_MAPPING:
-            raise UnsupportedError(
-                f"transformers {transformers.__version__} does not know this model type", "Install a later one", kind
-            )
+            cause = f"transformers {transformers.__version__} does not know this model type"
+            raise UnsupportedError(cause, "Install a later one", kind)
         fields = {name: value for name, value in self.config.items() if name not in _LEFT_OUT}
         config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
         if task == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
