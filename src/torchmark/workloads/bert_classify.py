@@ -54,13 +54,12 @@ class BertClassify(ModelWorkload):
         ids = ids.repeat(params.batch, 1)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": label.repeat(params.batch)}
 
-        def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
+        def few(inputs: Any, _: None) -> tuple[Any, None]:
             """A few short rows with the label that is not learned: of the other one a few steps leave a loss of nearly
             zero, a difference of nearly equal numbers that short formats cannot represent."""
             return {name: each[_CHECKED] if each.ndim > 1 else 1 - each[:2] for name, each in inputs.items()}, None
 
-        def look(run: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
-            """The first row and the last; as all rows are alike, the loss of two is that of all."""
+        def look(run: Any, inputs: Any) -> tuple[Any, Any]:  # all rows are alike: the loss of two is that of all
             answer = run(inputs)
             return answer.logits[[0, -1]], answer.loss
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 CLASSES = 10
 
-Split = tuple[numpy.ndarray, numpy.ndarray]  # images and labels, both of bytes
 Bytes = Any  # an array of integers: numpy's own types say more than is of use here
+Split = tuple[Bytes, Bytes]  # images and labels
 _CIFAR10_SHAPE = (3, 32, 32)
 _MOST_BYTES = 1 << 28  # no file of these sets is near that: a header that claims more is wrong
 _PLACES = ("", "MNIST/raw", "mnist", "cifar-10-batches-bin")  # where other programs put them in a folder
@@ -52,7 +52,7 @@ def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> I
     import torch
 
     read, look, each = (_read_mnist, _MNIST, 6) if dataset == "mnist" else (_read_cifar10, _CIFAR10, 5)
-    arrays = list[numpy.ndarray]()
+    arrays = list[Bytes]()
     for train, amount in ((True, count), (False, max(1, count // each))):
         images, labels = _make(look, amount, train) if data is None else read(data, train)
         arrays += (images[:amount], labels[:amount].astype(numpy.int64))
@@ -64,12 +64,9 @@ def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> I
 
 def _read_mnist(folder: str, train: bool) -> Split:
     part, whole = ("train", 60_000) if train else ("t10k", 10_000)
-    kinds = ("images-idx3", "labels-idx1")
-    # Some unpackers turn the dash into a dot.
-    images, labels = (
-        _find(folder, _MNIST_FILES, f"{part}-{kind}-ubyte", f"{part}-{kind}-ubyte".replace("-idx", ".idx"))
-        for kind in kinds
-    )
+    names = [f"{part}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
+    # Some unpackers turn a dash into a dot.
+    images, labels = (_find(folder, _MNIST_FILES, name, name.replace("-idx", ".idx")) for name in names)
     pixels = read_idx(images, (whole, 28, 28)).reshape(whole, 1, 28, 28)
     return pixels, _checked_labels(read_idx(labels, (whole,)), labels)
 

@@ -28,9 +28,8 @@ class Shape(Struct, frozen=True):
 
     @property
     def products(self) -> int:  # weights that every token is multiplied by, on the way through all layers
-        return self.hidden_size * (
-            self.num_hidden_layers * (2 * self.hidden_size + 3 * self.intermediate_size) + self.cached
-        )
+        of_layer = 2 * self.hidden_size + 3 * self.intermediate_size
+        return self.hidden_size * (self.num_hidden_layers * of_layer + self.cached)
 
     @property
     def parameters(self) -> int:

@@ -333,7 +333,14 @@ class Training(Inference):
 
     def outputs(self) -> Tensors:
         """Loss, gradients and movements by the timed functions, of a few rows. All ranks do this together."""
-        self._check_first_loss()
+        # The loss of a timed step itself, with its dropout and its norms by the batch, cannot be computed another way,
+        # but one far from guessing is wrong.
+        if self.losses and self.model.first_loss:
+            (low, high), found = self.model.first_loss, float(self.losses[0])
+            if not low < found < high:
+                bounds = f"of a model that has learned nothing it is between {low:.3g} and {high:.3g}"
+                fix = "Do not trust this device with this dtype in training before you know why"
+                raise WrongResultError(f"the loss of the first step was {found:.3g}; {bounds}", fix)
         setting, optimizer = self.setting, self.optimizer
         inputs, targets = map_tensors(setting.place, (self.inputs, self.targets))
         optimizer.zero_grad()
@@ -345,28 +352,15 @@ class Training(Inference):
             # As ranks check the same rows, with another factor on each, 1 on average: right only after an exchange.
             factor = 2 * (setting.rank + 1) / (setting.world_size + 1)
             (factor * loss).backward(self.gradient, inputs=wanted)  # type: ignore[no-untyped-call]
-            found = [(weight, weight.grad) for weight in checked if weight.grad is not None]
+            learned = [(weight, weight.grad) for weight in checked if weight.grad is not None]
             optimizer.zero_grad()  # the optimizer leaves weights without a gradient alone
-            gradients, factors = [gradient.cpu().double() / self.scale for _, gradient in found], []
-            for weight, gradient in found:
+            gradients, factors = [gradient.cpu().double() / self.scale for _, gradient in learned], []
+            for weight, gradient in learned:
                 factors.append(_HALF_RANGE / float(gradient.abs().max() + 1e-7) if self.scale != 1 else 1.0)
                 weight.grad = gradient * factors[-1]
-            descents = first_descents([optimizer], [weight for weight, _ in found])
+            descents = first_descents([optimizer], [weight for weight, _ in learned])
         optimizer.zero_grad()
         return _summary(loss, gradients, [d / f**2 / self.scale for d, f in zip(descents, factors, strict=True)])
-
-    def _check_first_loss(self) -> None:
-        """The loss of a timed step itself, with its dropout and its norms by the batch, cannot be computed another way,
-        but one far from guessing is wrong."""
-        if not self.losses or not self.model.first_loss:
-            return
-        (low, high), found = self.model.first_loss, float(self.losses[0])
-        if not low < found < high:
-            raise WrongResultError(
-                f"the loss of the first step was {found:.3g}; of a model that has learned nothing it is between "
-                f"{low:.3g} and {high:.3g}",
-                "Do not trust this device with this dtype in training before you know why",
-            )
 
     def reference(self) -> Tensors:
         """The same by the reference, with the optimizer's formula."""

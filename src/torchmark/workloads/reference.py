@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
     from torchmark.workloads.contract import Pairs, Setting, Tensors
 
-# A prime: no row of a matrix is as long as the block or a part of it, so no two rows of a large one are alike.
-_BLOCK = 1_000_003
+_BLOCK = 1_000_003  # a prime: no row of a matrix is as long as it or a part of it, so no two rows are alike
 _STRIDE = 104_729  # how much further into the block each next parameter begins
 _DRAWS = {"normal_", "uniform_", "kaiming_uniform_", "trunc_normal_"}
-# Operators that move numbers without rounding them.
+# Operators that do not round.
 _MOVES = {"_to_copy", "clone", "copy_", "cat", "stack", "embedding", "index", "index_select", "gather", "relu"}
 _rounding: list[tuple[float, int]] = []  # how far off results are inside `exactly`, and a seed; empty: not at all
 

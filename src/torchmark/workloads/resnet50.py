@@ -41,7 +41,7 @@ class Resnet50(ModelWorkload):
         return Cost(params.batch, "image", every, numbers, params.batch * products[0], memory=memory)
 
     def build(self, params: Params, setting: Setting) -> Model:
-        def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
+        def few(inputs: Any, _: None) -> tuple[Any, None]:
             return {"pixel_values": inputs["pixel_values"][:2, :, :64, :64], "labels": inputs["labels"][:2]}, None
 
         model, optimizer = image_classifier("ResNet", params, setting), OptimizerSpec("SGD", 0.001, momentum=0.9)

@@ -234,15 +234,6 @@ def make_windows(generator: torch.Generator) -> torch.Tensor:
     return windows.reshape(2, -1, _WINDOW, windows.shape[-1]).contiguous()
 
 
-class Networks(NamedTuple):
-    """The timed functions of a graph's networks."""
-
-    policy: Network
-    transition: Network
-    matcher: Network
-    value: Network
-
-
 class Rollout(NamedTuple):
     """What was done and seen: step, row, columns."""
 
@@ -257,6 +248,61 @@ class Rollout(NamedTuple):
         import torch
 
         return torch.cat([self.observations, self.actions, self.following], dim=-1)
+
+
+class Networks(NamedTuple):
+    """The timed functions of a graph's networks, and the rewards and losses that they learn by."""
+
+    policy: Network
+    transition: Network
+    matcher: Network
+    value: Network
+
+    def matcher_loss(self, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        loss = torch.nn.functional.binary_cross_entropy
+        looks_real, looks_made = self.matcher(real), self.matcher(made)
+        return loss(looks_real, torch.ones_like(looks_real)) + loss(looks_made, torch.zeros_like(looks_made))
+
+    def imitation_reward(self, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        likeness, distance = self.matcher(made).squeeze(-1), (made - real).abs().mean(dim=-1)
+        return _MATCHER_SHARE * likeness - (1 - _MATCHER_SHARE) * distance
+
+    def judge(self, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """How much better than expected each step was (generalised advantage estimates, brought to mean 0 and spread
+        1), and the value that it should have had."""
+        import torch
+
+        with torch.no_grad():
+            values = self.value(torch.cat([rollout.observations, rollout.following[-1:]])).squeeze(-1)
+            surprise = rewards + _DISCOUNT * values[1:] - values[:-1]
+            advantage, advantages = torch.zeros_like(surprise[0]), torch.empty_like(surprise)
+            for step in reversed(range(len(surprise))):
+                advantage = surprise[step] + _DISCOUNT * _TRACE * advantage
+                advantages[step] = advantage
+            return (advantages - advantages.mean()) / (advantages.std() + 1e-6), advantages + values[:-1]
+
+    def ppo_loss(
+        self, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor, inside: bool = False
+    ) -> torch.Tensor:
+        """Of policy and value, and in the first stage of the transition, but inside the environment of how far the
+        policy has moved away."""
+        import torch
+
+        def clipped(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+            ratio = (new - old).exp()
+            return -(ratio * advantages).minimum(ratio.clamp(1 - _CLIP, 1 + _CLIP) * advantages).mean()
+
+        head = self.policy(rollout.observations)
+        acting = clipped(ACTION.log_prob(head, rollout.actions), rollout.action_log_probs)
+        wrong = (self.value(rollout.observations).squeeze(-1) - returns).square().mean()
+        if inside:
+            moved_away = ACTION.divergence(rollout.action_heads, head).mean()
+            return acting + moved_away + _POLICY_VALUE_WEIGHT * wrong
+        moved = self.transition(torch.cat([rollout.observations, rollout.actions], dim=-1))
+        followed = OBSERVATION.log_prob(moved, rollout.following)
+        return acting + clipped(followed, rollout.following_log_probs) + _VENV_VALUE_WEIGHT * wrong
 
 
 class Simulator:
@@ -299,55 +345,6 @@ class Simulator:
                 seen.append((observation, head, action, action_log_prob, following, following_log_prob))
                 observation = following
             return Rollout(*(torch.stack(each) for each in zip(*seen, strict=True)))
-
-
-def _matcher_loss(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    loss = torch.nn.functional.binary_cross_entropy
-    looks_real, looks_made = matcher(real), matcher(made)
-    return loss(looks_real, torch.ones_like(looks_real)) + loss(looks_made, torch.zeros_like(looks_made))
-
-
-def _imitation_reward(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    return _MATCHER_SHARE * matcher(made).squeeze(-1) - (1 - _MATCHER_SHARE) * (made - real).abs().mean(dim=-1)
-
-
-def _judge(value: Network, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How much better than expected each step was (generalised advantage estimates, brought to mean 0 and spread 1),
-    and the value that it should have had."""
-    import torch
-
-    values = value(torch.cat([rollout.observations, rollout.following[-1:]])).squeeze(-1)
-    surprise = rewards + _DISCOUNT * values[1:] - values[:-1]
-    advantage, advantages = torch.zeros_like(surprise[0]), torch.empty_like(surprise)
-    for step in reversed(range(len(surprise))):
-        advantage = surprise[step] + _DISCOUNT * _TRACE * advantage
-        advantages[step] = advantage
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-6), advantages + values[:-1]
-
-
-def _clipped(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
-    ratio = (new - old).exp()
-    return -(ratio * advantages).minimum(ratio.clamp(1 - _CLIP, 1 + _CLIP) * advantages).mean()
-
-
-def _ppo_loss(
-    networks: Networks, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor, inside: bool = False
-) -> torch.Tensor:
-    """Of policy and value, and in the first stage of the transition, but inside the environment of how far the policy
-    has moved away."""
-    import torch
-
-    head = networks.policy(rollout.observations)
-    acting = _clipped(ACTION.log_prob(head, rollout.actions), rollout.action_log_probs, advantages)
-    wrong = (networks.value(rollout.observations).squeeze(-1) - returns).square().mean()
-    if inside:
-        moved_away = ACTION.divergence(rollout.action_heads, head).mean()
-        return acting + moved_away + _POLICY_VALUE_WEIGHT * wrong
-    moved = networks.transition(torch.cat([rollout.observations, rollout.actions], dim=-1))
-    followed = OBSERVATION.log_prob(moved, rollout.following)
-    return acting + _clipped(followed, rollout.following_log_probs, advantages) + _VENV_VALUE_WEIGHT * wrong
 
 
 def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., torch.Tensor], *arguments: Any) -> None:
@@ -412,11 +409,12 @@ class _Job:
             networks = graph.networks
             real, rollout = roll_out(networks, half)
             made = rollout.joined()
-            _descend(graph.matcher_optimizer, _matcher_loss, networks.matcher, real, made)
+            _descend(graph.matcher_optimizer, networks.matcher_loss, real, made)
             with torch.no_grad():
-                judged = _judge(networks.value, rollout, _imitation_reward(networks.matcher, real, made))
+                rewards = networks.imitation_reward(real, made)
+            judged = networks.judge(rollout, rewards)
             for _ in range(_PASSES):
-                _descend(graph.optimizer, _ppo_loss, networks, rollout, *judged)
+                _descend(graph.optimizer, networks.ppo_loss, rollout, *judged)
             for each in halves:
                 real, rollout = roll_out(networks, each)
                 errors.append((rollout.joined() - real).abs().mean())
@@ -434,10 +432,9 @@ class _Job:
             # For a high first column, at little effort.
             effort = rollout.actions[..., : ACTION.numbers].square().mean(dim=-1)
             rewards = rollout.following[..., 0] - 0.1 * effort
-            with torch.no_grad():
-                judged = _judge(graph.learner.value, rollout, rewards)
+            judged = graph.learner.judge(rollout, rewards)
             for _ in range(_PASSES):
-                _descend(graph.policy_optimizer, _ppo_loss, graph.learner, rollout, *judged, True)
+                _descend(graph.policy_optimizer, graph.learner.ppo_loss, rollout, *judged, True)
             means.append(rewards.mean())
         return self.setting.drain(torch.stack(means))
 
@@ -510,11 +507,11 @@ def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.
         offsets = pattern.repeat(acted.numel() // len(_LESS_LIKELY) + 1)[: acted.numel()].view_as(acted)
         # The head that acted is half of today's, so that there is a divergence to speak of.
         rollout = Rollout(observations, head / 2, actions, acted + offsets, following, followed - offsets)
-        rewards = _imitation_reward(networks.matcher, real, rows)
-        judged = _judge(networks.value, rollout, rewards)
+        rewards = networks.imitation_reward(real, rows)
+        judged = networks.judge(rollout, rewards)
         moved_away = ACTION.divergence(rollout.action_heads, head)
-    ppo = [_ppo_loss(networks, rollout, *judged, inside) for inside in (False, True)]
-    losses = [_matcher_loss(networks.matcher, real, rows), *ppo]
+    losses = [networks.matcher_loss(real, rows)]
+    losses += [networks.ppo_loss(rollout, *judged, inside) for inside in (False, True)]
     # Only of their sum: every weight is part of it, and what is wrong in one of the losses is wrong in the sum.
     gradients = torch.autograd.grad(sum(losses[1:], losses[0]), weights)
     return [head, moved, rewards, *judged, moved_away, *(loss.detach() for loss in losses), *gradients]

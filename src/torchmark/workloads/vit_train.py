@@ -40,8 +40,7 @@ class VitTrain(ModelWorkload):
         return Cost(rows, "image", products, numbers, at_input, integers=rows, memory=memory)
 
     def build(self, params: Params, setting: Setting) -> Model:
-        def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
-            """One image with a label that is not learned, for the same reason as in bert-classify."""
+        def few(inputs: Any, _: None) -> tuple[Any, None]:  # a label that is not learned, as in bert-classify
             return {"pixel_values": inputs["pixel_values"][:1], "labels": (inputs["labels"][:1] + 1) % LABELS}, None
 
         sizes = {"image_size": params.image, "patch_size": _PATCH}

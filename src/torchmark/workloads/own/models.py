@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, defstruct
 from torchmark.errors import UnsupportedError, UsageError
 from torchmark.workloads.contract import ATTENTION, GRADIENTS, LAYOUT, Count, Setting, Workload
 from torchmark.workloads.model import COUNTING, Model, ModelWorkload, leaves_of, map_tensors, row_count
-from torchmark.workloads.own.files import OwnFile, find_file, forget_files, import_member, split_name
+from torchmark.workloads.own.files import OwnFile, find_file, import_member, split_name
 from torchmark.workloads.own.inspection import REQUIRED, Outline, inspect_file
 from torchmark.workloads.own.shapes import HELP, Tensor, join_batch, make_tensor, parse_tensors
 
@@ -26,22 +26,8 @@ _OURS = (  # parameters of every function, unless it has one of that name itself
 _EXAMPLE_FIX = "Return a tensor, a tuple of tensors, or a dictionary from argument names to tensors"
 
 
-def find_own(name: str) -> Workload:
-    """The workload of a file: `my_model.py`, `folder/my_model.py:build`, `config.json`. A file that was given by its
-    path once is found by its name from then on."""
-    named = split_name(name)
-    assert named is not None
-    return _load(find_file(named[0]), named[1])
-
-
-def forget_own() -> None:
-    """Look at the files again the next time, because one has changed."""
-    _load.cache_clear()
-    forget_files()
-
-
 @cache
-def _load(file: OwnFile, member: str) -> Workload:
+def load_own(file: OwnFile, member: str) -> Workload:
     if file.path.suffix == ".json":
         if member:
             raise UsageError(f"a configuration file has no part '{member}'", f"Name it alone: {file.name}")
