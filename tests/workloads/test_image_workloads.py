@@ -18,7 +18,7 @@ from torchmark.errors import CaseError, WrongResultError
 from torchmark.measure.check import check_step
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Step
-from torchmark.workloads.images import cifar10, mnist
+from torchmark.workloads.images import load_images
 
 TRAININGS = ["mnist-cnn", "cifar-cnn"]
 NAMES = [*TRAININGS, "dataloader"]
@@ -98,10 +98,10 @@ def test_how_many_processes_load_changes_nothing_about_what_is_learned(name: str
 
 
 def test_each_epoch_shows_every_image_once_in_another_order() -> None:
-    from torchmark.workloads.image_training import Normalized, batches
+    from torchmark.workloads.image_training import Batches, Normalized
 
-    images = mnist(count=12)
-    feed = batches(Normalized(images.train_images, images.train_labels, 0.0, 1.0), 5, Setting(mode="train"))
+    images = load_images("mnist", count=12)
+    feed = Batches(Normalized(images.train_images, images.train_labels, 0.0, 1.0), 5, Setting(mode="train"))
     epochs = [[feed.take()[0] for _ in range(feed.per_epoch)] for _ in range(2)]
     assert [len(batch) for batch in epochs[0]] == [5, 5, 2]
     first, second = ([image.numpy().tobytes() for batch in epoch for image in batch] for epoch in epochs)
@@ -111,11 +111,11 @@ def test_each_epoch_shows_every_image_once_in_another_order() -> None:
 
 
 def test_ranks_share_an_epoch_out_among_them() -> None:
-    from torchmark.workloads.image_training import Normalized, batches
+    from torchmark.workloads.image_training import Batches, Normalized
 
-    images = mnist(count=12)
+    images = load_images("mnist", count=12)
     data = Normalized(images.train_images, images.train_labels, 0.0, 1.0)
-    feeds = [batches(data, 3, Setting(mode="train", rank=rank, world_size=2)) for rank in range(2)]
+    feeds = [Batches(data, 3, Setting(mode="train", rank=rank, world_size=2)) for rank in range(2)]
     for _ in range(2):
         parts = [[image.numpy().tobytes() for _ in range(2) for image in feed.take()[0]] for feed in feeds]
         assert len(set(parts[0] + parts[1])) == 12
@@ -209,7 +209,7 @@ def test_cifar10_is_learned_within_the_published_epochs() -> None:
 
 @pytest.mark.thorough
 def test_from_shuffled_labels_nothing_is_learned_of_mnist(tmp_path: Path) -> None:
-    made = mnist()
+    made = load_images("mnist", count=60_000)
     shuffled = numpy.random.RandomState(0).permutation(made.train_labels.numpy())
     for part, images, labels in (
         ("train", made.train_images, shuffled),
@@ -229,7 +229,7 @@ def test_from_shuffled_labels_nothing_is_learned_of_mnist(tmp_path: Path) -> Non
 
 @pytest.mark.thorough
 def test_from_shuffled_labels_nothing_is_learned_of_cifar10(tmp_path: Path) -> None:
-    made = cifar10()
+    made = load_images("cifar10")
     shuffled = numpy.random.RandomState(0).permutation(made.train_labels.numpy())
     for part in range(5):
         rows = slice(part * 10_000, (part + 1) * 10_000)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from torchmark.errors import WrongResultError
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Step
-from torchmark.workloads.venv_ppo import SHAPES, FiniteCheck, Params, make_network, make_windows
+from torchmark.workloads.venv_ppo import SHAPES, Params, Simulator, make_network, make_windows
 
 TINY = find_workload("venv-ppo").tiny
 
@@ -67,10 +67,10 @@ def test_reading_back_changes_no_number() -> None:
 def test_what_is_not_finite_is_refused() -> None:
     import torch
 
-    check = FiniteCheck(on=True)
+    setting = Setting(mode="train")
     with pytest.raises(WrongResultError, match="not finite"):
-        check(torch.ones(2), torch.tensor([1.0, float("nan")]))
-    FiniteCheck(on=False)(torch.tensor(float("inf")))
+        Simulator(setting, 1, checks=True).check(torch.ones(2), torch.tensor([1.0, float("nan")]))
+    Simulator(setting, 1, checks=False).check(torch.tensor(float("inf")))
 
 
 def test_the_job_is_50_epochs_of_the_environment_and_20_of_the_policies() -> None:

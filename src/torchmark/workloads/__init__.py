@@ -1,7 +1,5 @@
 """What is run: one file for each workload, found by its name; a broken one hides nothing else."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re
@@ -10,11 +8,10 @@ from importlib.metadata import EntryPoint, entry_points
 
 from torchmark.errors import TorchmarkError, UnknownName
 from torchmark.workloads.contract import Workload
-from torchmark.workloads.own.files import split_name
+from torchmark.workloads.own.files import find_file, forget_files, split_name
 
 _GROUP = "torchmark.workloads"  # the entry point group of installed packages
-_FRAMEWORK = {"contract", "model", "reference", "own"}
-_SHARED = {"encoder", "image_training", "images", "llama"}  # between several workloads
+_NO_WORKLOADS = {"contract", "model", "reference", "own", "encoder", "image_training", "images", "llama"}
 
 
 def names() -> tuple[str, ...]:
@@ -28,11 +25,12 @@ def broken() -> dict[str, str]:
 
 
 def find_workload(name: str) -> Workload:
-    """The workload of that name, or of that file of the user's own."""
-    if split_name(name):
-        from torchmark.workloads.own.models import find_own
+    """The workload of that name, or of a file: `my_model.py`, `folder/my_model.py:build`, `config.json`. A file that
+    was given by its path once is found by its name from then on."""
+    if named := split_name(name):
+        from torchmark.workloads.own.models import load_own
 
-        return find_own(name)
+        return load_own(find_file(named[0]), named[1])
     found = _shipped().get(name) or _load_all().get(name)
     if found is None:
         raise UnknownName("workload", name, names())
@@ -42,24 +40,23 @@ def find_workload(name: str) -> Workload:
 
 
 def brought_by(name: str) -> str | None:
-    """The installed package, with its version, that a workload comes from; None for torchmark's own and for files,
-    whose name says enough."""
+    """The installed package, with its version, that a workload comes from; None for torchmark's own and for files."""
     points = [] if split_name(name) or name in _shipped() else sorted(entry_points(group=_GROUP, name=name))
     return f"{points[0].dist.name} {points[0].dist.version}" if points and points[0].dist else None
 
 
 def forget() -> None:
     """Look at the files again the next time, because one was added, changed or removed."""
-    from torchmark.workloads.own.models import forget_own
+    from torchmark.workloads.own.models import load_own
 
-    _shipped.cache_clear()
-    _load_all.cache_clear()
-    forget_own()
+    for known in (_shipped, _load_all, load_own):
+        known.cache_clear()
+    forget_files()
 
 
 @cache
 def _shipped() -> dict[str, Workload | str]:
-    modules = {found.name for found in pkgutil.iter_modules(__path__)} - _FRAMEWORK - _SHARED
+    modules = {found.name for found in pkgutil.iter_modules(__path__)} - _NO_WORKLOADS
     return {name.replace("_", "-"): _load(name) for name in sorted(modules) if not name.startswith("_")}
 
 

@@ -1,9 +1,7 @@
 """Workers add up an array that each of them has: what exchanging gradients can cost at best."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -11,17 +9,12 @@ from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Tensors, Workload, size_stages
 from torchmark.workloads.reference import exactly
 
-if TYPE_CHECKING:
-    import torch
-
 _CHECKED = 64
 
 
 class Params(Struct, frozen=True):
-    """Bytes of the array, and whether smaller ones, down to a kilobyte, are timed too."""
-
     size_bytes: Annotated[int, Meta(ge=1024, le=2**34)] = 67_108_864
-    sizes: Literal["one", "all"] = "one"
+    sizes: Literal["one", "all"] = "one"  # all: time smaller arrays too, down to a kilobyte
 
 
 class AllReduce(Workload):
@@ -69,11 +62,5 @@ class AllReduce(Workload):
             with exactly():
                 return (sum([one] * (setting.world_size - 1), one),)
 
-        run = exchange(count)
-        return Step(
-            run=run,
-            work=self.work(params, setting),
-            outputs=outputs,
-            reference=reference,
-            stages=size_stages(params, setting, 32, 1024, exchange),
-        )
+        run, stages = exchange(count), size_stages(params, setting, 32, 1024, exchange)
+        return Step(run, self.work(params, setting), outputs, reference, stages=stages)

@@ -1,17 +1,12 @@
 """Goes through long arrays: what the memory of a device carries, and its caches where they are short."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Tensors, Workload, size_stages
-
-if TYPE_CHECKING:
-    import torch
 
 _ROW = 4096  # numbers that are drawn; an array repeats them
 _FACTOR = 0.5
@@ -21,20 +16,16 @@ _AMOUNTS = {"read": (1, 1, 1), "copy": (2, 2, 0), "triad": (3, 3, 2), "update": 
 
 
 class Params(Struct, frozen=True):
-    """Bytes of one array, what is done with them, and whether shorter arrays, an eighth each time, are timed too."""
-
-    size_bytes: Annotated[int, Meta(ge=4096, le=2**38)] = 268_435_456
+    size_bytes: Annotated[int, Meta(ge=4096, le=2**38)] = 268_435_456  # of one array
     kind: Literal["read", "copy", "triad", "update"] = "triad"
-    sizes: Literal["one", "all"] = "one"
+    sizes: Literal["one", "all"] = "one"  # all: time shorter arrays too, an eighth each time
 
 
 class Bandwidth(Workload):
     """`read` adds all numbers up, `copy` copies them, `triad` adds one array to a multiple of another, `update` turns
-    the signs of one in place.
-
-    Bytes are those that must be read or written. A CPU that fetches what it is about to overwrite moves more of them in
-    `copy` and `triad`, but not in `update`, which therefore comes closest to what memory can do.
-    """
+    the signs of one in place. Bytes are those that must be read or written. A CPU that fetches what it is about to
+    overwrite moves more of them in `copy` and `triad`, but not in `update`, which therefore comes closest to what
+    memory can do."""
 
     name = "bandwidth"
     params = Params
@@ -48,22 +39,25 @@ class Bandwidth(Workload):
         return _AMOUNTS[params.kind][0] * params.size_bytes
 
     def prepare(self, params: Params, setting: Setting) -> Step:
+        import numpy
         import torch
 
         count, generator, drain = params.size_bytes // setting.item_bytes, setting.generator(), setting.drain
-        rows = [torch.rand(_ROW, generator=generator).to(setting.torch_dtype) for _ in range(2)]
-        zeros = torch.zeros(_ROW, dtype=setting.torch_dtype)  # where results are written
-        used = {"read": rows[:1], "copy": [rows[0], zeros], "triad": [*rows, zeros], "update": rows[:1]}[params.kind]
-        arrays = []
-        for row in used:  # written in place, as drawing or concatenating gigabytes takes longer than measuring
+        one, other = (torch.rand(_ROW, generator=generator).to(setting.torch_dtype) for _ in range(2))
+        into = torch.zeros(_ROW, dtype=setting.torch_dtype)  # where results are written
+        kinds: dict[str, tuple[list[torch.Tensor], Callable[..., Any]]] = {
+            "read": ([one], setting.compiled(torch.sum)),
+            "copy": ([one, into], lambda x, into: into.copy_(x)),
+            "triad": (
+                [one, other, into],
+                setting.compiled(lambda x, y, into: torch.add(x, y, alpha=_FACTOR, out=into)),
+            ),
+            "update": ([one], setting.compiled(torch.neg_)),
+        }
+        (rows, compute), arrays = kinds[params.kind], []
+        for row in rows:  # written in place, as drawing or concatenating gigabytes takes longer than measuring
             array = torch.empty(-(-count // _ROW), _ROW, dtype=setting.torch_dtype, device=setting.device)
             arrays.append(array.copy_(setting.place(row)).view(-1)[:count])
-        compute: Callable[..., Any] = {
-            "read": setting.compiled(torch.sum),
-            "copy": lambda first, into: into.copy_(first),
-            "triad": setting.compiled(lambda x, y, into: torch.add(x, y, alpha=_FACTOR, out=into)),
-            "update": setting.compiled(torch.neg_),
-        }[params.kind]
 
         def step(length: int) -> Callable[[], torch.Tensor]:
             parts = [array[:length] for array in arrays]
@@ -78,23 +72,14 @@ class Bandwidth(Workload):
             run()
             return (after * before.sign().to(after.device),)
 
+        def reference() -> Tensors:
+            x, y = one.double().numpy(), other.double().numpy()
+            whole, rest = divmod(count, _ROW)
+            end = numpy.arange(max(count - _CHECKED, 0), count) % _ROW
+            triad = x[end] + _FACTOR * y[end]
+            every = {"read": [whole * x.sum() + x[:rest].sum()], "copy": x[end], "triad": triad, "update": -x[end]}
+            return (torch.tensor(every[params.kind]),)
+
         run = step(count)
-        return Step(
-            run=run,
-            work=self.work(params, setting),
-            outputs=outputs,
-            reference=lambda: (_expected(params.kind, rows, count),),
-            stages=size_stages(params, setting, 8, 262_144, step),
-        )
-
-
-def _expected(kind: str, rows: Tensors, count: int) -> torch.Tensor:
-    import numpy
-    import torch
-
-    one, other = (row.double().numpy() for row in rows)
-    end = numpy.arange(count - min(_CHECKED, count), count) % _ROW
-    if kind == "read":
-        whole, rest = divmod(count, _ROW)
-        return torch.tensor([whole * one.sum() + one[:rest].sum()])
-    return torch.from_numpy({"copy": one, "triad": one + _FACTOR * other, "update": -one}[kind][end])
+        stages = size_stages(params, setting, 8, 262_144, step)
+        return Step(run, self.work(params, setting), outputs, reference, stages=stages)

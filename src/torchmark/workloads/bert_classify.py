@@ -1,7 +1,5 @@
 """BERT that sorts texts into two classes: large matrix products, attention, and in training an optimizer."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -15,20 +13,16 @@ _CHECKED = (slice(2), slice(16))  # rows and tokens of training; more are not ne
 
 
 class Params(Struct, frozen=True):
-    """The model's size, rows in a step, and tokens in a row."""
-
     size: Size = "base"
-    batch: Count = 16
-    sequence: Annotated[int, Meta(ge=1, le=POSITIONS)] = 128
+    batch: Count = 16  # rows in a step
+    sequence: Annotated[int, Meta(ge=1, le=POSITIONS)] = 128  # tokens in a row
 
 
 class BertClassify(ModelWorkload):
-    """One row of random ids, repeated; nothing is masked; one random label, repeated; random weights.
-
-    Both modes copy the inputs to the device in every step, as the publication did, for any transfer; `per-step`
-    also copies the output back to the host. `infer` computes the loss too. `train` uses dropout, as training does, and
-    takes a step of Adam.
-    """
+    """One row of random ids, repeated; nothing is masked; one random label, repeated; random weights. Both modes copy
+    the inputs to the device in every step, as the publication did, for any transfer; `per-step` also copies the output
+    back to the host. `infer` computes the loss too. `train` uses dropout, as training does, and takes a step of
+    Adam."""
 
     name = "bert-classify"
     modes = ("train", "infer")
@@ -40,42 +34,32 @@ class BertClassify(ModelWorkload):
 
     def cost(self, params: Params, training: bool) -> Cost:
         shape, rows, tokens = SHAPES[params.size], params.batch, params.sequence
-        outputs = shape.hidden + _LABELS
+        outputs = shape.hidden_size + _LABELS
         parameters = shape.bert_parameters(_VOCABULARY, outputs)
-        return Cost(
-            items=rows,
-            unit="sample",
-            products=shape.products(rows, tokens) + rows * shape.hidden * outputs,
-            numbers=parameters * (6 if training else 1) + rows * _LABELS,
-            integers=rows * (2 * tokens + 1),
-            memory=parameters * (4 if training else 1) + shape.activations(rows, tokens, training),
-        )
+        products = shape.products(rows, tokens) + rows * shape.hidden_size * outputs
+        numbers = parameters * (6 if training else 1) + rows * _LABELS
+        memory = parameters * (4 if training else 1) + shape.activations(rows, tokens, training)
+        return Cost(rows, "sample", products, numbers, integers=rows * (2 * tokens + 1), memory=memory)
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch
         from transformers import BertConfig, BertForSequenceClassification
 
-        config = BertConfig(
-            vocab_size=_VOCABULARY,
-            max_position_embeddings=POSITIONS,
-            num_labels=_LABELS,
-            problem_type="single_label_classification",
-            **encoder_config(params.size, setting),
-        )
-        module, generator = BertForSequenceClassification(config), setting.generator()
+        config = encoder_config(params.size, setting) | {"num_labels": _LABELS, "max_position_embeddings": POSITIONS}
+        kind = "single_label_classification"
+        module = BertForSequenceClassification(BertConfig(vocab_size=_VOCABULARY, problem_type=kind, **config))
+        generator, training = setting.generator(), setting.mode == "train"
         label = torch.randint(0, _LABELS, (1,), generator=generator)
         ids = torch.randint(0, _VOCABULARY, (1, POSITIONS), generator=generator)[:, : params.sequence]
         ids = ids.repeat(params.batch, 1)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": label.repeat(params.batch)}
-        training = setting.mode == "train"
 
-        def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
+        def few(inputs: Any, _: None) -> tuple[Any, None]:
             """A few short rows with the label that is not learned: of the other one a few steps leave a loss of nearly
             zero, a difference of nearly equal numbers that short formats cannot represent."""
             return {name: each[_CHECKED] if each.ndim > 1 else 1 - each[:2] for name, each in inputs.items()}, None
 
-        def look(run: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
-            """The first row and the last; as all rows are alike, the loss of two is that of all."""
+        def look(run: Any, inputs: Any) -> tuple[Any, Any]:  # all rows are alike: the loss of two is that of all
             answer = run(inputs)
             return answer.logits[[0, -1]], answer.loss
 
@@ -83,7 +67,6 @@ class BertClassify(ModelWorkload):
             module=module,
             inputs=inputs,
             result=lambda answer: answer.logits,
-            loss=lambda answer, *_: answer.loss,
             optimizer=OptimizerSpec("Adam", 1e-4),
             feed=lambda: (inputs, None) if training else inputs,
             few=few if training else None,

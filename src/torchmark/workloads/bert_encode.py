@@ -1,7 +1,5 @@
 """BERT that encodes short texts: a forward pass at a small batch, where the weights have to be read every time."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -15,11 +13,9 @@ ID = 100
 
 
 class Params(Struct, frozen=True):
-    """The model's size, rows in a step, and tokens in a row."""
-
     size: Size = "base"
-    batch: Count = 1
-    sequence: Annotated[int, Meta(ge=1, le=POSITIONS)] = 128
+    batch: Count = 1  # rows in a step
+    sequence: Annotated[int, Meta(ge=1, le=POSITIONS)] = 128  # tokens in a row
 
 
 class BertEncode(ModelWorkload):
@@ -36,23 +32,19 @@ class BertEncode(ModelWorkload):
     def cost(self, params: Params, training: bool) -> Cost:
         """Of the embeddings only the rows that are looked up are read."""
         shape, rows, tokens = SHAPES[params.size], params.batch, params.sequence
-        parameters = shape.bert_parameters(_VOCABULARY, shape.hidden)
-        unread = (_VOCABULARY + POSITIONS - tokens) * shape.hidden
-        return Cost(
-            items=rows,
-            unit="sample",
-            products=shape.products(rows, tokens) + rows * shape.hidden**2,
-            numbers=parameters - unread + rows * (tokens + 1) * shape.hidden,
-            integers=rows * tokens,
-            memory=parameters + shape.activations(rows, tokens, training),
-        )
+        parameters = shape.bert_parameters(_VOCABULARY, shape.hidden_size)
+        unread = (_VOCABULARY + POSITIONS - tokens) * shape.hidden_size
+        products = shape.products(rows, tokens) + rows * shape.hidden_size**2
+        numbers = parameters - unread + rows * (tokens + 1) * shape.hidden_size
+        memory = parameters + shape.activations(rows, tokens, training)
+        return Cost(rows, "sample", products, numbers, integers=rows * tokens, memory=memory)
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch
         from transformers import BertConfig, BertModel
 
-        sizes = {"vocab_size": _VOCABULARY, "max_position_embeddings": POSITIONS}
-        module = BertModel(BertConfig(**sizes, **encoder_config(params.size, setting)))
+        config = encoder_config(params.size, setting)
+        module = BertModel(BertConfig(vocab_size=_VOCABULARY, max_position_embeddings=POSITIONS, **config))
         return Model(
             module=module,
             inputs={"input_ids": torch.full((params.batch, params.sequence), ID)},

@@ -1,32 +1,23 @@
 """A small convolutional network learns CIFAR-10 four images at a time, and reads its loss after every step."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from torchmark.workloads.image_training import ImageTraining, Recipe
 
-if TYPE_CHECKING:
-    import torch
-
 
 class Params(Struct, frozen=True):
-    """Images in a step and in an epoch, and processes that load them (0: the training process itself)."""
-
     batch: Annotated[int, Meta(ge=1, le=50_000)] = 4
-    images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
-    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2
+    images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000  # in an epoch
+    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2  # processes; 0: the training process itself
 
 
 class CifarCnn(ImageTraining):
-    """Two convolutions with pooling and three dense layers; cross entropy, SGD with rate 0.001 and momentum 0.9.
-
-    Two epochs, then one test pass in batches of the same size. The loss is copied to the host in every step, as in the
-    published script: the step waits for the device there. Without a folder of real files the images are synthetic:
-    same shape, size and number of classes, and as much to learn.
-    """
+    """Two convolutions with pooling and three dense layers; cross entropy, SGD with rate 0.001 and momentum 0.9. Two
+    epochs, then one test pass in batches of the same size. The loss is copied to the host in every step, as in the
+    published script: the step waits for the device there. Without a folder of real files the images are synthetic: same
+    shape, size and number of classes, and as much to learn."""
 
     name = "cifar-cnn"
     params = Params
@@ -38,12 +29,8 @@ class CifarCnn(ImageTraining):
     parameters = 62_006
     pixels = 3 * 32 * 32
 
-    def network(self) -> torch.nn.Module:
-        from torch import nn
-
-        return nn.Sequential(
-            *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU()),
-            *(nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
-        )
+    def layers(self, nn: Any) -> list[Any]:
+        first = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        second = [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        dense = [nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+        return first + second + dense

@@ -16,28 +16,12 @@ from torchmark.records import Work
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "ATTENTION",
-    "GRADIENTS",
-    "LAYOUT",
-    "CaseOption",
-    "Count",
-    "NoParams",
-    "Pairs",
-    "Setting",
-    "Stage",
-    "Step",
-    "Tensors",
-    "Workload",
-    "size_stages",
-]
+__all__ = ["ATTENTION", "GRADIENTS", "LAYOUT", "CaseOption", "Count", "NoParams",
+           "Pairs", "Setting", "Stage", "Step", "Tensors", "Workload", "size_stages"]  # fmt: skip
 
 Count = Annotated[int, Meta(ge=1, le=1_048_576)]  # of rows, images, tokens, …
 Tensors = Sequence["torch.Tensor"]
 Pairs = Sequence[tuple["torch.Tensor", "torch.Tensor"]]
-
-_IMAGE_DIMENSIONS = 4  # image, channel, row, column
-_ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class CaseOption(Struct, frozen=True):
@@ -78,22 +62,16 @@ class Setting(Struct, frozen=True):
 
     @property
     def item_bytes(self) -> int:
-        return _ITEM_BYTES[self.dtype]
+        return int(self.dtype[-2:]) // 8
 
-    def of_all_ranks(self, work: Work) -> Work:
+    def of_all_ranks(self, one: Work) -> Work:
         """The work of a step on all ranks together, given that of one."""
         count = self.world_size
-        return Work(work.items * count, work.unit, work.flops and work.flops * count, work.bytes and work.bytes * count)
-
-    @property
-    def checked_weight(self) -> float:
-        """The factor of a rank's loss in a check: 1 on average, and as ranks check the same rows, different on each:
-        gradients are then right only after they have been exchanged."""
-        return 2 * (self.rank + 1) / (self.world_size + 1)
+        return Work(one.items * count, one.unit, one.flops and one.flops * count, one.bytes and one.bytes * count)
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
-        """Make everything that draws from torch's own generator repeatable, such as weight initialisation."""
+        """Make what draws from torch's own generator repeatable, such as weight initialisation."""
         import torch
 
         with torch.random.fork_rng(devices=[]):
@@ -101,21 +79,18 @@ class Setting(Struct, frozen=True):
             yield
 
     def generator(self) -> torch.Generator:
-        """Seeded random numbers, drawn on the host so that every device gets the same."""
+        """Seeded random numbers, drawn on the host: every device gets the same."""
         import torch
 
         return torch.Generator().manual_seed(self.seed)
 
-    def place(self, host: torch.Tensor) -> torch.Tensor:
+    def place(self, host: torch.Tensor, device: str = "") -> torch.Tensor:
         """The tensor on the device in this setting's layout, and in its dtype if it is a floating-point tensor."""
-        return self._laid_out(host.to(self.device, self.torch_dtype if host.is_floating_point() else host.dtype))
-
-    def _laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
         import torch
 
-        if self.options.get("layout") != "channels-last" or tensor.ndim != _IMAGE_DIMENSIONS:
-            return tensor
-        return tensor.contiguous(memory_format=torch.channels_last)
+        placed = host.to(device or self.device, self.torch_dtype if host.is_floating_point() else host.dtype)
+        is_image = self.options.get("layout") == "channels-last" and placed.ndim == len("NCHW")
+        return placed.contiguous(memory_format=torch.channels_last) if is_image else placed
 
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """The same model with every weight and buffer placed on the device."""
@@ -128,7 +103,7 @@ class Setting(Struct, frozen=True):
         if self.transfer == "resident":
             resident = self.place(host)
             return lambda: resident
-        kept = self._laid_out(host.to(self.torch_dtype if host.is_floating_point() else host.dtype))
+        kept = self.place(host, "cpu")
         if self.transfer == "per-step":
             return lambda: kept.to(self.device)
         if self.device == "cpu":
@@ -148,11 +123,10 @@ class Setting(Struct, frozen=True):
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function itself, or what `torch.compile` makes of it."""
-        if self.compile == "off":
-            return function
         import torch
 
-        return torch.compile(function, mode=None if self.compile == "on" else self.compile)
+        mode = None if self.compile == "on" else self.compile
+        return function if self.compile == "off" else torch.compile(function, mode=mode)
 
     def parallel(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model, exchanging gradients with other ranks if there are any. Call it before making the optimizer."""
@@ -184,10 +158,10 @@ class Step(Struct, frozen=True):
     """One unit of timed work. `run` never synchronises, times, prints or reads the clock.
 
     `outputs` computes on the device, with the very function and weights that are timed; `reference` computes the same
-    another way: float64 on the CPU. Both return the same number of tensors of the same shapes, and may be called at
-    any time, any number of times, without changing what is timed. Recreate the inputs of `reference` from the seed, so
-    that the check holds no memory while the step is timed. Compute it inside `reference.exactly()`: the check then
-    measures how far rounding moves each result, and accepts no larger error.
+    another way: float64 on the CPU. Both return as many tensors of the same shapes, at any time and any number of
+    times, without changing what is timed. Recreate the inputs of `reference` from the seed, so that the check holds no
+    memory meanwhile. Compute it inside `reference.exactly()`: the check then measures how far rounding moves each
+    result, and accepts no larger error.
     """
 
     run: Callable[[], object]
@@ -243,8 +217,8 @@ class Workload(ABC):
 def size_stages(
     params: Any, setting: Setting, factor: int, smallest: int, step: Callable[[int], Callable[[], object]]
 ) -> tuple[Stage, ...]:
-    """The same step on fewer numbers, if all sizes are asked for: each size in bytes is a `factor`-th of the last, a
-    multiple of the smallest, down to it."""
+    """The same step on fewer numbers, if all sizes are asked for: each a `factor`-th of the last, in multiples of the
+    smallest, down to it."""
     stages, size = list[Stage](), params.size_bytes
     while params.sizes == "all" and size > smallest:
         size = max(size // factor // smallest, 1) * smallest

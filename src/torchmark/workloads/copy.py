@@ -1,9 +1,7 @@
 """Copies between host and device memory: what the link between them carries, pinned or pageable."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -11,28 +9,20 @@ from torchmark.errors import UnsupportedError
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Workload, size_stages
 
-if TYPE_CHECKING:
-    import torch
-
 _BLOCK = 262_144  # random numbers that are drawn; a larger tensor repeats them
 _CHECKED = 4096
 
 
 class Params(Struct, frozen=True):
-    """How much is copied in a step, which way, whether the host's memory is locked in place for it, and whether smaller
-    copies, down to a kilobyte, are timed too."""
-
     size_bytes: Annotated[int, Meta(ge=1024, le=268_435_456)] = 67_108_864
     direction: Literal["to-device", "to-host"] = "to-device"
-    pinned: bool = False
-    sizes: Literal["one", "all"] = "one"
+    pinned: bool = False  # whether the host's memory is locked in place
+    sizes: Literal["one", "all"] = "one"  # all: time smaller copies too, down to a kilobyte
 
 
 class Copy(Workload):
-    """One copy into memory that is there already. Both ends are made before, so nothing but the copy is timed.
-
-    The transfer setting changes nothing here. A CPU works in the host's own memory: there is no link to measure.
-    """
+    """One copy into memory that is there already. Both ends are made before, so nothing but the copy is timed. The
+    transfer setting changes nothing here. A CPU works in the host's own memory: there is no link to measure."""
 
     name = "copy"
     params = Params
@@ -76,8 +66,8 @@ def prepare_copy(params: Params, setting: Setting) -> Step:
 
     run = copy()
     return Step(
-        run=run,
-        work=Copy().work(params, setting),
+        run,
+        Copy().work(params, setting),
         outputs=lambda: (run()[-_CHECKED:],),
         reference=lambda: (made()[-_CHECKED:].double(),),
         copies=lambda: ((source, made()), (target, made())),

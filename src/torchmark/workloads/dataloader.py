@@ -1,36 +1,27 @@
 """Loads batches of images and does nothing with them: how fast torch's data loader can feed a training."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.image_training import Normalized, batches
-
-if TYPE_CHECKING:
-    import torch
+from torchmark.workloads.image_training import Batches, Normalized
 
 _SETS = {"mnist": (28 * 28, 0.1307, 0.3081), "cifar10": (3 * 32 * 32, 0.5, 0.5)}  # pixels, their mean and deviation
 _MADE_AS = 4  # bytes of a number as the loader makes it, before any conversion
 
 
 class Params(Struct, frozen=True):
-    """Which images, how many in a batch and in an epoch, and processes that load them (0: the asking one itself)."""
-
     dataset: Literal["mnist", "cifar10"] = "mnist"
     batch: Annotated[int, Meta(ge=1, le=50_000)] = 64
-    images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
-    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2
+    images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000  # in an epoch
+    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2  # processes; 0: the asking one itself
 
 
 class Dataloader(Workload):
-    """A step asks for one shuffled batch and copies it to the device; every image is normalised by itself.
-
-    Loading processes work ahead, so that consecutive steps show how many images a second all of them can make.
-    """
+    """A step asks for one shuffled batch and copies it to the device; every image is normalised by itself. Loading
+    processes work ahead, so that consecutive steps show how many images a second all of them can make."""
 
     name = "dataloader"
     params = Params
@@ -45,12 +36,11 @@ class Dataloader(Workload):
     def prepare(self, params: Params, setting: Setting) -> Step:
         import torch
 
-        from torchmark.workloads.images import cifar10, mnist
+        from torchmark.workloads.images import load_images
 
-        images = (mnist if params.dataset == "mnist" else cifar10)(setting.data, params.images)
-        _, mean, deviation = _SETS[params.dataset]
+        images, (_, mean, deviation) = load_images(params.dataset, setting.data, params.images), _SETS[params.dataset]
         data = Normalized(images.train_images, images.train_labels, mean, deviation)
-        feed = batches(data, params.batch, setting, workers=params.loader_workers)
+        feed = Batches(data, params.batch, setting, params.loader_workers)
         order = torch.randperm(params.images, generator=setting.generator())
         few = [int(index) for index in order[: min(2, params.batch)]]
 
@@ -61,9 +51,9 @@ class Dataloader(Workload):
             return (torch.from_numpy((images.train_images[few].double().numpy() / 255 - mean) / deviation),)
 
         return Step(
-            run=load,
-            work=self.work(params, setting),
-            outputs=lambda: (setting.place(batches(data, params.batch, setting, order=few).take()[0]),),
+            load,
+            self.work(params, setting),
+            outputs=lambda: (setting.place(Batches(data, params.batch, setting, order=few).take()[0]),),
             reference=reference,
             job_steps=feed.per_epoch,
             epochs=1,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
-from torchmark.workloads.contract import Setting, Stage, Step
+from torchmark.workloads.contract import Setting, Stage
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec
 
 if TYPE_CHECKING:
@@ -23,11 +22,9 @@ _PASS = 1000  # images that are classified at once to find the accuracy
 
 
 class MnistParams(Struct, frozen=True):
-    """Images in a step of one worker, images in an epoch of all, and loading processes of each worker (0: none)."""
-
-    batch: Annotated[int, Meta(ge=1, le=60_000)] = 64
-    images: Annotated[int, Meta(ge=1, le=60_000)] = 60_000
-    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 0
+    batch: Annotated[int, Meta(ge=1, le=60_000)] = 64  # images in a step of one worker
+    images: Annotated[int, Meta(ge=1, le=60_000)] = 60_000  # in an epoch of all
+    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 0  # processes of each worker; 0: none
 
 
 class Recipe(Struct, frozen=True):
@@ -44,7 +41,7 @@ class Recipe(Struct, frozen=True):
 
 
 class ImageTraining(ModelWorkload):
-    """A workload that trains a network on images: its file gives the network and the recipe."""
+    """A workload that trains a network on images: its file gives the layers and the recipe."""
 
     modes = ("train",)
     params: ClassVar[type[Struct]] = MnistParams
@@ -55,8 +52,13 @@ class ImageTraining(ModelWorkload):
     pixels: ClassVar[int] = 28 * 28  # numbers in an image
 
     @abstractmethod
+    def layers(self, nn: Any) -> list[torch.nn.Module]:
+        """With random weights, from torch's own modules."""
+
     def network(self) -> torch.nn.Module:
-        """With random weights."""
+        from torch import nn
+
+        return nn.Sequential(*self.layers(nn))
 
     @staticmethod
     def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -65,63 +67,43 @@ class ImageTraining(ModelWorkload):
         return torch.nn.functional.cross_entropy(scores, labels)
 
     def images(self, params: Any, setting: Setting) -> Images:
-        from torchmark.workloads.images import cifar10, mnist
+        from torchmark.workloads.images import load_images
 
-        return (mnist if self.recipe.dataset == "mnist" else cifar10)(setting.data, params.images)
+        return load_images(self.recipe.dataset, setting.data, params.images)
 
     def cost(self, params: Any, training: bool) -> Cost:
         """Weights and the momentum of their gradients are read and written."""
-        return Cost(
-            items=params.batch,
-            unit="image",
-            products=params.batch * sum(self.products),
-            products_at_input=params.batch * self.products[0],
-            numbers=4 * self.parameters + params.batch * self.pixels,
-            integers=params.batch,
-        )
+        batch, numbers = params.batch, 4 * self.parameters + params.batch * self.pixels
+        return Cost(batch, "image", batch * sum(self.products), numbers, batch * self.products[0], integers=batch)
 
     def build(self, params: Any, setting: Setting) -> Model:
-        images = self.images(params, setting)
-        train = Normalized(images.train_images, images.train_labels, *self.recipe.normal)
-        loader = batches(train, params.batch, setting, workers=params.loader_workers)
-        loader.images = images
-        inputs, targets = train[:2]
-        return Model(
-            module=self.network(),
-            inputs=inputs,
-            targets=targets,
-            feed=loader.take,
-            loss=lambda scores, _, labels: self.loss(scores, labels),
-            optimizer=OptimizerSpec("SGD", self.recipe.rate, self.recipe.momentum),
-            loss_scale=1.0,
-            reads_loss=self.recipe.reads_loss,
-            notes={"data": images.source},
-        )
-
-    def prepare(self, params: Any, setting: Setting) -> Step:
         import torch
 
-        recipe, model = self.recipe, self.made(params, setting)
-        train: Batches = model.feed.__self__  # type: ignore[union-attr]  # of `build`
-        images, network = train.images, model.module
-        assert images
-        training = self.prepared(params, setting, model)
-        step, forward = training.step(), training.forward
+        recipe, images, network = self.recipe, self.images(params, setting), self.network()
+        train = Normalized(images.train_images, images.train_labels, *recipe.normal)
         test = Normalized(images.test_images, images.test_labels, *recipe.normal)
-        size = recipe.test_batch or params.batch
-        loader = batches(test, size, setting, workers=params.loader_workers, shuffle=False)
+        batches = Batches(train, params.batch, setting, params.loader_workers)
+        inputs, targets = train[:2]
 
-        def run_test() -> torch.Tensor:
-            pixels, labels = map(setting.place, loader.take())
-            with torch.no_grad():
-                scores = forward(pixels)
-                loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
-                return torch.stack([loss, (scores.argmax(1) == labels).sum()]).cpu()
+        def stages(forward: Callable[..., Any]) -> tuple[Stage, ...]:
+            load = Stage("load batch", 0, batches.take)
+            if not recipe.tests:
+                return (load,)
+            size = recipe.test_batch or params.batch
+            tests = Batches(test, size, setting, params.loader_workers, order=range(len(test)))
+
+            def run_test() -> torch.Tensor:
+                pixels, labels = map(setting.place, tests.take())
+                with torch.no_grad():
+                    scores = forward(pixels)
+                    loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
+                    return torch.stack([loss, (scores.argmax(1) == labels).sum()]).cpu()
+
+            return Stage("test batch", recipe.tests * tests.per_epoch, run_test), load
 
         def metrics() -> dict[str, float]:
-            found = step.metrics() if step.metrics else {}
+            found, right = {}, 0
             if recipe.tests:
-                right = 0
                 with torch.no_grad():
                     for start in range(0, len(test), _PASS):
                         pixels, labels = test[start : start + _PASS]
@@ -129,13 +111,20 @@ class ImageTraining(ModelWorkload):
                 found["accuracy"] = right / len(test)
             return found | {"data_is_real": float(images.is_real), "parameters": float(self.parameters)}
 
-        tests = [Stage("test batch", recipe.tests * loader.per_epoch, run_test)] if recipe.tests else []
-        return replace(
-            step,
-            job_steps=recipe.epochs * train.per_epoch,
-            stages=(*tests, Stage("load batch", 0, train.take)),
-            epochs=recipe.epochs,
+        return Model(
+            network,
+            inputs,
+            targets=targets,
+            feed=batches.take,
+            loss=lambda scores, _, labels: self.loss(scores, labels),
+            optimizer=OptimizerSpec("SGD", recipe.rate, recipe.momentum),
+            loss_scale=1.0,
+            reads_loss=recipe.reads_loss,
+            notes={"data": images.source},
             metrics=metrics,
+            job_steps=recipe.epochs * batches.per_epoch,
+            epochs=recipe.epochs,
+            stages=stages,
         )
 
 
@@ -154,12 +143,21 @@ class Normalized:
 
 
 class Batches:
-    """Batches without end: one epoch follows the other. Loading processes end with this object."""
+    """Batches without end, one epoch after the other: shuffled, with a part for each rank, or in a given order. Loading
+    processes end with this object."""
 
-    def __init__(self, loader: Any, sampler: Any) -> None:
-        self.per_epoch = len(loader)
-        self.images: Images | None = None  # the whole data set, if the batches come from one
-        self._loader, self._sampler, self._epoch = loader, sampler, -1
+    def __init__(
+        self, data: Any, batch: int, setting: Setting, workers: int = 0, order: Sequence[int] | None = None
+    ) -> None:
+        from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+
+        # With a generator of its own: the loader draws from its one more or less often, depending on its processes.
+        self._sampler: Any = RandomSampler(data, generator=setting.generator()) if order is None else order
+        if order is None and setting.world_size > 1:
+            self._sampler = DistributedSampler(data, setting.world_size, setting.rank, seed=setting.seed)
+        processes: Any = {"num_workers": workers, "persistent_workers": workers > 0, "worker_init_fn": _end_with_parent}
+        self._loader: Any = DataLoader(data, batch, sampler=self._sampler, generator=setting.generator(), **processes)
+        self.per_epoch, self._epoch = len(self._loader), -1
         self._left: Iterator[list[torch.Tensor]] = iter(())
 
     def take(self) -> list[torch.Tensor]:
@@ -173,32 +171,8 @@ class Batches:
         return batch
 
 
-def batches(
-    data: Any,
-    batch: int,
-    setting: Setting,
-    *,
-    workers: int = 0,
-    shuffle: bool = True,
-    order: Sequence[int] | None = None,
-) -> Batches:
-    """Batches of this data set: shuffled, with a part for each rank; as they are; or in a given order."""
-    from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
-
-    sampler: Any = order
-    if shuffle and order is None:
-        # With a generator of its own: the loader draws from its one more or less often, depending on its processes.
-        sampler = RandomSampler(data, generator=setting.generator())
-        if setting.world_size > 1:
-            sampler = DistributedSampler(data, setting.world_size, setting.rank, seed=setting.seed)
-    processes: Any = {"num_workers": workers, "persistent_workers": workers > 0, "worker_init_fn": _end_with_parent}
-    loader: Any = DataLoader(data, batch, sampler=sampler, generator=setting.generator(), **processes)
-    return Batches(loader, sampler)
-
-
-def _end_with_parent(worker: int) -> None:
+def _end_with_parent(_: int) -> None:
     """On Linux a signal ends a loading process together with its parent: torch's own watch takes seconds."""
-    del worker
     if sys.platform == "linux":
         import ctypes
 

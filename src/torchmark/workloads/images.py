@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 
 CLASSES = 10
 
-Split = tuple[numpy.ndarray, numpy.ndarray]  # images and labels, both of bytes
 Bytes = Any  # an array of integers: numpy's own types say more than is of use here
+Split = tuple[Bytes, Bytes]  # images and labels
 _CIFAR10_SHAPE = (3, 32, 32)
 _MOST_BYTES = 1 << 28  # no file of these sets is near that: a header that claims more is wrong
-_MNIST_FIX = "Put the four files of MNIST (train-images-idx3-ubyte, …, plain or .gz) there, or leave --data out"
-_CIFAR10_FIX = (
-    "Put the binary version of CIFAR-10 there, unpacked (data_batch_1.bin … test_batch.bin, plain or .gz), "
-    "or leave --data out"
-)
+_PLACES = ("", "MNIST/raw", "mnist", "cifar-10-batches-bin")  # where other programs put them in a folder
+_MNIST_FILES = "four files of MNIST (train-images-idx3-ubyte, …, plain or .gz)"
+_CIFAR10_FILES = "unpacked binary version of CIFAR-10 (data_batch_1.bin … test_batch.bin, plain or .gz)"
 _BLOCK = 250  # images made at once: few enough to stay in the CPU's cache
 _ONE = 127  # a shape at full strength; two products of two such numbers add up to less than 16 bits hold
 _POOL = 1 << 20
@@ -48,24 +46,14 @@ class Images(Struct, frozen=True):
         return self.source == "files"
 
 
-def mnist(data: str | None = None, count: int = 60_000) -> Images:
-    """28 × 28 in grey: the first `count` training images, and a test image for every six of them.
-
-    `data` is the folder with the real files, which must then be complete.
-    """
-    return _gather(data, count, max(1, count // 6), _MNIST)
-
-
-def cifar10(data: str | None = None, count: int = 50_000) -> Images:
-    """32 × 32 in colour: the first `count` training images, and a test image for every five of them."""
-    return _gather(data, count, max(1, count // 5), _CIFAR10)
-
-
-def _gather(data: str | None, count: int, tests: int, look: _Look) -> Images:
+def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> Images:
+    """The first `count` training images, and as many test images for them as the whole set has. `mnist` is 28 × 28 in
+    grey, `cifar10` 32 × 32 in colour. `data` is the folder with the real files, which must then be complete."""
     import torch
 
-    read, arrays = _read_mnist if look is _MNIST else _read_cifar10, list[numpy.ndarray]()
-    for train, amount in ((True, count), (False, tests)):
+    read, look, each = (_read_mnist, _MNIST, 6) if dataset == "mnist" else (_read_cifar10, _CIFAR10, 5)
+    arrays = list[Bytes]()
+    for train, amount in ((True, count), (False, max(1, count // each))):
         images, labels = _make(look, amount, train) if data is None else read(data, train)
         arrays += (images[:amount], labels[:amount].astype(numpy.int64))
     return Images("stand-in" if data is None else "files", *map(torch.from_numpy, arrays))
@@ -76,28 +64,26 @@ def _gather(data: str | None, count: int, tests: int, look: _Look) -> Images:
 
 def _read_mnist(folder: str, train: bool) -> Split:
     part, whole = ("train", 60_000) if train else ("t10k", 10_000)
-
-    def find(what: str) -> Path:
-        name = f"{part}-{what}-ubyte"
-        names = [name, name.replace("-idx", ".idx")]  # some unpackers turn the dash into a dot
-        return _find(folder, ("", "MNIST/raw", "mnist"), names, _MNIST_FIX)
-
-    images, labels = find("images-idx3"), find("labels-idx1")
+    names = [f"{part}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
+    # Some unpackers turn a dash into a dot.
+    images, labels = (_find(folder, _MNIST_FILES, name, name.replace("-idx", ".idx")) for name in names)
     pixels = read_idx(images, (whole, 28, 28)).reshape(whole, 1, 28, 28)
     return pixels, _checked_labels(read_idx(labels, (whole,)), labels)
 
 
 def _read_cifar10(folder: str, train: bool) -> Split:
     names = [f"data_batch_{part}.bin" for part in range(1, 6)] if train else ["test_batch.bin"]
-    paths = [_find(folder, ("", "cifar-10-batches-bin"), [name], _CIFAR10_FIX) for name in names]
-    images, labels = zip(*(read_cifar10_records(path, 10_000) for path in paths), strict=True)
+    parts = [read_cifar10_records(_find(folder, _CIFAR10_FILES, name), 10_000) for name in names]
+    images, labels = zip(*parts, strict=True)
     return numpy.concatenate(images), numpy.concatenate(labels)
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> numpy.ndarray:
     """The bytes of an IDX file, which must hold an array of this very shape."""
     header = 4 + 4 * len(shape)
-    content = _read(path, header + prod(shape), header)
+    content = _read(path, header + prod(shape))
+    if len(content) < header:
+        raise _wrong(path, f"ends after {len(content)} bytes")
     magic = bytes((0, 0, 8, len(shape)))  # 8: bytes
     if content[:4] != magic:
         raise _wrong(path, f"begins with {content[:4].hex()} where an IDX file of this kind begins with {magic.hex()}")
@@ -112,38 +98,37 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> numpy.ndarray:
 def read_cifar10_records(path: Path, count: int) -> Split:
     """The images and labels of a file of CIFAR-10's binary version, which must hold this many."""
     record = 1 + prod(_CIFAR10_SHAPE)
-    content = _read(path, count * record, 1)
+    content = _read(path, count * record)
     _check_length(path, content, count * record)
     records = numpy.frombuffer(content, numpy.uint8).reshape(count, record)
     labels = _checked_labels(records[:, 0].copy(), path)
     return numpy.ascontiguousarray(records[:, 1:]).reshape(count, *_CIFAR10_SHAPE), labels
 
 
-def _find(folder: str, inner: Sequence[str], names: Sequence[str], fix: str) -> Path:
-    root = Path(folder)
-    if not root.is_dir():
+def _find(folder: str, files: str, *names: str) -> Path:
+    """The first of these files that is there, packed or not."""
+    fix = f"Put the {files} there, or leave --data out"
+    if not Path(folder).is_dir():
         raise CaseError("what --data names is no folder", fix)
-    for path in (root / place / (name + end) for place in inner for name in names for end in ("", ".gz")):
+    for place, name, end in product(_PLACES, names, ("", ".gz")):
+        path = Path(folder, place, name + end)
         if path.is_file():
             return path
     raise CaseError(f"the folder given with --data holds no file {names[0]}", fix)
 
 
-def _read(path: Path, expected: int, least: int) -> bytes:
+def _read(path: Path, expected: int) -> bytes:
     """The file's content, unpacked, but never much more than is expected of it."""
     if expected > _MOST_BYTES:
         raise _wrong(path, f"would have to hold {expected} bytes, which is more than any file of these sets")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read(expected + 1)
+            return file.read(expected + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _wrong(path, "is no whole gzip file", str(error)) from error
     except OSError as error:
         cause = f"{path.name} cannot be read ({error.strerror or type(error).__name__})"
         raise CaseError(cause, "Make it readable, or leave --data out") from error
-    if len(content) < least:
-        raise _wrong(path, f"ends after {len(content)} bytes")
-    return content
 
 
 def _check_length(path: Path, content: bytes, expected: int) -> None:
@@ -203,12 +188,18 @@ def _make(look: _Look, count: int, train: bool) -> Split:
     pool = numpy.lib.stride_tricks.sliding_window_view(noise, look.channels * look.size**2)
     images = numpy.empty((count, look.channels, look.size, look.size), numpy.uint8)
     labels = numpy.empty(count, numpy.uint8)
+
+    def draw(classes: Bytes, strength: tuple[int, int]) -> Bytes:
+        image = shapes[classes, _chance(random, 0, shapes.shape[1], _BLOCK)]
+        image *= _chance(random, strength[0], strength[1] + 1, (_BLOCK, 1)).astype(numpy.int16)
+        return image
+
     for start in range(0, count, _BLOCK):
         random = numpy.random.RandomState([look.seed, int(train), start])
         classes = _chance(random, 0, CLASSES, _BLOCK)
         others = (classes + _chance(random, 1, CLASSES, _BLOCK)) % CLASSES
-        image = _draw(shapes, classes, look.strength, random)
-        image += _draw(shapes, others, look.disguise, random)
+        image = draw(classes, look.strength)
+        image += draw(others, look.disguise)
         image >>= 7
         image *= look.gain
         image += pool[_chance(random, 0, len(pool), _BLOCK)]
@@ -216,12 +207,6 @@ def _make(look: _Look, count: int, train: bool) -> Split:
         images.reshape(count, -1)[start : start + _BLOCK] = image[: count - start]
         labels[start : start + _BLOCK] = classes[: count - start]
     return images, labels
-
-
-def _draw(shapes: Bytes, classes: Bytes, strength: tuple[int, int], random: numpy.random.RandomState) -> Bytes:
-    image = shapes[classes, _chance(random, 0, shapes.shape[1], _BLOCK)]
-    image *= _chance(random, strength[0], strength[1] + 1, (_BLOCK, 1)).astype(numpy.int16)
-    return image
 
 
 @lru_cache(maxsize=2)

@@ -1,14 +1,7 @@
 """One operator on one number: what it costs to hand the smallest piece of work to a device."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from torchmark.records import Work
 from torchmark.workloads.contract import NoParams, Setting, Step, Workload
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Launch(Workload):
@@ -33,9 +26,5 @@ class Launch(Workload):
         def run() -> torch.Tensor:
             return setting.drain(add(one, other))
 
-        return Step(
-            run=run,
-            work=self.work(params, setting),
-            outputs=lambda: (run(),),
-            reference=lambda: (values[0].double() + values[1].double(),),
-        )
+        expected = values[0].double() + values[1].double()
+        return Step(run, self.work(params, setting), outputs=lambda: (run(),), reference=lambda: (expected,))

@@ -1,9 +1,6 @@
 """A Llama-shaped language model writes one token after many: tokens per second."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -11,27 +8,18 @@ from torchmark.workloads import llama
 from torchmark.workloads.contract import Setting
 from torchmark.workloads.model import Cost, Model
 
-if TYPE_CHECKING:
-    import torch
-
-    KeysAndValues = list[tuple[torch.Tensor, ...]]
-
 
 class Params(Struct, frozen=True):
-    """How large the model is, how many texts it writes at once, and how many tokens each of them has already."""
-
     size: llama.Size = "125m"
-    batch: Annotated[int, Meta(ge=1, le=65_536)] = 1
-    context: Annotated[int, Meta(ge=1, le=1_048_575)] = 128
+    batch: Annotated[int, Meta(ge=1, le=65_536)] = 1  # texts that are written at once
+    context: Annotated[int, Meta(ge=1, le=1_048_575)] = 128  # tokens that each has already
 
 
 class LlmDecode(llama.LlamaWorkload):
-    """One step gives every text one more token, from the keys and values that are kept of those before it.
-
-    Every step is the same one, after `context` tokens: what it adds to the kept ones is dropped when the next step
-    begins, so that the time does not depend on how many steps were measured. Weights, keys and values are random
-    numbers of the usual size.
-    """
+    """One step gives every text one more token, from the keys and values that are kept of those before it. Every step
+    is the same one, after `context` tokens: what it adds to the kept ones is dropped when the next step begins, so that
+    the time does not depend on how many steps were measured. Weights, keys and values are random numbers of the usual
+    size."""
 
     name = "llm-decode"
     params = Params
@@ -42,24 +30,22 @@ class LlmDecode(llama.LlamaWorkload):
         while it grows."""
         shape, rows = llama.SHAPES[params.size], params.batch
         kept = rows * (params.context + 1) * shape.cached
-        return Cost(
-            items=rows,
-            unit="token",
-            products=shape.step_products(rows, 1, params.context),
-            numbers=shape.weights_read(rows) + kept,
-            memory=shape.parameters + 2 * kept + rows * shape.vocabulary,
-        )
+        products, numbers = shape.step_products(rows, 1, params.context), shape.weights_read(rows) + kept
+        return Cost(rows, "token", products, numbers, memory=shape.parameters + 2 * kept + rows * shape.vocab_size)
 
     def build(self, params: Params, setting: Setting) -> Model:
         shape = llama.SHAPES[params.size]
-        cache, restore = _make_cache(_kept(params, setting), setting.place)
+        cache = _make_cache([map(setting.place, each) for each in _kept(params, setting)])
+        first = [(layer, layer.keys, layer.values) for layer in cache.layers]
 
         def call(model: Any, given: Any) -> Any:
-            if not isinstance(given, dict):
-                restore()
-                return model(input_ids=given, past_key_values=cache, use_cache=True)
-            earlier, _ = _make_cache(given["kept"], lambda each: each)
-            return model(input_ids=given["ids"], past_key_values=earlier, use_cache=True)
+            if isinstance(given, dict):
+                return model(input_ids=given["ids"], past_key_values=_make_cache(given["kept"]), use_cache=True)
+            # Back to what it held at first. Growing, it makes new tensors and leaves the old ones alone, so nothing is
+            # copied: two names for each layer, some microseconds in all.
+            for layer, keys, values in first:
+                layer.keys, layer.values = keys, values
+            return model(input_ids=given, past_key_values=cache, use_cache=True)
 
         def few(ids: Any, _: None) -> tuple[Any, None]:
             return {"ids": ids[:2], "kept": [(k[:2], v[:2]) for k, v in _kept(params, setting)]}, None
@@ -76,32 +62,23 @@ class LlmDecode(llama.LlamaWorkload):
         )
 
 
-def _kept(params: Params, setting: Setting) -> KeysAndValues:
+def _kept(params: Params, setting: Setting) -> Any:
+    """Keys and values of the earlier tokens in each layer."""
     import torch
 
     shape, generator = llama.SHAPES[params.size], setting.generator()
-    size = (params.batch, shape.shared_heads, params.context, shape.hidden // shape.heads)
+    width = shape.hidden_size // shape.num_attention_heads
+    size = (params.batch, shape.num_key_value_heads, params.context, width)
     return [
         tuple(torch.randn(size, generator=generator, dtype=torch.float32).to(setting.torch_dtype) for _ in "kv")
-        for _ in range(shape.layers)
+        for _ in range(shape.num_hidden_layers)
     ]
 
 
-def _make_cache(kept: KeysAndValues, place: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Any, Callable[[], None]]:
-    """The cache, and how to restore what it held at first.
-
-    The cache makes new tensors when it grows and leaves the old ones alone, so nothing is copied to restore them: two
-    names for each layer, some microseconds in all.
-    """
+def _make_cache(kept: Any) -> Any:
     from transformers import DynamicCache
 
     cache = DynamicCache()
     for index, (keys, values) in enumerate(kept):
-        cache.update(place(keys), place(values), index)
-    first = [(layer, layer.keys, layer.values) for layer in cache.layers]
-
-    def restore() -> None:
-        for layer, keys, values in first:
-            layer.keys, layer.values = keys, values
-
-    return cache, restore
+        cache.update(keys, values, index)
+    return cache

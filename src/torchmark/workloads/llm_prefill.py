@@ -1,7 +1,5 @@
 """A Llama-shaped language model reads a prompt: the time to the first token."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -14,19 +12,15 @@ _CHECKED = (slice(2), slice(8))  # prompts, and tokens of each
 
 
 class Params(Struct, frozen=True):
-    """How large the model is, how many prompts it reads at once, and how many tokens each has."""
-
     size: llama.Size = "125m"
-    batch: Annotated[int, Meta(ge=1, le=65_536)] = 1
-    prompt: Annotated[int, Meta(ge=1, le=1_048_575)] = 128
+    batch: Annotated[int, Meta(ge=1, le=65_536)] = 1  # prompts that are read at once
+    prompt: Annotated[int, Meta(ge=1, le=1_048_575)] = 128  # tokens of each
 
 
 class LlmPrefill(llama.LlamaWorkload):
-    """One step reads the whole prompt, keeps the keys and values of every token, and picks the token that follows.
-
-    The step's time is the time to the first token. Weights are random numbers of the usual size; the model is what
-    transformers builds from a configuration, with the attention that it picks.
-    """
+    """One step reads the whole prompt, keeps the keys and values of every token, and picks the token that follows. The
+    step's time is the time to the first token. Weights are random numbers of the usual size; the model is what
+    transformers builds from a configuration, with the attention that it picks."""
 
     name = "llm-prefill"
     params = Params
@@ -35,14 +29,10 @@ class LlmPrefill(llama.LlamaWorkload):
     def cost(self, params: Params, training: bool) -> Cost:
         """Attention only towards earlier tokens. Keys and values are written once."""
         shape, tokens = llama.SHAPES[params.size], params.batch * params.prompt
-        widest = tokens * (3 * shape.feed_forward + 8 * shape.hidden)
-        return Cost(
-            items=tokens,
-            unit="token",
-            products=shape.step_products(params.batch, params.prompt, 0),
-            numbers=shape.weights_read(tokens) + tokens * shape.cached,
-            memory=shape.parameters + tokens * shape.cached + widest,
-        )
+        widest = tokens * (3 * shape.intermediate_size + 8 * shape.hidden_size)
+        products = shape.step_products(params.batch, params.prompt, 0)
+        numbers = shape.weights_read(tokens) + tokens * shape.cached
+        return Cost(tokens, "token", products, numbers, memory=shape.parameters + tokens * shape.cached + widest)
 
     def build(self, params: Params, setting: Setting) -> Model:
         shape = llama.SHAPES[params.size]

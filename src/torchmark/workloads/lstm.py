@@ -1,7 +1,5 @@
 """A stack of LSTM layers over a sequence: many small dependent steps, fused where a device can."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -14,19 +12,15 @@ _CHECKED = (slice(2), slice(16))  # sequences and steps; later steps cannot chan
 
 
 class Params(Struct, frozen=True):
-    """Sequences in a step, their length, and layers on top of one another."""
-
-    batch: Count = 8
-    sequence: Count = 128
+    batch: Count = 8  # sequences in a step
+    sequence: Count = 128  # their length
     layers: Annotated[int, Meta(ge=1, le=1024)] = 4
 
 
 class Lstm(ModelWorkload):
-    """1024 inputs and 512 units in each layer; the input is uniform in [0, 1), batch first.
-
-    `infer` is the forward pass in inference mode. `train` is forward, mean squared error against targets in [1, 2),
-    backward and one step of plain SGD. float16 is not offered: its gradients would underflow.
-    """
+    """1024 inputs and 512 units in each layer; the input is uniform in [0, 1), batch first. `infer` is the forward pass
+    in inference mode. `train` is forward, mean squared error against targets in [1, 2), backward and one step of plain
+    SGD. float16 is not offered: its gradients would underflow."""
 
     name = "lstm"
     params = Params
@@ -38,13 +32,9 @@ class Lstm(ModelWorkload):
         rows = params.batch * params.sequence
         weights = _GATES * _WIDTH * (_INPUTS + _WIDTH + (params.layers - 1) * 2 * _WIDTH)
         parameters = weights + _GATES * _WIDTH * 2 * params.layers
-        return Cost(
-            items=params.batch,
-            unit="sequence",
-            products=rows * weights,
-            products_at_input=rows * _GATES * _WIDTH * _INPUTS,
-            numbers=parameters * (2 if training else 1) + rows * (_INPUTS + _WIDTH),
-        )
+        numbers = parameters * (2 if training else 1) + rows * (_INPUTS + _WIDTH)
+        at_input = rows * _GATES * _WIDTH * _INPUTS
+        return Cost(params.batch, "sequence", rows * weights, numbers, products_at_input=at_input)
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch

@@ -1,27 +1,20 @@
 """One product of matrices: what the machine's arithmetic can do, for each dtype."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Count, Setting, Step, Tensors, Workload
 
-if TYPE_CHECKING:
-    import torch
-
 _CHECKED_ROWS = 16
 _COLUMNS_AT_ONCE = 1024
 
 
 class Params(Struct, frozen=True):
-    """`batch` products of size × size matrices, or of a left one that has fewer rows; 0 rows: as many as columns."""
-
-    size: Count = 2048
-    batch: Count = 1
-    rows: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
+    size: Count = 2048  # matrices are size × size
+    batch: Count = 1  # products in a step
+    rows: Annotated[int, Meta(ge=0, le=1_048_576)] = 0  # of the left one; 0: as many as columns
 
 
 class Matmul(Workload):
@@ -62,8 +55,8 @@ class Matmul(Workload):
             return (torch.from_numpy(numpy.concatenate(parts, axis=1)),)
 
         return Step(
-            run=run,
-            work=self.work(params, setting),
+            run,
+            self.work(params, setting),
             outputs=lambda: (run().view(shape)[0, :_CHECKED_ROWS],),
             reference=reference,
             copies=lambda: tuple(zip((left(), right()), operands(), strict=True)),

@@ -1,7 +1,5 @@
 """Dense layers: small matrix products at a small batch, where every overhead shows."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from msgspec import Struct
@@ -13,19 +11,15 @@ _WIDTHS = (1024, 512, 512, 512)
 
 
 class Params(Struct, frozen=True):
-    """Rows in a step of one worker, and numbers that come out for each of them."""
-
-    batch: Count = 128
-    outputs: Count = 2
+    batch: Count = 128  # rows in a step of one worker
+    outputs: Count = 2  # for each row
 
 
 class Mlp(ModelWorkload):
-    """1024 → 512 → 512 → 512 → outputs with tanh between; the input is uniform in [0, 1).
-
-    `infer` is the forward pass in inference mode. `train` is forward, mean squared error against targets in [1, 2),
-    backward and one step of plain SGD; float16 scales the loss by a power of two, or its gradients would underflow.
-    (With targets that far from the first outputs nothing cancels, so that even short formats can be checked.)
-    """
+    """1024 → 512 → 512 → 512 → outputs with tanh between; the input is uniform in [0, 1). `infer` is the forward pass
+    in inference mode. `train` is forward, mean squared error against targets in [1, 2), backward and one step of plain
+    SGD; float16 scales the loss by a power of two, or its gradients would underflow. (With targets that far from the
+    first outputs nothing cancels, so that even short formats can be checked.)"""
 
     name = "mlp"
     params = Params
@@ -35,13 +29,9 @@ class Mlp(ModelWorkload):
     def cost(self, params: Params, training: bool) -> Cost:
         edges = [*pairwise((*_WIDTHS, params.outputs))]
         parameters = sum((wide + 1) * narrow for wide, narrow in edges)
-        return Cost(
-            items=params.batch,
-            unit="sample",
-            products=params.batch * sum(wide * narrow for wide, narrow in edges),
-            products_at_input=params.batch * _WIDTHS[0] * _WIDTHS[1],
-            numbers=parameters * (2 if training else 1) + params.batch * (_WIDTHS[0] + params.outputs),
-        )
+        products = params.batch * sum(wide * narrow for wide, narrow in edges)
+        numbers = parameters * (2 if training else 1) + params.batch * (_WIDTHS[0] + params.outputs)
+        return Cost(params.batch, "sample", products, numbers, products_at_input=params.batch * _WIDTHS[0] * _WIDTHS[1])
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch

@@ -1,21 +1,14 @@
 """Four workers learn MNIST together with two dense layers: ten epochs, gradients shared in every step."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torchmark.workloads.image_training import ImageTraining, Recipe
 
-if TYPE_CHECKING:
-    import torch
-
 
 class MnistDdpMlp(ImageTraining):
-    """784 → 256 → 10 with ReLU between; cross entropy, SGD with rate 0.01 and momentum 0.5.
-
-    Each worker has its own part of the images, and its own pass over the whole test set after every epoch. More workers
-    make fewer steps of an epoch, not smaller ones.
-    """
+    """784 → 256 → 10 with ReLU between; cross entropy, SGD with rate 0.01 and momentum 0.5. Each worker has its own
+    part of the images, and its own pass over the whole test set after every epoch. More workers make fewer steps of an
+    epoch, not smaller ones."""
 
     name = "mnist-ddp-mlp"
     default_workers = 4
@@ -23,7 +16,5 @@ class MnistDdpMlp(ImageTraining):
     products = (28 * 28 * 256, 256 * 10)
     parameters = 203_530
 
-    def network(self) -> torch.nn.Module:
-        from torch import nn
-
-        return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 256), nn.ReLU(), nn.Linear(256, 10))
+    def layers(self, nn: Any) -> list[Any]:
+        return [nn.Flatten(), nn.Linear(28 * 28, 256), nn.ReLU(), nn.Linear(256, 10)]

@@ -1,23 +1,16 @@
 """Two workers train a network with one output on MNIST together: ten epochs, gradients shared in every step."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torchmark.workloads.image_training import ImageTraining, Recipe
-
-if TYPE_CHECKING:
-    import torch
 
 _LEAST = 1e-12  # the smallest probability whose logarithm is taken
 
 
 class MnistDdpSigmoid(ImageTraining):
-    """784 → 512 → 10 → 1 with ReLU between and a sigmoid at the end; SGD with rate 0.001.
-
-    The loss is the formula of binary cross entropy, given digits from 0 to 9 instead of probabilities: the network
-    cannot learn to distinguish them, and only the cost of its steps and its loss are of interest.
-    """
+    """784 → 512 → 10 → 1 with ReLU between and a sigmoid at the end; SGD with rate 0.001. The loss is the formula of
+    binary cross entropy, given digits from 0 to 9 instead of probabilities: the network cannot learn to distinguish
+    them, and only the cost of its steps and its loss are of interest."""
 
     name = "mnist-ddp-sigmoid"
     default_workers = 2
@@ -25,21 +18,15 @@ class MnistDdpSigmoid(ImageTraining):
     products = (28 * 28 * 512, 512 * 10, 10)
     parameters = 407_061
 
-    def network(self) -> torch.nn.Module:
-        from torch import nn
-
-        return nn.Sequential(
-            *(nn.Flatten(), nn.Linear(28 * 28, 512), nn.ReLU()),
-            *(nn.Linear(512, 10), nn.ReLU(), nn.Linear(10, 1), nn.Sigmoid()),
-        )
+    def layers(self, nn: Any) -> list[Any]:
+        hidden = [nn.Flatten(), nn.Linear(28 * 28, 512), nn.ReLU(), nn.Linear(512, 10), nn.ReLU()]
+        return [*hidden, nn.Linear(10, 1), nn.Sigmoid()]
 
     @staticmethod
-    def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss(scores: Any, labels: Any) -> Any:
         """Written out, because torch's own refuses labels that are no probabilities. Its terms nearly cancel, so it
         needs at least float32."""
-        import torch
-
-        probabilities = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        probabilities = scores.float() if scores.element_size() < 4 else scores
         target = labels.to(probabilities.dtype).unsqueeze(1)
         yes, no = probabilities.clamp_min(_LEAST).log(), (1 - probabilities).clamp_min(_LEAST).log()
         return -(target * yes + (1 - target) * no).mean()

@@ -15,16 +15,8 @@ from msgspec.structs import replace
 
 from torchmark.errors import UnsupportedError, UsageError, WrongResultError
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.reference import (
-    exact_by_layer,
-    exact_model,
-    exactly,
-    fill,
-    fingerprints,
-    meta_model,
-    without_drawing,
-)
+from torchmark.workloads import reference
+from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -48,24 +40,20 @@ class OptimizerSpec(Struct, frozen=True):
 
     def make(self, weights: Iterable[torch.Tensor], scale: float = 1.0) -> torch.optim.Optimizer:
         """The optimizer, for gradients that are multiplied by `scale`."""
-        import torch
+        from torch import optim
 
-        if self.kind == "SGD":
-            return torch.optim.SGD(weights, lr=self.rate / scale, momentum=self.momentum)
-        return (torch.optim.Adam if self.kind == "Adam" else torch.optim.AdamW)(weights, lr=self.rate)
+        options = {"lr": self.rate / scale, "momentum": self.momentum} if self.kind == "SGD" else {"lr": self.rate}
+        return getattr(optim, self.kind)(weights, **options)  # type: ignore[no-any-return]
 
     def first_move(self, gradient: torch.Tensor) -> torch.Tensor:
-        """By how much a weight of zero changes in the first step: no decay, no momentum, and Adam only knows this
-        gradient."""
+        """How far a weight of zero moves in a first step: no decay, no momentum, and Adam knows this gradient only."""
         return -self.rate * (gradient if self.kind == "SGD" else gradient / (gradient.abs() + 1e-8))
 
 
 class Model(Struct, frozen=True):
-    """A model with its inputs on the host, the same for the same seed.
-
-    Inputs and targets are tensors or any nesting of tuples and dictionaries of them. The model is called with a tuple
-    as its arguments, with a dictionary as its keyword arguments (integer keys: positional), with a tensor alone.
-    """
+    """A model with its inputs on the host, the same for the same seed. Inputs and targets are tensors or any nesting of
+    tuples and dictionaries of them. The model is called with a tuple as its arguments, with a dictionary as its keyword
+    arguments (integer keys: positional), with a tensor alone."""
 
     module: nn.Module
     inputs: Any
@@ -82,21 +70,22 @@ class Model(Struct, frozen=True):
     reads_loss: bool = False  # copy the loss to the host in every step
     notes: dict[str, str] = {}
     metrics: Callable[[], dict[str, float]] = dict
+    job_steps: int = 0  # these three as in `Step`; the stages are given the timed model
+    epochs: int = 0
+    stages: Callable[[Callable[..., Any]], tuple[Stage, ...]] = lambda _: ()
 
     def caller(self) -> Callable[[Callable[..., Any], Any], Any]:
         """How to call the model with inputs, decided once."""
-        import torch
-
         if self.call:
             return self.call
-        if isinstance(self.inputs, torch.Tensor):
-            return lambda forward, given: forward(given)
-        if not isinstance(self.inputs, Mapping):
+        if isinstance(self.inputs, tuple | list):
             return lambda forward, given: forward(*given)
-        places = [name for name in self.inputs if not isinstance(name, str)]
-        if not places:
-            return lambda forward, given: forward(**given)
+        if not isinstance(self.inputs, Mapping):
+            return lambda forward, given: forward(given)
         names = [name for name in self.inputs if isinstance(name, str)]
+        if len(names) == len(self.inputs):
+            return lambda forward, given: forward(**given)
+        places = [name for name in self.inputs if name not in names]
         return lambda forward, given: forward(*map(given.get, places), **{name: given[name] for name in names})
 
 
@@ -118,21 +107,18 @@ def guessing(classes: int) -> tuple[float, float]:
 
 
 def usual_loss(answer: Any, *_: Any) -> torch.Tensor:
-    """The model's own loss if it returns one, else the mean squared difference of what it returns from fixed numbers.
-
-    Those are between 1 and 2 and differ: the squares alone do not change behind a normalisation, and there would be
-    nothing to learn, nor any gradient to check.
-    """
+    """The model's own loss if it returns one, else the mean squared difference of what it returns from numbers between
+    1 and 2. They differ because the squares alone do not change behind a normalisation: there would be no gradient."""
     import torch
 
-    own = getattr(answer, "loss", None)
-    if own is not None:
+    if (own := getattr(answer, "loss", None)) is not None:
         return own  # type: ignore[no-any-return]  # a model's own answer
-    given = [tensor if tensor.dim() else tensor[None] for tensor in tensors_of(answer)]
-    if not given:
+    squares = []
+    for tensor in tensors_of(answer):
+        goal = torch.linspace(1, 2, tensor.shape[-1] if tensor.dim() else 1, dtype=tensor.dtype, device=tensor.device)
+        squares.append((tensor - goal).square().mean())
+    if not squares:
         raise UsageError("the model returns nothing to learn from", "Give a loss function: --loss FILE:FUNCTION")
-    goals = [torch.linspace(1, 2, each.shape[-1], dtype=each.dtype, device=each.device) for each in given]
-    squares = [(tensor - goal).square().mean() for tensor, goal in zip(given, goals, strict=True)]
     return sum(squares[1:], squares[0])
 
 
@@ -169,90 +155,70 @@ class ModelWorkload(Workload):
     def made(self, params: Any, setting: Setting) -> Model:
         """The model and its inputs on the host, in the setting's dtype."""
         if self.filled:
-            with without_drawing(setting.torch_dtype):
+            with reference.without_drawing(setting.torch_dtype):
                 model = self.build(params, setting)
-            fill(model.module, setting)
+            reference.fill(model.module, setting)
         else:
             with setting.seeded():
                 model = self.build(params, setting)
             model.module.to(setting.torch_dtype)
-        inputs, targets = map_tensors(
-            lambda each: each.to(setting.torch_dtype) if each.is_floating_point() else each,
-            (model.inputs, model.targets),
-        )
+        inputs, targets = _in_dtype((model.inputs, model.targets), setting.torch_dtype)
         return replace(model, inputs=inputs, targets=targets)
 
     def prepare(self, params: Any, setting: Setting) -> Step:
-        return self.prepared(params, setting, self.made(params, setting)).step()
-
-    def prepared(self, params: Any, setting: Setting, model: Model) -> Inference:
-        """Make a model that `made` returned ready to run."""
-        return (Training if setting.mode == "train" else Inference)(self, params, setting, model)
+        kind = Training if setting.mode == "train" else Inference
+        return kind(self, params, setting, self.made(params, setting)).step()
 
 
 class Inference:
     """A forward pass without gradients, and its check against the same model in float64 with a few rows."""
 
     def __init__(self, workload: ModelWorkload, params: Any, setting: Setting, model: Model) -> None:
+        import torch
+
         self.workload, self.setting, self.model = workload, setting, model
         self.work = workload.work(params, setting) or count_work(model, setting)
         self.call, self.notes = model.caller(), dict(model.notes)
-        self.dtype = "float64"  # of the reference
+        self.dtype = torch.float64  # of the reference
         self.losses: list[torch.Tensor] = []  # of the first training step and the last one
         few, training = (model.inputs, model.targets), setting.mode == "train"
-        if workload.rows_are_independent or training or model.few:
-            few = (model.few or _two_rows)(*few)
-        self.inputs, self.targets = map_tensors(lambda each: each.clone(), few)  # models may write into their inputs
-        self.made = fingerprints(model.module)
+        if model.few:
+            few = model.few(*few)
+        elif workload.rows_are_independent or training:
+            few = _two_rows(few)
+        self.inputs, self.targets = map_tensors(torch.clone, few)  # models may write into their inputs
+        copies = reference.recorded(model.module)
         # Tables of a filled model keep their precision: bfloat16 would place far tokens wrongly.
         placed = model.module.to(setting.device) if workload.filled else setting.place_model(model.module)
         self.module = placed.train(training)
-        # In training before a step changes them.
-        self.copies = tuple(zip(fingerprints(self.module), self.made, strict=True)) if training else ()
+        before = copies() if training else ()  # a step changes them
+        self.copies = lambda: before or copies()
         self.shared = setting.parallel(self.module) if training else self.module
         self.forward = setting.compiled(self.shared)
         self.feed = _feeder(setting, (model.inputs, model.targets) if training else model.inputs, model.feed)
 
     def step(self) -> Step:
-        training, run = self.setting.mode == "train", self.runner()
+        run, model = self.runner(), self.model
         return Step(
             run=run,
             work=self.work,
-            outputs=self.checked_outputs,
+            outputs=lambda: self.outputs() if self.is_checked else (),
             reference=lambda: self.reference() if self.is_checked else (),
-            copies=lambda: self.copies or tuple(zip(fingerprints(self.module), self.made, strict=True)),
-            alone=self.setting.alone(self.shared, run) if training else None,
-            metrics=lambda: ({"loss": float(self.losses[-1])} if self.losses else {}) | self.model.metrics(),
+            copies=self.copies,
+            job_steps=model.job_steps,
+            stages=model.stages(self.forward),
+            epochs=model.epochs,
+            alone=self.setting.alone(self.shared, run) if self.setting.mode == "train" else None,
+            metrics=lambda: ({"loss": float(self.losses[-1])} if self.losses else {}) | model.metrics(),
             notes=self.notes,
         )
-
-    def checked_outputs(self) -> Tensors:
-        """The loss of a timed step itself, with its dropout and its norms by the batch, cannot be computed another way,
-        but one far from guessing is wrong."""
-        if self.losses and self.model.first_loss:
-            (low, high), found = self.model.first_loss, float(self.losses[0])
-            if not low < found < high:
-                raise WrongResultError(
-                    f"the loss of the first step was {found:.3g}; of a model that has learned nothing it is between "
-                    f"{low:.3g} and {high:.3g}",
-                    "Do not trust this device with this dtype in training before you know why",
-                )
-        return self.outputs() if self.is_checked else ()
 
     @contextmanager
     def exact(self, module: nn.Module) -> Iterator[nn.Module]:
         """The module in the dtype of the reference, inside the computation of the reference."""
-        import torch
-
-        exact = (exact_by_layer if self.workload.filled else exact_model)(module)
-        with exactly(self.dtype):
-            yield (exact if self.dtype == "float64" else exact.to(getattr(torch, self.dtype))).eval()
-
-    def in_reference(self, values: Any) -> Any:
-        import torch
-
-        dtype = getattr(torch, self.dtype)
-        return map_tensors(lambda each: each.to(dtype) if each.is_floating_point() else each.clone(), values)
+        exact = reference.exact_model(module, by_layer=self.workload.filled)
+        with reference.exactly(self.dtype):
+            yield exact.to(self.dtype).eval()
 
     def looked_at(self, forward: Callable[..., Any], inputs: Any) -> Tensors:
         if self.model.look:
@@ -260,23 +226,23 @@ class Inference:
         return tensors_of(self.model.result(self.call(forward, inputs)))
 
     def computed(self, inputs: Any) -> Tensors:
-        import torch
-
-        with self.exact(self.module) as exact, torch.inference_mode():
-            return self.looked_at(exact, self.in_reference(inputs))
+        with self.exact(self.module) as exact, self.setting.without_gradients():
+            return self.looked_at(exact, _in_dtype(inputs, self.dtype))
 
     @cached_property
     def is_checked(self) -> bool:
         """False if the model draws at random, so that there is nothing to check. Finds the dtype of the reference."""
+        import torch
+
         if self.workload.rows_are_independent:
             return True
-        few = _two_rows(self.inputs, None)[0]
+        few = _two_rows(self.inputs)
         try:
             first = self.computed(few)
         except RuntimeError as error:
             if "type" not in str(error):  # all complaints about a dtype contain the word
                 raise
-            self.dtype = "float32"
+            self.dtype = torch.float32
             self.notes["reference"] = "float32, which the model insists on"
             first = self.computed(few)
         if not first:
@@ -307,13 +273,12 @@ class Inference:
         """By the timed function, with the whole batch where the check does not replace it."""
         with self.setting.without_gradients(self.workload.usual_gradients):
             found = self.looked_at(self.forward, self.feed())
-        rows = _ends(row_count(self.model.inputs))
-        if self.model.look or not self.by_row or not rows:
+        if self.model.look or not self.by_row or not row_count(self.model.inputs):
             return found
-        return [tensor[rows] if tensor.dim() else tensor for tensor in found]
+        return [_ends(tensor) if tensor.dim() else tensor for tensor in found]
 
     def reference(self) -> Tensors:
-        return self.computed(_two_rows(self.inputs, None)[0] if self.by_row and not self.model.few else self.inputs)
+        return self.computed(_two_rows(self.inputs) if self.by_row and not self.model.few else self.inputs)
 
     @cached_property
     def by_row(self) -> bool:
@@ -323,7 +288,7 @@ class Inference:
         count = row_count(self.inputs)
         if count <= 2:
             return False
-        two = self.computed(_two_rows(self.inputs, None)[0])
+        two = self.computed(_two_rows(self.inputs))
         three = self.computed(map_tensors(lambda each: each[[0, 1, count - 1]], self.inputs))
         by_row = all(tensor.dim() and len(tensor) == 3 for tensor in three)
         return by_row and _alike(two, [each[[0, 2]] for each in three])
@@ -368,6 +333,14 @@ class Training(Inference):
 
     def outputs(self) -> Tensors:
         """Loss, gradients and movements by the timed functions, of a few rows. All ranks do this together."""
+        # The loss of a timed step itself, with its dropout and its norms by the batch, cannot be computed another way,
+        # but one far from guessing is wrong.
+        if self.losses and self.model.first_loss:
+            (low, high), found = self.model.first_loss, float(self.losses[0])
+            if not low < found < high:
+                bounds = f"of a model that has learned nothing it is between {low:.3g} and {high:.3g}"
+                fix = "Do not trust this device with this dtype in training before you know why"
+                raise WrongResultError(f"the loss of the first step was {found:.3g}; {bounds}", fix)
         setting, optimizer = self.setting, self.optimizer
         inputs, targets = map_tensors(setting.place, (self.inputs, self.targets))
         optimizer.zero_grad()
@@ -376,14 +349,16 @@ class Training(Inference):
             checked = _checked_weights(self.module)
             # Several ranks wait for one another's gradients of all weights.
             wanted = checked if setting.world_size == 1 else None
-            (setting.checked_weight * loss).backward(self.gradient, inputs=wanted)  # type: ignore[no-untyped-call]
-            found = [(weight, weight.grad) for weight in checked if weight.grad is not None]
+            # As ranks check the same rows, with another factor on each, 1 on average: right only after an exchange.
+            factor = 2 * (setting.rank + 1) / (setting.world_size + 1)
+            (factor * loss).backward(self.gradient, inputs=wanted)  # type: ignore[no-untyped-call]
+            learned = [(weight, weight.grad) for weight in checked if weight.grad is not None]
             optimizer.zero_grad()  # the optimizer leaves weights without a gradient alone
-            gradients, factors = [gradient.cpu().double() / self.scale for _, gradient in found], []
-            for weight, gradient in found:
+            gradients, factors = [gradient.cpu().double() / self.scale for _, gradient in learned], []
+            for weight, gradient in learned:
                 factors.append(_HALF_RANGE / float(gradient.abs().max() + 1e-7) if self.scale != 1 else 1.0)
                 weight.grad = gradient * factors[-1]
-            descents = first_descents([optimizer], [weight for weight, _ in found])
+            descents = first_descents([optimizer], [weight for weight, _ in learned])
         optimizer.zero_grad()
         return _summary(loss, gradients, [d / f**2 / self.scale for d, f in zip(descents, factors, strict=True)])
 
@@ -392,7 +367,7 @@ class Training(Inference):
         import torch
 
         with self.exact(self.remake() if self.remake else self.module) as exact, _steady(exact, None):
-            loss = self.loss(exact, *self.in_reference((self.inputs, self.targets)))
+            loss = self.loss(exact, *_in_dtype((self.inputs, self.targets), self.dtype))
             found = torch.autograd.grad(loss, _checked_weights(exact), allow_unused=True)  # some may be for other tasks
             gradients = [each.double() for each in found if each is not None]
             return _summary(loss, gradients, [each * self.model.optimizer.first_move(each) for each in gradients])
@@ -406,10 +381,8 @@ def _checked_weights(model: nn.Module) -> list[Any]:
 
 def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tensors:
     """Loss, lengths of the gradients, those of the last one's columns, and how far each weight's step lowers the loss.
-
     No single elements: next to a kink, as of ReLU, rounding decides about a whole term, and where a gradient is nothing
-    but rounding, Adam moves the weight as far as any other.
-    """
+    but rounding, Adam moves the weight as far as any other."""
     import torch
 
     lengths, depths = torch.stack([each.norm() for each in gradients]), torch.stack([each.sum() for each in descents])
@@ -419,11 +392,10 @@ def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tenso
 def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequence[Any]) -> Tensors:
     """Gradient times movement of every weight in a first step of these optimizers, from zero, as a small movement of a
     large weight is lost in rounding. Weights and the optimizers' state are restored."""
-    import torch
-
     kept = [weight.detach().clone() for weight in weights]
     known = [dict(optimizer.state) for optimizer in optimizers]
-    load_values(weights, map(torch.zeros_like, kept))
+    for weight in weights:
+        weight.detach().zero_()
     for optimizer in optimizers:
         optimizer.state.clear()
         optimizer.step()
@@ -457,11 +429,8 @@ def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator
 
 
 def load_values(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
-    import torch
-
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values, strict=True):
-            tensor.copy_(value)
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.detach().copy_(value)
 
 
 def _feeder(setting: Setting, values: Any, feed: Callable[[], Any] | None) -> Callable[[], Any]:
@@ -470,31 +439,34 @@ def _feeder(setting: Setting, values: Any, feed: Callable[[], Any] | None) -> Ca
 
     if feed:
         return lambda: map_tensors(setting.place, feed())
+    if setting.transfer == "resident":
+        resident = map_tensors(setting.place, values)
+        return lambda: resident
     if isinstance(values, torch.Tensor):
         return setting.feed(values)
     leaves, shape = tree_flatten(values)
     feeds = [setting.feed(each) if isinstance(each, torch.Tensor) else lambda each=each: each for each in leaves]
-    if setting.transfer == "resident":
-        resident = tree_unflatten([each() for each in feeds], shape)
-        return lambda: resident
     return lambda: tree_unflatten([each() for each in feeds], shape)
 
 
-def _two_rows(inputs: Any, targets: Any) -> tuple[Any, Any]:
-    rows = _ends(row_count((inputs, targets)))
-    return (inputs, targets) if not rows else map_tensors(lambda each: each[rows], (inputs, targets))
+def _two_rows(values: Any) -> Any:
+    return map_tensors(_ends, values) if row_count(values) else values
 
 
-def _ends(count: int) -> list[int]:
-    return sorted({0, count - 1}) if count else []
+def _ends(tensor: torch.Tensor) -> torch.Tensor:
+    """The first row and the last, or the only one."""
+    return tensor[:: max(len(tensor) - 1, 1)]
+
+
+def _in_dtype(values: Any, dtype: torch.dtype) -> Any:
+    """Copies of the tensors, in this dtype where they hold floating-point numbers."""
+    return map_tensors(lambda each: each.to(dtype if each.is_floating_point() else each.dtype, copy=True), values)
 
 
 def _alike(first: Tensors, second: Tensors) -> bool:
-    import torch
-
     return len(first) == len(second) and all(
         one.shape == other.shape
-        and torch.allclose(one, other, rtol=_ALIKE, atol=_ALIKE * float(one.abs().max()), equal_nan=True)
+        and one.allclose(other, rtol=_ALIKE, atol=_ALIKE * float(one.abs().max()), equal_nan=True)
         for one, other in zip(first, second, strict=True)
     )
 
@@ -507,7 +479,7 @@ def count_work(model: Model, setting: Setting) -> Work:
     rows, outputs, training = row_count(model.inputs), list[Any](), setting.mode == "train"
 
     def step() -> None:
-        bare = meta_model(model.module).train(training)
+        bare = reference.copied(model.module, lambda each: each.detach().to("meta")).train(training)
         inputs, targets = map_tensors(lambda each: each.to("meta"), (model.inputs, model.targets))
         with torch.set_grad_enabled(training):
             answer = model.caller()(bare, inputs)
@@ -534,7 +506,7 @@ def count_work(model: Model, setting: Setting) -> Work:
 
 
 def count_flops(step: Callable[[], object]) -> float:
-    """Count a step on meta tensors: on the CPU fused attention and LSTM hide their products from the counter."""
+    """Count a step on meta tensors: on the CPU fused attention and LSTM hide their products."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:

@@ -1,7 +1,5 @@
 """Does nothing: what is measured is the harness itself."""
 
-from __future__ import annotations
-
 from torchmark.records import Work
 from torchmark.workloads.contract import NoParams, Setting, Step, Workload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,41 +13,41 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from torchmark.workloads.contract import Setting, Tensors
+    from torchmark.workloads.contract import Pairs, Setting, Tensors
 
-# A prime: no row of a matrix is as long as the block or a part of it, so no two rows of a large one are alike.
-_BLOCK = 1_000_003
+_BLOCK = 1_000_003  # a prime: no row of a matrix is as long as it or a part of it, so no two rows are alike
 _STRIDE = 104_729  # how much further into the block each next parameter begins
 _DRAWS = {"normal_", "uniform_", "kaiming_uniform_", "trunc_normal_"}
-# Operators that move numbers without rounding them.
+# Operators that do not round.
 _MOVES = {"_to_copy", "clone", "copy_", "cat", "stack", "embedding", "index", "index_select", "gather", "relu"}
 _rounding: list[tuple[float, int]] = []  # how far off results are inside `exactly`, and a seed; empty: not at all
 
 
-def fingerprints(model: nn.Module) -> Tensors:
-    """For each weight and buffer the sum of its numbers' bit patterns, left on its device: the same in any order on any
-    device, and different if one bit has changed, so that no second copy of the weights is needed to check them."""
+def recorded(*models: nn.Module) -> Callable[[], Pairs]:
+    """Pair what each weight and buffer of the models holds, whenever it is called, with what it holds now. Compared are
+    sums of the numbers' bit patterns: the same in any order on any device, and different if one bit has changed, so
+    that no second copy of the weights is needed."""
     import torch
 
     patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    tensors = [each.detach() for each in (*model.parameters(), *model.buffers()) if each.is_floating_point()]
-    return [each.view(patterns[each.element_size()]).sum(dtype=torch.int64) for each in tensors]
+
+    def sums() -> Tensors:
+        every = [each.detach() for model in models for each in (*model.parameters(), *model.buffers())]
+        tensors = [each for each in every if each.is_floating_point()]
+        return [each.view(patterns[each.element_size()]).sum(dtype=torch.int64) for each in tensors]
+
+    made = sums()
+    return lambda: [*zip(sums(), made, strict=True)]
 
 
-def exact_model(model: nn.Module) -> nn.Module:
-    """The same model with the same weights in float64 on the CPU; the original is unchanged."""
-    return _copied(model, _exact)
-
-
-def meta_model(model: nn.Module) -> nn.Module:
-    """The same model without any memory, to count with."""
-    return _copied(model, lambda tensor: tensor.detach().to("meta"))
-
-
-def exact_by_layer(model: nn.Module) -> nn.Module:
-    """The same model in float64 on the CPU, with each layer's weights there only while it runs, as many machines lack
-    the memory for all of them. Only for models whose layers use no weights but their own."""
+def exact_model(model: nn.Module, by_layer: bool = False) -> nn.Module:
+    """The same model with the same weights in float64 on the CPU; the original is unchanged. With `by_layer` each
+    layer's weights are there only while it runs, as many machines lack the memory for all of them: only for models
+    whose layers use no weights but their own."""
     import torch
+
+    if not by_layer:
+        return copied(model, _exact)
 
     def replacing(weights: dict[str, Any], change: Callable[[Any], Any]) -> Callable[..., None]:
         def hook(module: nn.Module, *_: object) -> None:
@@ -57,7 +57,7 @@ def exact_by_layer(model: nn.Module) -> nn.Module:
         return hook
 
     weights = {id(each) for each in model.parameters()}
-    exact = _copied(model, lambda each: each.detach().to("meta") if id(each) in weights else _exact(each))
+    exact = copied(model, lambda each: each.detach().to("meta") if id(each) in weights else _exact(each))
     for module, source in zip(exact.modules(), model.modules(), strict=True):
         own, empty = dict(source.named_parameters(recurse=False)), dict(module.named_parameters(recurse=False))
         if own:
@@ -66,8 +66,8 @@ def exact_by_layer(model: nn.Module) -> nn.Module:
     return exact
 
 
-def _copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    """Each tensor goes straight to its destination: a second copy on the device might not fit."""
+def copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """The same model with other tensors. Each goes straight to its destination: a second copy might not fit."""
     import torch
 
     def changed(each: torch.Tensor) -> torch.Tensor:
@@ -85,21 +85,26 @@ def _exact(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def exactly(dtype: str = "float64") -> Iterator[None]:
+def exactly(dtype: torch.dtype | None = None) -> Iterator[None]:
     """Compute with torch's own kernels, without oneDNN and fused attention: their errors would be on both sides. What a
-    model creates by itself gets this dtype, too."""
+    model creates by itself gets this dtype, float64 by default, too."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    dtype = dtype or torch.float64
+    rounding = _rounding_mode(*_rounding[-1], dtype) if _rounding else nullcontext()
+    with _default_dtype(dtype), torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH), rounding:
+        yield
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    import torch
+
     before = torch.get_default_dtype()
-    torch.set_default_dtype(getattr(torch, dtype))
+    torch.set_default_dtype(dtype)
     try:
-        with ExitStack() as stack:
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            if _rounding:
-                stack.enter_context(_rounding_mode(*_rounding[-1], getattr(torch, dtype)))
-            yield
+        yield
     finally:
         torch.set_default_dtype(before)
 
@@ -147,7 +152,6 @@ def _rounding_mode(unit: float, seed: int, dtype: torch.dtype) -> TorchDispatchM
 def without_drawing(dtype: torch.dtype) -> Iterator[None]:
     """Build models in this dtype whose weights hold nothing yet. What a model computes for itself, such as tables of
     positions, is right and keeps the precision that it chose."""
-    import torch
     from torch.nn import init
     from torch.overrides import TorchFunctionMode
 
@@ -157,31 +161,26 @@ def without_drawing(dtype: torch.dtype) -> Iterator[None]:
                 return args[0] if args else kwargs["tensor"]
             return func(*args, **(kwargs or {}))
 
-    before, truncated = torch.get_default_dtype(), init._no_grad_trunc_normal_
-    torch.set_default_dtype(dtype)
+    truncated = init._no_grad_trunc_normal_
     # It draws until every number is within its bounds, which never happens where nothing is drawn.
     init._no_grad_trunc_normal_ = lambda tensor, *_, **__: tensor
     try:
-        with WithoutDrawing():
+        with _default_dtype(dtype), WithoutDrawing():
             yield
     finally:
         init._no_grad_trunc_normal_ = truncated
-        torch.set_default_dtype(before)
 
 
 def fill(model: nn.Module, setting: Setting) -> nn.Module:
-    """Put weights into a model on the host, the same for the same seed, ready for inference.
-
-    Matrices and kernels are scaled by what they sum over, so that numbers of size 1 stay so; rows that are looked up
-    have size 1; norms begin as 1 and biases as 0.
-    """
+    """Put weights into a model on the host, the same for the same seed, ready for inference. Matrices and kernels are
+    scaled by what they sum over, so that numbers of size 1 stay so; rows that are looked up have size 1; norms begin as
+    1 and biases as 0."""
     import numpy
     import torch
-    from torch import nn
 
     block = torch.randn(_BLOCK, generator=setting.generator())
     twice = torch.cat((block, block)).numpy()
-    looked_up = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    looked_up = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     for index, (name, weight) in enumerate(model.eval().requires_grad_(False).named_parameters()):
         if weight.dim() <= 1:
             weight.fill_(0.0 if name.endswith("bias") else 1.0)

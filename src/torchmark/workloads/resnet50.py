@@ -1,7 +1,5 @@
 """ResNet-50 on images: convolutions of every width, with norms between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -17,17 +15,13 @@ _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width inside the blocks, nu
 
 
 class Params(Struct, frozen=True):
-    """Images in a step, and their width and height in pixels."""
-
-    batch: Count = 32
-    image: Annotated[int, Meta(ge=32, le=4096)] = 224
+    batch: Count = 32  # images in a step
+    image: Annotated[int, Meta(ge=32, le=4096)] = 224  # width and height in pixels
 
 
 class Resnet50(ModelWorkload):
-    """Random images, 1000 classes, random weights. `infer` is the forward pass in inference mode.
-
-    `train` is cross entropy against random labels and a step of SGD with momentum; norms go by the batch then.
-    """
+    """Random images, 1000 classes, random weights. `infer` is the forward pass in inference mode. `train` is cross
+    entropy against random labels and a step of SGD with momentum; norms go by the batch then."""
 
     name = "resnet50"
     params = Params
@@ -41,17 +35,13 @@ class Resnet50(ModelWorkload):
         outputs = [outputs for _, outputs in convolutions]
         kept = 3 * sum(outputs) if training else 4 * max(outputs)
         given = 3 * params.image**2 + (1 if training else LABELS)
-        return Cost(
-            items=params.batch,
-            unit="image",
-            products=params.batch * (sum(products) + 4 * _STAGES[-1][0] * LABELS),
-            products_at_input=params.batch * products[0],
-            numbers=_PARAMETERS * (4 if training else 1) + params.batch * given,
-            memory=_PARAMETERS * (3 if training else 1) + params.batch * kept,
-        )
+        every = params.batch * (sum(products) + 4 * _STAGES[-1][0] * LABELS)
+        numbers = _PARAMETERS * (4 if training else 1) + params.batch * given
+        memory = _PARAMETERS * (3 if training else 1) + params.batch * kept
+        return Cost(params.batch, "image", every, numbers, params.batch * products[0], memory=memory)
 
     def build(self, params: Params, setting: Setting) -> Model:
-        def few(inputs: dict[str, Any], _: None) -> tuple[dict[str, Any], None]:
+        def few(inputs: Any, _: None) -> tuple[Any, None]:
             return {"pixel_values": inputs["pixel_values"][:2, :, :64, :64], "labels": inputs["labels"][:2]}, None
 
         model, optimizer = image_classifier("ResNet", params, setting), OptimizerSpec("SGD", 0.001, momentum=0.9)

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 from torchmark.workloads.model import count_flops
-from torchmark.workloads.reference import exact_by_layer, exactly, fill, fingerprints, without_drawing
+from torchmark.workloads.reference import exact_model, exactly, fill, recorded, without_drawing
 
 if TYPE_CHECKING:
     import torch
@@ -26,21 +26,17 @@ _FLOPS_512, _VALUES_512 = 1_606_546_882_560, 859_672_004
 
 
 class Params(Struct, frozen=True):
-    """Width and height of the image in pixels, scheduler steps, the model, and whether to decode the image too."""
-
-    size: Annotated[int, Meta(ge=64, le=4096, multiple_of=8)] = 512
-    steps: Annotated[int, Meta(ge=1, le=999)] = 50
+    size: Annotated[int, Meta(ge=64, le=4096, multiple_of=8)] = 512  # width and height in pixels
+    steps: Annotated[int, Meta(ge=1, le=999)] = 50  # of the scheduler
     model: Literal["v1.5", "tiny"] = "v1.5"
     decode: bool = True
 
 
 class Shape(Struct, frozen=True):
-    """Widths of the three networks."""
-
-    unet: tuple[int, ...]
+    unet: tuple[int, ...]  # widths of its blocks
     decoder: tuple[int, ...]
-    groups: int
-    text: int
+    groups: int  # of the norms of both
+    text: int  # width of the text encoder
     text_layers: int
     vocabulary: int
     weights: int  # of text encoder and UNet
@@ -55,11 +51,9 @@ SHAPES = {
 
 class StableDiffusion(Workload):
     """One step is a denoising iteration: the UNet for two prompts at once, guidance 7.5, and the PNDM scheduler, which
-    makes one iteration more than it is asked for steps. Steps go through the real timesteps, again and again.
-
-    The job is one image: text encoding, all iterations, decoding. Configurations are those of version 1.5, weights are
-    random numbers of the usual size. Compiling means the UNet.
-    """
+    makes one iteration more than it is asked for steps. Steps go through the real timesteps, again and again. The job
+    is one image: text encoding, all iterations, decoding. Configurations are those of version 1.5, weights are random
+    numbers of the usual size. Compiling means the UNet."""
 
     name = "stable-diffusion"
     params = Params
@@ -88,26 +82,24 @@ class StableDiffusion(Workload):
     def prepare(self, params: Params, setting: Setting) -> Step:
         makers = {"text": make_text_encoder, "unet": make_unet} | ({"decoder": make_decoder} if params.decode else {})
         with without_drawing(setting.torch_dtype):
-            made = {name: make(SHAPES[params.model]) for name, make in makers.items()}
-        prints = [each for model in made.values() for each in fingerprints(fill(model, setting))]
-        job = _Job(params, setting, {name: model.to(setting.device) for name, model in made.items()})
+            models = {name: make(SHAPES[params.model]) for name, make in makers.items()}
+        copies = recorded(*(fill(model, setting) for model in models.values()))
+        job = _Job(params, setting, {name: model.to(setting.device) for name, model in models.items()})
         stages = [Stage("text encoding", 1, job.encode)]
         if params.decode:
             stages.append(Stage("image decoding", 1, lambda: job.decode(job.latents.to(setting.device))))
         return Step(
-            run=job.iterate,
-            work=iteration_work(params, setting),
-            outputs=job.outputs,
-            reference=job.reference,
-            copies=lambda: [
-                *zip((each for model in made.values() for each in fingerprints(model)), prints, strict=True)
-            ],
+            job.iterate,
+            iteration_work(params, setting),
+            job.outputs,
+            job.reference,
+            copies,
             job_steps=len(job.timesteps),
             stages=tuple(stages),
             # Calls of the UNet in all iterations of an image, from those that were counted so far.
             metrics=lambda: {
                 "unet_calls": len(job.timesteps) * job.calls / max(job.iterations, 1),
-                "parameters": float(sum(weight.numel() for weight in made["unet"].parameters())),
+                "parameters": float(sum(weight.numel() for weight in models["unet"].parameters())),
             },
             notes={"attention": "sdpa"},
         )
@@ -120,7 +112,6 @@ class _Job:
         import torch
 
         self._params, self._setting, self._models = params, setting, models
-        self._shape = SHAPES[params.model]
         self._predict = setting.compiled(models["unet"])
         self._scheduler = make_scheduler(params)
         self.timesteps = [int(step) for step in self._scheduler.timesteps]
@@ -130,9 +121,9 @@ class _Job:
         self.latents, self._done = self._noise, 0
         self.calls = self.iterations = 0
         # Begin and end with nothing between, and a prompt as long as it may be.
-        begin, end = self._shape.vocabulary - 2, self._shape.vocabulary - 1
-        empty = torch.tensor([begin] + [end] * (_TOKENS - 1))
-        words = torch.randint(begin, (_TOKENS - 2,), generator=setting.generator())
+        end = SHAPES[params.model].vocabulary - 1
+        empty = torch.tensor([end - 1] + [end] * (_TOKENS - 1))
+        words = torch.randint(end - 1, (_TOKENS - 2,), generator=setting.generator())
         self._ids = setting.place(torch.stack((empty, torch.cat((empty[:1], words, empty[-1:])))))
         self._embeddings = self.encode()
 
@@ -145,9 +136,7 @@ class _Job:
 
     def iterate(self) -> torch.Tensor:
         """The next iteration; after the last one the next image begins."""
-        import torch
-
-        with torch.inference_mode():
+        with self._setting.without_gradients():
             if self._done == len(self.timesteps):
                 self._scheduler.set_timesteps(self._params.steps)
                 self.latents, self._done = self._noise, 0
@@ -168,29 +157,25 @@ class _Job:
         return predicted
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        with torch.inference_mode():
+        with self._setting.without_gradients():
             return self._models["decoder"].decode(latents / _LATENT_SCALE, return_dict=False)[0]  # type: ignore[no-any-return]
 
-    def _few(self) -> list[torch.Tensor]:
+    def _few(self) -> Tensors:
+        """Small latents for the UNet, smaller ones to decode, and embeddings of two short prompts."""
         import torch
 
-        embeddings = torch.randn(2, _CHECKED_TOKENS, self._shape.text, generator=self._setting.generator())
+        size = (2, _CHECKED_TOKENS, SHAPES[self._params.model].text)
+        embeddings = torch.randn(size, generator=self._setting.generator())
         return [*(draw_latents(size, self._setting) for size in (_CHECKED_LATENTS, _CHECKED_DECODED)), embeddings]
 
     def outputs(self) -> Tensors:
         """What every part makes of a small input, and what the scheduler makes of an image's beginning."""
-        import torch
-
         latents, small, embeddings = map(self._setting.place, self._few())
-        calls = self.calls
-        with torch.inference_mode():
+        calls, first = self.calls, self.timesteps[0]
+        with self._setting.without_gradients():
             text = self._models["text"](input_ids=self._ids[:, :_CHECKED_TOKENS]).last_hidden_state
             predicted = self._predict_noise(latents, 0, embeddings)
-            moved = make_scheduler(self._params).step(
-                _guided(predicted), self.timesteps[0], latents, return_dict=False
-            )[0]
+            moved = make_scheduler(self._params).step(_guided(predicted), first, latents, return_dict=False)[0]
         self.calls = calls  # that of the check is part of no image
         return (text, predicted, moved, *([self.decode(small)] if self._params.decode else []))
 
@@ -200,7 +185,7 @@ class _Job:
         import torch
 
         latents, small, embeddings = (host.to(self._setting.torch_dtype).double() for host in self._few())
-        exact: dict[str, Any] = {name: exact_by_layer(model) for name, model in self._models.items()}
+        exact: dict[str, Any] = {name: exact_model(each, by_layer=True) for name, each in self._models.items()}
         first = self.timesteps[0]
         with torch.inference_mode(), exactly():
             text = exact["text"](input_ids=self._ids[:, :_CHECKED_TOKENS].cpu()).last_hidden_state
@@ -244,19 +229,11 @@ def iteration_work(params: Params, setting: Setting) -> Work:
 def make_text_encoder(shape: Shape) -> Any:
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    return CLIPTextModel(
-        CLIPTextConfig(
-            vocab_size=shape.vocabulary,
-            hidden_size=shape.text,
-            intermediate_size=4 * shape.text,
-            num_hidden_layers=shape.text_layers,
-            num_attention_heads=shape.text // 64 or 2,
-            projection_dim=shape.text,
-            bos_token_id=shape.vocabulary - 2,
-            eos_token_id=shape.vocabulary - 1,
-            attn_implementation="sdpa",
-        )
-    )
+    width, words = shape.text, shape.vocabulary
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "projection_dim": width, "vocab_size": words}
+    layers = {"num_hidden_layers": shape.text_layers, "num_attention_heads": width // 64 or 2}
+    ends = {"bos_token_id": words - 2, "eos_token_id": words - 1}
+    return CLIPTextModel(CLIPTextConfig(**sizes, **layers, **ends, attn_implementation="sdpa"))
 
 
 def make_unet(shape: Shape) -> Any:
@@ -270,21 +247,18 @@ def make_unet(shape: Shape) -> Any:
 def make_decoder(shape: Shape) -> Any:
     from diffusers import AutoencoderKL
 
-    return AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        sample_size=512,
-        block_out_channels=shape.decoder,
-        layers_per_block=2,
-        norm_num_groups=shape.groups,
-    )
+    kinds: dict[str, Any] = {
+        "down_block_types": ("DownEncoderBlock2D",) * 4,
+        "up_block_types": ("UpDecoderBlock2D",) * 4,
+    }
+    sizes = {"sample_size": 512, "layers_per_block": 2, "norm_num_groups": shape.groups}
+    return AutoencoderKL(block_out_channels=shape.decoder, **kinds, **sizes)
 
 
 def make_scheduler(params: Params) -> Any:
     from diffusers import PNDMScheduler
 
-    scheduler = PNDMScheduler(
-        beta_start=_FIRST_BETA, beta_end=_LAST_BETA, beta_schedule="scaled_linear", skip_prk_steps=True, steps_offset=1
-    )
+    betas: dict[str, Any] = {"beta_start": _FIRST_BETA, "beta_end": _LAST_BETA, "beta_schedule": "scaled_linear"}
+    scheduler = PNDMScheduler(**betas, skip_prk_steps=True, steps_offset=1)
     scheduler.set_timesteps(params.steps)
     return scheduler

@@ -1,30 +1,24 @@
 """Adds large square tensors: memory bandwidth, in the three readings of a published benchmark."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Count, Setting, Step, Tensors, Workload
 
-if TYPE_CHECKING:
-    import torch
-
 _CHECKED_ROWS = 16
-
 # Of each variant: tensors that must at least be read or written in a step, and additions per element.
-#   as-written  two are filled on the host; both and the sum so far are read, the sum is written
-#   as-run      one is read and written
-#   resident    two are read, one is written
-_AMOUNTS = {"as-written": (6, 2), "as-run": (2, 1), "resident": (3, 1)}
+_AMOUNTS = {
+    "as-written": (6, 2),  # two are filled on the host; both and the sum so far are read, the sum is written
+    "as-run": (2, 1),  # one is read and written
+    "resident": (3, 1),  # two are read, one is written
+}
 
 
 class Params(Struct, frozen=True):
-    """Tensors are size × size. The source of the published figures reads `as-written`, but ran `as-run`."""
-
-    size: Count = 12288
+    size: Count = 12288  # tensors are size × size
+    # The source of the published figures reads `as-written`, but ran `as-run`.
     variant: Literal["as-written", "as-run", "resident"] = "resident"
 
 
@@ -43,8 +37,7 @@ class TensorAdd(Workload):
 
     def work(self, params: Params, setting: Setting) -> Work:
         elements, (traffic, additions) = params.size**2, _AMOUNTS[params.variant]
-        size = traffic * elements * setting.item_bytes
-        return Work(items=1, unit="iteration", flops=additions * elements, bytes=size)
+        return Work(1, "iteration", flops=additions * elements, bytes=traffic * elements * setting.item_bytes)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
         import torch
@@ -82,16 +75,13 @@ class TensorAdd(Workload):
             """What a step makes of known values in the first rows; they are restored afterwards."""
             if state is None:
                 return (run()[:_CHECKED_ROWS],)
-            changed = state[:_CHECKED_ROWS]
-            kept = changed.clone()
-            changed.copy_(rows[0])
+            kept = state[:_CHECKED_ROWS].clone()
+            state[:_CHECKED_ROWS] = rows[0]
             result = run()[:_CHECKED_ROWS].clone()
-            changed.copy_(kept)
+            state[:_CHECKED_ROWS] = kept
             return (result,)
 
-        return Step(
-            run=run,
-            work=self.work(params, setting),
-            outputs=outputs,
-            reference=lambda: (torch.from_numpy(expected).expand(min(_CHECKED_ROWS, params.size), -1),),
-        )
+        def reference() -> Tensors:
+            return (torch.from_numpy(expected).expand(min(_CHECKED_ROWS, params.size), -1),)
+
+        return Step(run, self.work(params, setting), outputs, reference)

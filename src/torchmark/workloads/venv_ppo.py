@@ -12,13 +12,13 @@ from torchmark.errors import WrongResultError
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 from torchmark.workloads.model import OptimizerSpec, first_descents, load_values
-from torchmark.workloads.reference import exact_model, exactly, fingerprints
+from torchmark.workloads.reference import exact_model, exactly, recorded
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-Network = Callable[["torch.Tensor"], "torch.Tensor"]
+    Network = Callable[[torch.Tensor], torch.Tensor]
 
 VENV_EPOCHS, POLICY_EPOCHS = 50, 20
 _GRAPHS = 2
@@ -35,19 +35,16 @@ _MATCHER_SHARE = 0.75
 _VENV_VALUE_WEIGHT, _POLICY_VALUE_WEIGHT = 0.5, 0.001
 _OPTIMIZER, _MATCHER_OPTIMIZER = OptimizerSpec("Adam", 4e-5), OptimizerSpec("Adam", 6e-4)
 _CHECKED_WINDOWS = 2
-# How much less likely an action was when it was taken than it is now. Some are clipped and some are not, and none is so
-# near to the edge that rounding could decide.
+# How much less likely an action was when taken: some are clipped, and none is so near that rounding could decide.
 _LESS_LIKELY = (-0.5, -0.1, 0.1, 0.5)
 
 
 class Params(Struct, frozen=True):
-    """Rows of each stage's rollouts, steps of the second one's, width of all networks, and whether to ask the host."""
-
-    batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 1024
-    policy_batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 256
-    horizon: Annotated[int, Meta(ge=2, le=10_000)] = 100
-    width: Annotated[int, Meta(ge=1, le=16_384)] = 256
-    checks: bool = True
+    batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 1024  # rows of the first stage's rollouts
+    policy_batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 256  # and of the second one's
+    horizon: Annotated[int, Meta(ge=2, le=10_000)] = 100  # steps of the second one's
+    width: Annotated[int, Meta(ge=1, le=16_384)] = 256  # of all networks
+    checks: bool = True  # whether the host reads after every step
 
 
 class VenvPpo(Workload):
@@ -72,8 +69,12 @@ class VenvPpo(Workload):
     def work(self, params: Params, setting: Setting) -> Work:
         """Only matrix products count as FLOPs. Bytes: weights read and written once, one batch of records read."""
         rows, width = params.batch * _WINDOW, params.width
-        forward = {kind: shape.products(width) for kind, shape in SHAPES.items()}
-        training = {kind: shape.training_products(width) for kind, shape in SHAPES.items()}
+        forward = {kind: sum(math.prod(edge) for edge in shape.layers(width)) for kind, shape in SHAPES.items()}
+        # Forward and back; no gradient of a network's own input is computed.
+        training = {
+            kind: 3 * forward[kind] - shape.inputs * width * (2 if shape.residual else 1)
+            for kind, shape in SHAPES.items()
+        }
         products = (
             (1 + _VALIDATIONS) * rows * (forward["policy"] + forward["transition"])
             + 2 * rows * training["matcher"]
@@ -100,22 +101,62 @@ class VenvPpo(Workload):
 
 
 class Columns(NamedTuple):
-    """Numbers, each described by mean and spread, and categories, each described by one weight for every choice."""
+    """Numbers within ±1 and one-hot categories. A network's head describes them as a distribution: each number by mean
+    and spread, each category by one weight for every choice."""
 
     numbers: int
     categories: tuple[int, ...]
 
     @property
-    def encoded(self) -> int:
-        """Inputs: one for a number, one for each choice of a category."""
+    def encoded(self) -> int:  # columns: one for a number, one for each choice of a category
         return self.numbers + sum(self.categories)
 
-    @property
-    def described(self) -> int:
-        return self.numbers + self.encoded
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        """Numbers within ±1, and for each category the choice with the highest value."""
+        import torch
 
-    def split(self, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return values.split([self.numbers, *self.categories], dim=-1)  # type: ignore[no-any-return,no-untyped-call]
+        numbers, *categories = values.split([self.numbers, *self.categories], dim=-1)  # type: ignore[no-untyped-call]
+        return torch.cat([numbers.tanh(), *map(_one_hot, categories)], dim=-1)
+
+    def read(self, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+        """Mean and logarithm of the spread of every number, logarithms of the probabilities of every category."""
+        sizes = [self.numbers, self.numbers, *self.categories]
+        mean, spread, *weights = head.split(sizes, dim=-1)  # type: ignore[no-untyped-call]
+        log_spread = (spread + _LOG_SPREAD_AT_ZERO).clamp(-5.0, 1.0)
+        return mean.tanh(), log_spread, [weight.log_softmax(dim=-1) for weight in weights]
+
+    def sample(self, head: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        import torch
+
+        mean, log_spread, categories = self.read(head)
+        options: dict[str, Any] = {"generator": generator, "device": head.device, "dtype": head.dtype}
+        drawn = [mean + log_spread.exp() * torch.randn(mean.shape, **options)]
+        for choices in categories:
+            uniform = torch.rand(choices.shape, **options)
+            drawn.append(_one_hot(choices - (-uniform.log()).log()))  # the Gumbel trick: no draw by the host
+        return torch.cat(drawn, dim=-1)
+
+    def log_prob(self, head: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
+        mean, log_spread, categories = self.read(head)
+        numbers, *chosen = encoded.split([self.numbers, *self.categories], dim=-1)  # type: ignore[no-untyped-call]
+        distance: torch.Tensor = (numbers - mean) / log_spread.exp()
+        total = (-0.5 * distance.square() - log_spread - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
+        return sum(((choices * hot).sum(dim=-1) for choices, hot in zip(categories, chosen, strict=True)), total)
+
+    def divergence(self, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        mean, log_spread, categories = self.read(before)
+        new_mean, new_log_spread, new_categories = self.read(after)
+        ratio = (2 * (log_spread - new_log_spread)).exp()
+        distance = ((mean - new_mean) / new_log_spread.exp()).square()
+        total = (0.5 * (ratio + distance - 1) + new_log_spread - log_spread).sum(dim=-1)
+        pairs = zip(categories, new_categories, strict=True)
+        return sum(((old.exp() * (old - new)).sum(dim=-1) for old, new in pairs), total)
+
+
+def _one_hot(values: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.nn.functional.one_hot(values.argmax(dim=-1), values.shape[-1]).to(values.dtype)
 
 
 OBSERVATION, ACTION = Columns(4, (3, 3)), Columns(2, (3, 4))
@@ -136,17 +177,10 @@ class Shape(NamedTuple):
     def parameter_count(self, width: int) -> int:
         return sum((wide + 1) * narrow for wide, narrow in self.layers(width))
 
-    def products(self, width: int) -> int:
-        return sum(wide * narrow for wide, narrow in self.layers(width))
-
-    def training_products(self, width: int) -> int:
-        """Forward and back; no gradient of the network's own input is computed."""
-        return 3 * self.products(width) - self.inputs * width * (2 if self.residual else 1)
-
 
 SHAPES = {
-    "policy": Shape(OBSERVATION.encoded, ACTION.described, residual=True),
-    "transition": Shape(OBSERVATION.encoded + ACTION.encoded, OBSERVATION.described, residual=True),
+    "policy": Shape(OBSERVATION.encoded, ACTION.numbers + ACTION.encoded, residual=True),
+    "transition": Shape(OBSERVATION.encoded + ACTION.encoded, OBSERVATION.numbers + OBSERVATION.encoded, residual=True),
     "matcher": Shape(2 * OBSERVATION.encoded + ACTION.encoded, 1),
     "value": Shape(OBSERVATION.encoded, 1),
 }
@@ -174,14 +208,10 @@ def make_network(kind: str, width: int) -> torch.nn.Module:
     return nn.Sequential(*layers, nn.Linear(*last), *([nn.Sigmoid()] if kind == "matcher" else []))
 
 
-# The recorded trajectories: a made-up system and policy.
-
-
 def make_windows(generator: torch.Generator) -> torch.Tensor:
-    """Every run of ten transitions within a trajectory: half, window, step, (observation, action, next observation).
-
-    Halves are split by trajectory, so that no window of one is part of the other.
-    """
+    """Every run of ten transitions within a recorded trajectory of a made-up system and policy: half, window, step,
+    (observation, action, next observation). Halves are split by trajectory, so that no window of one is part of the
+    other."""
     import torch
 
     def respond(inputs: int, columns: Columns) -> torch.Tensor:  # linearly; the last row is the constant
@@ -189,89 +219,19 @@ def make_windows(generator: torch.Generator) -> torch.Tensor:
 
     def react(columns: Columns, rows: torch.Tensor, response: torch.Tensor) -> torch.Tensor:
         noise = _NOISE * torch.randn(len(rows), columns.encoded, generator=generator)
-        return _encode(columns, rows @ response[:-1] + 2 * response[-1] + noise)
+        return columns.encode(rows @ response[:-1] + 2 * response[-1] + noise)
 
     acting = respond(OBSERVATION.encoded, ACTION)
     moving = respond(OBSERVATION.encoded + ACTION.encoded, OBSERVATION)
-    observation = _encode(OBSERVATION, torch.randn(_TRAJECTORIES, OBSERVATION.encoded, generator=generator))
+    observation = OBSERVATION.encode(torch.randn(_TRAJECTORIES, OBSERVATION.encoded, generator=generator))
     steps = []
     for _ in range(_TRANSITIONS):
         action = react(ACTION, observation, acting)
         following = react(OBSERVATION, torch.cat([observation, action], dim=-1), moving)
         steps.append(torch.cat([observation, action, following], dim=-1))
         observation = following
-    transitions, starts = torch.stack(steps, dim=1), _TRANSITIONS - _WINDOW + 1
-    windows = torch.stack([transitions[:, start : start + _WINDOW] for start in range(starts)], dim=1)
-    return windows.reshape(2, _TRAJECTORIES // 2 * starts, _WINDOW, -1).contiguous()
-
-
-def _encode(columns: Columns, values: torch.Tensor) -> torch.Tensor:
-    """Numbers within ±1, and for each category the choice with the highest value."""
-    import torch
-
-    numbers, *categories = columns.split(values)
-    return torch.cat([numbers.tanh(), *map(_one_hot, categories)], dim=-1)
-
-
-def _one_hot(values: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return torch.nn.functional.one_hot(values.argmax(dim=-1), values.shape[-1]).to(values.dtype)
-
-
-# Distributions over mixed columns, as a network's head describes them: normal numbers and one-hot categories.
-
-
-def _read(columns: Columns, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """Mean and logarithm of the spread of every number, logarithms of the probabilities of every category."""
-    mean, spread, *weights = head.split([columns.numbers, columns.numbers, *columns.categories], dim=-1)  # type: ignore[no-untyped-call]
-    log_spread = (spread + _LOG_SPREAD_AT_ZERO).clamp(-5.0, 1.0)
-    return mean.tanh(), log_spread, [weight.log_softmax(dim=-1) for weight in weights]
-
-
-def _sample(columns: Columns, head: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    import torch
-
-    mean, log_spread, categories = _read(columns, head)
-    options: dict[str, Any] = {"generator": generator, "device": head.device, "dtype": head.dtype}
-    drawn = [mean + log_spread.exp() * torch.randn(mean.shape, **options)]
-    for choices in categories:
-        uniform = torch.rand(choices.shape, **options)
-        drawn.append(_one_hot(choices - (-uniform.log()).log()))  # the Gumbel trick: no draw by the host
-    return torch.cat(drawn, dim=-1)
-
-
-def _log_prob(columns: Columns, head: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
-    mean, log_spread, categories = _read(columns, head)
-    numbers, *chosen = columns.split(encoded)
-    distance = (numbers - mean) / log_spread.exp()
-    total = (-0.5 * distance.square() - log_spread - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
-    for choices, hot in zip(categories, chosen, strict=True):
-        total = total + (choices * hot).sum(dim=-1)
-    return total
-
-
-def _divergence(columns: Columns, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    mean, log_spread, categories = _read(columns, before)
-    new_mean, new_log_spread, new_categories = _read(columns, after)
-    ratio = (2 * (log_spread - new_log_spread)).exp()
-    distance = ((mean - new_mean) / new_log_spread.exp()).square()
-    total = (0.5 * (ratio + distance - 1) + new_log_spread - log_spread).sum(dim=-1)
-    for old, new in zip(categories, new_categories, strict=True):
-        total = total + (old.exp() * (old - new)).sum(dim=-1)
-    return total
-
-
-# Rollouts, rewards, advantages, and the losses that are minimised.
-
-
-class Networks(NamedTuple):
-    """The timed functions of a graph's networks."""
-
-    policy: Network
-    transition: Network
-    matcher: Network
-    value: Network
+    windows = torch.stack(steps, dim=1).unfold(1, _WINDOW, 1).transpose(2, 3)
+    return windows.reshape(2, -1, _WINDOW, windows.shape[-1]).contiguous()
 
 
 class Rollout(NamedTuple):
@@ -290,97 +250,101 @@ class Rollout(NamedTuple):
         return torch.cat([self.observations, self.actions, self.following], dim=-1)
 
 
-class FiniteCheck:
-    """Checks on the host whether tensors are finite, and counts the reads; does nothing when off."""
+class Networks(NamedTuple):
+    """The timed functions of a graph's networks, and the rewards and losses that they learn by."""
 
-    def __init__(self, on: bool) -> None:
-        self.on, self.reads = on, 0
+    policy: Network
+    transition: Network
+    matcher: Network
+    value: Network
 
-    def __call__(self, *tensors: torch.Tensor) -> None:
-        for tensor in tensors if self.on else ():
+    def matcher_loss(self, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        loss = torch.nn.functional.binary_cross_entropy
+        looks_real, looks_made = self.matcher(real), self.matcher(made)
+        return loss(looks_real, torch.ones_like(looks_real)) + loss(looks_made, torch.zeros_like(looks_made))
+
+    def imitation_reward(self, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        likeness, distance = self.matcher(made).squeeze(-1), (made - real).abs().mean(dim=-1)
+        return _MATCHER_SHARE * likeness - (1 - _MATCHER_SHARE) * distance
+
+    def judge(self, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """How much better than expected each step was (generalised advantage estimates, brought to mean 0 and spread
+        1), and the value that it should have had."""
+        import torch
+
+        with torch.no_grad():
+            values = self.value(torch.cat([rollout.observations, rollout.following[-1:]])).squeeze(-1)
+            surprise = rewards + _DISCOUNT * values[1:] - values[:-1]
+            advantage, advantages = torch.zeros_like(surprise[0]), torch.empty_like(surprise)
+            for step in reversed(range(len(surprise))):
+                advantage = surprise[step] + _DISCOUNT * _TRACE * advantage
+                advantages[step] = advantage
+            return (advantages - advantages.mean()) / (advantages.std() + 1e-6), advantages + values[:-1]
+
+    def ppo_loss(
+        self, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor, inside: bool = False
+    ) -> torch.Tensor:
+        """Of policy and value, and in the first stage of the transition, but inside the environment of how far the
+        policy has moved away."""
+        import torch
+
+        def clipped(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+            ratio = (new - old).exp()
+            return -(ratio * advantages).minimum(ratio.clamp(1 - _CLIP, 1 + _CLIP) * advantages).mean()
+
+        head = self.policy(rollout.observations)
+        acting = clipped(ACTION.log_prob(head, rollout.actions), rollout.action_log_probs)
+        wrong = (self.value(rollout.observations).squeeze(-1) - returns).square().mean()
+        if inside:
+            moved_away = ACTION.divergence(rollout.action_heads, head).mean()
+            return acting + moved_away + _POLICY_VALUE_WEIGHT * wrong
+        moved = self.transition(torch.cat([rollout.observations, rollout.actions], dim=-1))
+        followed = OBSERVATION.log_prob(moved, rollout.following)
+        return acting + clipped(followed, rollout.following_log_probs) + _VENV_VALUE_WEIGHT * wrong
+
+
+class Simulator:
+    """Rollouts of one stage. It draws its own random numbers, so that the stages do not change each other's."""
+
+    def __init__(self, setting: Setting, stage: int, checks: bool) -> None:
+        import torch
+
+        self.generator = torch.Generator(setting.device).manual_seed(setting.seed + stage)
+        self.checks, self.reads, self.epochs = checks, 0, 0
+
+    def choose(self, records: torch.Tensor, count: int) -> torch.Tensor:
+        import torch
+
+        return records[torch.randint(len(records), (count,), generator=self.generator, device=records.device)]
+
+    def check(self, *tensors: torch.Tensor) -> None:
+        """Let the host read, if it is to, whether each tensor is finite."""
+        for tensor in tensors if self.checks else ():
             self.reads += 1
             if not bool(tensor.isfinite().all()):
                 fix = "Try dtype float64, or another device"
                 raise WrongResultError("a rollout led to numbers that are not finite", fix)
 
+    def roll_out(self, networks: Networks, start: torch.Tensor, steps: int) -> Rollout:
+        import torch
 
-def _roll_out(
-    networks: tuple[Network, Network], start: torch.Tensor, steps: int, generator: torch.Generator, check: FiniteCheck
-) -> Rollout:
-    import torch
-
-    seen: list[tuple[torch.Tensor, ...]] = []
-    (policy, transition), observation = networks, start
-    with torch.no_grad():
-        for _ in range(steps):
-            head = policy(observation)
-            action = _sample(ACTION, head, generator)
-            action_log_prob = _log_prob(ACTION, head, action)
-            check(head, action, action_log_prob)
-            moved = transition(torch.cat([observation, action], dim=-1))
-            following = _sample(OBSERVATION, moved, generator)
-            following_log_prob = _log_prob(OBSERVATION, moved, following)
-            check(moved, following, following_log_prob)
-            seen.append((observation, head, action, action_log_prob, following, following_log_prob))
-            observation = following
-        return Rollout(*(torch.stack(each) for each in zip(*seen, strict=True)))
-
-
-def _matcher_loss(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    loss = torch.nn.functional.binary_cross_entropy
-    looks_real, looks_made = matcher(real), matcher(made)
-    return loss(looks_real, torch.ones_like(looks_real)) + loss(looks_made, torch.zeros_like(looks_made))
-
-
-def _imitation_reward(matcher: Network, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    return _MATCHER_SHARE * matcher(made).squeeze(-1) - (1 - _MATCHER_SHARE) * (made - real).abs().mean(dim=-1)
-
-
-def _judge(value: Network, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How much better than expected each step was (generalised advantage estimates, brought to mean 0 and spread 1),
-    and the value that it should have had."""
-    import torch
-
-    values = value(torch.cat([rollout.observations, rollout.following[-1:]])).squeeze(-1)
-    surprise = rewards + _DISCOUNT * values[1:] - values[:-1]
-    advantage = torch.zeros_like(surprise[0])
-    advantages = torch.empty_like(surprise)
-    for step in reversed(range(len(surprise))):
-        advantage = surprise[step] + _DISCOUNT * _TRACE * advantage
-        advantages[step] = advantage
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-6), advantages + values[:-1]
-
-
-def _clipped(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
-    ratio = (new - old).exp()
-    return -(ratio * advantages).minimum(ratio.clamp(1 - _CLIP, 1 + _CLIP) * advantages).mean()
-
-
-def _venv_loss(networks: Networks, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    acted = _log_prob(ACTION, networks.policy(rollout.observations), rollout.actions)
-    moved = networks.transition(torch.cat([rollout.observations, rollout.actions], dim=-1))
-    followed = _log_prob(OBSERVATION, moved, rollout.following)
-    wrong = _value_error(networks.value, rollout, returns)
-    acting = _clipped(acted, rollout.action_log_probs, advantages)
-    return acting + _clipped(followed, rollout.following_log_probs, advantages) + _VENV_VALUE_WEIGHT * wrong
-
-
-def _policy_loss(
-    policy: Network, value: Network, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor
-) -> torch.Tensor:
-    head = policy(rollout.observations)
-    acted = _log_prob(ACTION, head, rollout.actions)
-    moved_away = _divergence(ACTION, rollout.action_heads, head).mean()
-    acting = _clipped(acted, rollout.action_log_probs, advantages)
-    return acting + moved_away + _POLICY_VALUE_WEIGHT * _value_error(value, rollout, returns)
-
-
-def _value_error(value: Network, rollout: Rollout, returns: torch.Tensor) -> torch.Tensor:
-    return (value(rollout.observations).squeeze(-1) - returns).square().mean()
+        seen: list[tuple[torch.Tensor, ...]] = []
+        observation = start
+        with torch.no_grad():
+            for _ in range(steps):
+                head = networks.policy(observation)
+                action = ACTION.sample(head, self.generator)
+                action_log_prob = ACTION.log_prob(head, action)
+                self.check(head, action, action_log_prob)
+                moved = networks.transition(torch.cat([observation, action], dim=-1))
+                following = OBSERVATION.sample(moved, self.generator)
+                following_log_prob = OBSERVATION.log_prob(moved, following)
+                self.check(moved, following, following_log_prob)
+                seen.append((observation, head, action, action_log_prob, following, following_log_prob))
+                observation = following
+            return Rollout(*(torch.stack(each) for each in zip(*seen, strict=True)))
 
 
 def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., torch.Tensor], *arguments: Any) -> None:
@@ -390,12 +354,10 @@ def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., torch.Tensor]
 
 
 class _Graph(NamedTuple):
-    """What learns from one half of the records: the environment's networks, and a policy with its own value that is
-    learned inside the environment."""
+    """What learns from one half of the records."""
 
-    networks: Networks
-    policy: Network
-    value: Network
+    networks: Networks  # of the environment
+    learner: Networks  # the same with another policy and value, which are learned inside the environment
     optimizer: torch.optim.Optimizer
     matcher_optimizer: torch.optim.Optimizer
     policy_optimizer: torch.optim.Optimizer
@@ -405,15 +367,12 @@ class _Job:
     """Everything that lives as long as the job; `learn_environment` and `learn_policies` are its two kinds of step."""
 
     def __init__(self, params: Params, setting: Setting) -> None:
-        import torch
-
         self.params, self.setting = params, setting
         self.windows = setting.feed(self.records())
         modules, count = self._make_modules(), len(SHAPES)
-        made = [each for module in modules for each in fingerprints(module)]
+        pairs = recorded(*modules)
         self.modules = [*map(setting.place_model, modules)]
-        placed = [each for module in self.modules for each in fingerprints(module)]  # before the first step learns
-        self.prints = [*zip(placed, made, strict=True)]
+        self.prints = pairs()  # before the first step learns
         self.graphs = []
         for index in range(_GRAPHS):
             ours = self.modules[count * index : count * (index + 1)]
@@ -421,14 +380,9 @@ class _Job:
             optimized = ([ours[0], ours[1], ours[3]], [ours[2]], learners)
             specs = (_OPTIMIZER, _MATCHER_OPTIMIZER, _OPTIMIZER)
             optimizers = [spec.make(_weights_of(each)) for spec, each in zip(specs, optimized, strict=True)]
-            policy, value = map(setting.compiled, learners)
-            self.graphs.append(_Graph(Networks(*map(setting.compiled, ours)), policy, value, *optimizers))
-        # One generator for each stage, so that neither changes what the other draws.
-        self.venv_generator, self.policy_generator = (
-            torch.Generator(setting.device).manual_seed(setting.seed + offset) for offset in (1, 2)
-        )
-        self.venv_check, self.policy_check = FiniteCheck(params.checks), FiniteCheck(params.checks)
-        self.venv_epochs = self.policy_epochs = 0
+            networks, (policy, value) = Networks(*map(setting.compiled, ours)), map(setting.compiled, learners)
+            self.graphs.append(_Graph(networks, networks._replace(policy=policy, value=value), *optimizers))
+        self.venv, self.inside = (Simulator(setting, stage, params.checks) for stage in (1, 2))
 
     def records(self) -> torch.Tensor:
         return make_windows(self.setting.generator()).to(self.setting.torch_dtype)
@@ -443,24 +397,24 @@ class _Job:
         """One epoch of the first stage: how far both graphs' rollouts stay from the records of both halves."""
         import torch
 
-        self.venv_epochs += 1
-        halves, generator, size, errors = self.windows(), self.venv_generator, (self.params.batch,), []
+        self.venv.epochs += 1
+        halves, errors = self.windows(), []
 
         def roll_out(networks: Networks, half: torch.Tensor) -> tuple[torch.Tensor, Rollout]:
             """A batch of recorded windows, steps first, and a rollout from where they begin."""
-            real = half[torch.randint(len(half), size, generator=generator, device=half.device)].transpose(0, 1)
-            start = real[0, :, : OBSERVATION.encoded]
-            return real, _roll_out(networks[:2], start, _WINDOW, generator, self.venv_check)
+            real = self.venv.choose(half, self.params.batch).transpose(0, 1)
+            return real, self.venv.roll_out(networks, real[0, :, : OBSERVATION.encoded], _WINDOW)
 
         for graph, half in zip(self.graphs, halves, strict=True):
             networks = graph.networks
             real, rollout = roll_out(networks, half)
             made = rollout.joined()
-            _descend(graph.matcher_optimizer, _matcher_loss, networks.matcher, real, made)
+            _descend(graph.matcher_optimizer, networks.matcher_loss, real, made)
             with torch.no_grad():
-                judged = _judge(networks.value, rollout, _imitation_reward(networks.matcher, real, made))
+                rewards = networks.imitation_reward(real, made)
+            judged = networks.judge(rollout, rewards)
             for _ in range(_PASSES):
-                _descend(graph.optimizer, _venv_loss, networks, rollout, *judged)
+                _descend(graph.optimizer, networks.ppo_loss, rollout, *judged)
             for each in halves:
                 real, rollout = roll_out(networks, each)
                 errors.append((rollout.joined() - real).abs().mean())
@@ -470,35 +424,32 @@ class _Job:
         """One epoch of the second stage: the mean reward of each policy before it learned from it."""
         import torch
 
-        self.policy_epochs += 1
-        means, size, generator = [], (self.params.policy_batch,), self.policy_generator
+        self.inside.epochs += 1
+        means = []
         for graph, half in zip(self.graphs, self.windows(), strict=True):
-            chosen = torch.randint(len(half), size, generator=generator, device=half.device)
-            start = half[chosen, 0, : OBSERVATION.encoded]
-            acting = (graph.policy, graph.networks.transition)
-            rollout = _roll_out(acting, start, self.params.horizon, generator, self.policy_check)
+            start = self.inside.choose(half[:, 0, : OBSERVATION.encoded], self.params.policy_batch)
+            rollout = self.inside.roll_out(graph.learner, start, self.params.horizon)
             # For a high first column, at little effort.
             effort = rollout.actions[..., : ACTION.numbers].square().mean(dim=-1)
             rewards = rollout.following[..., 0] - 0.1 * effort
-            with torch.no_grad():
-                judged = _judge(graph.value, rollout, rewards)
+            judged = graph.learner.judge(rollout, rewards)
             for _ in range(_PASSES):
-                _descend(graph.policy_optimizer, _policy_loss, graph.policy, graph.value, rollout, *judged)
+                _descend(graph.policy_optimizer, graph.learner.ppo_loss, rollout, *judged, True)
             means.append(rewards.mean())
         return self.setting.drain(torch.stack(means))
 
     def outputs(self) -> Tensors:
-        """What the first graph's networks, losses and optimisers make of known rows from the first weights."""
+        """What the first graph makes of known rows from the first weights."""
         import torch
 
-        graph, weights, place = self.graphs[0], _weights_of(self.modules[: len(SHAPES)]), self.setting.place_model
-        optimizers = (graph.optimizer, graph.matcher_optimizer)
+        graph, weights = self.graphs[0], _weights_of(self.modules[: len(SHAPES)])
         kept = [weight.detach().clone() for weight in weights]
-        load_values(weights, _weights_of(map(place, self._make_modules()[: len(SHAPES)])))
+        load_values(weights, _weights_of(map(self.setting.place_model, self._make_modules()[: len(SHAPES)])))
         rows = self.setting.place(self.records()[0, :_CHECKED_WINDOWS])
         results = _known_results(graph.networks, weights, rows.transpose(0, 1))
         for weight, gradient in zip(weights, results[-len(weights) :], strict=True):
             weight.grad = gradient
+        optimizers = (graph.optimizer, graph.matcher_optimizer)
         descents = [descent.sum() for descent in first_descents(optimizers, weights)]
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -525,12 +476,12 @@ class _Job:
         size, errors = OBSERVATION.encoded, []
         for graph, half in zip(self.graphs, reversed([*self.windows()]), strict=True):
             with torch.no_grad():
-                mean, _, categories = _read(OBSERVATION, graph.networks.transition(half[..., :-size]))
+                mean, _, categories = OBSERVATION.read(graph.networks.transition(half[..., :-size]))
                 predicted = torch.cat([mean, *(choices.exp() for choices in categories)], dim=-1)
                 errors.append(float((predicted - half[..., -size:]).abs().mean()))
         return {
-            "host_reads": self.venv_check.reads / max(self.venv_epochs, 1),
-            "policy_host_reads": self.policy_check.reads / max(self.policy_epochs, 1),
+            "host_reads": self.venv.reads / max(self.venv.epochs, 1),
+            "policy_host_reads": self.inside.reads / max(self.inside.epochs, 1),
             "one_step_error": sum(errors) / len(errors),
             **{f"{kind}_parameters": shape.parameter_count(self.params.width) for kind, shape in SHAPES.items()},
         }
@@ -542,9 +493,7 @@ def _weights_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
 
 def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.Tensor) -> list[torch.Tensor]:
     """Heads, rewards, advantages, losses, and the gradients of the losses. `rows` are recorded windows, steps first.
-
-    They stand for a rollout; the same windows in the opposite order stand for the records that it is compared with.
-    """
+    They stand for a rollout; the same windows in the opposite order stand for the records that it is compared with."""
     import torch
 
     sizes = [OBSERVATION.encoded, ACTION.encoded, OBSERVATION.encoded]
@@ -553,19 +502,16 @@ def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.
     with torch.no_grad():
         head = networks.policy(observations)
         moved = networks.transition(torch.cat([observations, actions], dim=-1))
-        acted, followed = _log_prob(ACTION, head, actions), _log_prob(OBSERVATION, moved, following)
+        acted, followed = ACTION.log_prob(head, actions), OBSERVATION.log_prob(moved, following)
         pattern = torch.tensor(_LESS_LIKELY, device=rows.device, dtype=rows.dtype)
         offsets = pattern.repeat(acted.numel() // len(_LESS_LIKELY) + 1)[: acted.numel()].view_as(acted)
         # The head that acted is half of today's, so that there is a divergence to speak of.
         rollout = Rollout(observations, head / 2, actions, acted + offsets, following, followed - offsets)
-        rewards = _imitation_reward(networks.matcher, real, rows)
-        judged = _judge(networks.value, rollout, rewards)
-        moved_away = _divergence(ACTION, rollout.action_heads, head)
-    losses = [
-        _matcher_loss(networks.matcher, real, rows),
-        _venv_loss(networks, rollout, *judged),
-        _policy_loss(networks.policy, networks.value, rollout, *judged),
-    ]
+        rewards = networks.imitation_reward(real, rows)
+        judged = networks.judge(rollout, rewards)
+        moved_away = ACTION.divergence(rollout.action_heads, head)
+    losses = [networks.matcher_loss(real, rows)]
+    losses += [networks.ppo_loss(rollout, *judged, inside) for inside in (False, True)]
     # Only of their sum: every weight is part of it, and what is wrong in one of the losses is wrong in the sum.
     gradients = torch.autograd.grad(sum(losses[1:], losses[0]), weights)
     return [head, moved, rewards, *judged, moved_away, *(loss.detach() for loss in losses), *gradients]

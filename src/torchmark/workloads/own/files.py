@@ -1,7 +1,5 @@
 """The user's files that cases name: found, handed on to workers, and run. Their paths are never written into a run."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util
@@ -21,11 +19,11 @@ from msgspec import Struct
 
 from torchmark.errors import CaseError, TorchmarkError, UsageError
 
-# Each file by the name that cases use, with its path and version. An environment variable, because ranks, data loaders
-# and other interpreters are started in ways of their own, and all of them inherit it.
+# Path and version of each file by the name that cases use. An environment variable, because ranks, data loaders and
+# other interpreters are started in ways of their own, and all of them inherit it.
 VARIABLE = "TORCHMARK_FILES"
 LARGEST_BYTES = 4 << 20
-_imported: dict[Path, None] = {}  # files, in the order in which they were run
+_imported: set[Path] = set()  # files that were run
 _NAME = re.compile(r"(?P<file>.*\.(?:py|json))(?::(?P<member>[\w.-]+))?", re.ASCII | re.DOTALL)
 
 
@@ -47,13 +45,13 @@ def split_name(text: str) -> tuple[str, str] | None:
 def find_file(text: str) -> OwnFile:
     """The file at a path, or the known one of that name; from now on it is known."""
     known = _known()
-    file = _read(Path(str(known.get(text, {}).get("path", text))).absolute())
-    before = known.get(file.name)
-    if before and before["path"] != str(file.path):
+    file = _read(Path(known[text][0] if text in known else text).absolute())
+    path, version = known.setdefault(file.name, (str(file.path), file.version))
+    if path != str(file.path):
         raise UsageError(f"two files are called {file.name}", "Rename one of them, or measure them one after the other")
-    if before and before["version"] != file.version:
+    if version != file.version:
         raise CaseError(f"{file.name} has changed since the run began", "Start the run again")
-    os.environ[VARIABLE] = json.dumps(known | {file.name: {"path": str(file.path), "version": file.version}})
+    os.environ[VARIABLE] = json.dumps(known)
     return file
 
 
@@ -63,7 +61,7 @@ def known_files() -> str:
 
 
 def file_paths() -> dict[str, Path]:
-    return {name: Path(str(entry["path"])) for name, entry in _known().items()}
+    return {name: Path(path) for name, (path, _) in _known().items()}
 
 
 def serve_knowing(files: str, serve: Callable[..., None], *arguments: object) -> None:
@@ -82,7 +80,7 @@ def forget_files() -> None:
     os.environ.pop(VARIABLE, None)
 
 
-def _known() -> dict[str, dict[str, str | int]]:
+def _known() -> dict[str, tuple[str, int]]:
     try:
         return json.loads(known_files() or "{}")  # type: ignore[no-any-return]
     except ValueError:  # only torchmark should set it
@@ -93,14 +91,12 @@ def _known() -> dict[str, dict[str, str | int]]:
 def _read(path: Path) -> OwnFile:
     """Read a file once in a process: edits while it is being measured must not change what is recorded about it."""
     try:
-        data = path.read_bytes() if path.stat().st_size <= LARGEST_BYTES else None
+        if path.stat().st_size > LARGEST_BYTES:
+            raise UsageError(f"{path} is too large for a file of a model", "Name the Python file, not its weights")
+        text = path.read_bytes().decode().replace("\r\n", "\n")
     except OSError as error:
         fix = "Name a file that is there, or go to the folder that it is in"
         raise UsageError(f"cannot read {path}: {error.strerror}", fix) from error
-    if data is None:
-        raise UsageError(f"{path} is too large for a file of a model", "Name the Python file, not its weights")
-    try:
-        text = data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a text", "Save it as UTF-8") from error
     version = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) or 1
@@ -109,7 +105,7 @@ def _read(path: Path) -> OwnFile:
 
 def import_member(file: OwnFile, name: str) -> object:
     """What the file calls so; the file is run once. Errors name its line."""
-    _imported[file.path] = None
+    _imported.add(file.path)
     try:
         found = getattr(_import(file.path), name, None)
     except (Exception, SystemExit) as error:  # it may do anything, even leave
@@ -121,10 +117,8 @@ def import_member(file: OwnFile, name: str) -> object:
 
 
 def place_of(error: BaseException, named: bool = False) -> str:
-    """The innermost line of the user's own code that an error came from, as in `my_model.py, line 12`, or "".
-
-    With `named`, only lines of files that were named on the command line count: other files' names are not shared.
-    """
+    """The innermost line of the user's own code that an error came from, as in `my_model.py, line 12`, or "". With
+    `named`, only lines of files that were named on the command line count: other files' names are not shared."""
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
@@ -157,9 +151,7 @@ class _Siblings(MetaPathFinder):
     def __init__(self, root: Path, names: Sequence[str]) -> None:
         self._root, self._names = root, names  # modules that come from the folder, no matter what imports them
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
         if path is not None or fullname in sys.stdlib_module_names:
             return None
         frame: FrameType | None = sys._getframe(1)
@@ -168,7 +160,7 @@ class _Siblings(MetaPathFinder):
         importer = Path(frame.f_code.co_filename if frame else "")
         if fullname not in self._names and (not importer.is_relative_to(self._root) or _is_library(importer)):
             return None
-        return PathFinder.find_spec(fullname, [str(self._root)], target)
+        return PathFinder.find_spec(fullname, [str(self._root)])
 
 
 @cache

@@ -1,14 +1,15 @@
 """The workload, functions and classes of a Python file, read without running it, as importing torch takes seconds."""
 
-from __future__ import annotations
-
 import ast
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from torchmark.errors import UsageError
+from torchmark.records import Value
 from torchmark.workloads.own.files import OwnFile
 
 USUAL = "build"  # the function that is taken where none is named
@@ -21,14 +22,6 @@ _KINDS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": Annot
 Definition = ast.FunctionDef | ast.ClassDef
 
 
-class Argument(Struct, frozen=True):
-    """One thing that a function or class can be given: what kind of value, and the one that it has otherwise."""
-
-    name: str
-    kind: Any
-    default: int | float | bool | str
-
-
 class Outline(Struct, frozen=True):
     """The part of a file that is measured."""
 
@@ -36,7 +29,7 @@ class Outline(Struct, frozen=True):
     is_workload: bool
     summary: str
     about: str
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[tuple[str, Any, Value], ...] = ()  # what it can be given: name, kind of value, default
     imports: tuple[str, ...] = ()
     needs_input: bool = False  # it certainly makes a model without an example of its input
 
@@ -57,9 +50,10 @@ def inspect_file(file: OwnFile, member: str) -> Outline:
         for base in (node.bases if isinstance(node, ast.ClassDef) else [])
         if ast.unparse(base).rpartition(".")[2] in ("Workload", "ModelWorkload")
     }
-    imports = [alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    taken = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    bound = {each.asname or each.name for each in imports} | {each.id for each in targets if isinstance(each, ast.Name)}
+    bound = {each.id for each in targets if isinstance(each, ast.Name)}
+    bound |= {each.asname or each.name for node in taken for each in node.names}
     if not member and len(workloads) != 1 and (workloads or USUAL not in definitions):
         problem = "several workloads" if workloads else f"neither a workload nor a function '{USUAL}'"
         raise UsageError(f"{file.name} has {problem}", _fix(file, workloads or definitions))
@@ -70,50 +64,42 @@ def inspect_file(file: OwnFile, member: str) -> Outline:
     about = (node and ast.get_docstring(node)) or ""
     opening = ast.get_docstring(tree) or about or f"{chosen} of {file.name}."
     modules = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
-    modules += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level]
+    modules += [node.module or "" for node in taken if not node.level]
     slow = tuple(dict.fromkeys(name for name in modules if name.partition(".")[0] in _SLOW))
     found = Outline(chosen, chosen in workloads, opening.partition("\n")[0], about, imports=slow)
     if node is None or found.is_workload:
         return found
-    return replace(found, arguments=_arguments(node), needs_input=not _may_give_pair(node, definitions))
+    return replace(found, arguments=tuple(_arguments(node)), needs_input=not _may_give_pair(node, definitions))
 
 
-def _fix(file: OwnFile, definitions: dict[str, Definition]) -> str:
+def _fix(file: OwnFile, definitions: Iterable[str]) -> str:
     public = [f"{file.name}:{name}" for name in definitions if not name.startswith("_")]
-    if not public:
-        return f"Write a function '{USUAL}' that returns a model: `torchmark new` shows how"
-    return "Say which part to take: " + ", ".join(public[:8])
+    usual = f"Write a function '{USUAL}' that returns a model: `torchmark new` shows how"
+    return "Say which part to take: " + ", ".join(public[:8]) if public else usual
 
 
-def _arguments(node: Definition) -> tuple[Argument, ...]:
+def _arguments(node: Definition) -> Iterator[tuple[str, Any, Value]]:
     """What can be written on a command line. The rest stays at its default; without one it cannot be had."""
     is_method = isinstance(node, ast.ClassDef)
     functions = [each for each in (node.body if is_method else [node]) if isinstance(each, ast.FunctionDef)]
     function = next((each for each in functions if not is_method or each.name == "__init__"), None)
     if function is None:
-        return ()
+        return
     named = function.args
     positional = [*named.posonlyargs, *named.args]
     defaults: list[ast.expr | None] = [*[None] * (len(positional) - len(named.defaults)), *named.defaults]
     pairs = [*zip(positional, defaults, strict=True)][int(is_method) :]
-    pairs += zip(named.kwonlyargs, named.kw_defaults, strict=True)
-    return tuple(made for argument, default in pairs if (made := _argument(argument, default)))
-
-
-def _argument(argument: ast.arg, default: ast.expr | None) -> Argument | None:
-    kind = _KINDS.get(ast.unparse(argument.annotation).strip("'\"") if argument.annotation else "")
-    if default is None:
-        if kind in (int, float, bool):
-            kind |= Literal["required"]
-        return Argument(argument.arg, kind or int | float | bool | str, REQUIRED)
-    try:
-        value = ast.literal_eval(default)
-    except (ValueError, TypeError, SyntaxError):
-        return None
-    if not isinstance(value, int | float | bool | str):  # no command line can say it
-        return None
-    kind = kind or _KINDS[type(value).__name__]
-    return Argument(argument.arg, kind, float(value) if kind is float else value)
+    for argument, default in (*pairs, *zip(named.kwonlyargs, named.kw_defaults, strict=True)):
+        kind = _KINDS.get(ast.unparse(argument.annotation).strip("'\"") if argument.annotation else "")
+        if default is None:
+            required = kind | Literal["required"] if kind in (int, float, bool) else kind or int | float | bool | str
+            yield argument.arg, required, REQUIRED
+            continue
+        with suppress(ValueError, TypeError, SyntaxError):
+            value = ast.literal_eval(default)
+            if isinstance(value, int | float | bool | str):  # a command line can say it
+                kind = kind or _KINDS[type(value).__name__]
+                yield argument.arg, kind, float(value) if kind is float else value
 
 
 def _may_give_pair(node: Definition, definitions: dict[str, Definition]) -> bool:

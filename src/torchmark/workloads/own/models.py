@@ -1,7 +1,5 @@
 """Models of the user's own: a Python file or a model library's configuration file becomes a workload like any other."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json
@@ -15,49 +13,34 @@ from msgspec import Meta, Struct, defstruct
 from torchmark.errors import UnsupportedError, UsageError
 from torchmark.workloads.contract import ATTENTION, GRADIENTS, LAYOUT, Count, Setting, Workload
 from torchmark.workloads.model import COUNTING, Model, ModelWorkload, leaves_of, map_tensors, row_count
-from torchmark.workloads.own.files import OwnFile, find_file, forget_files, import_member, split_name
+from torchmark.workloads.own.files import OwnFile, find_file, import_member, split_name
 from torchmark.workloads.own.inspection import REQUIRED, Outline, inspect_file
 from torchmark.workloads.own.shapes import HELP, Tensor, join_batch, make_tensor, parse_tensors
 
 _WRITTEN = r"^[A-Za-z0-9_.-]*$"
-_BATCH = Annotated[int, Meta(ge=0, le=1_048_576)]
-_OURS: dict[str, tuple[str, Any, Any]] = {
-    "batch": ("batch", _BATCH, 0),
-    "input": ("input", Annotated[str, Meta(pattern=_WRITTEN, description="what --input says")], ""),
-    "loss": ("loss", Annotated[str, Meta(pattern=_WRITTEN, description="what --loss says")], ""),
-}
+_OURS = (  # parameters of every function, unless it has one of that name itself
+    ("batch", Annotated[int, Meta(ge=0, le=1_048_576)], 0),
+    ("input", Annotated[str, Meta(pattern=_WRITTEN, description="what --input says")], ""),
+    ("loss", Annotated[str, Meta(pattern=_WRITTEN, description="what --loss says")], ""),
+)
 _EXAMPLE_FIX = "Return a tensor, a tuple of tensors, or a dictionary from argument names to tensors"
 
 
-def find_own(name: str) -> Workload:
-    """The workload of a file: `my_model.py`, `folder/my_model.py:build`, `config.json`. A file that was given by its
-    path once is found by its name from then on."""
-    named = split_name(name)
-    assert named is not None
-    return _load(find_file(named[0]), named[1])
-
-
-def forget_own() -> None:
-    """Look at the files again the next time, because one has changed."""
-    _load.cache_clear()
-    forget_files()
-
-
 @cache
-def _load(file: OwnFile, member: str) -> Workload:
+def load_own(file: OwnFile, member: str) -> Workload:
     if file.path.suffix == ".json":
         if member:
             raise UsageError(f"a configuration file has no part '{member}'", f"Name it alone: {file.name}")
         return _configured(file)
     outline, name = inspect_file(file, member), f"{file.name}:{member}" if member else file.name
     if not outline.is_workload:
-        own = {each.name: (each.name, each.kind, each.default) for each in outline.arguments}
-        fields = [*own.values(), *(_OURS[each] for each in _OURS if each not in own)]
+        own = {argument[0] for argument in outline.arguments}
+        fields = (*outline.arguments, *(each for each in _OURS if each[0] not in own))
         params: Any = defstruct("Params", fields, frozen=True)
         about = {"params": params, "file": file, "outline": outline, "imports": (COUNTING, *outline.imports)}
         about["__doc__"] = outline.about or f"The model that {outline.member} makes."
         about["tiny"] = params(batch=2) if "batch" in own and isinstance(params().batch, int) else params()
-        return _derived(PythonModel, name, file.version, **about)
+        return _derived(PythonModel, name, file, **about)
     # The workload that the file itself declares. Its version is always that of the file.
     found = import_member(file, outline.member)
     if not (isinstance(found, type) and issubclass(found, Workload)):
@@ -66,14 +49,11 @@ def _load(file: OwnFile, member: str) -> Workload:
     lacks += sorted(found.__abstractmethods__)
     if lacks:
         raise UsageError(f"{outline.member} of {file.name} has no {lacks[0]}", "`torchmark new --workload` shows one")
-    return _derived(found, name, file.version, __doc__=found.__doc__, __module__=found.__module__)
+    return _derived(found, name, file, __doc__=found.__doc__, __module__=found.__module__)
 
 
-def _derived(base: type[Workload], name: str, version: int, **about: Any) -> Workload:
-    return type(base.__name__, (base,), {"name": name, "version": version, **about})()  # type: ignore[no-any-return]
-
-
-# Python files.
+def _derived(base: type[Workload], name: str, source: OwnFile, **about: Any) -> Workload:
+    return type(base.__name__, (base,), {"name": name, "version": source.version, **about})()  # type: ignore[no-any-return]
 
 
 class PythonModel(ModelWorkload):
@@ -89,7 +69,7 @@ class PythonModel(ModelWorkload):
         return cls.outline.summary
 
     def check(self, params: Any) -> None:
-        missing = [each.name for each in self.outline.arguments if getattr(params, each.name) == REQUIRED]
+        missing = [name for name, _, _ in self.outline.arguments if getattr(params, name) == REQUIRED]
         if missing:
             fix = f"Give it: -p {missing[0]}=…, or write a function without such arguments that makes the model"
             raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", fix)
@@ -106,13 +86,11 @@ class PythonModel(ModelWorkload):
         if isinstance(function, torch.nn.Module):  # the model itself, which several builds must not share
             given: Any = copy.deepcopy(function)
         else:
-            given = function(**{each.name: getattr(params, each.name) for each in self.outline.arguments})
+            given = function(**{name: getattr(params, name) for name, _, _ in self.outline.arguments})
         model, example = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(model, torch.nn.Module):
-            raise UsageError(
-                f"{self.outline.member} of {self.file.name} gives a {type(model).__name__}",
-                "It must return a torch.nn.Module, alone or with an example input: return model, input",
-            )
+            fix = "It must return a torch.nn.Module, alone or with an example input: return model, input"
+            raise UsageError(f"{self.outline.member} of {self.file.name} gives a {type(model).__name__}", fix)
         shapes, loss = parse_tensors(self._ours(params, "input") or ""), self._ours(params, "loss")
         if shapes:
             generator = setting.generator()
@@ -129,7 +107,7 @@ class PythonModel(ModelWorkload):
         return UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
 
     def _ours(self, params: Any, name: str) -> Any:
-        return None if any(each.name == name for each in self.outline.arguments) else getattr(params, name)
+        return None if any(each[0] == name for each in self.outline.arguments) else getattr(params, name)
 
 
 def write_loss(typed: str) -> str:
@@ -187,16 +165,8 @@ def _resized(inputs: Any, batch: int) -> Any:
 
 # Configuration files.
 
-Task = Literal[
-    "features",
-    "sequence-classification",
-    "token-classification",
-    "question-answering",
-    "masked-lm",
-    "causal-lm",
-    "seq2seq-lm",
-    "image-classification",
-]
+Task = Literal["features", "sequence-classification", "token-classification", "question-answering",
+               "masked-lm", "causal-lm", "seq2seq-lm", "image-classification"]  # fmt: skip
 # What files call the same, at the end of the name of the model that they were saved from.
 _ENDINGS = {"LMHeadModel": "causal-lm", "ForConditionalGeneration": "seq2seq-lm"}
 _LEFT_OUT = ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version")  # no part of the work
@@ -222,10 +192,9 @@ class ConfiguredModel(ModelWorkload):
         model = self._module(params.task, setting.options.get("attention"))
         expected = "pixel_values" if hasattr(params, "image") else "input_ids"
         if model.main_input_name != expected:
-            raise UnsupportedError(
-                f"a {self.config['model_type']} takes {model.main_input_name}, which torchmark cannot generate",
-                "Write a function that returns the model and an example input: `torchmark new` shows how",
-            )
+            cause = f"a {self.config['model_type']} takes {model.main_input_name}, which torchmark cannot generate"
+            fix = "Write a function that returns the model and an example input: `torchmark new` shows how"
+            raise UnsupportedError(cause, fix)
         generator = setting.generator()
         tensors = _tensors(params, model.config, setting.mode == "train")
         inputs = {each.name: make_tensor(each, generator) for each in tensors}
@@ -237,9 +206,8 @@ class ConfiguredModel(ModelWorkload):
 
         kind = self.config["model_type"]
         if kind not in transformers.CONFIG_MAPPING:
-            raise UnsupportedError(
-                f"transformers {transformers.__version__} does not know this model type", "Install a later one", kind
-            )
+            cause = f"transformers {transformers.__version__} does not know this model type"
+            raise UnsupportedError(cause, "Install a later one", kind)
         fields = {name: value for name, value in self.config.items() if name not in _LEFT_OUT}
         config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
         if task == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
@@ -262,9 +230,8 @@ def _configured(file: OwnFile) -> Workload:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UsageError(f"{file.name} describes no model: it has no model_type", "Name a config.json of transformers")
     images, pixels = "image_size" in config or "num_channels" in config, config.get("image_size")
-    size: tuple[str, Any, Any] = ("sequence", Count, min(128, _positions(config) or 128))
-    if images:
-        size = ("image", Count, pixels if isinstance(pixels, int) else 224)
+    usual_pixels = pixels if isinstance(pixels, int) else 224
+    size = ("image", Count, usual_pixels) if images else ("sequence", Count, min(128, _positions(config) or 128))
     saved = config.get("architectures")
     name = saved[0] if isinstance(saved, list) and saved and isinstance(saved[0], str) else ""
     found = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
@@ -274,7 +241,7 @@ def _configured(file: OwnFile) -> Workload:
     return _derived(
         ConfiguredModel,
         file.name,
-        file.version,
+        file,
         __doc__=ConfiguredModel.__doc__,
         params=params,
         tiny=params(batch=2) if images else params(batch=2, sequence=8),
@@ -299,14 +266,10 @@ def _tensors(params: Any, config: Any, training: bool) -> list[Tensor]:
     given = {"input_ids": (words, config.vocab_size)}
     if getattr(config, "is_encoder_decoder", False) and not (training and params.task == "seq2seq-lm"):
         given["decoder_input_ids"] = (words, config.vocab_size)
-    if training:
-        match params.task:
-            case "sequence-classification":
-                given["labels"] = (rows, config.num_labels)
-            case "token-classification":
-                given["labels"] = (words, config.num_labels)
-            case "question-answering":
-                given |= {f"{end}_positions": (rows, params.sequence) for end in ("start", "end")}
-            case "masked-lm" | "causal-lm" | "seq2seq-lm":
-                given["labels"] = (words, config.vocab_size)
+    if training and params.task == "question-answering":
+        given |= {f"{end}_positions": (rows, params.sequence) for end in ("start", "end")}
+    elif training and params.task.endswith("-classification"):
+        given["labels"] = (words if params.task.startswith("token") else rows, config.num_labels)
+    elif training and params.task.endswith("-lm"):
+        given["labels"] = (words, config.vocab_size)
     return [Tensor("int64", shape, limit, name) for name, (shape, limit) in given.items()]
