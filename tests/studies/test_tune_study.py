@@ -15,7 +15,7 @@ from torchmark.errors import TorchmarkError, UnknownName
 from torchmark.measure.messages import Measured, Opened, Prepared, Stepped, SumUp, TakeTurn, Turned
 from torchmark.measure.process import ProcessFailed
 from torchmark.records import Case, Contention, Estimate, Machine, Result, Trend, Work, parse_case
-from torchmark.studies import candidates
+from torchmark.studies import tune as tune_study
 from torchmark.studies.study import Completed
 from torchmark.studies.tune import PAIRS, News, Tune, TuneOptions, axes_of
 
@@ -75,7 +75,7 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "Process", lambda case, **_: Scripted.make(case))
+    monkeypatch.setattr(tune_study, "Process", lambda case, **_: Scripted.make(case))
 
 
 def tune(request: TuneOptions, make: Callable[[Case], Scripted]) -> Tune:

@@ -170,7 +170,7 @@ class FleetRunOptions(PlanOptions, FormatOptions):
         return teams
 
 
-@command(FleetRunOptions, name="run")
+@command(FleetRunOptions)
 def fleet_run(options: FleetRunOptions) -> int:
     """Measure every node of a cluster: one exclusive Slurm job on each, with its own run file in the shared folder.
 

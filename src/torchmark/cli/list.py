@@ -35,7 +35,7 @@ class ListOptions(Options):
     format: str = option("How to print.", type=click.Choice(["table", "json"]), default="table")
 
 
-@command(ListOptions, name="list")
+@command(ListOptions)
 def list_command(options: ListOptions) -> None:
     """List the workloads, or show everything about one: parameters, work of a step, commands to try.
 

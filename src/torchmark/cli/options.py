@@ -35,8 +35,8 @@ class Options:
     @classmethod
     def parameters(cls) -> list[click.Parameter]:
         names = [name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())]
-        fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # it is a dataclass
-        return [each for name in dict.fromkeys(names) for each in fields[name].metadata["make"](name)]
+        makers = {field.name: field.metadata["make"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # it is a dataclass
+        return [each for name in dict.fromkeys(names) for each in makers[name](name)]
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
@@ -48,13 +48,13 @@ def option(help: str, *flags: str, default: Any = None, **settings: Any) -> Any:
     """A field that is an option, --dry-run for `dry_run` without `flags`; a default of text is converted like input."""
     if not settings.get("multiple"):
         settings |= {"default": default, "show_default": default is not None and default is not False}
-    kind = settings.get("type")
-    converted = kind.convert(default, None, None) if isinstance(default, str) and kind else default
+    if isinstance(default, str) and (kind := settings.get("type")):
+        default = kind.convert(default, None, None)
 
     def make(name: str) -> list[click.Parameter]:
         return [click.Option([name, *(flags or [f"--{name.replace('_', '-')}"])], help=help, **settings)]
 
-    return _field(converted, make)
+    return _field(default, make)
 
 
 def several(help: str, metavar: str | None, *flags: str, **settings: Any) -> Any:  # noqa: A002
@@ -71,47 +71,51 @@ def argument(**settings: Any) -> Any:
 
 def axes_field(*single: str) -> Any:
     """A field with the values of axes as typed, by their names: of these axes one each, or of all axes several."""
-    axes = [axis for axis in AXES if axis.help and (not single or axis.name in single)]
+    axes = {axis.name: (axis.metavar, axis.help) for axis in AXES if axis.help}
+    if single:
+        axes = {
+            name: (axes[name][0].removesuffix(",…"), axes[name][1].replace("every", "the first")) for name in single
+        }
+    else:
+        axes["option"] = "NAME=HOW,…", "Another way to do the same work: layout=channels-last, attention=eager."
 
     def make(_: str) -> list[click.Parameter]:
-        made: list[click.Parameter] = []
-        for axis in axes:
-            metavar = axis.metavar.removesuffix(",…") if single else axis.metavar
-            about = axis.help.replace("every device", "the first device") if single else axis.help
-            made.append(click.Option([f"--{axis.name}"], multiple=not single, metavar=metavar, help=about))
-        about = "Another way to do the same work: layout=channels-last, attention=eager."
-        if not single:
-            made.append(click.Option(["--option"], multiple=True, metavar="NAME=HOW,…", help=about))
-            made.append(click.Option(["--way"], multiple=True, hidden=True))  # the old name of --option
-        return made
+        made: list[click.Parameter] = [
+            click.Option([f"--{name}"], multiple=not single, metavar=metavar, help=about)
+            for name, (metavar, about) in axes.items()
+        ]
+        return made if single else [*made, click.Option(["--way"], multiple=True, hidden=True)]  # --option's old name
 
     def read(_: str, given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         from torchmark.measure.cases import split_settings
 
-        typed = {axis.name: given[axis.name] for axis in axes if given[axis.name]}
+        typed = {name: given[name] for name in axes if given[name]}
         if single:
             return {name: (value,) for name, value in typed.items()}
-        return typed | split_settings((*given["option"], *given["way"]), "--option layout=channels-last")
+        options = (*typed.pop("option", ()), *given["way"])
+        return typed | split_settings(options, "--option layout=channels-last")
 
-    return dataclasses.field(default_factory=dict, metadata={"make": make, "read": read})
-
-
-def _field(default: Any, make: Callable[[str], list[click.Parameter]]) -> Any:
-    return dataclasses.field(default=default, metadata={"make": make, "read": lambda name, given: given[name]})
+    return _field(dataclasses.MISSING, make, read, default_factory=dict)
 
 
-def command(
-    record: type[Record], name: str | None = None, epilog: str = ""
-) -> Callable[[Callable[[Record], int | None]], click.Command]:
+def _field(
+    default: Any, make: Callable[[str], list[click.Parameter]], read: Any = lambda name, given: given[name], **more: Any
+) -> Any:
+    return dataclasses.field(default=default, metadata={"make": make, "read": read}, **more)
+
+
+def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Record], int | None]], click.Command]:
     """Make a function of an options record a click command; its docstring is the help, with examples at its end."""
 
     def make(function: Callable[[Record], int | None]) -> click.Command:
-        def call(**given: Any) -> int | None:
-            return function(record.read(given))
-
         about, examples = split_help(function.__doc__ or "")
-        name_ = name or function.__name__
-        return click.Command(name_, callback=call, params=record.parameters(), help=about, epilog=examples or epilog)
+        return click.Command(
+            function.__name__,
+            callback=lambda **given: function(record.read(given)),
+            params=record.parameters(),
+            help=about,
+            epilog=examples or epilog,
+        )
 
     return make
 
@@ -233,7 +237,7 @@ class ParamOptions(Options):
         """All parameters with their values as typed; `is_named` says that a model is named at all."""
         from torchmark.measure.cases import split_settings
 
-        given = []
+        given = [f"task={self.task}"] if self.task else []
         if self.inputs:  # the sizes of one row are one parameter, the number of rows is another, which can be swept
             from torchmark.workloads.own.shapes import read_tensor, split_batch, write_tensors
 
@@ -241,14 +245,13 @@ class ParamOptions(Options):
             is_swept = any(text.partition("=")[0] == "batch" for text in self.params)
             if is_swept and not batch:
                 raise UsageError("the inputs do not begin with the same size", "Leave -p batch out")
-            given += [] if is_swept or not batch else [f"batch={2 if tiny else batch}"]
+            if batch and not is_swept:
+                given.append(f"batch={2 if tiny else batch}")
             given.append(f"input={write_tensors(tensors)}")
         if self.loss:
             from torchmark.workloads.own.models import write_loss
 
             given.append(f"loss={write_loss(self.loss)}")
-        if self.task:
-            given.append(f"task={self.task}")
         if given and not is_named:
             raise UsageError("--input, --loss and --task describe a model of your own", "Name its file")
         return split_settings((*self.params, *given))

@@ -200,7 +200,7 @@ def limits(options: LimitsArguments) -> int:
 def _show_limits(study: Limits, ending: Ending) -> int:
     options, found = study.options, study.conclusion()
     if found.kept and not ending.error:
-        with ending:
+        with ending.storing():
             for device in options.machine.devices:
                 alongside = bool(found.missing) or len(options.dtypes) < len(DTYPES)
                 keep_limits(options.machine, device, ending.writers[""].path, alongside)
