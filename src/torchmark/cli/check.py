@@ -44,24 +44,20 @@ def check(options: CheckOptions) -> int:
     """
     found: dict[str, Path] = {}
     for text in options.files:
-        if is_folder(text):
-            inside = {str(path): path for path in sorted(Path(text).glob("*.jsonl"))}
-            if not inside:
-                raise UsageError(f"there are no run files in {text}", "Run files end with .jsonl")
-            found |= inside
-        else:
-            found[text] = find_run(text)
-    checks = []
+        inside = {str(path): path for path in sorted(Path(text).glob("*.jsonl"))} if is_folder(text) else {}
+        if is_folder(text) and not inside:
+            raise UsageError(f"there are no run files in {text}", "Run files end with .jsonl")
+        found |= inside or {text: find_run(text)}
+    checks = [FileCheck(name, path) for name, path in found.items()]
     with noted("") as progress:
-        for number, (name, path) in enumerate(found.items(), 1):
+        for number, (name, each) in enumerate(zip(found, checks, strict=True), 1):
             progress.note(f"checking {name} ({number} of {len(found)})")
-            checks.append(file_check := FileCheck(name, path))
             try:
-                file_check.run()
+                each.run()
             except StoreError as error:
                 if len(found) == 1:
                     raise
-                file_check.flaws[Remark("well-formed", error.cause)] = None  # the others are checked all the same
+                each.flaws[Remark("well-formed", error.cause)] = None  # the others are checked all the same
     others = analysis.corroborate(each for check in checks for each in check.testimony())
     reports = [check.report(others) for check in checks]
     print_report(check_document(reports, brief=any(map(is_folder, options.files))), options.format)
@@ -98,7 +94,7 @@ class FileCheck:
                 found: Iterable[Remark] = ()
                 match part:
                     case Remark():
-                        self.flaws[part] = None
+                        found = (part,)
                     case HeaderLine(header=header):
                         self._header = header
                         found = analysis.check_header(header, datetime.now(UTC))
@@ -167,8 +163,8 @@ class FileCheck:
         yield from analysis.check_result(result, same_method)
         yield from (Remark("consistent", cause, place=place) for place, cause in compare_with_known(result))
         said = [blake2b(msgspec.json.encode(process)).digest() for process in result.processes]
-        for index in range(min(len(said), len(case.said))):
-            if said[index] != case.said[index]:
+        for index, (now, before) in enumerate(zip(said, case.said, strict=False)):
+            if now != before:
                 yield Remark("consistent", "an earlier line says otherwise", place=f"$.result.processes[{index}]")
         case.said = max(said, case.said, key=len)
         case.recounted += len(account.samples)

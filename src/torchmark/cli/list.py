@@ -57,15 +57,13 @@ def _workloads(name: str | None) -> Document:
 
     def facts(workload: Workload) -> dict[str, Any]:
         known = {name: getattr(workload, name) for name in ("name", "version", "modes", "dtypes", "options")}
-        known |= {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
-        return known
+        more = {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
+        return known | more
 
     def everything() -> Iterator[Block]:
         columns = (Column("workload", "name"), Column("modes", "name"), Column("version", "name"), Column("work"))
-        rows = [
-            (each.name, ", ".join(each.modes), f"v{each.version}", each.summary().partition(":")[0].rstrip("."))
-            for each in chosen
-        ]
+        about = {each.name: each.summary().partition(":")[0].rstrip(".") for each in chosen}
+        rows = [(each.name, ", ".join(each.modes), f"v{each.version}", about[each.name]) for each in chosen]
         yield Table(columns, [*rows, *((name, "broken", "", reason) for name, reason in broken.items())], rule=False)
         example = next(each.name for each in chosen if each.name != "null")
         yield Code(f"torchmark list {example}    parameters, work of a step, commands to try")
@@ -100,9 +98,9 @@ def _amount(work: Work | None) -> str:
         return "known once it is prepared"
     if work.items == 0:
         return "no work at all"
-    amounts = units.arithmetic(work.flops).removesuffix("/s"), units.size(work.bytes)
-    known = [text for text in amounts if text != units.NOTHING]
-    return ", ".join([f"{work.items:g} {work.unit}" + ("" if work.items == 1 else "s"), *known])
+    count = f"{work.items:g} {work.unit}{'' if work.items == 1 else 's'}"
+    amounts = count, units.arithmetic(work.flops).removesuffix("/s"), units.size(work.bytes)
+    return ", ".join(text for text in amounts if text != units.NOTHING)
 
 
 def _examples(workload: Workload, parameters: Sequence[Parameter]) -> Iterator[str]:

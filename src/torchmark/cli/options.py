@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchmark.analyze.comparison import Gate
 
 Record = TypeVar("Record", bound="Options")
+Read = Callable[[Any], object] | None
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -44,12 +45,17 @@ class Options:
         return cls(**{field.name: field.metadata["read"](field.name, given) for field in fields})
 
 
-def option(help: str, *flags: str, default: Any = None, **settings: Any) -> Any:  # noqa: A002
-    """A field that is an option, --dry-run for `dry_run` without `flags`; a default of text is converted like input."""
+def option(help: str, *flags: str, default: Any = None, read: Read = None, **settings: Any) -> Any:  # noqa: A002
+    """A field that is an option, --dry-run for `dry_run` without `flags`; a default of text is converted like input.
+
+    `read` turns what was typed into what the record holds.
+    """
     if not settings.get("multiple"):
         settings |= {"default": default, "show_default": default is not None and default is not False}
     if isinstance(default, str) and (kind := settings.get("type")):
         default = kind.convert(default, None, None)
+    if read:
+        settings["callback"] = lambda _context, _parameter, given: read(given)
 
     def make(name: str) -> list[click.Parameter]:
         return [click.Option([name, *(flags or [f"--{name.replace('_', '-')}"])], help=help, **settings)]
@@ -74,7 +80,7 @@ def axes_field(*single: str) -> Any:
     axes = {axis.name: (axis.metavar, axis.help) for axis in AXES if axis.help}
     if single:
         axes = {
-            name: (axes[name][0].removesuffix(",…"), axes[name][1].replace("every", "the first")) for name in single
+            each: (axes[each][0].removesuffix(",…"), axes[each][1].replace("every", "the first")) for each in single
         }
     else:
         axes["option"] = "NAME=HOW,…", "Another way to do the same work: layout=channels-last, attention=eager."
@@ -95,13 +101,11 @@ def axes_field(*single: str) -> Any:
         options = (*typed.pop("option", ()), *given["way"])
         return typed | split_settings(options, "--option layout=channels-last")
 
-    return _field(dataclasses.MISSING, make, read, default_factory=dict)
+    return dataclasses.field(default_factory=dict, metadata={"make": make, "read": read})
 
 
-def _field(
-    default: Any, make: Callable[[str], list[click.Parameter]], read: Any = lambda name, given: given[name], **more: Any
-) -> Any:
-    return dataclasses.field(default=default, metadata={"make": make, "read": read}, **more)
+def _field(default: Any, make: Callable[[str], list[click.Parameter]]) -> Any:
+    return dataclasses.field(default=default, metadata={"make": make, "read": lambda name, given: given[name]})
 
 
 def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Record], int | None]], click.Command]:
@@ -174,7 +178,7 @@ def _share(text: str, whole: bool = False) -> float:
 
 DURATION, SIZE = Quantity("TIME", _seconds), Quantity("SIZE", _bytes)
 SHARE, WHOLE_SHARE = Quantity("SHARE", _share), Quantity("SHARE", partial(_share, whole=True))
-EXISTING_FOLDER = click.Path(exists=True, file_okay=False)
+EXISTING_FOLDER, FOLDER = click.Path(exists=True, file_okay=False), click.Path(file_okay=False, path_type=Path)
 PATH, FILE = click.Path(path_type=Path), click.Path(dir_okay=False, path_type=Path)
 _PRICE = click.FloatRange(min=0.0, max=1e9)
 
@@ -189,12 +193,12 @@ def split_names(texts: Iterable[str]) -> tuple[str, ...]:
 def label_field(help: str, default: str | None = None) -> Any:  # noqa: A002
     """--label; refuses a name that could not be found again."""
 
-    def checked(_: click.Context, __: click.Parameter, label: str | None) -> str | None:
+    def read(label: str | None) -> str | None:
         if label is not None:
             check_label(label)
         return label
 
-    return option(help, default=default, callback=checked)
+    return option(help, default=default, read=read)
 
 
 class FormatOptions(Options):
@@ -226,9 +230,7 @@ class GateOptions(Options):
 
 
 class ParamOptions(Options):
-    params: tuple[str, ...] = several(
-        "A parameter of the workload: -p batch=16,64 or 1..8.", "KEY=V,…", "-p", "--param"
-    )
+    params: tuple[str, ...] = several("A workload's parameter: -p batch=16,64 or 1..8.", "KEY=V,…", "-p", "--param")
     inputs: tuple[str, ...] = several("Of your own model: 'float32[8,10]'.", "SHAPE", "--input")
     loss: str | None = option("Loss function for training; default: a mean of squares.", metavar="FILE:FUNC")
     task: str | None = option("What a config.json is built for: sequence-classification, …", metavar="TASK")

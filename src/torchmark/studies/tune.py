@@ -17,7 +17,6 @@ from functools import partial
 from itertools import product
 from typing import Literal
 
-from msgspec import field
 from msgspec.structs import asdict, replace
 
 from torchmark.analyze import search
@@ -25,7 +24,7 @@ from torchmark.analyze.efficiency import NONE, Ceilings
 from torchmark.analyze.grades import is_contended
 from torchmark.analyze.pairing import TUNED_OPTIONS, USUAL, changed, differing, name_of, same_precision, setting
 from torchmark.case import parse_value
-from torchmark.errors import NothingMeasuredError, UnknownName, UsageError
+from torchmark.errors import NothingMeasuredError, UnknownName
 from torchmark.measure import messages
 from torchmark.measure.case_options import chosen_instructions, offered, tunable_dtypes
 from torchmark.measure.cases import check_case, full_params, split_values
@@ -42,7 +41,7 @@ ROUNDS = 2  # between two cuts of the field, and of a pair at least
 PAIRS, FEW_PAIRS, SLOW_PAIR_S = 5, 4, 10.0  # of fresh processes that confirm the gain; fewer where one takes longer
 FEWER_ROUNDS = 2  # of a pair than in a live comparison, because the gain is known to be large
 SEARCH_SHARE = 0.7  # of the budget: no new candidate enters after that
-NUMBERS = ("dtype", "matmul", "layout")  # these decide together which code computes a product, so all pairs are tried
+NUMBERS = ("dtype", "matmul", "layout")  # tried in all combinations
 HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
 TOO_SLOW = 3.0  # times the best: dropped at its first warm step
 SURELY_TOO_SLOW = 9.0  # times the best: no disturbance slows a long step down so much
@@ -54,14 +53,13 @@ LEAST_ANSWER_S = 1.0  # to wait for an answer at the end of the budget
 
 class TuneOptions(Options, frozen=True):
     case: Case
-    axes: Axes
-    hold: tuple[str, ...] = ()  # settings that must stay as they are
-    added: dict[str, tuple[str, ...]] = field(default_factory=dict)  # values that the user added to some axes
+    keep: tuple[str, ...] = ()  # settings that must stay as they are
+    also: Mapping[str, Sequence[str]] = {}  # values to try in addition, as typed
 
     @property
     def command(self) -> str:
-        given = [f" --keep {','.join(self.hold)}"] if self.hold else []
-        given += [f" --also {name}={','.join(values)}" for name, values in self.added.items()]
+        given = [f" --keep {','.join(self.keep)}"] if self.keep else []
+        given += [f" --also {name}={','.join(values)}" for name, values in self.also.items()]
         return f"torchmark tune {self.case.text}{''.join(given)} --budget {self.budget_s:g}s --seed {self.seed}"
 
 
@@ -80,6 +78,7 @@ class Tune(Study):
     def __init__(self, options: TuneOptions, machine: Machine, ceilings: Ceilings = NONE) -> None:
         super().__init__(options, machine, [options.case])
         self._ceilings, self._default, self._leader = ceilings, options.case, options.case
+        self._axes = axes_of(options.case, machine, options.keep, options.also)
         self._rounds: list[search.Round] = []  # of the search
         self._settled: search.Settled | None = None  # once the winner was measured again
         self._disturbed = 0  # pairs that do not count
@@ -140,15 +139,14 @@ class Tune(Study):
         )
 
     def _search(self) -> Iterator[Event]:
-        default, axes = self._default, self.options.axes
+        default, axes = self._default, self._axes
         if not (yield from self._enter(default)):
-            if default.text not in self._pool.results:
+            if not (failed := self._pool.results.get(default.text)):
                 cause = f"the budget was spent before {default.text} was measured"
                 raise NothingMeasuredError(cause, "Give it more time with --budget")
-            failed = self._pool.results[default.text][-1]
-            ended = f"{default.text} itself ended as {failed.status}: {failed.reason}"
-            raise NothingMeasuredError(ended, "Choose a case that runs here", failed.detail or "")
-        yield from self._heat(default, combinations(default, axes, NUMBERS))
+            ended = f"{default.text} itself ended as {failed[-1].status}: {failed[-1].reason}"
+            raise NothingMeasuredError(ended, "Choose a case that runs here", failed[-1].detail or "")
+        yield from self._heat(default, combinations(default, axes))
         best = search.best_of_each_precision(default, self._pool.cases, search.scores(self._rounds)[0])
         plain, modes = best or [default], axes.get("compile", ())
         yield from self._heat(self._leader, [changed(case, "compile", mode) for case in plain for mode in modes[:1]])
@@ -159,15 +157,14 @@ class Tune(Study):
         variants = variations(start, axes, [name for name in axes if name not in (*NUMBERS, "compile")])
         yield from self._heat(start, variants)
         found, noise = search.scores(self._rounds)
-        least, helped = max(HELPS, noise.deviation), dict[str, Case]()
+        least, helped, together = max(HELPS, noise.deviation), dict[str, Case](), start
         for case in variants:
             (name,) = differing(start, case) or ("",)
             if case.text in found and found[start.text] - found[case.text] > least:
                 helped[name] = min((helped.get(name, case), case), key=lambda each: found[each.text])
+        for name, case in helped.items():
+            together = changed(together, name, setting(case, name))
         if len(helped) > 1:
-            together = start
-            for name, case in helped.items():
-                together = changed(together, name, setting(case, name))
             yield from self._heat(self._leader, [together])
         yield from self._dismiss()
 
@@ -217,7 +214,7 @@ class Tune(Study):
         if (
             self._instructions
             and case.dtype != self._default.dtype
-            and "isa" not in (*case.options, *self.options.hold)
+            and "isa" not in (*case.options, *self.options.keep)
         ):
             case = changed(case, "isa", self._instructions)
         if case.text in self._pool.alive:
@@ -471,22 +468,14 @@ def variations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
     return [changed(case, name, value) for name in names for value in axes.get(name, ())]
 
 
-def combinations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
-    chosen = [name for name in names if axes.get(name)]
-    found = {}
+def combinations(case: Case, axes: Axes) -> list[Case]:
+    """All combinations of the settings that decide together which code computes a product."""
+    chosen = [name for name in NUMBERS if axes.get(name)]
+    found: dict[str, Case] = {}
     for values in product(*([setting(case, name), *axes[name]] for name in chosen)):
         other = case
         for name, value in zip(chosen, values, strict=True):
             other = changed(other, name, value)
         if "matmul" not in other.options or other.dtype == "float32":  # it applies to float32 alone
             found[other.text] = other
-    found.pop(case.text)
-    return list(found.values())
-
-
-def check_tunable(case: Case) -> Case:
-    if case.workers > 1:
-        raise UsageError(f"{case.text} takes {case.workers} workers", "Cases of one are tuned: leave +workers out")
-    if case.protocol != "steady":
-        raise UsageError(f"{case.text} is timed as published", "Leave +as-published out")
-    return check_case(case)
+    return [other for other in found.values() if other != case]
