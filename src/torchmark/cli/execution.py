@@ -177,14 +177,11 @@ def _conclude(study: Study, ending: Ending, show: Callable[[Ending], int], then:
     return ending.code or answer
 
 
-@contextlib.contextmanager
-def new_run(header: RunHeader, options: object) -> Iterator[store.RunWriter]:
+def new_run(header: RunHeader, options: object) -> AbstractContextManager[store.RunWriter]:
     path = getattr(options, "out", None) or store.new_path(header)
     with _own_options(options):
         store.check_writable(path)
-        writer = store.RunWriter.create(path, header)
-    with announced(writer):
-        yield writer
+        return announced(store.RunWriter.create(path, header))
 
 
 @contextlib.contextmanager

@@ -139,9 +139,6 @@ def _members(statuses: Sequence[TaskStatus], names: bool = False, private: bool 
     ]
 
 
-# Fleet run.
-
-
 class FleetRunOptions(PlanOptions, FormatOptions):
     together: tuple[str, ...] = several("One job for each N, in which N nodes share the work.", "N,…")
     folder: Path | None = option("Where run files go; all nodes share it.", type=opt.FOLDER)
@@ -165,10 +162,7 @@ class FleetRunOptions(PlanOptions, FormatOptions):
 
     @property
     def teams(self) -> dict[int, list[int]]:
-        """The counts of workers by the count of nodes that work together; empty if each works by itself.
-
-        Workers are counted on all nodes together; by default each node has one.
-        """
+        """The counts of workers, on all nodes together, by the count of nodes that share them; by default one each."""
         given, sizes = split_values(self.axes.get("workers", ())), split_values(self.together)
         for text in (*given, *sizes):
             if not text.isdigit() or not 1 <= int(text) <= 4096:
@@ -177,9 +171,9 @@ class FleetRunOptions(PlanOptions, FormatOptions):
             size: [count for count in map(int, given or [str(size)]) if count % size == 0]
             for size in sorted({*map(int, sizes)})
         }
-        for size in (size for size, workers in teams.items() if not workers):
-            fix = f"Give one that can: --workers {size}"
-            raise UsageError(f"no number of workers in --workers can be shared out among {size} nodes", fix)
+        if unfilled := [size for size, workers in teams.items() if not workers]:
+            cause = f"no number of workers in --workers can be shared out among {unfilled[0]} nodes"
+            raise UsageError(cause, f"Give one that can: --workers {unfilled[0]}")
         return teams
 
 

@@ -47,8 +47,10 @@ class CaseOptions(opt.ParamOptions, opt.DataOptions, opt.MeasureOptions, opt.For
 
 
 class TuneArguments(CaseOptions):
-    keep: tuple[str, ...] = several("Settings that must not change: dtype, …", "NAME,…", read=opt.split_names)
-    also: Mapping[str, tuple[str, ...]] = several("More values to try, of anything.", "NAME=V,…", read=split_settings)
+    keep: tuple[str, ...] = several("Keep these settings: dtype, compile, threads, …", "NAME,…", read=opt.split_names)
+    also: Mapping[str, tuple[str, ...]] = several(
+        "More values to try for a setting or parameter.", "NAME=V,…", read=split_settings
+    )
     budget_s: float = option("Time for all, at most.", "--budget", type=opt.DURATION, default="10m")
     timeout_s: float = option("For one answer.", "--timeout", type=opt.DURATION, default="10m")
 

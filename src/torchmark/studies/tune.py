@@ -112,10 +112,9 @@ class Tune(Study):
 
     def outcome(self) -> search.Tuned:
         default, settled = self._default, self._settled or search.Settled(self._default, self._leader)
-        gain, found = settled.gain, settled.placed(search.scores(self._rounds)[0])
-        cases, several = self._pool.cases, self._pool.results
-        results = {text: self._result(text) for text in several}
-        firsts = {text: each[0] for text, each in several.items()}  # later ones find a warm compile cache
+        gain, found, cases = settled.gain, settled.placed(search.scores(self._rounds)[0]), self._pool.cases
+        results = {text: self._result(text) for text in self._pool.results}
+        firsts = {text: each[0] for text, each in self._pool.results.items()}  # later ones find a warm compile cache
         winner = settled.leader if settled.is_confirmed else default
         same = winner if same_precision(winner, default) else search.best_at_precision(default, cases, found)
         is_placed = {default.text, winner.text} <= found.keys()
@@ -210,13 +209,9 @@ class Tune(Study):
 
     def _enter(self, case: Case) -> Generator[Event, None, str]:
         """Into the pool, unless its number format is useless here or the time is up. Returns its text; "" if not."""
-        # A shorter number format needs this machine's limit of instructions.
-        if (
-            self._instructions
-            and case.dtype != self._default.dtype
-            and "isa" not in (*case.options, *self.options.keep)
-        ):
-            case = changed(case, "isa", self._instructions)
+        isa = self._instructions if "isa" not in (*case.options, *self.options.keep) else None
+        if isa and case.dtype != self._default.dtype:  # a shorter number format needs this machine's limit of them
+            case = changed(case, "isa", isa)
         if case.text in self._pool.alive:
             return case.text
         if case.dtype in self._refused or self._is_late():
