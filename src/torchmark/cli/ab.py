@@ -21,7 +21,6 @@ from torchmark.devices import ACCELERATOR, first_accelerator
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 from torchmark.measure.cases import Sweep, check_case, expand
 from torchmark.measure.process import find_interpreter
-from torchmark.records import Case
 from torchmark.report.live import live_document, side_line, so_far
 from torchmark.report.units import percent
 from torchmark.settings import redacted
@@ -121,10 +120,10 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
     """Both sides. An option given once applies to both, one given twice to A and to B."""
     if not given.cases:
         raise UsageError("no case is named", "Name one, such as mlp or mlp/infer@cpu/float32")
-    if max(map(len, (given.cases, given.pythons, given.settings))) < 2 and not (given.env_a or given.env_b):
-        for values, text in ((given.pythons, "--python"), (given.settings, "--settings")):
-            if values:  # nothing makes the sides differ
-                raise UsageError(f"{text} is given once, for both sides", f"Give it twice: {text} for A, then for B")
+    differ = max(map(len, (given.cases, given.pythons, given.settings))) > 1 or given.env_a or given.env_b
+    if not differ and (given.pythons or given.settings):
+        text = "--python" if given.pythons else "--settings"
+        raise UsageError(f"{text} is given once, for both sides", f"Give it twice: {text} for A, then for B")
     texts = _for_both("CASE", given.cases)
     pythons = _for_both("--python", [find_interpreter(text) for text in given.pythons] or [sys.executable])
     files = _for_both("--settings", [read_settings(path) for path in given.settings] or [SettingsFile()])
@@ -148,8 +147,13 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
         if given.device:
             first_accelerator([device])
         sides = [replace(side, case=check_case(replace(side.case, device=device))) for side in sides]
-    _check_work(sides[0].case, sides[1].case)
-    return sides[0], sides[1]
+    a, b = sides
+    if any(getattr(a.case, name) != getattr(b.case, name) for name in ("workload", "mode", "params")):
+        fix = "They may differ in device, dtype, compile, transfer and threads; `torchmark run` measures the rest"
+        raise UsageError(f"A and B do different work: {a.case.text} and {b.case.text}", fix)
+    for side in sides:
+        check_single(side.case)
+    return a, b
 
 
 def read_settings(path: Path) -> SettingsFile:
@@ -168,11 +172,3 @@ def _for_both(name: str, values: Sequence[Given]) -> Sequence[Given]:
     if len(values) > 2:
         raise UsageError(f"{name} is given {len(values)} times", "Two are compared: once for A, once for B")
     return values if len(values) == 2 else [values[0]] * 2
-
-
-def _check_work(a: Case, b: Case) -> None:
-    if any(getattr(a, name) != getattr(b, name) for name in ("workload", "mode", "params")):
-        fix = "They may differ in device, dtype, compile, transfer and threads; `torchmark run` measures the rest"
-        raise UsageError(f"A and B do different work: {a.text} and {b.text}", fix)
-    for case in (a, b):
-        check_single(case)

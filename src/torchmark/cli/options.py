@@ -124,22 +124,7 @@ def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Recor
     return make
 
 
-# Types: how people write times, shares and sizes.
-
-
-class Quantity(click.ParamType[float]):
-    """A number as people write it. `read` returns it, or raises ValueError with what is wrong and what to write."""
-
-    def __init__(self, name: str, read: Callable[[str], float]) -> None:
-        self.name, self.read = name, read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if not isinstance(value, str):
-            return float(value)
-        try:
-            return self.read(value.strip())
-        except ValueError as error:
-            self.fail(f"'{value}' {error}", param, ctx)
+# Types: how people write times, shares and sizes. Each function returns the number, or raises with what to write.
 
 
 _NUMBER = r"\d+(?:\.\d+)?"
@@ -149,11 +134,11 @@ LONGEST_S = 30 * 24 * 3600.0
 
 def _seconds(text: str) -> float:
     if not re.fullmatch(rf"(?=.)(?:{_NUMBER}(?:ms|s|m|h))*(?:{_NUMBER})?", text.lower()):
-        raise ValueError("is not a time. Write 30s, 5m or 1h30m")
+        raise click.BadParameter(f"'{text}' is not a time. Write 30s, 5m or 1h30m")
     parts = re.findall(rf"({_NUMBER})(ms|s|m|h|$)", text.lower())
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not 0 < seconds <= LONGEST_S:
-        raise ValueError("must be above 0 and at most 30 days. Write 30s, 5m or 1h30m")
+        raise click.BadParameter(f"'{text}' must be above 0 and at most 30 days. Write 30s, 5m or 1h30m")
     return seconds
 
 
@@ -161,9 +146,9 @@ def _bytes(text: str) -> int:
     found = re.fullmatch(rf"({_NUMBER})\s*([kmgt]?)(i?)b?", text.lower())
     size = float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " ") if found else 0.0
     if found and found[0] == found[1]:
-        raise ValueError(f"has no unit. Write {text}GiB, {text}MB or {text}B")
+        raise click.BadParameter(f"'{text}' has no unit. Write {text}GiB, {text}MB or {text}B")
     if not 1 <= size <= 1 << 60:
-        raise ValueError("is not an amount of memory. Write 8GiB or 500MB")
+        raise click.BadParameter(f"'{text}' is not an amount of memory. Write 8GiB or 500MB")
     return int(size)
 
 
@@ -172,12 +157,18 @@ def _share(text: str, whole: bool = False) -> float:
     found = re.fullmatch(rf"({_NUMBER})(%?)", text)
     share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
     if not (0 < share < 1 or (whole and share == 1)):
-        raise ValueError("is not a share between 0 and 1. Write 1% or 0.01")
+        raise click.BadParameter(f"'{text}' is not a share between 0 and 1. Write 1% or 0.01")
     return share
 
 
-DURATION, SIZE = Quantity("TIME", _seconds), Quantity("SIZE", _bytes)
-SHARE, WHOLE_SHARE = Quantity("SHARE", _share), Quantity("SHARE", partial(_share, whole=True))
+def _quantity(name: str, read: Callable[[str], float]) -> click.ParamType[float]:
+    kind: click.types.FuncParamType[str, float] = click.types.FuncParamType(lambda text: read(text.strip()))
+    kind.name = name
+    return kind
+
+
+DURATION, SIZE = _quantity("TIME", _seconds), _quantity("SIZE", _bytes)
+SHARE, WHOLE_SHARE = _quantity("SHARE", _share), _quantity("SHARE", partial(_share, whole=True))
 EXISTING_FOLDER, FOLDER = click.Path(exists=True, file_okay=False), click.Path(file_okay=False, path_type=Path)
 PATH, FILE = click.Path(path_type=Path), click.Path(dir_okay=False, path_type=Path)
 _PRICE = click.FloatRange(min=0.0, max=1e9)

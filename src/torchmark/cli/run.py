@@ -149,10 +149,8 @@ def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> 
 
 
 def _describe(plan: Plan) -> int:
-    limit = (
-        f"run for {duration(plan.sustain_s)} each" if plan.sustain_s else f"at most {duration(plan.budget_s)} in all"
-    )
-    limit = f"{plan.steps} steps each" if plan.steps else limit
+    limit = f"{plan.steps} steps each" if plan.steps else f"at most {duration(plan.budget_s)} in all"
+    limit = f"run for {duration(plan.sustain_s)} each" if plan.sustain_s else limit
     processes = f"at least {plan.processes} processes" if plan.processes > 1 else f"{plan.processes} process"
     count = "cases" if len(plan.cases) > 1 else "case"
     return output.emit_plan((case.text for case in plan.cases), f"{count}, {processes} each, {limit}")
@@ -188,12 +186,12 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
         return execution.exit_code_of(run)
 
     def fix() -> str:
+        resume = f"then resume: torchmark run --resume {writer.path}"
         with contextlib.suppress(StoreError):
             if store.read_header(writer.path) == writer.run.header:
                 with contextlib.suppress(StoreError):
                     store.load(writer.path)
-                    return f"Fix that, then resume: torchmark run --resume {writer.path}"
-                resume = f"then resume: torchmark run --resume {writer.path}"
+                    return f"Fix that, {resume}"
                 return f"Fix that, remove what another program has written to that file, {resume}"
         return "Fix that, then start again: that file does not hold the run"
 
@@ -205,15 +203,15 @@ def _report_widened(before: Run, after: Run) -> None:
     for result in after.results:
         old, new = known.get(result.case.text), result.estimate
         if old and new and old.spread is not None and new.spread is not None and new.precision > 1.2 * old.precision:
-            say(
-                f"{result.case.text}: ± widened from {relative(old.precision)} to {relative(new.precision)}, because "
-                f"later processes disagree; the figure moved by {new.center_s / old.center_s - 1:+.1%}"
-            )
+            widened = f"± widened from {relative(old.precision)} to {relative(new.precision)}"
+            moved = f"the figure moved by {new.center_s / old.center_s - 1:+.1%}"
+            say(f"{result.case.text}: {widened}, because later processes disagree; {moved}")
 
 
 def _resume(options: RunOptions, name: str) -> int:
-    fixed = "suite axes params inputs loss task steps sustain_s label out watch tiny"
-    if any(getattr(options, each) for each in fixed.split()) or not all(map(split_name, options.workloads)):
+    fixed = (options.suite, options.axes, options.params, options.inputs, options.loss, options.task, options.steps)
+    more = (options.sustain_s, options.label, options.out, options.watch, options.tiny)
+    if any((*fixed, *more)) or not all(map(split_name, options.workloads)):
         fix = "Leave everything but --budget and --timeout out, or start a new run without --resume"
         raise UsageError("--resume continues with the cases and settings of that run, which cannot be changed", fix)
     path = store.find_run(name)
