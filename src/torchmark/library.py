@@ -162,6 +162,7 @@ def _typed(device: str | None, mode: str | None, dtype: str | None, params: Para
     typed = {
         name: [*map(str, value)] if isinstance(value, Sequence) and not isinstance(value, str) else [str(value)]
         for name, value in (params or {}).items()
+        if value is not None
     }
     return {name: [value] for name, value in given.items() if value is not None}, typed
 
