@@ -29,6 +29,8 @@ from torchmark.studies.tune import Tune, TuneOptions
 
 Params = Mapping[str, Value | Sequence[Value]]
 Axes = Mapping[str, Sequence[str]]  # values as typed, by the name of an axis or a parameter
+Look = Callable[[Sequence[str] | None, Iterable[Case]], Machine]
+WriterOf = Callable[[str], store.RunWriter]  # of the run of a side
 
 # Quick means five minutes by the clock: looking at the machine and the last case's teardown come on top.
 SUITE_BUDGETS = {"quick": 275.0, "standard": 1800.0, "full": 6 * 3600.0}
@@ -236,9 +238,7 @@ def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
     return store.new_header(options.command, machine, cases, **details)
 
 
-def store_events(
-    study: Study, writer_of: Callable[[str], store.RunWriter], seen: Callable[[Event], object] = lambda _: None
-) -> None:
+def store_events(study: Study, writer_of: WriterOf, seen: Callable[[Event], object] = lambda _: None) -> None:
     """Store every event in the run of its side, then call `seen`; after an interrupt, store what is left."""
     events = cast("Generator[Event]", study.events())
     try:
@@ -254,7 +254,7 @@ def store_events(
         events.close()
 
 
-def _store(event: Event, writer_of: Callable[[str], store.RunWriter]) -> None:
+def _store(event: Event, writer_of: WriterOf) -> None:
     match event:
         case Started(case, process):
             writer_of("").started(case.text, process)
@@ -285,9 +285,7 @@ def find_case(workload: str, axes: Axes, params: Axes) -> Case:
     return check_single(cases[0])
 
 
-def locate(
-    look: Callable[[Sequence[str] | None, Iterable[Case]], Machine], workload: str, axes: Axes, params: Axes
-) -> tuple[Machine, Case]:
+def locate(look: Look, workload: str, axes: Axes, params: Axes) -> tuple[Machine, Case]:
     """The machine with the device that is named, or with all, and the only case on the first of them."""
     case = find_case(workload, axes, params)
     machine = look([case.device] if "device" in axes or "@" in workload else None, [case])

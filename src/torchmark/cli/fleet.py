@@ -83,9 +83,8 @@ def status(options: StatusOptions) -> None:
     Example:
       torchmark fleet status /shared/fleet --names
     """
-    print_report(
-        documents.status_document(_members(options.open().look(), options.names, private=True)), options.format
-    )
+    members = _members(options.open().look(), options.names, private=True)
+    print_report(documents.status_document(members), options.format)
 
 
 @command(GatherOptions)
@@ -167,10 +166,8 @@ class FleetRunOptions(PlanOptions, FormatOptions):
         for text in (*given, *sizes):
             if not text.isdigit() or not 1 <= int(text) <= 4096:
                 raise UsageError(f"'{text}' is not a number of nodes or workers", "Write whole numbers: 1,2,4")
-        teams = {
-            size: [count for count in map(int, given or [str(size)]) if count % size == 0]
-            for size in sorted({*map(int, sizes)})
-        }
+        counts = [*map(int, given)]
+        teams = {size: [each for each in counts or [size] if each % size == 0] for size in sorted({*map(int, sizes)})}
         if unfilled := [size for size, workers in teams.items() if not workers]:
             cause = f"no number of workers in --workers can be shared out among {unfilled[0]} nodes"
             raise UsageError(cause, f"Give one that can: --workers {unfilled[0]}")

@@ -6,6 +6,7 @@ import keyword
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
 from operator import attrgetter
@@ -68,10 +69,8 @@ def _workloads(name: str | None) -> Document:
         example = next(each.name for each in chosen if each.name != "null")
         yield Code(f"torchmark list {example}    parameters, work of a step, commands to try")
 
-    return Document(
-        lambda: _workload(chosen[0]) if name else everything(),
-        Records(json=lambda: {"workloads": [*map(facts, chosen)], "broken": broken}),
-    )
+    blocks = partial(_workload, chosen[0]) if name else everything
+    return Document(blocks, Records(json=lambda: {"workloads": [*map(facts, chosen)], "broken": broken}))
 
 
 def _work(workload: Workload) -> dict[str, Work | None]:
@@ -133,10 +132,8 @@ def _publications(name: str | None) -> Document:
         commands = {f"list --publications {example}": "every figure as printed", f"show {example}": "the same per step"}
         yield Code("\n".join(f"torchmark {name:40}{about}" for name, about in commands.items()))
 
-    return Document(
-        lambda: _publication(found[0]) if name else everything(),
-        Records(json=lambda: {"publications": [*map(facts, found)], "counts": total}),
-    )
+    blocks = partial(_publication, found[0]) if name else everything
+    return Document(blocks, Records(json=lambda: {"publications": [*map(facts, found)], "counts": total}))
 
 
 def _count(*found: Publication) -> dict[str, int]:
@@ -196,12 +193,12 @@ def new(options: NewOptions) -> None:
         emit(text.replace("my_model", stem))
         return
     path = Path(options.out or f"{stem}.py")
+    kind = "keyword" if keyword.iskeyword(path.stem) else "module"
     try:
-        is_module = find_spec(path.stem) is not None
+        is_taken = kind == "keyword" or find_spec(path.stem) is not None
     except ValueError:  # of a module that was not found by its name, such as __main__
-        is_module = True
-    if (keyword.iskeyword(path.stem) or is_module) and not path.exists():
-        kind = "keyword" if keyword.iskeyword(path.stem) else "module"
+        is_taken = True
+    if is_taken and not path.exists():
         raise UsageError(f"'{path.stem}' is already a Python {kind}", "Choose another name")
     try:
         write_whole(path, [text.replace("my_model", path.stem).encode()], replace=False)

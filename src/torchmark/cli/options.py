@@ -77,10 +77,11 @@ def argument(**settings: Any) -> Any:
 
 def axes_field(*single: str) -> Any:
     """A field with the values of axes as typed, by their names: of these axes one each, or of all axes several."""
-    axes = {axis.name: (axis.metavar, axis.help) for axis in AXES if axis.help}
+    chosen = [axis for axis in AXES if axis.help and (not single or axis.name in single)]
+    axes = {axis.name: (axis.metavar, axis.help) for axis in chosen}
     if single:
         axes = {
-            each: (axes[each][0].removesuffix(",…"), axes[each][1].replace("every", "the first")) for each in single
+            axis.name: (axis.metavar.removesuffix(",…"), axis.help.replace("every", "the first")) for axis in chosen
         }
     else:
         axes["option"] = "NAME=HOW,…", "Another way to do the same work: layout=channels-last, attention=eager."

@@ -35,12 +35,13 @@ from torchmark.workloads import find_workload
 from torchmark.workloads.own.files import file_paths, find_file, split_name
 
 
-class PlanOptions(opt.ParamOptions, opt.DataOptions, opt.PriceOptions):
-    """The options that a fleet passes on to its nodes."""
-
+class SweepOptions(opt.ParamOptions):
     workloads: tuple[str, ...] = argument(nargs=-1, metavar="[WORKLOAD|FILE|CASE]...")
     suite: str | None = option("A set of cases instead of workloads.", type=click.Choice(tuple(SUITES)))
     axes: Mapping[str, tuple[str, ...]] = axes_field()
+
+
+class BudgetOptions(opt.Options):
     budget_s: float | None = option("Time for the whole run, at most.", "--budget", type=opt.DURATION)
     steps: int | None = option("Exactly this many steps, however precise.", type=click.IntRange(1, 1_000_000))
     sustain_s: float | None = option("Run each case this long: burst or sustained?", "--sustain", type=opt.DURATION)
@@ -48,6 +49,10 @@ class PlanOptions(opt.ParamOptions, opt.DataOptions, opt.PriceOptions):
     rigor: Rigor = option("At least 1, 3 or 5 processes each.", type=click.Choice(RIGORS), default="default")
     timeout_s: float = option("For one process.", "--timeout", type=opt.DURATION, default="10m")
     tiny: bool = flag("The smallest sizes: tests that everything works.")
+
+
+class PlanOptions(SweepOptions, BudgetOptions, opt.DataOptions, opt.PriceOptions):
+    """The options that a fleet passes on to its nodes."""
 
 
 class SessionOptions(opt.Options):

@@ -49,7 +49,7 @@ class CaseOptions(opt.ParamOptions, opt.DataOptions, opt.MeasureOptions, opt.For
 class TuneArguments(CaseOptions):
     keep: tuple[str, ...] = several("Keep these settings: dtype, compile, threads, …", "NAME,…", read=opt.split_names)
     also: Mapping[str, tuple[str, ...]] = several(
-        "More values to try for a setting or parameter.", "NAME=V,…", read=split_settings
+        "More values of a setting or parameter.", "NAME=V,…", read=split_settings
     )
     budget_s: float = option("Time for all, at most.", "--budget", type=opt.DURATION, default="10m")
     timeout_s: float = option("For one answer.", "--timeout", type=opt.DURATION, default="10m")
@@ -152,9 +152,7 @@ def fit(options: FitArguments) -> int:
 
 class LimitsArguments(opt.SeedOptions, opt.MeasureOptions, opt.FormatOptions):
     devices: tuple[str, ...] = several("Which; default: every device here.", "NAME,…", "--device", read=read_devices)
-    dtypes: tuple[str, ...] = several(
-        "Arithmetic in these; default: all four.", "TYPE,…", "--dtype", read=opt.split_names
-    )
+    dtypes: tuple[str, ...] = several("Number formats; default: all four.", "TYPE,…", "--dtype", read=opt.split_names)
     budget_s: float | None = option("Time for all; default: 50s for each device.", "--budget", type=opt.DURATION)
     tiny: bool = flag("The smallest sizes: tries that everything works, and finds no limits.")
 
@@ -173,15 +171,13 @@ def limits(options: LimitsArguments) -> int:
       torchmark limits --format json            for other programs
       torchmark run                             afterwards: results say how close they come
     """
-    dtypes = options.dtypes or DTYPES
+    wanted, dtypes = options.devices or None, options.dtypes or DTYPES
     for name in dtypes:
         if name not in DTYPES:
             raise UnknownName("dtype", name, DTYPES)
     with hold_machine(options):
-        devices = tuple(DeviceInfo(name, "") for name in options.devices or ("cpu",))
-        machine = (
-            Machine("", 1, 2, 1, "", "", devices=devices) if options.dry_run else look(options.devices or None, ())
-        )
+        devices = tuple(DeviceInfo(name, "") for name in wanted or ("cpu",))
+        machine = Machine("", 1, 2, 1, "", "", devices=devices) if options.dry_run else look(wanted, ())
         budget_s = options.budget_s or DEVICE_BUDGET_S * len(machine.devices)
         chosen = record_of(LimitsOptions, options, machine=machine, dtypes=dtypes, budget_s=budget_s)
         if options.dry_run:
