@@ -160,13 +160,15 @@ def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
 
 def _typed(device: str | None, mode: str | None, dtype: str | None, params: Params | None) -> tuple[Axes, Axes]:
     """The axes and the parameters as a user of the command would type them."""
-    given = {"device": device, "mode": mode, "dtype": dtype}
-    typed = {
-        name: [*map(str, value)] if isinstance(value, Sequence) and not isinstance(value, str) else [str(value)]
-        for name, value in (params or {}).items()
-        if value is not None
-    }
-    return {name: [value] for name, value in given.items() if value is not None}, typed
+
+    def texts(values: Mapping[str, Any]) -> Axes:
+        return {
+            name: [*map(str, value)] if isinstance(value, Sequence) and not isinstance(value, str) else [str(value)]
+            for name, value in values.items()
+            if value is not None
+        }
+
+    return texts({"device": device, "mode": mode, "dtype": dtype}), texts(params or {})
 
 
 def _look(devices: Sequence[str] | None, cases: Iterable[Case], stacklevel: int = 3) -> Machine:

@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
 
     def __init__(self, *arguments: Any, table: Table, help: str, **options: Any) -> None:  # noqa: A002
         about, examples = split_help(help)
-        super().__init__(*arguments, help=about, epilog=examples, **options)
+        super().__init__(*arguments, help=about, epilog=examples, no_args_is_help=True, **options)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -74,10 +74,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in self.table.items()])
 
 
-_HELP = {"help_option_names": ["-h", "--help"]}
-
-
-@click.group(cls=LazyGroup, table=COMMANDS, no_args_is_help=True, context_settings=_HELP)
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="torchmark")
 def torchmark() -> None:
     """How fast is this machine at PyTorch, and can the figure be believed?
@@ -100,7 +97,7 @@ def torchmark() -> None:
     """
 
 
-@click.group("fleet", cls=LazyGroup, table=FLEET_COMMANDS, no_args_is_help=True)
+@click.group("fleet", cls=LazyGroup, table=FLEET_COMMANDS)
 def fleet_group() -> None:
     """Measure many machines: one `torchmark run` on each node of a Slurm cluster, gathered in one folder.
 

@@ -50,12 +50,12 @@ def check(options: CheckOptions) -> int:
         found |= inside or {text: find_run(text)}
     checks = [FileCheck(name, path) for name, path in found.items()]
     with noted("") as progress:
-        for number, (name, each) in enumerate(zip(found, checks, strict=True), 1):
-            progress.note(f"checking {name} ({number} of {len(found)})")
+        for number, each in enumerate(checks, 1):
+            progress.note(f"checking {each.name} ({number} of {len(checks)})")
             try:
                 each.run()
             except StoreError as error:
-                if len(found) == 1:
+                if len(checks) == 1:
                     raise
                 each.flaws[Remark("well-formed", error.cause)] = None  # the others are checked all the same
     others = analysis.corroborate(each for check in checks for each in check.testimony())
@@ -83,7 +83,7 @@ class FileCheck:
 
     def __init__(self, name: str, path: Path, samples: bool = True) -> None:
         self.flaws: dict[Remark, None] = {}  # each once, in the order of the file
-        self._name, self._path, self._samples = name, path, samples
+        self.name, self._path, self._samples = name, path, samples
         self._header: RunHeader | None = None
         self._cases: dict[str, _CaseRecord] = {}
         self._sealed = False
@@ -114,14 +114,14 @@ class FileCheck:
     def report(self, others: analysis.Corroboration) -> FileReport:
         flaws = [*self.flaws]
         for each, ratio, count in others.apart:
-            if each.file == self._name:
+            if each.file == self.name:
                 text = f"{each.case} is {1 / ratio:.3g}× as fast as in {count} other files of this device and software"
                 flaws.append(Remark("corroborated", text, line=each.line, place="$.result.estimate.center_s"))
         for first, copy in others.copies:
-            if copy.file == self._name and copy.run != first.run:
+            if copy.file == self.name and copy.run != first.run:
                 text = f"{copy.case} has the samples of {first.file}, which calls itself another run"
                 flaws.append(Remark("corroborated", text, line=copy.line, place="$.result.estimate"))
-        supported = sum(file == self._name for file, _ in others.supported)
+        supported = sum(file == self.name for file, _ in others.supported)
         measured = [case for case in self._cases.values() if case.processes]
         broken = {flaw.kind for flaw in flaws}
         level: Level | None = "consistent"
@@ -132,7 +132,7 @@ class FileCheck:
         elif "corroborated" not in broken and supported == len(measured) > 0:
             level = "corroborated"
         return FileReport(
-            file=self._name,
+            file=self.name,
             run=self._header.id if self._header else "",
             level=level,
             sealed=self._sealed,
@@ -173,5 +173,5 @@ class FileCheck:
             yield from analysis.check_samples(result, account.samples, same_method)
             case.series += map(analysis.keep, account.samples.values())
             if header:
-                where = self._name, header.id, account.line
+                where = self.name, header.id, account.line
                 case.witness = analysis.witness(*where, header.machine, result, case.series)

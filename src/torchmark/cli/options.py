@@ -81,7 +81,7 @@ def axes_field(*single: str) -> Any:
     axes = {axis.name: (axis.metavar, axis.help) for axis in chosen}
     if single:
         axes = {
-            axis.name: (axis.metavar.removesuffix(",…"), axis.help.replace("every", "the first")) for axis in chosen
+            name: (many.removesuffix(",…"), about.replace("every", "the first")) for name, (many, about) in axes.items()
         }
     else:
         axes["option"] = "NAME=HOW,…", "Another way to do the same work: layout=channels-last, attention=eager."
@@ -116,8 +116,8 @@ def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Recor
         about, examples = split_help(function.__doc__ or "")
         return click.Command(
             function.__name__,
-            callback=lambda **given: function(record.read(given)),
             params=record.parameters(),
+            callback=lambda **given: function(record.read(given)),
             help=about,
             epilog=examples or epilog,
         )
@@ -126,7 +126,6 @@ def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Recor
 
 
 # Types: how people write times, shares and sizes. Each function returns the number, or raises with what to write.
-
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -97,9 +97,9 @@ class Study(ABC):
 def check_single(case: Case) -> Case:
     """The case, checked; raise UsageError for what a study of one case does not measure."""
     if case.workers > 1:
-        raise UsageError(f"{case.text} takes {case.workers} workers", "Cases of one are compared: leave +workers out")
+        raise UsageError(f"{case.text} takes {case.workers} workers", "Leave +workers out: only one is measured here")
     if case.protocol != "steady":
-        raise UsageError(f"{case.text} is timed as published", "Leave +as-published out")
+        raise UsageError(f"{case.text} is timed as published", "Leave +as-published out, or use `torchmark replicate`")
     return check_case(case)
 
 
