@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
 
     def __init__(self, *arguments: Any, table: Table, help: str, **options: Any) -> None:  # noqa: A002
         about, examples = split_help(help)
-        super().__init__(*arguments, help=about, epilog=examples, no_args_is_help=True, **options)
+        super().__init__(*arguments, help=about, epilog=examples, **options)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
