@@ -16,18 +16,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["__version__", "compare_runs", "fit", "load", "run", "time_step", "tune"]
 
-_HOMES = {
-    "compare_runs": "torchmark.analyze.comparison",
-    "fit": "torchmark.library",
-    "load": "torchmark.store",
-    "run": "torchmark.library",
-    "time_step": "torchmark.measure.timing",
-    "tune": "torchmark.library",
-}
+_HOMES = {"compare_runs": "analyze.comparison", "load": "store", "time_step": "measure.timing"}  # else `library`
 
 
 def __getattr__(name: str) -> Any:
     """Import public names when they are first used: `import torchmark` is fast and never imports torch."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'torchmark' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"torchmark.{_HOMES.get(name, 'library')}"), name)

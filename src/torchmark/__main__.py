@@ -13,8 +13,7 @@ import signal
 
 
 def main() -> int:
-    """Run the command line. An interrupt while Python imports or shuts down prints no traceback either, and a request
-    to end at any moment leaves no temporary files."""
+    """Run the command line. An interrupt at any moment prints no traceback and leaves no temporary files."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _end)
     try:

@@ -23,12 +23,14 @@ from torchmark.measure.machine import keep_awake, look_around
 from torchmark.measure.session import Finished, Plan, Revised, Session, SpreadFound, Started
 from torchmark.measure.suites import Part, expand_suite, place
 from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, Value
-from torchmark.studies.fit import Fit, FitOptions, free_bytes, size_range
-from torchmark.studies.study import Completed, Event, Study
-from torchmark.studies.tune import Tune, TuneOptions, axes_of, check_tunable
+from torchmark.studies.fit import Fit, FitOptions, free_bytes
+from torchmark.studies.study import Completed, Event, Study, check_single
+from torchmark.studies.tune import Tune, TuneOptions
 
 Params = Mapping[str, Value | Sequence[Value]]
 Axes = Mapping[str, Sequence[str]]  # values as typed, by the name of an axis or a parameter
+Look = Callable[[Sequence[str] | None, Iterable[Case]], Machine]
+WriterOf = Callable[[str], store.RunWriter]  # of the run of a side
 
 # Quick means five minutes by the clock: looking at the machine and the last case's teardown come on top.
 SUITE_BUDGETS = {"quick": 275.0, "standard": 1800.0, "full": 6 * 3600.0}
@@ -61,8 +63,7 @@ def run(
     """
     if not workloads and (mode or dtype or params):
         raise UsageError("mode, dtype and params need a workload", "Name one: `torchmark list` shows them")
-    axes, typed = _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {}))
-    parts, named = choose(workloads, "quick", axes, typed, tiny=tiny)
+    parts, named = choose(workloads, "quick", *_typed(device, mode, dtype, params), tiny=tiny)
     with _measuring(wait):
         machine = _look(named or None, place(parts, named or ["cpu"]))
         cases = place(parts, [info.name for info in machine.devices])
@@ -94,12 +95,10 @@ def tune(
     `keep` names settings that must not change, `also` adds values to try. The rest is as for `run`.
     """
     added = {name: tuple(map(str, values)) for name, values in (also or {}).items()}
-    axes, typed = _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {}))
     limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
     with _measuring(wait):
-        machine, case = locate(partial(_look, stacklevel=4), workload, axes, typed)
-        values = axes_of(case, machine, keep, added)
-        options = TuneOptions(case, values, (*keep,), added, **limits)
+        machine, case = locate(partial(_look, stacklevel=4), workload, *_typed(device, mode, dtype, params))
+        options = TuneOptions(case, (*keep,), added, **limits)
         return _execute(Tune(options, machine, stored_ceilings(machine)), label, out)
 
 
@@ -126,13 +125,10 @@ def fit(
 
     `limit_bytes` is the memory it may use, by default all that is free. The rest is as for `run`.
     """
-    axes, typed = _typed(device=device, mode=mode, dtype=dtype), _typed(**(params or {}))
     limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
     with _measuring(wait):
-        machine, case = locate(partial(_look, stacklevel=4), workload, axes, typed)
-        size_range(case, vary)
-        limit = usable_bytes(case, machine, limit_bytes)
-        options = FitOptions(case, vary, limit, step, most, **limits)
+        machine, case = locate(partial(_look, stacklevel=4), workload, *_typed(device, mode, dtype, params))
+        options = FitOptions(case, vary, usable_bytes(case, machine, limit_bytes), step, most, **limits)
         return _execute(Fit(options, machine, stored_ceilings(machine)), label, out)
 
 
@@ -162,12 +158,17 @@ def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
     return store.load(path)
 
 
-def _typed(**values: Value | Sequence[Value] | None) -> dict[str, list[str]]:
-    return {
-        name: [*map(str, value)] if isinstance(value, Sequence) and not isinstance(value, str) else [str(value)]
-        for name, value in values.items()
-        if value is not None
-    }
+def _typed(device: str | None, mode: str | None, dtype: str | None, params: Params | None) -> tuple[Axes, Axes]:
+    """The axes and the parameters as a user of the command would type them."""
+
+    def texts(values: Mapping[str, Any]) -> Axes:
+        return {
+            name: [*map(str, value)] if isinstance(value, Sequence) and not isinstance(value, str) else [str(value)]
+            for name, value in values.items()
+            if value is not None
+        }
+
+    return texts({"device": device, "mode": mode, "dtype": dtype}), texts(params or {})
 
 
 def _look(devices: Sequence[str] | None, cases: Iterable[Case], stacklevel: int = 3) -> Machine:
@@ -178,22 +179,25 @@ def _look(devices: Sequence[str] | None, cases: Iterable[Case], stacklevel: int 
     return machine
 
 
-# What commands and functions share.
-
-
 def choose(
     workloads: Sequence[str], suite: str, axes: Axes, params: Axes, nodes: int = 1, tiny: bool = False
 ) -> tuple[tuple[Part, ...], Sequence[str]]:
     """The cases of workloads, or else of a suite, and the named devices; no devices means all that are here."""
-    devices = [name for text in axes.get("device", ()) for name in text.split(",") if name]
-    for name in devices:
-        check_device(name)
+    devices = read_devices(axes.get("device", ()))
     if not workloads:
         return expand_suite(suite, tiny), devices
     cases = expand(Sweep(workloads, {**axes, "device": [ACCELERATOR]}, params, nodes, tiny))
     if not devices and all("@" in name for name in workloads):
-        devices = sorted({case.device for case in cases})
+        devices = tuple(sorted({case.device for case in cases}))
     return (Part(cases),), devices
+
+
+def read_devices(texts: Iterable[str]) -> tuple[str, ...]:
+    """The names in comma-separated texts; raise UsageError for what cannot be a device."""
+    names = tuple(name for text in texts for name in text.split(",") if name)
+    for name in names:
+        check_device(name)
+    return names
 
 
 def with_budget(plan: Plan, suite: str | None) -> Plan:
@@ -236,9 +240,7 @@ def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
     return store.new_header(options.command, machine, cases, **details)
 
 
-def store_events(
-    study: Study, writer_of: Callable[[str], store.RunWriter], seen: Callable[[Event], object] = lambda _: None
-) -> None:
+def store_events(study: Study, writer_of: WriterOf, seen: Callable[[Event], object] = lambda _: None) -> None:
     """Store every event in the run of its side, then call `seen`; after an interrupt, store what is left."""
     events = cast("Generator[Event]", study.events())
     try:
@@ -254,7 +256,7 @@ def store_events(
         events.close()
 
 
-def _store(event: Event, writer_of: Callable[[str], store.RunWriter]) -> None:
+def _store(event: Event, writer_of: WriterOf) -> None:
     match event:
         case Started(case, process):
             writer_of("").started(case.text, process)
@@ -282,12 +284,10 @@ def find_case(workload: str, axes: Axes, params: Axes) -> Case:
     cases = expand(Sweep([workload], {"device": ["cpu"], **axes, "workers": ["1"]}, params))
     if len(cases) != 1:
         raise UsageError(f"that is {len(cases)} cases", "Name one value of each parameter, and one device")
-    return check_tunable(cases[0])
+    return check_single(cases[0])
 
 
-def locate(
-    look: Callable[[Sequence[str] | None, Iterable[Case]], Machine], workload: str, axes: Axes, params: Axes
-) -> tuple[Machine, Case]:
+def locate(look: Look, workload: str, axes: Axes, params: Axes) -> tuple[Machine, Case]:
     """The machine with the device that is named, or with all, and the only case on the first of them."""
     case = find_case(workload, axes, params)
     machine = look([case.device] if "device" in axes or "@" in workload else None, [case])

@@ -15,7 +15,7 @@ from torchmark.errors import TorchmarkError, UnknownName
 from torchmark.measure.messages import Measured, Opened, Prepared, Stepped, SumUp, TakeTurn, Turned
 from torchmark.measure.process import ProcessFailed
 from torchmark.records import Case, Contention, Estimate, Machine, Result, Trend, Work, parse_case
-from torchmark.studies import candidates
+from torchmark.studies import tune as tune_study
 from torchmark.studies.study import Completed
 from torchmark.studies.tune import PAIRS, News, Tune, TuneOptions, axes_of
 
@@ -75,7 +75,7 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "Process", lambda case, **_: Scripted.make(case))
+    monkeypatch.setattr(tune_study, "Process", lambda case, **_: Scripted.make(case))
 
 
 def tune(request: TuneOptions, make: Callable[[Case], Scripted]) -> Tune:
@@ -89,7 +89,7 @@ def search(
     speed: Speed, spread: float = 0.01, seed: int = 0, case: Case = CASE, luck: float = 0.0, **choices: Any
 ) -> Tune:
     noise = random.Random(seed)
-    request = TuneOptions(case, axes_of(case, MACHINE, **choices), seed=seed, hold=tuple(choices.get("keep", ())))
+    request = TuneOptions(case, **choices, seed=seed)
     found = tune(request, lambda case: Scripted(case, speed, noise, spread, luck))
     list(found.events())
     assert Scripted.alive == 0
@@ -114,7 +114,7 @@ def test_a_leader_and_the_default_are_stored_before_they_are_announced() -> None
     speed, noise = factors(dtype_is_bfloat16=0.5, compile_is_on=0.8), random.Random(0)
     announced: list[str] = []
     stored: list[str] = []
-    request = TuneOptions(CASE, axes_of(CASE, MACHINE))
+    request = TuneOptions(CASE)
     found = tune(request, lambda case: Scripted(case, speed, noise, 0.01))
     for event in found.events():
         if isinstance(event, Completed):
@@ -193,7 +193,7 @@ def test_one_slow_moment_drops_no_one() -> None:
             answer = super().ask(order, kind)
             return Turned(answer.step_s * pace) if isinstance(order, TakeTurn) else answer
 
-    request = TuneOptions(CASE, axes_of(CASE, MACHINE, keep=["dtype", "compile", "threads", "gradients"]))
+    request = TuneOptions(CASE, ("dtype", "compile", "threads", "gradients"))
     noise = random.Random(0)
     found = tune(request, lambda case: Disturbed(case, lambda _: 1.0, noise, 0.01))
     list(found.events())
@@ -243,7 +243,7 @@ def test_a_default_that_does_not_run_is_reported() -> None:
 
 
 def test_a_budget_that_ends_before_the_default_runs_is_reported() -> None:
-    request = TuneOptions(CASE, axes_of(CASE, MACHINE), budget_s=1.0)
+    request = TuneOptions(CASE, budget_s=1.0)
     study = Tune(request, MACHINE)
     study.began -= 2.0
     with pytest.raises(TorchmarkError, match="the budget was spent before"):
@@ -318,7 +318,7 @@ def test_an_interrupt_leaves_what_is_known(interrupted: int) -> None:
     """Wherever it comes: here as soon as another one leads, before the rounds that showed it are put away."""
     speed = factors(dtype_is_bfloat16=0.5, compile_is_on=0.5, threads_is_1=0.5)
     noise = random.Random(0)
-    request = TuneOptions(CASE, axes_of(CASE, MACHINE))
+    request = TuneOptions(CASE)
     found = tune(request, lambda case: Scripted(case, speed, noise, 0.01))
     events = found.events()
     leads = (event.case for event in events if isinstance(event, News) and event.event == "leads")
@@ -332,7 +332,7 @@ def test_an_interrupt_leaves_what_is_known(interrupted: int) -> None:
 
 def test_what_was_found_is_stored_as_soon_as_a_process_has_ended() -> None:
     noise, speed = random.Random(1), factors(dtype_is_bfloat16=0.5, dtype_is_float16=50)
-    request = TuneOptions(CASE, axes_of(CASE, MACHINE))
+    request = TuneOptions(CASE)
     found = tune(request, lambda case: Scripted(case, speed, noise, 0.01))
     stored = [event.result for event in found.events() if isinstance(event, Completed)]
     assert {result.case.text for result in stored} == {result.case.text for result in found.outcome().results}
@@ -349,7 +349,7 @@ def search_with(pace: Callable[[], float] = lambda: 1.0, busy_pairs: int = 0, **
 
     confirming: list[News] = []
     noise, speed = random.Random(0), factors(layout_is_channels_last=0.5)
-    request = TuneOptions(CASE, axes_of(CASE, MACHINE, keep=["dtype", "compile", "threads", "gradients"]), **settings)
+    request = TuneOptions(CASE, ("dtype", "compile", "threads", "gradients"), **settings)
     found = tune(request, lambda case: Disturbed(case, speed, noise, 0.01))
     for event in found.events():
         if isinstance(event, News) and event.event == "confirms" and not confirming:
@@ -399,7 +399,7 @@ def test_the_budget_holds_even_if_nothing_is_confirmed_by_then(monkeypatch: pyte
     noise, speed = random.Random(0), factors(dtype_is_bfloat16=0.5, layout_is_channels_last=0.7)
     for budget_s in (20.0, 60.0, 90.0):
         clock[0] = 0.0
-        request = TuneOptions(CASE, axes_of(CASE, MACHINE), budget_s=budget_s)
+        request = TuneOptions(CASE, budget_s=budget_s)
         found = tune(request, lambda case: Slow(case, speed, noise, 0.01))
         list(found.events())
         assert clock[0] <= budget_s + 5.0  # one process that is being prepared, or one turn

@@ -16,32 +16,32 @@ import click
 from torchmark import __version__
 from torchmark.errors import EXIT_BUG, EXIT_FINE, EXIT_USAGE, TorchmarkError, UnknownName
 
-Table = Mapping[str, tuple[str, str]]  # command -> where it is defined (module:name), and its summary
+Table = Mapping[str, tuple[str, str]]  # command -> module:name of its function, and its summary
 
 COMMANDS: Table = {
-    "run": ("torchmark.cli.run:run", "Measure how fast this machine is at PyTorch."),
-    "compare": ("torchmark.cli.show:compare", "Compare runs and published figures, case by case."),
-    "ab": ("torchmark.cli.ab:ab", "Compare one case live in two environments."),
-    "tune": ("torchmark.cli.studies:tune", "Find the fastest settings for a workload on this machine."),
-    "fit": ("torchmark.cli.studies:fit", "Find the largest batch that fits, and the most efficient one."),
-    "replicate": ("torchmark.cli.studies:replicate", "Replay published benchmarks here, as their authors did."),
-    "limits": ("torchmark.cli.studies:limits", "Measure the peak performance of this machine."),
-    "devices": ("torchmark.cli.devices:devices", "Show the devices here, and whether they are set up well."),
-    "new": ("torchmark.cli.list:new", "Write a starter file for a model of your own."),
-    "list": ("torchmark.cli.list:list_command", "List the workloads and their parameters, or the publications."),
-    "runs": ("torchmark.cli.show:runs", "List the stored runs."),
-    "show": ("torchmark.cli.show:show", "Show a stored run, or one of its cases in full."),
-    "check": ("torchmark.cli.check:check", "Check run files for damage and inconsistencies."),
-    "export": ("torchmark.cli.show:export", "Write a run to a file that can be shared."),
-    "report": ("torchmark.cli.report:report", "Make a page of runs, a score card, or a leaderboard."),
-    "fleet": ("torchmark.cli:fleet_group", "Measure all nodes of a cluster at once."),
+    "run": ("run:run", "Measure how fast this machine is at PyTorch."),
+    "compare": ("show:compare", "Compare runs and published figures, case by case."),
+    "ab": ("ab:ab", "Compare one case live in two environments."),
+    "tune": ("studies:tune", "Find the fastest settings for a workload on this machine."),
+    "fit": ("studies:fit", "Find the largest batch that fits, and the most efficient one."),
+    "replicate": ("studies:replicate", "Replay published benchmarks here, as their authors did."),
+    "limits": ("studies:limits", "Measure the peak performance of this machine."),
+    "devices": ("devices:devices", "Show the devices here, and whether they are set up well."),
+    "new": ("list:new", "Write a starter file for a model of your own."),
+    "list": ("list:list_command", "List the workloads and their parameters, or the publications."),
+    "runs": ("show:runs", "List the stored runs."),
+    "show": ("show:show", "Show a stored run, or one of its cases in full."),
+    "check": ("check:check", "Check run files for damage and inconsistencies."),
+    "export": ("show:export", "Write a run to a file that can be shared."),
+    "report": ("report:report", "Make a page of runs, a score card, or a leaderboard."),
+    "fleet": (":fleet_group", "Measure all nodes of a cluster at once."),
 }
 
 FLEET_COMMANDS: Table = {
-    "run": ("torchmark.cli.fleet:fleet_run", "Measure every node, or let several train together."),
-    "status": ("torchmark.cli.fleet:status", "Show the state of every job."),
-    "gather": ("torchmark.cli.fleet:gather", "Show all results in one table, and which nodes stand out."),
-    "cancel": ("torchmark.cli.fleet:cancel", "End the jobs that wait or run."),
+    "run": ("fleet:fleet_run", "Measure every node, or let several train together."),
+    "status": ("fleet:status", "Show the state of every job."),
+    "gather": ("fleet:gather", "Show all results in one table, and which nodes stand out."),
+    "cancel": ("fleet:cancel", "End the jobs that wait or run."),
 }
 
 
@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.table:
             raise UnknownName("command", cmd_name, self.table)
         module, _, name = self.table[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), name)
+        command: click.Command = getattr(import_module(f"{__name__}.{module}".rstrip(".")), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -74,12 +74,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in self.table.items()])
 
 
-@click.group(
-    cls=LazyGroup,
-    table=COMMANDS,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="torchmark")
 def torchmark() -> None:
     """How fast is this machine at PyTorch, and can the figure be believed?
@@ -102,7 +97,7 @@ def torchmark() -> None:
     """
 
 
-@click.group("fleet", cls=LazyGroup, table=FLEET_COMMANDS, no_args_is_help=True)
+@click.group("fleet", cls=LazyGroup, table=FLEET_COMMANDS)
 def fleet_group() -> None:
     """Measure many machines: one `torchmark run` on each node of a Slurm cluster, gathered in one folder.
 

@@ -6,11 +6,11 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from torchmark.analyze.comparison import LiveComparison, LiveSide, gate_live
 from torchmark.cli import options as opt
@@ -21,12 +21,12 @@ from torchmark.devices import ACCELERATOR, first_accelerator
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
 from torchmark.measure.cases import Sweep, check_case, expand
 from torchmark.measure.process import find_interpreter
-from torchmark.records import Case
 from torchmark.report.comparison import live_document, side_line, so_far
 from torchmark.report.units import percent
 from torchmark.settings import redacted
 from torchmark.store import as_shared
 from torchmark.studies.ab import Comparison, ComparisonOptions, PairMeasured, Side, first_device
+from torchmark.studies.study import check_single
 
 Given = TypeVar("Given")
 
@@ -101,6 +101,15 @@ class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
     options: dict[str, str] | None = None
     ways: dict[str, str] | None = None  # the old name of options
 
+    @property
+    def changes(self) -> dict[str, Any]:
+        changes = {name: value for name, value in asdict(self).items() if value is not None}
+        if options := {**changes.pop("ways", {}), **changes.pop("options", {})}:
+            changes["options"] = options
+        if isinstance(self.compile, bool):
+            changes["compile"] = "on" if self.compile else "off"
+        return changes
+
 
 class SettingsFile(Struct, frozen=True, forbid_unknown_fields=True):
     environment: dict[str, str | int | float] = field(default_factory=dict)
@@ -111,10 +120,10 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
     """Both sides. An option given once applies to both, one given twice to A and to B."""
     if not given.cases:
         raise UsageError("no case is named", "Name one, such as mlp or mlp/infer@cpu/float32")
-    if max(map(len, (given.cases, given.pythons, given.settings))) < 2 and not (given.env_a or given.env_b):
-        for values, text in ((given.pythons, "--python"), (given.settings, "--settings")):
-            if values:  # nothing makes the sides differ
-                raise UsageError(f"{text} is given once, for both sides", f"Give it twice: {text} for A, then for B")
+    differ = max(map(len, (given.cases, given.pythons, given.settings))) > 1 or given.env_a or given.env_b
+    if not differ and (given.pythons or given.settings):
+        text = "--python" if given.pythons else "--settings"
+        raise UsageError(f"{text} is given once, for both sides", f"Give it twice: {text} for A, then for B")
     texts = _for_both("CASE", given.cases)
     pythons = _for_both("--python", [find_interpreter(text) for text in given.pythons] or [sys.executable])
     files = _for_both("--settings", [read_settings(path) for path in given.settings] or [SettingsFile()])
@@ -132,14 +141,19 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
         cases = expand(Sweep([text], {"device": [device]}))
         if len(cases) != 1:
             raise UsageError(f"'{text}' on {device} is {len(cases)} cases", "One is compared: name one device")
-        sides.append(Side(name, _changed(cases[0], file.case), python, environment))
+        sides.append(Side(name, check_case(replace(cases[0], **file.case.changes)), python, environment))
     if not named and all("@" not in text for text in texts) and all(file.case.device is None for file in files):
         device = first_device(sides[0], given.timeout_s)
         if given.device:
             first_accelerator([device])
         sides = [replace(side, case=check_case(replace(side.case, device=device))) for side in sides]
-    _check_work(sides[0].case, sides[1].case)
-    return sides[0], sides[1]
+    a, b = sides
+    if any(getattr(a.case, name) != getattr(b.case, name) for name in ("workload", "mode", "params")):
+        fix = "They may differ in device, dtype, compile, transfer and threads; `torchmark run` measures the rest"
+        raise UsageError(f"A and B do different work: {a.case.text} and {b.case.text}", fix)
+    for side in sides:
+        check_single(side.case)
+    return a, b
 
 
 def read_settings(path: Path) -> SettingsFile:
@@ -158,25 +172,3 @@ def _for_both(name: str, values: Sequence[Given]) -> Sequence[Given]:
     if len(values) > 2:
         raise UsageError(f"{name} is given {len(values)} times", "Two are compared: once for A, once for B")
     return values if len(values) == 2 else [values[0]] * 2
-
-
-def _changed(case: Case, settings: CaseSettings) -> Case:
-    changes = {name: value for name, value in msgspec.structs.asdict(settings).items() if value is not None}
-    options = {**changes.pop("ways", {}), **changes.pop("options", {})}
-    changes |= {"options": options} if options else {}
-    if isinstance(settings.compile, bool):
-        changes["compile"] = "on" if settings.compile else "off"
-    return check_case(replace(case, **changes))
-
-
-def _check_work(a: Case, b: Case) -> None:
-    if any(getattr(a, name) != getattr(b, name) for name in ("workload", "mode", "params")):
-        fix = "They may differ in device, dtype, compile, transfer and threads; `torchmark run` measures the rest"
-        raise UsageError(f"A and B do different work: {a.text} and {b.text}", fix)
-    for case in (a, b):
-        if case.workers > 1:
-            raise UsageError(
-                f"{case.text} takes {case.workers} workers", "ab compares cases of one: leave +workers out"
-            )
-        if case.protocol != "steady":
-            raise UsageError(f"{case.text} is timed as published", "Replay it with `torchmark replicate`")

@@ -45,24 +45,20 @@ def check(options: CheckOptions) -> int:
     """
     found: dict[str, Path] = {}
     for text in options.files:
-        if is_folder(text):
-            inside = {str(path): path for path in sorted(Path(text).glob("*.jsonl"))}
-            if not inside:
-                raise UsageError(f"there are no run files in {text}", "Run files end with .jsonl")
-            found |= inside
-        else:
-            found[text] = find_run(text)
-    checks = []
+        inside = {str(path): path for path in sorted(Path(text).glob("*.jsonl"))} if is_folder(text) else {}
+        if is_folder(text) and not inside:
+            raise UsageError(f"there are no run files in {text}", "Run files end with .jsonl")
+        found |= inside or {text: find_run(text)}
+    checks = [FileCheck(name, path) for name, path in found.items()]
     with noted("") as progress:
-        for number, (name, path) in enumerate(found.items(), 1):
-            progress.note(f"checking {name} ({number} of {len(found)})")
-            checks.append(file_check := FileCheck(name, path))
+        for number, each in enumerate(checks, 1):
+            progress.note(f"checking {each.name} ({number} of {len(checks)})")
             try:
-                file_check.run()
+                each.run()
             except StoreError as error:
-                if len(found) == 1:
+                if len(checks) == 1:
                     raise
-                file_check.flaws[Remark("well-formed", error.cause)] = None  # the others are checked all the same
+                each.flaws[Remark("well-formed", error.cause)] = None  # the others are checked all the same
     others = analysis.corroborate(each for check in checks for each in check.testimony())
     reports = [check.report(others) for check in checks]
     print_report(check_document(reports, brief=any(map(is_folder, options.files))), options.format)
@@ -88,7 +84,7 @@ class FileCheck:
 
     def __init__(self, name: str, path: Path, samples: bool = True) -> None:
         self.flaws: dict[Remark, None] = {}  # each once, in the order of the file
-        self._name, self._path, self._samples = name, path, samples
+        self.name, self._path, self._samples = name, path, samples
         self._header: RunHeader | None = None
         self._cases: dict[str, _CaseRecord] = {}
         self._sealed = False
@@ -99,7 +95,7 @@ class FileCheck:
                 found: Iterable[Remark] = ()
                 match part:
                     case Remark():
-                        self.flaws[part] = None
+                        found = (part,)
                     case HeaderLine(header=header):
                         self._header = header
                         found = analysis.check_header(header, datetime.now(UTC))
@@ -119,14 +115,14 @@ class FileCheck:
     def report(self, others: analysis.Corroboration) -> FileReport:
         flaws = [*self.flaws]
         for each, ratio, count in others.apart:
-            if each.file == self._name:
+            if each.file == self.name:
                 text = f"{each.case} is {1 / ratio:.3g}× as fast as in {count} other files of this device and software"
                 flaws.append(Remark("corroborated", text, line=each.line, place="$.result.estimate.center_s"))
         for first, copy in others.copies:
-            if copy.file == self._name and copy.run != first.run:
+            if copy.file == self.name and copy.run != first.run:
                 text = f"{copy.case} has the samples of {first.file}, which calls itself another run"
                 flaws.append(Remark("corroborated", text, line=copy.line, place="$.result.estimate"))
-        supported = sum(file == self._name for file, _ in others.supported)
+        supported = sum(file == self.name for file, _ in others.supported)
         measured = [case for case in self._cases.values() if case.processes]
         broken = {flaw.kind for flaw in flaws}
         level: Level | None = "consistent"
@@ -137,7 +133,7 @@ class FileCheck:
         elif "corroborated" not in broken and supported == len(measured) > 0:
             level = "corroborated"
         return FileReport(
-            file=self._name,
+            file=self.name,
             run=self._header.id if self._header else "",
             level=level,
             sealed=self._sealed,
@@ -168,8 +164,8 @@ class FileCheck:
         yield from analysis.check_result(result, same_method)
         yield from (Remark("consistent", cause, place=place) for place, cause in compare_with_known(result))
         said = [blake2b(msgspec.json.encode(process)).digest() for process in result.processes]
-        for index in range(min(len(said), len(case.said))):
-            if said[index] != case.said[index]:
+        for index, (now, before) in enumerate(zip(said, case.said, strict=False)):
+            if now != before:
                 yield Remark("consistent", "an earlier line says otherwise", place=f"$.result.processes[{index}]")
         case.said = max(said, case.said, key=len)
         case.recounted += len(account.samples)
@@ -178,5 +174,5 @@ class FileCheck:
             yield from analysis.check_samples(result, account.samples, same_method)
             case.series += map(analysis.keep, account.samples.values())
             if header:
-                where = self._name, header.id, account.line
+                where = self.name, header.id, account.line
                 case.witness = analysis.witness(*where, header.machine, result, case.series)

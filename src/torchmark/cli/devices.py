@@ -77,5 +77,5 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
 def _text(support: DtypeSupport) -> str:
     if not support.runs:
         return "crashes" if support.crashed else "does not run"
-    times = f"{support.slowdown or 1.0:.2g}×" if (support.slowdown or 1.0) < 99.5 else f"{support.slowdown:.0f}×"
-    return times if support.fast else f"{times}, no fast path"
+    slowdown = support.slowdown or 1.0
+    return (f"{slowdown:.2g}×" if slowdown < 99.5 else f"{slowdown:.0f}×") + ("" if support.fast else ", no fast path")

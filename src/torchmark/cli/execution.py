@@ -80,23 +80,20 @@ def orderly_end() -> Iterator[None]:
 
 @dataclass
 class Ending:
-    """How measuring ended: all done, stopped by a signal, or because a run file could not be written.
-
-    Used as a context, it catches and records StoreError, so that what was measured is still shown.
-    """
+    """How measuring ended: all done, stopped by a signal, or because a run file could not be written."""
 
     format: str
     code: int = EXIT_FINE
     error: StoreError | None = None
     writers: dict[str, store.RunWriter] = field(default_factory=dict)  # by side, as far as there is a result
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if isinstance(error, StoreError):
+    @contextlib.contextmanager
+    def storing(self) -> Iterator[None]:
+        """Record a StoreError instead of raising it, so that what was measured is still shown."""
+        try:
+            yield
+        except StoreError as error:
             self.code, self.error = error.exit_code, self.error or error
-        return isinstance(error, StoreError)
 
     def run(self, side: str = "") -> Run:
         """The run to show. Formats other than the table are to be passed on, so they get only what may be shared."""
@@ -117,45 +114,6 @@ def execute(
     `announce` words events, `then` is what the user may do next, and `fix` what to do about a file that failed.
     """
     ending = Ending(options.format)
-    with ExitStack() as files:
-
-        def writer_of(side: str) -> store.RunWriter:
-            if side not in ending.writers:
-                header = make_header(study, f"{options.label}-{side.lower()}" if side else options.label, side)
-                ending.writers[side] = writer or files.enter_context(new_run(header, options))
-            return ending.writers[side]
-
-        if study.sides == ("",):
-            study.log = store.log_path(writer_of("").path)
-        else:  # the run of each side begins with its first result
-            with _own_options(options):
-                store.check_writable(store.home() / "study.jsonl")
-        _measure(study, ending, writer_of, announce)
-        for side, each in ending.writers.items():
-            with ending:
-                if not (isinstance(study, Measurement) and ending.code):
-                    conclude(study, each, side)
-            if not ending.error:
-                with contextlib.suppress(StoreError):  # a checksum is only a help
-                    each.seal()
-        answer = ending.code
-        # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
-        with contextlib.suppress(StoreError, OSError) if ending.code else contextlib.nullcontext():
-            answer = show(ending)
-            if ending.format == "table":
-                _say_saved([*ending.writers.values()], then)
-            for side, each in ending.writers.items():
-                failed = any(result.status == "crashed" or result.detail for result in ending.run(side).results)
-                if failed and store.log_path(each.path).exists():
-                    say(f"Full errors and output of the workers: {store.log_path(each.path)}")
-        if ending.error:
-            raise StoreError(ending.error.cause, fix()) from ending.error
-        return ending.code or answer
-
-
-def _measure(
-    study: Study, ending: Ending, writer_of: Callable[[str], store.RunWriter], announce: Callable[[Any], str]
-) -> None:
     progress = ProgressLine(() if study.open_ended else study.planned)
 
     def seen(event: Event) -> None:
@@ -171,25 +129,59 @@ def _measure(
             case Started(case, process):
                 progress.started(case, process)
 
-    study.listen = progress.heard
-    progress.expect(study.options.budget_s)
-    try:
-        with ending, orderly_end(), keep_awake():
-            store_events(study, writer_of, seen)
-    except Interrupted as interrupt:
-        ending.code = interrupt.exit_code
-    finally:
-        progress.clear()
+    with ExitStack() as files:
+
+        def writer_of(side: str) -> store.RunWriter:
+            if side not in ending.writers:
+                header = make_header(study, f"{options.label}-{side.lower()}" if side else options.label, side)
+                ending.writers[side] = writer or files.enter_context(new_run(header, options))
+            return ending.writers[side]
+
+        if study.sides == ("",):
+            study.log = store.log_path(writer_of("").path)
+        else:  # the run of each side begins with its first result
+            with _own_options(options):
+                store.check_writable(store.home() / "study.jsonl")
+        study.listen = progress.heard
+        progress.expect(study.options.budget_s)
+        try:
+            with ending.storing(), orderly_end(), keep_awake():
+                store_events(study, writer_of, seen)
+        except Interrupted as interrupt:
+            ending.code = interrupt.exit_code
+        finally:
+            progress.clear()
+        return _conclude(study, ending, show, then, fix)
 
 
-@contextlib.contextmanager
-def new_run(header: RunHeader, options: object) -> Iterator[store.RunWriter]:
+def _conclude(study: Study, ending: Ending, show: Callable[[Ending], int], then: str, fix: Callable[[], str]) -> int:
+    for side, writer in ending.writers.items():
+        with ending.storing():
+            if not (isinstance(study, Measurement) and ending.code):
+                conclude(study, writer, side)
+        if not ending.error:
+            with contextlib.suppress(StoreError):  # a checksum is only a help
+                writer.seal()
+    answer = ending.code
+    # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
+    with contextlib.suppress(StoreError, OSError) if ending.code else contextlib.nullcontext():
+        answer = show(ending)
+        if ending.format == "table":
+            _say_saved([*ending.writers.values()], then)
+        for side, writer in ending.writers.items():
+            failed = any(result.status == "crashed" or result.detail for result in ending.run(side).results)
+            if failed and store.log_path(writer.path).exists():
+                say(f"Full errors and output of the workers: {store.log_path(writer.path)}")
+    if ending.error:
+        raise StoreError(ending.error.cause, fix()) from ending.error
+    return ending.code or answer
+
+
+def new_run(header: RunHeader, options: object) -> AbstractContextManager[store.RunWriter]:
     path = getattr(options, "out", None) or store.new_path(header)
     with _own_options(options):
         store.check_writable(path)
-        writer = store.RunWriter.create(path, header)
-    with announced(writer):
-        yield writer
+        return announced(store.RunWriter.create(path, header))
 
 
 @contextlib.contextmanager
@@ -219,19 +211,16 @@ def exit_code_of(run: Run) -> int:
 
 
 def _say_saved(writers: Sequence[store.RunWriter], then: str) -> None:
-    stored, is_whole = [], True
+    ids, name, part = [], "", ""
     for writer in writers:
         with contextlib.suppress(StoreError):
-            run = store.load(writer.path)
-            if run.header == writer.run.header:
-                stored.append(writer)
-                is_whole = is_whole and run == writer.run
-    if stored:
-        headers = [writer.run.header for writer in stored]
-        ids = [f"{header.id} ({header.label})" if len(writers) > 1 else header.id for header in headers]
-        path = stored[-1].path
-        name = headers[-1].id if path.parent == store.home() else path  # as other commands call it
-        hint(f"Saved {'' if is_whole else 'in part '}as {' and '.join(ids)}: {then.format(name)}")
+            stored, run = store.load(writer.path), writer.run
+            if stored.header == run.header:
+                ids.append(f"{run.header.id} ({run.header.label})" if len(writers) > 1 else run.header.id)
+                name = run.header.id if writer.path.parent == store.home() else str(writer.path)  # for other commands
+                part = part if stored == run else "in part "
+    if ids:
+        hint(f"Saved {part}as {' and '.join(ids)}: {then.format(name)}")
 
 
 def record_of(kind: type[Record], options: object, **more: Any) -> Record:
@@ -264,9 +253,8 @@ def avoid_missing_instructions(devices: Sequence[str] | None) -> None:
     known = store.read_note("instructions", amx)
     if known is None:
         with noted("trying the AMX instructions of this CPU …"):
-            lacks = lacks_amx()
-        if lacks is not None:
-            known = b"missing" if lacks else b"present"
+            known = {True: b"missing", False: b"present", None: None}[lacks_amx()]
+        if known:
             with contextlib.suppress(OSError):  # then it is tried again the next time
                 store.keep_note("instructions", amx, known)
     if known == b"missing":
@@ -280,7 +268,7 @@ def _warn(text: str) -> None:
 
 def hint_at_limits(run: Run) -> None:
     """Advise to measure the machine's limits where results could be compared with them and none are known."""
-    counted = [result for result in run.results if result.status == "ok" and result.work and result.work.flops]
-    real = [result for result in counted if not result.case.device.startswith("fake")]
-    if real and not any(result.peak for result in run.results):
+    counted = [each for each in run.results if each.status == "ok" and each.work and each.work.flops]
+    is_real = any(not each.case.device.startswith("fake") for each in counted)
+    if is_real and not any(each.peak for each in run.results):
         hint("To see what share of this machine's peak this is, measure the peak once: torchmark limits")

@@ -24,7 +24,7 @@ from torchmark.cli.progress import noted
 from torchmark.cli.run import PlanOptions, select
 from torchmark.errors import EXIT_COULD_NOT_RUN, EXIT_FINE, EXIT_NOTHING_MEASURED, FleetError, UsageError
 from torchmark.fleet import jobs
-from torchmark.fleet.folder import UNDER_WAY, Fleet, FleetFolder, JobOutcome, Node, Task, Terms
+from torchmark.fleet.folder import UNDER_WAY, Fleet, FleetFolder, Node, Task, Terms
 from torchmark.fleet.jobs import Engine, Observer, TaskStatus, choose, equal_threads, one_each, together
 from torchmark.fleet.local import Local
 from torchmark.fleet.slurm import Slurm
@@ -43,16 +43,28 @@ PATIENCE_S = 300.0  # with a scheduler that does not answer
 FORWARDED = tuple(PlanOptions.parameters())
 
 
+class OpenFleet:
+    """A fleet with its folder, the engine that runs its jobs, and what observes them."""
+
+    def __init__(self, folder: FleetFolder, fleet: Fleet, engine: Engine | None = None) -> None:
+        self.folder, self.fleet, self.engine = folder, fleet, engine or ENGINES[fleet.terms.engine]()
+        self._observer = Observer(folder, self.engine)
+
+    def look(self) -> tuple[TaskStatus, ...]:
+        return self._observer.look(self.fleet.tasks)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes in their present state, without those that were taken out of the cluster."""
+        count = len({name for task in self.fleet.tasks for name in task.nodes})
+        return self.engine.nodes(partition=self.fleet.terms.partition, count=count)
+
+
 class FolderOptions(Options):
     folder: Path = argument(type=opt.PATH, default=DEFAULT_FOLDER)
 
-    def open(self) -> tuple[FleetFolder, Fleet, Engine]:
-        fleet = (place := FleetFolder(self.folder)).load()
-        return place, fleet, ENGINES[fleet.terms.engine]()
-
-    def look(self) -> tuple[TaskStatus, ...]:
-        place, fleet, engine = self.open()
-        return Observer(place, engine).look(fleet.tasks)
+    def open(self) -> OpenFleet:
+        folder = FleetFolder(self.folder)
+        return OpenFleet(folder, folder.load())
 
 
 class StatusOptions(FolderOptions):
@@ -71,7 +83,8 @@ def status(options: StatusOptions) -> None:
     Example:
       torchmark fleet status /shared/fleet --names
     """
-    print_report(documents.status_document(_members(options.look(), options.names, private=True)), options.format)
+    members = _members(options.open().look(), options.names, private=True)
+    print_report(documents.status_document(members), options.format)
 
 
 @command(GatherOptions)
@@ -86,7 +99,7 @@ def gather(options: GatherOptions) -> int:
       torchmark fleet gather /shared/fleet --format md
       torchmark report --leaderboard /shared/fleet     the folder is one of run files
     """
-    return _print_gathered(options.look(), options.format, options.names)
+    return _print_gathered(options.open().look(), options.format, options.names)
 
 
 @command(FolderOptions)
@@ -96,14 +109,13 @@ def cancel(options: FolderOptions) -> None:
     Example:
       torchmark fleet cancel /shared/fleet
     """
-    place, fleet, engine = options.open()
-    observer = Observer(place, engine)
-    open_tasks = [each.task for each in observer.look(fleet.tasks) if each.state in UNDER_WAY]
-    jobs.cancel(engine, place, open_tasks)
+    opened = options.open()
+    open_tasks = [each.task for each in opened.look() if each.state in UNDER_WAY]
+    jobs.cancel(opened.engine, opened.folder, open_tasks)
     end = time.monotonic() + CANCEL_S
-    while any(each.state in UNDER_WAY for each in observer.look(open_tasks)) and time.monotonic() < end:
+    while any(each.state in UNDER_WAY for each in opened.look()) and time.monotonic() < end:
         time.sleep(LOOK_S)  # so that their end is seen before the scheduler forgets it
-    emit(f"cancelled {len(open_tasks)} of {len(fleet.tasks)} jobs")
+    emit(f"cancelled {len(open_tasks)} of {len(opened.fleet.tasks)} jobs")
     if open_tasks:
         hint(f"To continue later: torchmark fleet run --resume {options.folder}")
 
@@ -126,17 +138,10 @@ def _members(statuses: Sequence[TaskStatus], names: bool = False, private: bool 
     ]
 
 
-# Fleet run.
-
-
 class FleetRunOptions(PlanOptions, FormatOptions):
     together: tuple[str, ...] = several("One job for each N, in which N nodes share the work.", "N,…")
-    folder: Path | None = option(
-        "Where run files go; all nodes share it.", type=click.Path(file_okay=False, path_type=Path)
-    )
-    engine: Literal["slurm", "local"] = option(
-        "What runs the jobs.", type=click.Choice(tuple(ENGINES)), default="slurm"
-    )
+    folder: Path | None = option("Where run files go; all nodes share it.", type=opt.FOLDER)
+    engine: Literal["slurm", "local"] = option("What runs the jobs.", type=click.Choice(list(ENGINES)), default="slurm")
     count: int | None = option("So many nodes instead of all.", "--nodes", type=click.IntRange(1, 4096))
     nodelist: str | None = option("These nodes, as Slurm writes them: node[0-3,7].", metavar="NAMES")
     each_kind: bool = flag("One node of each kind.")
@@ -156,21 +161,20 @@ class FleetRunOptions(PlanOptions, FormatOptions):
 
     @property
     def teams(self) -> dict[int, list[int]]:
-        """The counts of workers by the count of nodes that work together; empty if each works by itself.
-
-        Workers are counted on all nodes together; by default each node has one.
-        """
-        given = [_count(text) for text in split_values(self.axes.get("workers", ()))]
-        teams = {}
-        for size in sorted({_count(text) for text in split_values(self.together)}):
-            teams[size] = [count for count in given or [size] if count % size == 0]
-            if not teams[size]:
-                fix = f"Give one that can: --workers {size}"
-                raise UsageError(f"no number of workers in --workers can be shared out among {size} nodes", fix)
+        """The counts of workers, on all nodes together, by the count of nodes that share them; by default one each."""
+        given, sizes = split_values(self.axes.get("workers", ())), split_values(self.together)
+        for text in (*given, *sizes):
+            if not text.isdigit() or not 1 <= int(text) <= 4096:
+                raise UsageError(f"'{text}' is not a number of nodes or workers", "Write whole numbers: 1,2,4")
+        counts = [*map(int, given)]
+        teams = {size: [each for each in counts or [size] if each % size == 0] for size in sorted({*map(int, sizes)})}
+        if unfilled := [size for size, workers in teams.items() if not workers]:
+            cause = f"no number of workers in --workers can be shared out among {unfilled[0]} nodes"
+            raise UsageError(cause, f"Give one that can: --workers {unfilled[0]}")
         return teams
 
 
-@command(FleetRunOptions, name="run")
+@command(FleetRunOptions)
 def fleet_run(options: FleetRunOptions) -> int:
     """Measure every node of a cluster: one exclusive Slurm job on each, with its own run file in the shared folder.
 
@@ -215,7 +219,7 @@ def fleet_run(options: FleetRunOptions) -> int:
     fleet = Fleet(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), terms, tasks)
     if not options.dry_run:
         folder.prepare()
-    return _start(engine, folder, fleet, tasks, nodes, options)
+    return _start(OpenFleet(folder, fleet, engine), tasks, nodes, options)
 
 
 def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
@@ -224,35 +228,19 @@ def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
     given = {name for name in context.params if context.get_parameter_source(name) == source}
     changeable = {"resume", "time_s", "sbatch", "python", "setup", "no_probe", "trusted", "detach", "dry_run", "format"}
     if given - changeable:
-        raise UsageError(
-            "--resume continues a fleet with its own options, which cannot be changed",
-            "Leave everything out but --time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach "
-            "and --format",
-        )
+        left = "--time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach and --format"
+        cause = "--resume continues a fleet with its own options, which cannot be changed"
+        raise UsageError(cause, f"Leave everything out but {left}")
     fleet = folder.load()
     changes = {"time_s": options.time_s, "options": options.sbatch, "python": options.python, "setup": options.setup}
     terms = replace(fleet.terms, **{name: value for name, value in changes.items() if value})
-    fleet, engine = replace(fleet, terms=terms), ENGINES[terms.engine]()
-    statuses = Observer(folder, engine).look(fleet.tasks)
-    missing = [each.task for each in statuses if each.state != "done" and each.state not in UNDER_WAY]
-    nodes = _nodes_of(engine, fleet) if missing and not options.dry_run else ()
-    return _start(engine, folder, fleet, missing, nodes, options)
+    opened = OpenFleet(folder, replace(fleet, terms=terms))
+    missing = [each.task for each in opened.look() if each.state != "done" and each.state not in UNDER_WAY]
+    return _start(opened, missing, opened.nodes() if missing and not options.dry_run else (), options)
 
 
-def _nodes_of(engine: Engine, fleet: Fleet) -> tuple[Node, ...]:
-    """The nodes in their present state, without those that were taken out of the cluster."""
-    count = len({name for task in fleet.tasks for name in task.nodes})
-    return engine.nodes(partition=fleet.terms.partition, count=count)
-
-
-def _start(
-    engine: Engine,
-    folder: FleetFolder,
-    fleet: Fleet,
-    tasks: Sequence[Task],
-    nodes: Sequence[Node],
-    options: FleetRunOptions,
-) -> int:
+def _start(opened: OpenFleet, tasks: Sequence[Task], nodes: Sequence[Node], options: FleetRunOptions) -> int:
+    folder, fleet, engine = opened.folder, opened.fleet, opened.engine
     described = [
         f"{task.label}: {' '.join(('torchmark run', *task.arguments))}, on {' and '.join(task.nodes)}" for task in tasks
     ]
@@ -271,14 +259,13 @@ def _start(
     if options.detach:
         hint(f"Submitted. Follow it: torchmark fleet status {folder.path}")
         return EXIT_FINE
-    observer = Observer(folder, engine)
     try:
-        follow(lambda: observer.look(fleet.tasks), lambda statuses: _give_up(engine, folder, fleet, statuses))
+        follow(opened)
     except KeyboardInterrupt:
         hint(f"The jobs continue. Follow them: torchmark fleet status {folder.path}")
         hint(f"To end them: torchmark fleet cancel {folder.path}")
         raise
-    statuses = observer.look(fleet.tasks)
+    statuses = opened.look()
     code = _print_gathered(statuses, options.format)
     if any(each.state != "done" for each in statuses):
         longer = " with more --time" if any(each.state == "time-limit" for each in statuses) else ""
@@ -297,63 +284,47 @@ def _check_trust(folder: FleetFolder, terms: Terms, described: Sequence[str], tr
     lines = (*terms.setup, f"{terms.python} -m torchmark", *terms.options, *described)
     answer = confirm("\n".join((f"{cause}. It would run:", *(f"  {clean(line)}" for line in lines))), "Run it?")
     if answer is None:
-        raise FleetError(
-            cause,
-            f"Start the fleet in a folder of your own, make this one yours (chown, then chmod -R go-w {folder.path}), "
-            "or trust them: --trust-folder",
-        )
+        own = f"make this one yours (chown, then chmod -R go-w {folder.path})"
+        raise FleetError(cause, f"Start the fleet in a folder of your own, {own}, or trust them: --trust-folder")
     if not answer:
         raise FleetError("nothing was started", "To run it without being asked: --trust-folder")
 
 
-def _give_up(engine: Engine, folder: FleetFolder, fleet: Fleet, statuses: Sequence[TaskStatus]) -> bool:
+def _give_up(opened: OpenFleet, statuses: Sequence[TaskStatus]) -> bool:
     """If nothing runs, and all that waits does so for nodes that take no jobs, cancel it: it would wait forever."""
     if any(each.state == "running" for each in statuses):
         return False
-    obstacles = {node.name: node.obstacle for node in _nodes_of(engine, fleet)}
-    stuck: list[tuple[Task, JobOutcome | None]] = [
-        (each.task, next((why for name in each.task.nodes if (why := obstacles.get(name))), None))
-        for each in statuses
-        if each.state in UNDER_WAY
-    ]
-    if not all(why for _, why in stuck):
+    obstacles = {node.name: node.obstacle for node in opened.nodes() if node.obstacle}
+    waiting = [each.task for each in statuses if each.state in UNDER_WAY]
+    if not all(set(task.nodes) & obstacles.keys() for task in waiting):
         return False
-    for task, why in stuck:
-        jobs.cancel(engine, folder, [task], why)
+    for task in waiting:
+        why = next(obstacles[name] for name in task.nodes if name in obstacles)
+        jobs.cancel(opened.engine, opened.folder, [task], why)
     return True
 
 
 def _run_arguments(leave_out: str = "") -> list[str]:
-    context = click.get_current_context()
+    context, default = click.get_current_context(), click.core.ParameterSource.DEFAULT
     written: list[str] = []
     for parameter in FORWARDED:
-        name, kind = parameter.name or "", parameter.type
+        name, kind, long = parameter.name or "", parameter.type, max(parameter.opts, key=len)
         value = context.params[name]
-        if name == leave_out:
+        if name == leave_out or context.get_parameter_source(name) == default:
             continue
-        if isinstance(parameter, click.Argument):
-            written += value
-        elif context.get_parameter_source(name) != click.core.ParameterSource.DEFAULT:
-            long = max(parameter.opts, key=len)
-            if value is True:
-                written.append(long)
-                continue
-            for each in value if isinstance(value, tuple) else (value,):
-                text = str(Path(each).absolute()) if isinstance(kind, click.Path) else str(each)
-                if kind in (opt.DURATION, opt.SHARE):
-                    text = f"{each:.9f}".rstrip("0").rstrip(".") + "s" * (kind is opt.DURATION)
-                written += [long, text]
+        if isinstance(parameter, click.Argument) or value is True:
+            written += value if isinstance(parameter, click.Argument) else [long]
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            text = str(Path(each).absolute()) if isinstance(kind, click.Path) else str(each)
+            if kind in (opt.DURATION, opt.SHARE):
+                text = f"{each:.9f}".rstrip("0").rstrip(".") + "s" * (kind is opt.DURATION)
+            written += [long, text]
     return written
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 4096:
-        raise UsageError(f"'{text}' is not a number of nodes or workers", "Write whole numbers: 1,2,4")
-    return int(text)
-
-
-def follow(look: Callable[[], tuple[TaskStatus, ...]], give_up: Callable[[Sequence[TaskStatus]], bool]) -> None:
-    """Show the state of the jobs until none waits or runs, or `give_up` has cancelled the rest."""
+def follow(opened: OpenFleet) -> None:
+    """Show the state of the jobs until none waits or runs."""
     pause_s, last_answer = SHORTEST_S, time.monotonic()
     live = sys.stderr.isatty()
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if live else 200)
@@ -362,13 +333,13 @@ def follow(look: Callable[[], tuple[TaskStatus, ...]], give_up: Callable[[Sequen
         board = _Board(console, table)
         while True:
             try:
-                statuses = look()
+                statuses = opened.look()
                 last_answer = time.monotonic()
                 changed = board.show(statuses)
                 if not any(each.state in UNDER_WAY for each in statuses):
                     return
-                if give_up(statuses):
-                    board.show(look())
+                if _give_up(opened, statuses):
+                    board.show(opened.look())
                     return
             except FleetError:  # a scheduler that is busy or being restarted is no reason to abandon its jobs
                 changed = False

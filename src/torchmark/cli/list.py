@@ -6,6 +6,7 @@ import keyword
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
 from operator import attrgetter
@@ -35,7 +36,7 @@ class ListOptions(Options):
     format: str = option("How to print.", type=click.Choice(["table", "json"]), default="table")
 
 
-@command(ListOptions, name="list")
+@command(ListOptions)
 def list_command(options: ListOptions) -> None:
     """List the workloads, or show everything about one: parameters, work of a step, commands to try.
 
@@ -57,23 +58,19 @@ def _workloads(name: str | None) -> Document:
 
     def facts(workload: Workload) -> dict[str, Any]:
         known = {name: getattr(workload, name) for name in ("name", "version", "modes", "dtypes", "options")}
-        known |= {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
-        return known
+        more = {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
+        return known | more
 
     def everything() -> Iterator[Block]:
         columns = (Column("workload", "name"), Column("modes", "name"), Column("version", "name"), Column("work"))
-        rows = [
-            (each.name, ", ".join(each.modes), f"v{each.version}", each.summary().partition(":")[0].rstrip("."))
-            for each in chosen
-        ]
+        about = {each.name: each.summary().partition(":")[0].rstrip(".") for each in chosen}
+        rows = [(each.name, ", ".join(each.modes), f"v{each.version}", about[each.name]) for each in chosen]
         yield Table(columns, [*rows, *((name, "broken", "", reason) for name, reason in broken.items())], rule=False)
         example = next(each.name for each in chosen if each.name != "null")
         yield Code(f"torchmark list {example}    parameters, work of a step, commands to try")
 
-    return Document(
-        lambda: _workload(chosen[0]) if name else everything(),
-        Records(json=lambda: {"workloads": [*map(facts, chosen)], "broken": broken}),
-    )
+    blocks = partial(_workload, chosen[0]) if name else everything
+    return Document(blocks, Records(json=lambda: {"workloads": [*map(facts, chosen)], "broken": broken}))
 
 
 def _work(workload: Workload) -> dict[str, Work | None]:
@@ -100,9 +97,9 @@ def _amount(work: Work | None) -> str:
         return "known once it is prepared"
     if work.items == 0:
         return "no work at all"
-    amounts = units.arithmetic(work.flops).removesuffix("/s"), units.size(work.bytes)
-    known = [text for text in amounts if text != units.NOTHING]
-    return ", ".join([f"{work.items:g} {work.unit}" + ("" if work.items == 1 else "s"), *known])
+    count = f"{work.items:g} {work.unit}{'' if work.items == 1 else 's'}"
+    amounts = count, units.arithmetic(work.flops).removesuffix("/s"), units.size(work.bytes)
+    return ", ".join(text for text in amounts if text != units.NOTHING)
 
 
 def _examples(workload: Workload, parameters: Sequence[Parameter]) -> Iterator[str]:
@@ -135,10 +132,8 @@ def _publications(name: str | None) -> Document:
         commands = {f"list --publications {example}": "every figure as printed", f"show {example}": "the same per step"}
         yield Code("\n".join(f"torchmark {name:40}{about}" for name, about in commands.items()))
 
-    return Document(
-        lambda: _publication(found[0]) if name else everything(),
-        Records(json=lambda: {"publications": [*map(facts, found)], "counts": total}),
-    )
+    blocks = partial(_publication, found[0]) if name else everything
+    return Document(blocks, Records(json=lambda: {"publications": [*map(facts, found)], "counts": total}))
 
 
 def _count(*found: Publication) -> dict[str, int]:
@@ -198,12 +193,12 @@ def new(options: NewOptions) -> None:
         emit(text.replace("my_model", stem))
         return
     path = Path(options.out or f"{stem}.py")
+    kind = "keyword" if keyword.iskeyword(path.stem) else "module"
     try:
-        is_module = find_spec(path.stem) is not None
+        is_taken = kind == "keyword" or find_spec(path.stem) is not None
     except ValueError:  # of a module that was not found by its name, such as __main__
-        is_module = True
-    if (keyword.iskeyword(path.stem) or is_module) and not path.exists():
-        kind = "keyword" if keyword.iskeyword(path.stem) else "module"
+        is_taken = True
+    if is_taken and not path.exists():
         raise UsageError(f"'{path.stem}' is already a Python {kind}", "Choose another name")
     with os_errors("write", path, "Choose another place with -o"):
         try:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchmark.analyze.comparison import Gate
 
 Record = TypeVar("Record", bound="Options")
+Read = Callable[[Any], object] | None
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -35,8 +36,8 @@ class Options:
     @classmethod
     def parameters(cls) -> list[click.Parameter]:
         names = [name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())]
-        fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # it is a dataclass
-        return [each for name in dict.fromkeys(names) for each in fields[name].metadata["make"](name)]
+        makers = {field.name: field.metadata["make"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # it is a dataclass
+        return [each for name in dict.fromkeys(names) for each in makers[name](name)]
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
@@ -44,17 +45,22 @@ class Options:
         return cls(**{field.name: field.metadata["read"](field.name, given) for field in fields})
 
 
-def option(help: str, *flags: str, default: Any = None, **settings: Any) -> Any:  # noqa: A002
-    """A field that is an option, --dry-run for `dry_run` without `flags`; a default of text is converted like input."""
+def option(help: str, *flags: str, default: Any = None, read: Read = None, **settings: Any) -> Any:  # noqa: A002
+    """A field that is an option, --dry-run for `dry_run` without `flags`; a default of text is converted like input.
+
+    `read` turns what was typed into what the record holds.
+    """
     if not settings.get("multiple"):
         settings |= {"default": default, "show_default": default is not None and default is not False}
-    kind = settings.get("type")
-    converted = kind.convert(default, None, None) if isinstance(default, str) and kind else default
+    if isinstance(default, str) and (kind := settings.get("type")):
+        default = kind.convert(default, None, None)
+    if read:
+        settings["callback"] = lambda _context, _parameter, given: read(given)
 
     def make(name: str) -> list[click.Parameter]:
         return [click.Option([name, *(flags or [f"--{name.replace('_', '-')}"])], help=help, **settings)]
 
-    return _field(converted, make)
+    return _field(default, make)
 
 
 def several(help: str, metavar: str | None, *flags: str, **settings: Any) -> Any:  # noqa: A002
@@ -71,27 +77,30 @@ def argument(**settings: Any) -> Any:
 
 def axes_field(*single: str) -> Any:
     """A field with the values of axes as typed, by their names: of these axes one each, or of all axes several."""
-    axes = [axis for axis in AXES if axis.help and (not single or axis.name in single)]
+    chosen = [axis for axis in AXES if axis.help and (not single or axis.name in single)]
+    axes = {axis.name: (axis.metavar, axis.help) for axis in chosen}
+    if single:
+        axes = {
+            name: (many.removesuffix(",…"), about.replace("every", "the first")) for name, (many, about) in axes.items()
+        }
+    else:
+        axes["option"] = "NAME=HOW,…", "Another way to do the same work: layout=channels-last, attention=eager."
 
     def make(_: str) -> list[click.Parameter]:
-        made: list[click.Parameter] = []
-        for axis in axes:
-            metavar = axis.metavar.removesuffix(",…") if single else axis.metavar
-            about = axis.help.replace("every device", "the first device") if single else axis.help
-            made.append(click.Option([f"--{axis.name}"], multiple=not single, metavar=metavar, help=about))
-        about = "Another way to do the same work: layout=channels-last, attention=eager."
-        if not single:
-            made.append(click.Option(["--option"], multiple=True, metavar="NAME=HOW,…", help=about))
-            made.append(click.Option(["--way"], multiple=True, hidden=True))  # the old name of --option
-        return made
+        made: list[click.Parameter] = [
+            click.Option([f"--{name}"], multiple=not single, metavar=metavar, help=about)
+            for name, (metavar, about) in axes.items()
+        ]
+        return made if single else [*made, click.Option(["--way"], multiple=True, hidden=True)]  # --option's old name
 
     def read(_: str, given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         from torchmark.measure.cases import split_settings
 
-        typed = {axis.name: given[axis.name] for axis in axes if given[axis.name]}
+        typed = {name: given[name] for name in axes if given[name]}
         if single:
             return {name: (value,) for name, value in typed.items()}
-        return typed | split_settings((*given["option"], *given["way"]), "--option layout=channels-last")
+        options = (*typed.pop("option", ()), *given["way"])
+        return typed | split_settings(options, "--option layout=channels-last")
 
     return dataclasses.field(default_factory=dict, metadata={"make": make, "read": read})
 
@@ -100,39 +109,23 @@ def _field(default: Any, make: Callable[[str], list[click.Parameter]]) -> Any:
     return dataclasses.field(default=default, metadata={"make": make, "read": lambda name, given: given[name]})
 
 
-def command(
-    record: type[Record], name: str | None = None, epilog: str = ""
-) -> Callable[[Callable[[Record], int | None]], click.Command]:
+def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Record], int | None]], click.Command]:
     """Make a function of an options record a click command; its docstring is the help, with examples at its end."""
 
     def make(function: Callable[[Record], int | None]) -> click.Command:
-        def call(**given: Any) -> int | None:
-            return function(record.read(given))
-
         about, examples = split_help(function.__doc__ or "")
-        name_ = name or function.__name__
-        return click.Command(name_, callback=call, params=record.parameters(), help=about, epilog=examples or epilog)
+        return click.Command(
+            function.__name__,
+            params=record.parameters(),
+            callback=lambda **given: function(record.read(given)),
+            help=about,
+            epilog=examples or epilog,
+        )
 
     return make
 
 
-# Types: how people write times, shares and sizes.
-
-
-class Quantity(click.ParamType[float]):
-    """A number as people write it. `read` returns it, or raises ValueError with what is wrong and what to write."""
-
-    def __init__(self, name: str, read: Callable[[str], float]) -> None:
-        self.name, self.read = name, read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if not isinstance(value, str):
-            return float(value)
-        try:
-            return self.read(value.strip())
-        except ValueError as error:
-            self.fail(f"'{value}' {error}", param, ctx)
-
+# Types: how people write times, shares and sizes. Each function returns the number, or raises with what to write.
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -141,11 +134,11 @@ LONGEST_S = 30 * 24 * 3600.0
 
 def _seconds(text: str) -> float:
     if not re.fullmatch(rf"(?=.)(?:{_NUMBER}(?:ms|s|m|h))*(?:{_NUMBER})?", text.lower()):
-        raise ValueError("is not a time. Write 30s, 5m or 1h30m")
+        raise click.BadParameter(f"'{text}' is not a time. Write 30s, 5m or 1h30m")
     parts = re.findall(rf"({_NUMBER})(ms|s|m|h|$)", text.lower())
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not 0 < seconds <= LONGEST_S:
-        raise ValueError("must be above 0 and at most 30 days. Write 30s, 5m or 1h30m")
+        raise click.BadParameter(f"'{text}' must be above 0 and at most 30 days. Write 30s, 5m or 1h30m")
     return seconds
 
 
@@ -153,9 +146,9 @@ def _bytes(text: str) -> int:
     found = re.fullmatch(rf"({_NUMBER})\s*([kmgt]?)(i?)b?", text.lower())
     size = float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " ") if found else 0.0
     if found and found[0] == found[1]:
-        raise ValueError(f"has no unit. Write {text}GiB, {text}MB or {text}B")
+        raise click.BadParameter(f"'{text}' has no unit. Write {text}GiB, {text}MB or {text}B")
     if not 1 <= size <= 1 << 60:
-        raise ValueError("is not an amount of memory. Write 8GiB or 500MB")
+        raise click.BadParameter(f"'{text}' is not an amount of memory. Write 8GiB or 500MB")
     return int(size)
 
 
@@ -164,13 +157,19 @@ def _share(text: str, whole: bool = False) -> float:
     found = re.fullmatch(rf"({_NUMBER})(%?)", text)
     share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
     if not (0 < share < 1 or (whole and share == 1)):
-        raise ValueError("is not a share between 0 and 1. Write 1% or 0.01")
+        raise click.BadParameter(f"'{text}' is not a share between 0 and 1. Write 1% or 0.01")
     return share
 
 
-DURATION, SIZE = Quantity("TIME", _seconds), Quantity("SIZE", _bytes)
-SHARE, WHOLE_SHARE = Quantity("SHARE", _share), Quantity("SHARE", partial(_share, whole=True))
-EXISTING_FOLDER = click.Path(exists=True, file_okay=False)
+def _quantity(name: str, read: Callable[[str], float]) -> click.ParamType[float]:
+    kind: click.types.FuncParamType[str, float] = click.types.FuncParamType(lambda text: read(text.strip()))
+    kind.name = name
+    return kind
+
+
+DURATION, SIZE = _quantity("TIME", _seconds), _quantity("SIZE", _bytes)
+SHARE, WHOLE_SHARE = _quantity("SHARE", _share), _quantity("SHARE", partial(_share, whole=True))
+EXISTING_FOLDER, FOLDER = click.Path(exists=True, file_okay=False), click.Path(file_okay=False, path_type=Path)
 PATH, FILE = click.Path(path_type=Path), click.Path(dir_okay=False, path_type=Path)
 _PRICE = click.FloatRange(min=0.0, max=1e9)
 
@@ -185,12 +184,12 @@ def split_names(texts: Iterable[str]) -> tuple[str, ...]:
 def label_field(help: str, default: str | None = None) -> Any:  # noqa: A002
     """--label; refuses a name that could not be found again."""
 
-    def checked(_: click.Context, __: click.Parameter, label: str | None) -> str | None:
+    def read(label: str | None) -> str | None:
         if label is not None:
             check_label(label)
         return label
 
-    return option(help, default=default, callback=checked)
+    return option(help, default=default, read=read)
 
 
 class FormatOptions(Options):
@@ -222,9 +221,7 @@ class GateOptions(Options):
 
 
 class ParamOptions(Options):
-    params: tuple[str, ...] = several(
-        "A parameter of the workload: -p batch=16,64 or 1..8.", "KEY=V,…", "-p", "--param"
-    )
+    params: tuple[str, ...] = several("A workload's parameter: -p batch=16,64 or 1..8.", "KEY=V,…", "-p", "--param")
     inputs: tuple[str, ...] = several("Of your own model: 'float32[8,10]'.", "SHAPE", "--input")
     loss: str | None = option("Loss function for training; default: a mean of squares.", metavar="FILE:FUNC")
     task: str | None = option("What a config.json is built for: sequence-classification, …", metavar="TASK")
@@ -233,7 +230,7 @@ class ParamOptions(Options):
         """All parameters with their values as typed; `is_named` says that a model is named at all."""
         from torchmark.measure.cases import split_settings
 
-        given = []
+        given = [f"task={self.task}"] if self.task else []
         if self.inputs:  # the sizes of one row are one parameter, the number of rows is another, which can be swept
             from torchmark.workloads.own.shapes import read_tensor, split_batch, write_tensors
 
@@ -241,14 +238,13 @@ class ParamOptions(Options):
             is_swept = any(text.partition("=")[0] == "batch" for text in self.params)
             if is_swept and not batch:
                 raise UsageError("the inputs do not begin with the same size", "Leave -p batch out")
-            given += [] if is_swept or not batch else [f"batch={2 if tiny else batch}"]
+            if batch and not is_swept:
+                given.append(f"batch={2 if tiny else batch}")
             given.append(f"input={write_tensors(tensors)}")
         if self.loss:
             from torchmark.workloads.own.models import write_loss
 
             given.append(f"loss={write_loss(self.loss)}")
-        if self.task:
-            given.append(f"task={self.task}")
         if given and not is_named:
             raise UsageError("--input, --loss and --task describe a model of your own", "Name its file")
         return split_settings((*self.params, *given))

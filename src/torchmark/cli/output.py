@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from textwrap import fill
 
 import click
 
 from torchmark.analyze.efficiency import Prices
 from torchmark.analyze.headline import Headline, build_headline
-from torchmark.errors import StoreError
+from torchmark.errors import EXIT_FINE, StoreError
 from torchmark.publications import all_runs
 from torchmark.records import Run
 from torchmark.report import render
@@ -49,6 +50,13 @@ def emit(text: str) -> None:
         raise
     except OSError as error:
         raise StoreError(f"cannot write the output: {error.strerror}", "Send it somewhere with room for it") from error
+
+
+def emit_plan(lines: Iterable[str], rest: str) -> int:
+    """Print what a command would measure; `rest` follows the number of lines."""
+    listed = [*lines]
+    emit("\n".join([*listed, "", f"{len(listed)} {rest}"]))
+    return EXIT_FINE
 
 
 def headline_of(run: Run, name: str | None = None) -> Headline | None:

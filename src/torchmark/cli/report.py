@@ -68,7 +68,7 @@ def _content(options: ReportOptions, format_: str) -> str | bytes:
             runs += load_runs(name, samples=format_ == PAGE)
         except StoreError as error:
             faults.append(error)
-    if faults and not runs:
+    if not runs:
         raise faults[0]
     for fault in faults:
         say(clean(f"torchmark: left out: {fault}"))
@@ -81,16 +81,13 @@ def _content(options: ReportOptions, format_: str) -> str | bytes:
             raise UsageError(cause, f"Name one of {labels}")
     if format_ in CARDS:
         if len(runs) != 1:
-            raise UsageError(
-                f"a card shows one run, not {len(runs)}", "Name one, and another with --baseline if wanted"
-            )
+            raise UsageError(f"a card shows one run, not {len(runs)}", "Name one, and a second one with --baseline")
         from torchmark.report.headline import draw_png, render_card
 
         card = render_card(runs[0], __version__, baseline, headline_of(runs[0]))
         return draw_png(card) if format_ == "png" else card
-    ids = [run.header.id for run in runs]
-    if baseline and baseline.header.id not in ids:
-        runs, ids = [*runs, baseline], [*ids, baseline.header.id]
+    if baseline and baseline.header.id not in [run.header.id for run in runs]:
+        runs.append(baseline)
     headlines = [headline_of(run) for run in runs]
     if format_ != PAGE:
         from torchmark.report.run import runs_document
@@ -98,11 +95,12 @@ def _content(options: ReportOptions, format_: str) -> str | bytes:
         return render(runs_document(runs, options.prices, headlines), format_)
     from torchmark.report.page import page_document
 
-    first, number = ids.index(baseline.header.id) if baseline else 0, count(1)
+    first = [run.header.id for run in runs].index(baseline.header.id) if baseline else 0
     with noted("") as progress:
+        numbers = count(1)
 
         def drawn() -> None:
-            progress.note(f"drawing charts: {next(number)}")
+            progress.note(f"drawing charts: {next(numbers)}")
 
         return render(page_document(runs, __version__, first, drawn, options.prices, headlines), PAGE)
 
@@ -126,9 +124,7 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
         rank = partial(rank_boards, top=options.top)
         (boards, overall), found = ask_folder(folder, Entry, rank, show, _why_unsound)
     if not found.files:
-        raise UsageError(
-            f"there are no run files in {folder}", "Name a folder with the .jsonl files of `torchmark run`"
-        )
+        raise UsageError(f"there are no run files in {folder}", "Name a folder with .jsonl files of `torchmark run`")
     if not boards:
         why = found.problems[0] if found.problems else "No case in them was measured"
         raise StoreError(f"there is nothing to rank in the {found.files:,} run files of {folder}", why)
@@ -160,22 +156,20 @@ def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None
         else:
             sys.stdout.buffer.write(content)
         return
-    if out.is_file() and not options.force:  # a report or card may be replaced; any other file is kept
-        from torchmark.report.html import is_own_page
+    whole, verb = content.encode() if isinstance(content, str) else content, "read"
+    try:
+        if out.is_file() and not options.force:  # a report or card may be replaced; any other file is kept
+            from torchmark.report.html import is_own_page
 
-        try:
             with out.open("rb") as file:
                 beginning = file.read(4096)
-        except OSError as error:
-            raise StoreError(f"cannot read {out}: {error.strerror}", "Name another place with --out") from error
-        if beginning and not is_own_page(beginning):
-            raise UsageError(f"{out} exists and is not a report", "Name another file, or add --force")
-    whole = content.encode() if isinstance(content, str) else content
-    try:
+            if beginning and not is_own_page(beginning):
+                raise UsageError(f"{out} exists and is not a report", "Name another file, or add --force")
+        verb = "write"
         if out.exists() and not out.is_file():  # a pipe or a device cannot be replaced
             out.write_bytes(whole)
         else:
             write_whole(out, [whole])
     except OSError as error:
-        raise StoreError(f"cannot write {out}: {error.strerror}", "Name another place with --out") from error
+        raise StoreError(f"cannot {verb} {out}: {error.strerror}", "Name another place with --out") from error
     say(f"wrote {clean(str(out))} ({size(len(whole))})")

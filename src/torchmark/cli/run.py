@@ -16,7 +16,7 @@ from torchmark import store
 from torchmark.cli import execution, output
 from torchmark.cli import options as opt
 from torchmark.cli.options import argument, axes_field, command, flag, option
-from torchmark.cli.output import emit, headline_of, print_report, say
+from torchmark.cli.output import headline_of, print_report, say
 from torchmark.errors import EXIT_FINE, StoreError, UsageError
 from torchmark.library import TARGET, Measurement, choose, make_header, with_budget
 from torchmark.measure.cases import Sweep, expand
@@ -45,9 +45,7 @@ class SweepOptions(opt.ParamOptions):
 class BudgetOptions(opt.Options):
     budget_s: float | None = option("Time for the whole run, at most.", "--budget", type=opt.DURATION)
     steps: int | None = option("Exactly this many steps, however precise.", type=click.IntRange(1, 1_000_000))
-    sustain_s: float | None = option(
-        "Run each case for this long: burst or sustained speed?", "--sustain", type=opt.DURATION
-    )
+    sustain_s: float | None = option("Run each case this long: burst or sustained?", "--sustain", type=opt.DURATION)
     target: float | None = option("The ± at which a case is done; default: 3%.", type=opt.SHARE)
     rigor: Rigor = option("At least 1, 3 or 5 processes each.", type=click.Choice(RIGORS), default="default")
     timeout_s: float = option("For one process.", "--timeout", type=opt.DURATION, default="10m")
@@ -61,9 +59,7 @@ class PlanOptions(SweepOptions, BudgetOptions, opt.DataOptions, opt.PriceOptions
 class SessionOptions(opt.Options):
     nodes: int = option("Machines that share the workers; needs --rendezvous.", type=click.IntRange(1, 4096), default=1)
     rendezvous: str | None = option("Where they meet: run the same command on each of them.", metavar="HOST:PORT")
-    resume: str | None = option(
-        "Continue a run that was stopped; with --budget, add processes to a complete one.", metavar="RUN"
-    )
+    resume: str | None = option("Continue a run; with --budget, add processes to a complete one.", metavar="RUN")
     watch: bool = flag("Show the live rate of one case until stopped; stores nothing.")
 
 
@@ -103,8 +99,7 @@ def run(options: RunOptions) -> int:
         machine = execution.look(devices or None, place(parts, devices or ["cpu"]))
         plan = make_plan(place(parts, [device.name for device in machine.devices]), options)
         if options.dry_run:
-            emit(describe_plan(plan))
-            return EXIT_FINE
+            return _describe(plan)
         if options.watch:
             return _watch(plan)
         study = Measurement(plan, machine)
@@ -159,15 +154,12 @@ def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> 
     return Rendezvous(endpoint, nodes)
 
 
-def describe_plan(plan: Plan) -> str:
-    limit = f"at most {duration(plan.budget_s)} in all"
-    if plan.steps:
-        limit = f"{plan.steps} steps each"
-    elif plan.sustain_s:
-        limit = f"run for {duration(plan.sustain_s)} each"
+def _describe(plan: Plan) -> int:
+    limit = f"{plan.steps} steps each" if plan.steps else f"at most {duration(plan.budget_s)} in all"
+    limit = f"run for {duration(plan.sustain_s)} each" if plan.sustain_s else limit
     processes = f"at least {plan.processes} processes" if plan.processes > 1 else f"{plan.processes} process"
-    summary = f"{len(plan.cases)} case{'s' * (len(plan.cases) > 1)}, {processes} each, {limit}"
-    return "\n".join([*(case.text for case in plan.cases), "", summary])
+    count = "cases" if len(plan.cases) > 1 else "case"
+    return output.emit_plan((case.text for case in plan.cases), f"{count}, {processes} each, {limit}")
 
 
 def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, before: Run | None = None) -> int:
@@ -200,12 +192,12 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
         return execution.exit_code_of(run)
 
     def fix() -> str:
+        resume = f"then resume: torchmark run --resume {writer.path}"
         with contextlib.suppress(StoreError):
             if store.read_header(writer.path) == writer.run.header:
                 with contextlib.suppress(StoreError):
                     store.load(writer.path)
-                    return f"Fix that, then resume: torchmark run --resume {writer.path}"
-                resume = f"then resume: torchmark run --resume {writer.path}"
+                    return f"Fix that, {resume}"
                 return f"Fix that, remove what another program has written to that file, {resume}"
         return "Fix that, then start again: that file does not hold the run"
 
@@ -217,15 +209,14 @@ def _report_widened(before: Run, after: Run) -> None:
     for result in after.results:
         old, new = known.get(result.case.text), result.estimate
         if old and new and old.spread is not None and new.spread is not None and new.precision > 1.2 * old.precision:
-            say(
-                f"{result.case.text}: ± widened from {relative(old.precision)} to {relative(new.precision)}, because "
-                f"later processes disagree; the figure moved by {new.center_s / old.center_s - 1:+.1%}"
-            )
+            widened = f"± widened from {relative(old.precision)} to {relative(new.precision)}"
+            moved = f"the figure moved by {new.center_s / old.center_s - 1:+.1%}"
+            say(f"{result.case.text}: {widened}, because later processes disagree; {moved}")
 
 
 def _resume(options: RunOptions, name: str) -> int:
-    fixed = (options.suite, options.axes, options.params, options.inputs, options.loss, options.task)
-    more = (options.steps, options.sustain_s, options.label, options.out, options.watch, options.tiny)
+    fixed = (options.suite, options.axes, options.params, options.inputs, options.loss, options.task, options.steps)
+    more = (options.sustain_s, options.label, options.out, options.watch, options.tiny)
     if any((*fixed, *more)) or not all(map(split_name, options.workloads)):
         fix = "Leave everything but --budget and --timeout out, or start a new run without --resume"
         raise UsageError("--resume continues with the cases and settings of that run, which cannot be changed", fix)
@@ -239,8 +230,7 @@ def _resume(options: RunOptions, name: str) -> int:
         return EXIT_FINE
     plan, done = plan_rest(run, options)
     if options.dry_run:
-        emit(describe_plan(plan))
-        return EXIT_FINE
+        return _describe(plan)
     with execution.announced(store.RunWriter.resume(path)) as writer:
         if writer.run.results == run.results:
             return _measure(Measurement(plan, run.header.machine, done), writer, options, run)

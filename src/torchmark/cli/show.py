@@ -28,7 +28,7 @@ def runs(options: opt.FormatOptions) -> None:
     """List the stored runs, newest first."""
     problems: list[str] = []
 
-    def headers() -> Iterator[RunHeader]:
+    def headers() -> Iterator[RunHeader]:  # one by one: there may be a hundred thousand
         for run in scan_runs():
             if run.header:
                 yield run.header
@@ -122,13 +122,12 @@ def compare(options: CompareOptions) -> int:
         comparisons = compare_all(runs, options.by, [f"in {letter(index)}" for index in range(len(runs))])
     print_report(comparison_document(comparisons, runs), options.format)
     is_paired = any(comparison.pairs for comparison in comparisons)
-    has_failed = any(each.kind == "failed" for comparison in comparisons for each in comparison.unpaired)
     code = EXIT_FINE
-    if options.limit is not None and (is_paired or has_failed):
+    if not is_paired and not any(each.kind == "failed" for comparison in comparisons for each in comparison.unpaired):
+        say("torchmark: nothing could be compared: no case has a partner")
+    elif options.limit is not None:
         gate = gate_runs(comparisons, options.limit, len(comparisons) == len(runs))
         code = options.judge(gate, complaints_of(gate))
-    if not is_paired and not has_failed:
-        say("torchmark: nothing could be compared: no case has a partner")
     return code if code or is_paired else EXIT_NOTHING_MEASURED
 
 

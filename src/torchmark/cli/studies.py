@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import click
 import psutil
@@ -15,10 +14,10 @@ from torchmark.case import DTYPES
 from torchmark.cli import options as opt
 from torchmark.cli.execution import Ending, execute, exit_code_of, hint_at_limits, hold_machine, look, record_of
 from torchmark.cli.options import argument, axes_field, command, flag, option, several
-from torchmark.cli.output import emit, print_report
+from torchmark.cli.output import emit, emit_plan, print_report
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
-from torchmark.library import find_case, locate, stored_ceilings, usable_bytes
-from torchmark.measure.cases import check_device, split_settings
+from torchmark.library import find_case, locate, read_devices, stored_ceilings, usable_bytes
+from torchmark.measure.cases import split_settings
 from torchmark.publications import find_publication, names
 from torchmark.records import Case, DeviceInfo, Limiting, Machine, parse_case
 from torchmark.report.publications import replication_document
@@ -48,8 +47,10 @@ class CaseOptions(opt.ParamOptions, opt.DataOptions, opt.MeasureOptions, opt.For
 
 
 class TuneArguments(CaseOptions):
-    keep: tuple[str, ...] = several("Settings that must not change: dtype, compile, threads, …", "NAME,…")
-    also: tuple[str, ...] = several("More values to try, of any setting or parameter.", "NAME=V,…")
+    keep: tuple[str, ...] = several("Keep these settings: dtype, compile, threads, …", "NAME,…", read=opt.split_names)
+    also: Mapping[str, tuple[str, ...]] = several(
+        "More values of a setting or parameter.", "NAME=V,…", read=split_settings
+    )
     budget_s: float = option("Time for all, at most.", "--budget", type=opt.DURATION, default="10m")
     timeout_s: float = option("For one answer.", "--timeout", type=opt.DURATION, default="10m")
 
@@ -70,14 +71,13 @@ def tune(options: TuneArguments) -> int:
       torchmark tune my_model.py:build --input 'float32[8,3,224,224]'
     """
     began, case = time.monotonic(), options.case
-    keep, also = opt.split_names(options.keep), split_settings(options.also)
     if options.dry_run:
         cores = psutil.cpu_count(logical=False) or 1
         machine = Machine("", cores, psutil.cpu_count() or cores, 0, "", "")  # all that is known without looking at it
-        axes = axes_of(case, machine, keep, also)
+        axes = axes_of(case, machine, options.keep, options.also)
         rest = [name for name in axes if name not in NUMBERS]
-        tried = [case, *combinations(case, axes, NUMBERS), *variations(case, axes, rest)]
-        return _emit_plan((each.text for each in tried), "configurations to begin with; what helps is then combined")
+        tried = [case, *combinations(case, axes), *variations(case, axes, rest)]
+        return emit_plan((each.text for each in tried), "configurations to begin with; what helps is then combined")
 
     def announce(news: News) -> str:
         name = name_of(news.case, news.default)
@@ -97,17 +97,9 @@ def tune(options: TuneArguments) -> int:
 
     with hold_machine(options):
         machine, case = options.locate()
-        axes = axes_of(case, machine, keep, also)
-        chosen = record_of(TuneOptions, options, case=case, axes=axes, hold=keep, added=also)
-        study = Tune(chosen, machine, stored_ceilings(machine))
+        study = Tune(record_of(TuneOptions, options, case=case), machine, stored_ceilings(machine))
         study.began = began  # looking at the machine counts
         return execute(study, options, show, announce)
-
-
-def _emit_plan(cases: Iterable[str], rest: str) -> int:
-    lines = [*cases]
-    emit("\n".join([*lines, "", f"{len(lines)} {rest}"]))
-    return EXIT_FINE
 
 
 class FitArguments(CaseOptions):
@@ -159,8 +151,8 @@ def fit(options: FitArguments) -> int:
 
 
 class LimitsArguments(opt.SeedOptions, opt.MeasureOptions, opt.FormatOptions):
-    device: tuple[str, ...] = several("Which devices; default: every device here.", "NAME,…")
-    dtype: tuple[str, ...] = several("Arithmetic in these; default: all four.", "TYPE,…")
+    devices: tuple[str, ...] = several("Which; default: every device here.", "NAME,…", "--device", read=read_devices)
+    dtypes: tuple[str, ...] = several("Number formats; default: all four.", "TYPE,…", "--dtype", read=opt.split_names)
     budget_s: float | None = option("Time for all; default: 50s for each device.", "--budget", type=opt.DURATION)
     tiny: bool = flag("The smallest sizes: tries that everything works, and finds no limits.")
 
@@ -179,42 +171,40 @@ def limits(options: LimitsArguments) -> int:
       torchmark limits --format json            for other programs
       torchmark run                             afterwards: results say how close they come
     """
-    wanted, dtypes = opt.split_names(options.device), opt.split_names(options.dtype) or DTYPES
-    for name in wanted:
-        check_device(name)
+    wanted, dtypes = options.devices or None, options.dtypes or DTYPES
     for name in dtypes:
         if name not in DTYPES:
             raise UnknownName("dtype", name, DTYPES)
     with hold_machine(options):
         devices = tuple(DeviceInfo(name, "") for name in wanted or ("cpu",))
-        machine = Machine("", 1, 2, 1, "", "", devices=devices) if options.dry_run else look(wanted or None, ())
+        machine = Machine("", 1, 2, 1, "", "", devices=devices) if options.dry_run else look(wanted, ())
         budget_s = options.budget_s or DEVICE_BUDGET_S * len(machine.devices)
         chosen = record_of(LimitsOptions, options, machine=machine, dtypes=dtypes, budget_s=budget_s)
         if options.dry_run:
             rest = f"cases, then larger products as long as they pay, within {budget_s:g} s"
-            return _emit_plan((each.text for each in plan_limits(chosen)), rest)
+            return emit_plan((each.text for each in plan_limits(chosen)), rest)
         study = Limits(chosen)
-        return execute(study, options, partial(_show_limits, study), then="torchmark show {} --details")
 
+        def show(ending: Ending) -> int:
+            found = study.conclusion()
+            if found.kept and not ending.error:
+                with ending.storing():
+                    for device in machine.devices:
+                        alongside = bool(found.missing) or len(dtypes) < len(DTYPES)
+                        keep_limits(machine, device, ending.writers[""].path, alongside)
+            run = ending.run()
+            if ending.error:
+                run = replace(run, limiting=Limiting(False, "incomplete"))
+            print_report(run, ending.format)
+            doubted = run.limiting is not None and run.limiting.why == "doubted"
+            return exit_code_of(run) or (EXIT_CHECK_FAILED if doubted else EXIT_FINE)
 
-def _show_limits(study: Limits, ending: Ending) -> int:
-    options, found = study.options, study.conclusion()
-    if found.kept and not ending.error:
-        with ending:
-            for device in options.machine.devices:
-                alongside = bool(found.missing) or len(options.dtypes) < len(DTYPES)
-                keep_limits(options.machine, device, ending.writers[""].path, alongside)
-    run = ending.run()
-    if ending.error:
-        run = replace(run, limiting=Limiting(False, "incomplete"))
-    assert run.limiting is not None
-    print_report(run, ending.format)
-    return exit_code_of(run) or (EXIT_CHECK_FAILED if run.limiting.why == "doubted" else EXIT_FINE)
+        return execute(study, options, show, then="torchmark show {} --details")
 
 
 class ReplicateArguments(opt.DataOptions, opt.MeasureOptions, opt.FormatOptions):
     publications: tuple[str, ...] = argument(nargs=-1, metavar="[PUBLICATION]...")
-    device: tuple[str, ...] = several("Where; default: CPU and accelerator.", "NAME,…")
+    devices: tuple[str, ...] = several("Where; default: CPU and accelerator.", "NAME,…", "--device", read=read_devices)
     scale: float = option("Share of the steps, at least 5.", type=opt.WHOLE_SHARE, default="1")
     steady: bool = flag("Also measure the right way, and show where the difference comes from.")
     budget_s: float = option("For all, at most.", "--budget", type=opt.DURATION, default="10m")
@@ -235,28 +225,22 @@ def replicate(options: ReplicateArguments) -> int:
       torchmark replicate apple-silicon-bert --budget 8h --device cpu
       torchmark compare last 'm1-chips/M1 CPU'         afterwards: this machine against one of theirs
     """
-    chosen = tuple(find_publication(name) for name in options.publications or names())
-    wanted = opt.split_names(options.device)
-    for name in wanted:
-        check_device(name)
-
-    def replication(devices: Iterable[str]) -> ReplicateOptions:
-        return record_of(ReplicateOptions, options, publications=chosen, devices=tuple(devices))
+    chosen, wanted = tuple(map(find_publication, options.publications or names())), options.devices
+    plan = record_of(ReplicateOptions, options, publications=chosen, devices=wanted or ("cpu",))
+    if options.dry_run:
+        lines = [f"{each.publication}: {each.case.text}" for each in plan_tasks(plan)]
+        return emit_plan(lines, f"cases, {options.scale:g} of the steps of each")
 
     def show(ending: Ending) -> int:
         run = ending.run()
-        tables = [published_tables(each, run.results, study.options.devices, not wanted) for each in chosen]
+        tables = [published_tables(each, run.results, plan.devices, not wanted) for each in chosen]
         print_report(replication_document(run, tables), ending.format)
         return exit_code_of(run)
 
-    if options.dry_run:
-        lines = [f"{each.publication}: {each.case.text}" for each in plan_tasks(replication(wanted or ["cpu"]))]
-        return _emit_plan(lines, f"cases, {options.scale:g} of the steps of each")
     with hold_machine(options):
-        cases = [parse_case(figure.case) for each in chosen for figure in each.figures if figure.case]
-        machine = look(wanted or None, cases)
+        machine = look(wanted or None, [parse_case(each.case) for one in chosen for each in one.figures if each.case])
         if not wanted:  # the first accelerator stands for all
             others = [device for device in machine.devices if device.name != "cpu"][1:]
             machine = replace(machine, devices=tuple(each for each in machine.devices if each not in others))
-        study = Replication(replication(device.name for device in machine.devices), machine)
-        return execute(study, options, show)
+        plan = replace(plan, devices=tuple(device.name for device in machine.devices))
+        return execute(Replication(plan, machine), options, show)

@@ -42,8 +42,8 @@ class Side(Struct, frozen=True):
     environment: dict[str, str] = {}
 
     def open(self, timeout_s: float, listen: Listen = lambda *_: None) -> Process:
-        about: dict[str, Any] = asdict(self) | {"timeout_s": timeout_s}
-        return Process(**about, listen=lambda message: listen(message, self.name))
+        about: dict[str, Any] = asdict(self)
+        return Process(**about, timeout_s=timeout_s, listen=lambda message: listen(message, self.name))
 
 
 class ComparisonOptions(Options, frozen=True):
@@ -181,9 +181,8 @@ def turn_seconds(step_s: float) -> float:
 
 def rounds_for(step_s: float) -> int:
     """How many turns each side of a pair has: fewer for slow steps, as fresh processes help more than more turns."""
-    if step_s < SLOW_STEP_S:
-        return ROUNDS
-    return SLOW_ROUNDS if step_s < VERY_SLOW_STEP_S else VERY_SLOW_ROUNDS
+    slow_rounds = SLOW_ROUNDS if step_s < VERY_SLOW_STEP_S else VERY_SLOW_ROUNDS
+    return ROUNDS if step_s < SLOW_STEP_S else slow_rounds
 
 
 def first_device(side: Side, timeout_s: float) -> str:

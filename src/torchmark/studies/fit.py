@@ -126,7 +126,7 @@ class Fit(Study):
             return replace(result, status="oom", reason=f"its peak of {held / 1e9:.3g} GB is above the limit")
         return result
 
-    def conclusion(self, side: str = "") -> Fitting:  # noqa: ARG002 -- there is one
+    def conclusion(self, side: str = "") -> Fitting:  # noqa: ARG002
         probes = sorted(self.probes.values(), key=lambda probe: probe.size)
         fits, _ = search.bracket(probes, self._lowest, self._highest)
         largest = fits if fits >= self._lowest else None

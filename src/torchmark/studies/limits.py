@@ -76,21 +76,18 @@ class Limits(Study):
         """The case that an interrupt has dropped, unless an earlier process has measured it."""
         return () if self.under_way and self._results.get(self.under_way.text) else super().unfinished()
 
-    def conclusion(self, side: str = "") -> Limiting:  # noqa: ARG002 -- there is one
+    def conclusion(self, side: str = "") -> Limiting:  # noqa: ARG002
         """Limits are kept unless the search was broken off or does not add up; those that were disturbed never are."""
 
-        def has_products(results: Sequence[Result]) -> bool:
-            return any(device.flops for device in ceilings_of(results).devices.values())
-
         results = tuple(self._reported.values())
+        sound, missing = split_disturbed(results)
+        measured, known = (any(each.flops for each in ceilings_of(of).devices.values()) for of in (results, sound))
         if self.options.tiny:
             return Limiting(False, "tiny")
-        if not self._is_done or not has_products(results):
+        if not self._is_done or not measured:
             return Limiting(False, "incomplete")
         if any("implausible" in result.estimate.flags for result in results if result.estimate):
             return Limiting(False, "doubted")
-        sound, missing = split_disturbed(results)
-        known = has_products(sound)
         return Limiting(known, "" if known else "disturbed", tuple(missing))
 
     def _search(self) -> Iterator[Event]:
@@ -99,13 +96,11 @@ class Limits(Study):
             plan = _plan(device, self.options)
             first, *others = plan["products"]
             yield from self._multiply(device, first)
-            best, best_rate = first, 0.0
+            rates = {}
             for case in plan["passes"]:
-                result = yield from self._measure(case)
-                if (rate := _rate(result, "bytes")) > best_rate:
-                    best, best_rate = case, rate
-            if best_rate:
-                self._best[best.text] = PASS_PROCESSES
+                rates[case.text] = _rate((yield from self._measure(case)), "bytes")
+            if any(rates.values()):
+                self._best[max(rates, key=rates.__getitem__)] = PASS_PROCESSES
             for case in plan["launches"]:
                 yield from self._measure(case)
             yield from self._double(first)
@@ -131,7 +126,7 @@ class Limits(Study):
     def _multiply(self, device: DeviceInfo, probe: Case) -> Iterator[Event]:
         """Square products that double in size as long as that pays, then a skinny one."""
         last = yield from self._measure(probe, calmly=True)
-        size, best, best_rate = FIRST_SIZE, 0, 0.0
+        size, rates = FIRST_SIZE, {0: 0.0}
         while not self.options.tiny and last.status == "ok" and last.estimate and size <= LAST_SIZE:
             # Not where it would not fit or take too long, and not without a fast path.
             before = int(last.params["size"])
@@ -142,40 +137,36 @@ class Limits(Study):
             if not (fits and quick and fast) or self.left_s < ENDING_S:
                 break
             last = yield from self._measure(_resized(probe, size=size), calmly=True)
-            rate, wanted_rate = _rate(last), GAIN * best_rate
-            if rate > best_rate:
-                best, best_rate = size, rate
-            if rate < wanted_rate:
+            wanted_rate, rates[size] = GAIN * max(rates.values()), _rate(last)
+            if rates[size] < wanted_rate:
                 break
             size *= 2
-        if best:
+        if best := max(rates, key=rates.__getitem__):
             yield from self._measure(_resized(probe, size=best, rows=SKINNY_ROWS))
             self._best[_resized(probe, size=best).text] = PRODUCT_PROCESSES
 
     def _double(self, probe: Case) -> Iterator[Event]:
-        alike = replace(probe, params={})
-        known = [last for *_, last in self._results.values() if replace(last.case, params={}) == alike]
+        known = [last for *_, last in self._results.values() if replace(last.case, params=probe.params) == probe]
         single = max((each for each in known if "rows" not in each.case.params), key=_rate, default=None)
         if single is None or not _rate(single) or self.options.tiny:
             return
         case = _resized(probe, size=int(single.params["size"]), batch=2)
         double = yield from self._measure(case)
-        for _ in range(TRIES - 1):
-            if self._is_doubled(single.case, case):
+        for number in range(TRIES):
+            if number:
+                yield from self._measure(single.case)
+                double = yield from self._measure(case)
+            one, two = (  # the least disturbed processes
+                min((each.estimate.center_s for each in self._results[text] if each.estimate), default=0.0)
+                for text in (single.case.text, case.text)
+            )
+            if not one or not two or DOUBLED[0] <= two / one <= DOUBLED[1]:
                 return
-            yield from self._measure(single.case)
-            double = yield from self._measure(case)
-        if double.estimate and not self._is_doubled(single.case, case):
+        if double.estimate:
             implausible = replace(double.estimate, flags=(*double.estimate.flags, "implausible"))
             doubted = replace(double, estimate=implausible)
             self._doubted.add(case.text)
             yield Revised(replace(doubted, cautions=cautions_of(doubted)))
-
-    def _is_doubled(self, one: Case, two: Case) -> bool:
-        """Compare the least disturbed processes; true where there are none."""
-        found = ([each.estimate.center_s for each in self._results[case.text] if each.estimate] for case in (one, two))
-        best = [min(seconds, default=0.0) for seconds in found]
-        return not all(best) or DOUBLED[0] <= best[1] / best[0] <= DOUBLED[1]
 
     def _is_disturbed(self, results: Sequence[Result]) -> bool:
         combined = combine_results(results)
@@ -211,8 +202,8 @@ def array_bytes(device: DeviceInfo) -> int:
 
 
 def _rate(result: Result, what: str = "flops") -> float:
-    amount = getattr(result.work, what, None)
-    return amount / result.estimate.center_s if amount and result.estimate and result.estimate.center_s > 0 else 0.0
+    amount, center_s = getattr(result.work, what, None), result.estimate.center_s if result.estimate else 0.0
+    return amount / center_s if amount and center_s > 0 else 0.0
 
 
 def _resized(probe: Case, **params: Value) -> Case:
@@ -227,10 +218,10 @@ def _plan(device: DeviceInfo, options: LimitsOptions) -> dict[str, list[Case]]:
         if dtype == "float32" and name.startswith("cuda"):
             products.append(replace(products[-1], options={"matmul": "high"}))  # TF32
     # In place at all sizes, which moves the most, so that caches are seen too; all others where no cache helps.
-    size, all_sizes = TINY_BYTES if tiny else array_bytes(device), dict[str, Value](sizes="all")
-    kinds: list[dict[str, Value]] = [{"kind": kind} for kind in ("update", "triad", "copy", "read")]
-    kinds[0] |= all_sizes
-    passes = [Case("bandwidth", "infer", {"size_bytes": size, **kind}, name) for kind in kinds]
+    all_sizes: dict[str, Value] = {"sizes": "all"}
+    array: dict[str, Value] = {"size_bytes": TINY_BYTES if tiny else array_bytes(device)}
+    passes = [Case("bandwidth", "infer", array | {"kind": kind}, name) for kind in ("triad", "copy", "read")]
+    passes.insert(0, Case("bandwidth", "infer", array | {"kind": "update"} | all_sizes, name))
     launch = Case("launch", "infer", device=name)
     # Between host and device, where those are two.
     ways = product(("to-device", "to-host"), (True, False)) if name != "cpu" else ()

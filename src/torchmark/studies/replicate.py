@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import product
 
@@ -103,16 +103,14 @@ class Replication(Study):
             self._session = Session(plan, self.machine, self.listen, self.log)
             yield from self._session.events()
 
-    def unfinished(self) -> tuple[Event, ...]:
-        return tuple(map(Revised, self._session.interrupted())) if self._session else tuple(super().unfinished())
+    def unfinished(self) -> Iterable[Event]:
+        return map(Revised, self._session.interrupted()) if self._session else super().unfinished()
 
     def _replay(self, group: Sequence[Task]) -> Iterator[Event]:
-        fitting = []
-        for each in group:
-            if refusal := self._refusal(each):
-                yield self._finish(without_figure(each.case, "skipped", refusal))
-            else:
-                fitting.append(each)
+        refusals = {each.case.text: self._refusal(each) for each in group}
+        fitting = [each for each in group if not refusals[each.case.text]]
+        for each in (each for each in group if each not in fitting):
+            yield self._finish(without_figure(each.case, "skipped", refusals[each.case.text]))
         with closing(self._run(fitting)) as results:
             for each in fitting:
                 self.under_way = each.case
@@ -236,7 +234,7 @@ class _View:
         is_cpu = not devices and self._publication.machine(figure.machine).device == CPU
         places = [each for each in self._devices if each == CPU] if is_cpu else devices or self._accelerators
         own = [self._own(_here(figure, device), figure) for device in places]
-        own += [] if own else [Own(reason=NOT_ASKED if is_cpu else self._missing)]
+        own = own or [Own(reason=NOT_ASKED if is_cpu else self._missing)]
         own += [Own()] * (len(self._places) - 1 if is_cpu else 0)
         return Row(labels, printed, tuple(own), figure.unit)
 

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import NONE, Ceilings, with_peak
 from torchmark.analyze.verdict import cautions_of, combine_results
+from torchmark.errors import UsageError
+from torchmark.measure.cases import check_case
 from torchmark.measure.process import without_figure
 from torchmark.measure.session import Covered, Finished, Plan, Revised, SpreadFound, Started
 from torchmark.records import Case, Conclusion, Machine, Result, Rigor
@@ -73,9 +75,8 @@ class Study(ABC):
     def left_s(self) -> float:
         return self.began + self.options.budget_s - time.monotonic()
 
-    def place(self, side: str) -> tuple[Machine, tuple[str, ...]]:
+    def place(self, side: str) -> tuple[Machine, tuple[str, ...]]:  # noqa: ARG002
         """Where a side is measured, and the cases known beforehand; with several sides, after its first result."""
-        del side
         return self.machine, self.planned
 
     @abstractmethod
@@ -87,10 +88,18 @@ class Study(ABC):
         case, reason = self.under_way, "the run was stopped while it was being measured"
         return (Revised(without_figure(case, "interrupted", reason)),) if case else ()
 
-    def conclusion(self, side: str = "") -> Conclusion | None:
+    def conclusion(self, side: str = "") -> Conclusion | None:  # noqa: ARG002
         """What is known by now; None where that is nothing."""
-        del side
         return None
+
+
+def check_single(case: Case) -> Case:
+    """The case, checked; raise UsageError for what a study of one case does not measure."""
+    if case.workers > 1:
+        raise UsageError(f"{case.text} takes {case.workers} workers", "Leave +workers out: only one is measured here")
+    if case.protocol != "steady":
+        raise UsageError(f"{case.text} is timed as published", "Leave +as-published out, or use `torchmark replicate`")
+    return check_case(case)
 
 
 def summed_up(results: Sequence[Result], ceilings: Ceilings = NONE, strict: bool = False) -> Result:

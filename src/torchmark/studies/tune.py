@@ -6,14 +6,17 @@ The winner, also without the settings that gained little, is then confirmed agai
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import time
-from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Literal
 
-from msgspec import field
 from msgspec.structs import asdict, replace
 
 from torchmark.analyze import search
@@ -21,19 +24,14 @@ from torchmark.analyze.efficiency import NONE, Ceilings
 from torchmark.analyze.grades import is_contended
 from torchmark.analyze.pairing import TUNED_OPTIONS, USUAL, changed, differing, name_of, same_precision, setting
 from torchmark.case import parse_value
-from torchmark.errors import NothingMeasuredError, UnknownName, UsageError
-from torchmark.measure.cases import (
-    check_case,
-    chosen_instructions,
-    full_params,
-    offered,
-    split_values,
-    tunable_dtypes,
-)
+from torchmark.errors import NothingMeasuredError, UnknownName
+from torchmark.measure import messages
+from torchmark.measure.cases import check_case, chosen_instructions, full_params, offered, split_values, tunable_dtypes
+from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
 from torchmark.measure.lifecycle import temporary_folder
+from torchmark.measure.process import Process, ProcessFailed
 from torchmark.records import CASE_OPTIONS, Case, Machine, Result, Rigor, Tuning, Value
-from torchmark.studies.ab import rounds_for
-from torchmark.studies.candidates import CandidatePool
+from torchmark.studies.ab import rounds_for, turn_seconds
 from torchmark.studies.study import Announcement, Completed, Event, Options, Study, summed_up
 
 Axes = dict[str, tuple[Value, ...]]  # the values worth a try for each setting
@@ -42,20 +40,25 @@ ROUNDS = 2  # between two cuts of the field, and of a pair at least
 PAIRS, FEW_PAIRS, SLOW_PAIR_S = 5, 4, 10.0  # of fresh processes that confirm the gain; fewer where one takes longer
 FEWER_ROUNDS = 2  # of a pair than in a live comparison, because the gain is known to be large
 SEARCH_SHARE = 0.7  # of the budget: no new candidate enters after that
-NUMBERS = ("dtype", "matmul", "layout")  # these decide together which code computes a product, so all pairs are tried
+NUMBERS = ("dtype", "matmul", "layout")  # tried in all combinations
 HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
+TOO_SLOW = 3.0  # times the best: dropped at its first warm step
+SURELY_TOO_SLOW = 9.0  # times the best: no disturbance slows a long step down so much
+QUICK_STEP_S = 0.2  # a shorter step says little, and its turns cost little
+LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
+MOST_TURNS = 60
+LEAST_ANSWER_S = 1.0  # to wait for an answer at the end of the budget
 
 
 class TuneOptions(Options, frozen=True):
     case: Case
-    axes: Axes
-    hold: tuple[str, ...] = ()  # settings that must stay as they are
-    added: dict[str, tuple[str, ...]] = field(default_factory=dict)  # values that the user added to some axes
+    keep: tuple[str, ...] = ()  # settings that must stay as they are
+    also: Mapping[str, Sequence[str]] = {}  # values to try in addition, as typed
 
     @property
     def command(self) -> str:
-        given = [f" --keep {','.join(self.hold)}"] if self.hold else []
-        given += [f" --also {name}={','.join(values)}" for name, values in self.added.items()]
+        given = [f" --keep {','.join(self.keep)}"] if self.keep else []
+        given += [f" --also {name}={','.join(values)}" for name, values in self.also.items()]
         return f"torchmark tune {self.case.text}{''.join(given)} --budget {self.budget_s:g}s --seed {self.seed}"
 
 
@@ -74,24 +77,21 @@ class Tune(Study):
     def __init__(self, options: TuneOptions, machine: Machine, ceilings: Ceilings = NONE) -> None:
         super().__init__(options, machine, [options.case])
         self._ceilings, self._default, self._leader = ceilings, options.case, options.case
+        self._axes = axes_of(options.case, machine, options.keep, options.also)
         self._rounds: list[search.Round] = []  # of the search
         self._settled: search.Settled | None = None  # once the winner was measured again
         self._disturbed = 0  # pairs that do not count
         self._instructions = chosen_instructions()  # that lines to paste must choose, too
         self._refused: set[str] = set()  # number formats that are useless here
-        self._stopped: Literal["done", "budget", "interrupted"] = "interrupted"
+        self._is_done = self._is_out_of_time = False
         self._pool = CandidatePool(options, lambda case, message: self.listen(message, name_of(case, self._default)))
 
     def events(self) -> Iterator[Event]:
         with temporary_folder("torchmark-compiled-") as self._pool.compile_cache, closing(self._pool):
             self._pool.deadline = self.began + self.options.budget_s
-            self._stopped = "done"
-            try:
-                yield from self._search()
-                yield from self._confirm()
-            except BaseException:
-                self._stopped = "interrupted"
-                raise
+            yield from self._search()
+            yield from self._confirm()
+        self._is_done = True
 
     def unfinished(self) -> Iterator[Event]:
         while self._pool.unsaved:
@@ -106,15 +106,14 @@ class Tune(Study):
         rigor: Rigor = "default" if len(good) > 1 else "quick"
         return replace(summed_up(good or several[-1:], self._ceilings), rigor=rigor)
 
-    def conclusion(self, side: str = "") -> Tuning | None:  # noqa: ARG002 -- there is one
+    def conclusion(self, side: str = "") -> Tuning | None:  # noqa: ARG002
         return self.outcome().conclusion if self._default.text in self._pool.results else None
 
     def outcome(self) -> search.Tuned:
         default, settled = self._default, self._settled or search.Settled(self._default, self._leader)
-        gain, found = settled.gain, settled.placed(search.scores(self._rounds)[0])
-        cases, several = self._pool.cases, self._pool.results
-        results = {text: self._result(text) for text in several}
-        firsts = {text: each[0] for text, each in several.items()}  # later ones find a warm compile cache
+        gain, found, cases = settled.gain, settled.placed(search.scores(self._rounds)[0]), self._pool.cases
+        results = {text: self._result(text) for text in self._pool.results}
+        firsts = {text: each[0] for text, each in self._pool.results.items()}  # later ones find a warm compile cache
         winner = settled.leader if settled.is_confirmed else default
         same = winner if same_precision(winner, default) else search.best_at_precision(default, cases, found)
         is_placed = {default.text, winner.text} <= found.keys()
@@ -123,7 +122,7 @@ class Tune(Study):
             winner=winner,
             same_precision=same,
             results=tuple(results.values()),
-            stopped=self._stopped,
+            stopped="interrupted" if not self._is_done else "budget" if self._is_out_of_time else "done",
             gain=gain.center if gain else None,
             low=gain.low if gain else None,
             high=gain.high if gain else None,
@@ -138,15 +137,14 @@ class Tune(Study):
         )
 
     def _search(self) -> Iterator[Event]:
-        default, axes = self._default, self.options.axes
+        default, axes = self._default, self._axes
         if not (yield from self._enter(default)):
-            if default.text not in self._pool.results:
+            if not (failed := self._pool.results.get(default.text)):
                 cause = f"the budget was spent before {default.text} was measured"
                 raise NothingMeasuredError(cause, "Give it more time with --budget")
-            failed = self._pool.results[default.text][-1]
-            ended = f"{default.text} itself ended as {failed.status}: {failed.reason}"
-            raise NothingMeasuredError(ended, "Choose a case that runs here", failed.detail or "")
-        yield from self._heat(default, combinations(default, axes, NUMBERS))
+            ended = f"{default.text} itself ended as {failed[-1].status}: {failed[-1].reason}"
+            raise NothingMeasuredError(ended, "Choose a case that runs here", failed[-1].detail or "")
+        yield from self._heat(default, combinations(default, axes))
         best = search.best_of_each_precision(default, self._pool.cases, search.scores(self._rounds)[0])
         plain, modes = best or [default], axes.get("compile", ())
         yield from self._heat(self._leader, [changed(case, "compile", mode) for case in plain for mode in modes[:1]])
@@ -157,15 +155,14 @@ class Tune(Study):
         variants = variations(start, axes, [name for name in axes if name not in (*NUMBERS, "compile")])
         yield from self._heat(start, variants)
         found, noise = search.scores(self._rounds)
-        least, helped = max(HELPS, noise.deviation), dict[str, Case]()
+        least, helped, together = max(HELPS, noise.deviation), dict[str, Case](), start
         for case in variants:
             (name,) = differing(start, case) or ("",)
             if case.text in found and found[start.text] - found[case.text] > least:
                 helped[name] = min((helped.get(name, case), case), key=lambda each: found[each.text])
+        for name, case in helped.items():
+            together = changed(together, name, setting(case, name))
         if len(helped) > 1:
-            together = start
-            for name, case in helped.items():
-                together = changed(together, name, setting(case, name))
             yield from self._heat(self._leader, [together])
         yield from self._dismiss()
 
@@ -173,8 +170,8 @@ class Tune(Study):
         """Incumbent and challengers in common rounds, fewer after each cut; the leader of all is known afterwards."""
         entered: list[str] = []
         for case in challengers:
-            is_in = yield from self._enter(case)
-            entered += [self._with_instructions(case).text] if is_in else []
+            name = yield from self._enter(case)
+            entered += [name] if name else []
         if not entered or not (yield from self._enter(incumbent)):
             return
         field, rounds = [incumbent.text, *entered], list[search.Round]()
@@ -209,34 +206,31 @@ class Tune(Study):
             self._pool.sum_up(name, end=True)
             yield from self.unfinished()
 
-    def _enter(self, case: Case) -> Generator[Event, None, bool]:
-        """Into the pool, unless its number format is known to be of no use, or the time is up."""
-        case = self._with_instructions(case)
+    def _enter(self, case: Case) -> Generator[Event, None, str]:
+        """Into the pool, unless its number format is useless here or the time is up. Returns its text; "" if not."""
+        isa = self._instructions if "isa" not in (*case.options, *self.options.keep) else None
+        if isa and case.dtype != self._default.dtype:  # a shorter number format needs this machine's limit of them
+            case = changed(case, "isa", isa)
         if case.text in self._pool.alive:
-            return True
+            return case.text
         if case.dtype in self._refused or self._is_late():
-            return False
+            return ""
         is_in = self._pool.enter(case, until=self.began + (1 + SEARCH_SHARE) / 2 * self.options.budget_s)
         yield from self.unfinished()
         if is_in:
-            return True
+            return case.text
         failed = self._pool.results[case.text][-1]
         reason = ": ".join(filter(None, (failed.status, failed.reason, failed.detail)))
         yield News(case, self._default, "failed", reason=reason)
         inside = {each.case.dtype for each in self._pool.alive.values()}
         if case.dtype not in (self._default.dtype, *inside) and case.compile == "off":
             self._refused.add(case.dtype)
-        return False
-
-    def _with_instructions(self, case: Case) -> Case:
-        """The case with this machine's limit of instructions, which a shorter number format needs."""
-        isa = self._instructions if "isa" not in (*case.options, *self.options.hold) else None
-        return changed(case, "isa", isa) if isa and case.dtype != self._default.dtype else case
+        return ""
 
     def _is_late(self) -> bool:
-        if late := self.left_s < (1 - SEARCH_SHARE) * self.options.budget_s:
-            self._stopped = "budget"
-        return late
+        is_late = self.left_s < (1 - SEARCH_SHARE) * self.options.budget_s
+        self._is_out_of_time |= is_late
+        return is_late
 
     def _confirm(self) -> Iterator[Event]:
         """Measure the finalists in common rounds of fresh processes, several times; disturbed ones are repeated."""
@@ -250,19 +244,19 @@ class Tune(Study):
         try:
             while len(pairs) < due and self._disturbed < due:
                 if self.left_s < longest_s:
-                    self._stopped = "budget"
+                    self._is_out_of_time = True
                     break
                 began = time.monotonic()
                 yield News(winner, default, "confirms", search.seen_gain(default, winner, found))
                 entered = [case.text for case in field if pool.enter(case, spared=True)]
                 yield from self.unfinished()
-                pair, steps_s = list[search.Round](), [pool.alive[name].prepared.step_s for name in entered]
+                pair = list[search.Round]()
                 if len(entered) > 1:
-                    count = max(ROUNDS, rounds_for(max(steps_s)) - FEWER_ROUNDS)
-                    pair += [pool.play(entered) for _ in range(count)]
+                    step_s = max(pool.alive[name].prepared.step_s for name in entered)
+                    pair += [pool.play(entered) for _ in range(max(ROUNDS, rounds_for(step_s) - FEWER_ROUNDS))]
                     yield from self._dismiss()
                 if not search.leads([pair], winner, default):
-                    self._stopped = "budget" if self.left_s <= 0 else self._stopped
+                    self._is_out_of_time |= self.left_s <= 0
                     break
                 last = [pool.results[case.text][-1].estimate for case in field]
                 if any(is_contended(each) for each in last if each):  # other programs were busy
@@ -276,16 +270,156 @@ class Tune(Study):
             self._settled = search.settle(default, core, winner, pairs)
 
 
-def axes_of(case: Case, machine: Machine, keep: Iterable[str] = (), also: Mapping[str, Sequence[str]] = {}) -> Axes:
+@dataclass
+class Candidate:
+    """A configuration in a fresh process of its own, which is timed when its turn comes."""
+
+    case: Case
+    process: Process
+    prepared: messages.Prepared
+    has_played: bool = False
+    is_kept: bool = False
+
+    def turn(self, block_size: int, timed: bool = True) -> float:
+        """Run one turn; returns the logarithm of the seconds per item, or 0 for an untimed turn."""
+        order = messages.TakeTurn(turn_seconds(self.prepared.step_s), block_size, timed)
+        taken_s = self.process.ask(order, messages.Turned).step_s
+        self.has_played = self.has_played or timed
+        return math.log(taken_s / (self.prepared.items or 1.0)) if timed else 0.0
+
+
+class CandidatePool:
+    """The processes that are alive. Any end of one of them becomes a result of its case."""
+
+    def __init__(self, options: Options, hear: Callable[[Case, messages.Message], None]) -> None:
+        self._options, self._hear, self._random = options, hear, random.Random(options.seed)
+        self.compile_cache: str | None = None
+        self.deadline = math.inf  # of the monotonic clock: no answer is waited for any longer
+        self.alive: dict[str, Candidate] = {}
+        self._patience_s: float | None = None
+        self._params: dict[str, Value] = {}
+        self.results: dict[str, list[Result]] = {}  # by case, one for each process
+        self.cases: dict[str, Case] = {}
+        self.unsaved: list[str] = []  # cases with a result that is not stored yet
+        self.entry_s: dict[str, float] = {}  # how long it took to prepare a case, the last time
+
+    def close(self) -> None:
+        for name in [*self.alive]:
+            self._end(name)
+
+    def enter(self, case: Case, spared: bool = False, until: float = math.inf) -> bool:
+        """Prepare it in a new process; returns whether it takes part. One that is much too slow is dropped at once,
+        unless it is `spared`; one that takes too long, when the time is up."""
+        self.cases[case.text], began, name = case, time.monotonic(), case.text
+        left_s, timeout_s = max(min(self.deadline, until) - began, LEAST_ANSWER_S), self._options.timeout_s
+        process = Process(case, name=name, timeout_s=min(timeout_s, left_s), listen=partial(self._hear, case))
+        try:
+            self._prepare(case, process, spared)
+        except ProcessFailed as failure:
+            result, late = failure.result, "the budget was spent. Give it more time with --budget"
+            is_late = left_s < timeout_s and result.status == "timeout"
+            self._keep(case, replace(result, status="skipped", reason=late) if is_late else result)
+        finally:
+            self.entry_s[name] = time.monotonic() - began
+            if name not in self.alive:
+                process.close()
+        return name in self.alive
+
+    def _prepare(self, case: Case, process: Process, spared: bool) -> None:
+        number, options = len(self.results.get(case.text, [])), self._options
+        job = messages.MeasureJob(case, DEFAULTS, options.seed, number, data=options.data, turns=MOST_TURNS)
+        process.send(replace(job, compile_cache=self.compile_cache))
+        process.receive(messages.Opened)
+        process.send(messages.Prepare())
+        patience_s = self._patience_s if self._params == case.params and not spared else None  # for work of one size
+        try:
+            stepped = process.receive(messages.Stepped, patience_s)
+        except ProcessFailed as failure:
+            if failure.result.status != "timeout" or patience_s is None:
+                raise
+            limit = f"{TOO_SLOW:g} times those of the default"
+            reason = f"dropped: its first two steps took more than {patience_s:.3g} s, {limit}"
+            self._keep(case, replace(failure.result, status="skipped", reason=reason))
+            return
+        if self._patience_s is None:  # the default itself sets the measure for all that follow
+            self._patience_s = max(LEAST_PATIENCE_S, TOO_SLOW * (stepped.first_s + stepped.step_s))
+            self._params = case.params
+        times = self._times_the_best(stepped) if stepped.step_s > QUICK_STEP_S and not spared else 0.0
+        if times <= SURELY_TOO_SLOW:
+            prepared = process.receive(messages.Prepared)  # from now on it rests
+            times = self._times_the_best(stepped, again=True) if times > TOO_SLOW else times
+        if times > TOO_SLOW:
+            speed = f"{1 / times:.2g}× as fast as the best"
+            reason = f"dropped: in its first warm step, of {stepped.step_s:.3g} s, it was {speed}"
+            self._keep(case, Result(case, "skipped", reason=reason, phases_s={"first step": stepped.first_s}))
+            return
+        candidate = Candidate(case, process, prepared)
+        if prepared.step_s < SLOW_STEP_S:
+            candidate.turn(prepared.block_size, timed=False)
+        self.alive[case.text] = candidate
+
+    def _times_the_best(self, stepped: messages.Stepped, again: bool = False) -> float:
+        """How many times as long an item took as with the best, which with `again` has another turn now."""
+        items_s = {name: each.prepared.step_s / (each.prepared.items or 1.0) for name, each in self.alive.items()}
+        if not items_s:
+            return 0.0
+        best = min(items_s, key=items_s.__getitem__)
+        turns = self.play([best]).values() if again else ()
+        return stepped.step_s / (stepped.items or 1.0) / max(items_s[best], *map(math.exp, turns), 0.0)
+
+    def play(self, names: Sequence[str]) -> search.Round:
+        """One round: a turn for each of them, in random order, as long as there is time. One that fails is ended."""
+        field = [self.alive[name] for name in names if name in self.alive]
+        block_size = max((each.prepared.block_size for each in field), default=1)
+        taken = {}
+        for each in self._random.sample(field, len(field)):
+            if time.monotonic() > self.deadline:
+                break
+            try:
+                taken[each.case.text] = each.turn(block_size)
+            except ProcessFailed as failure:
+                self._keep(each.case, failure.result)
+                self._end(each.case.text)
+        return taken
+
+    def sum_up(self, name: str, end: bool = False) -> None:
+        """Keep what the turns of a live candidate have shown so far. One that fails is ended."""
+        if name not in self.alive:
+            return
+        candidate = self.alive[name]
+        try:
+            if not candidate.has_played:  # it had no opponent
+                candidate.turn(candidate.prepared.block_size)
+            result = candidate.process.ask(messages.SumUp(), messages.Measured).result
+        except ProcessFailed as failure:
+            result = failure.result
+        self._keep(candidate.case, result)
+        if end or result.status != "ok":
+            self._end(name)
+
+    def _end(self, name: str) -> None:
+        if candidate := self.alive.pop(name, None):
+            candidate.process.close()
+
+    def _keep(self, case: Case, result: Result) -> None:
+        """Add the result of a process, or replace what the same process had shown earlier."""
+        several = self.results.setdefault(case.text, [])
+        if candidate := self.alive.get(case.text):
+            several[:] = several[:-1] if candidate.is_kept else several
+            candidate.is_kept = True
+        several.append(result)
+        self.unsaved.append(case.text)
+
+
+def axes_of(case: Case, machine: Machine, keep: Sequence[str] = (), also: Mapping[str, Sequence[str]] = {}) -> Axes:
     """Every axis with the values that the case does not have yet; `keep` holds some, `also` adds values to others."""
-    keep = tuple(keep)
-    usual = dict(_usual_axes(case, machine, keep))
+    usual, known = dict(_usual_axes(case, machine, keep)), {*TUNED_OPTIONS, *offered(case), *asdict(full_params(case))}
+    for name in (*keep, *also):
+        if name not in known:
+            raise UnknownName("setting", name, known)
     for name, texts in also.items():
         usual[name] = (*usual.get(name, ()), *map(parse_value, split_values(texts)))
-    for name in (*keep, *also):
-        if name not in (known := {*TUNED_OPTIONS, *offered(case), *full_params(case).__struct_fields__}):
-            raise UnknownName("setting", name, known)
-        for value in usual[name] if name in also else ():
+        for value in usual[name]:
             check_case(changed(case, name, value))
     current = asdict(full_params(case)) | {name: setting(case, name) for name in (*TUNED_OPTIONS, *CASE_OPTIONS)}
     return {
@@ -328,22 +462,14 @@ def variations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
     return [changed(case, name, value) for name in names for value in axes.get(name, ())]
 
 
-def combinations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
-    chosen = [name for name in names if axes.get(name)]
-    found = {}
+def combinations(case: Case, axes: Axes) -> list[Case]:
+    """All combinations of the settings that decide together which code computes a product."""
+    chosen = [name for name in NUMBERS if axes.get(name)]
+    found: dict[str, Case] = {}
     for values in product(*([setting(case, name), *axes[name]] for name in chosen)):
         other = case
         for name, value in zip(chosen, values, strict=True):
             other = changed(other, name, value)
         if "matmul" not in other.options or other.dtype == "float32":  # it applies to float32 alone
             found[other.text] = other
-    found.pop(case.text)
-    return list(found.values())
-
-
-def check_tunable(case: Case) -> Case:
-    if case.workers > 1:
-        raise UsageError(f"{case.text} takes {case.workers} workers", "Cases of one are tuned: leave +workers out")
-    if case.protocol != "steady":
-        raise UsageError(f"{case.text} is timed as published", "Leave +as-published out")
-    return check_case(case)
+    return [other for other in found.values() if other != case]
