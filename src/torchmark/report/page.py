@@ -18,7 +18,7 @@ from torchmark.errors import UsageError
 from torchmark.records import Remark, Result, Run, parse_case
 from torchmark.report import document as doc
 from torchmark.report import figures, names, units
-from torchmark.report.charts import TITLE, Panel, draw, find_series, roofline, speeds, strips
+from torchmark.report.charts import TITLE, Panel, draw, find_series, roofline, speeds
 from torchmark.report.headline import headline_blocks
 from torchmark.report.run import conclusion
 from torchmark.report.text import clean_record, shorten
@@ -104,8 +104,8 @@ def page_document(
         yield from _charts(page, baseline)
         yield _results(page)
         yield from [_costs(page, prices)] if prices else []
-        sampled = [(each, result) for each in page.series for result in each.results if strips.has_samples(result)]
-        panels = (strips.find_panel(each, result, page.several) for each, result in sampled)
+        sampled = [(each, result) for each in page.series for result in each.results if speeds.has_samples(result)]
+        panels = (speeds.find_steps(each, result, page.several) for each, result in sampled)
         yield page.cards("steps", "Step times", _STEPS, panels, len(sampled))
         notes = caveats(page.runs, page.names if several else [""])
         listed = doc.Remarks(notes.remarks[:_MOST_NOTES], where=notes.where[:_MOST_NOTES])
