@@ -158,14 +158,9 @@ def cost_heading(prices: Prices) -> str:
     return f"Cost at your prices: {', '.join(said)}"
 
 
-def costs(results: Sequence[Result], prices: Prices) -> list[tuple[Result, Cost]]:
-    found = [(result, cost_of(result, prices)) for result in results]
-    return [(result, cost) for result, cost in found if cost is not None]
-
-
-def cost_text(result: Result, cost: Cost) -> str:
+def cost_text(result: Result, prices: Prices) -> str:
     """0.0123 for a million samples, 0.45 an epoch, 4.5 the whole job"""
-    many = plural(result.work.unit if result.work else "item")
+    cost, many = cost_of(result, prices) or Cost(), plural(result.work.unit if result.work else "item")
     parts = {f"for a million {many}": cost.million_items, "an epoch": cost.epoch, "the whole job": cost.job}
     return ", ".join(f"{units.digits(value)} {what}" for what, value in parts.items() if value is not None)
 
@@ -175,7 +170,7 @@ def cost_note(results: Sequence[Result], prices: Prices) -> str:
     measured = [result for result in results if result.status == "ok" and result.estimate]
     silent = [result for result in measured if result.estimate and result.estimate.metered.mean_w is None]
     if prices.kilowatt_hour is None or not silent:
-        return "" if costs(results, prices) else "No result has items that could be counted."
+        return "" if any(cost_of(each, prices) for each in results) else "No result has items that could be counted."
     why = silent[0].provenance.get("energy", "unavailable because it was not metered")
     which = "Power is" if len(silent) == len(measured) else f"The power of {len(silent)} cases is"
     return f"{which} {why}, so that its price is not in the cost."

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from torchmark.analyze.efficiency import Prices
+from torchmark.analyze.efficiency import Prices, cost_of
 from torchmark.analyze.findings import find_all
 from torchmark.analyze.headline import Headline
 from torchmark.errors import UsageError
@@ -192,7 +192,8 @@ def _costs(page: _Page, prices: Prices) -> doc.Section:
         doc.Column("per epoch", "figure", of="2.epoch", written=price),
         doc.Column("whole job", "figure", of="2.job", written=price),
     ]
-    rows = [(each, *found) for each in page.series for found in figures.costs(tuple(each.results), prices)]
+    known = [(each, result, cost_of(result, prices)) for each in page.series for result in each.results]
+    rows = [row for row in known if row[2]]
     notes = dict.fromkeys(figures.cost_note(run.results, prices) for run in page.runs)
     lead = f"{figures.cost_heading(prices)}. {' '.join(filter(None, notes))}"
     table = doc.table(columns, rows[:_MOST_ROWS], caption="Cost of each result.")
