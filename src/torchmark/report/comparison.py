@@ -80,7 +80,7 @@ class Pairs:
 
 
 def _row(row: Any, a: RunHeader, b: RunHeader) -> dict[str, Any]:
-    """What the columns of CSV show: a pair, or what could not be compared, and the headers of both runs."""
+    """The values of a CSV row about a pair or an uncompared case; `a` and `b` are the headers of both runs."""
     ratios = {"speed": "ratio", "speed_low": "high", "speed_high": "low"}
     speeds = {name: 1 / ratio if (ratio := getattr(row, field, None)) else None for name, field in ratios.items()}
     differences = "; ".join(known.text for known in getattr(row, "differences", ()))

@@ -186,15 +186,11 @@ def results_table(
         [column.cell(each) if id(each) in figured or not column.is_number else NOTHING for column in every]
         for each in results
     ]
-    shown = [
-        index
-        for index, column in enumerate(every)
-        if column.title in ("per step", "rate")
-        or any(doc.as_cell(row[index]).text not in ("", NOTHING) for row in rows)
-    ]
-    return doc.Table(
-        [every[index] for index in shown], [[row[index] for index in shown] for row in rows], caption=caption
-    )
+    always = [column.title in ("per step", "rate") for column in every]
+    filled = [any(doc.as_cell(cell).text not in ("", NOTHING) for cell in cells) for cells in zip(*rows, strict=True)]
+    shown = [index for index in range(len(every)) if always[index] or (rows and filled[index])]
+    columns = [every[index] for index in shown]
+    return doc.Table(columns, [[row[index] for index in shown] for row in rows], caption=caption)
 
 
 def grade_cell(result: Result) -> doc.Cell:
@@ -204,7 +200,7 @@ def grade_cell(result: Result) -> doc.Cell:
 
 
 def _figure(value: doc.Field, text: Callable[[Result], str], note: Callable[[Result], str] = lambda _: "") -> Maker:
-    """A text that is sorted by a value."""
+    """A cell with a text, sorted by a value."""
     return lambda result: doc.Cell(text(result), sort=doc.finite(doc.value_of(result, value)), note=note(result))
 
 
@@ -314,7 +310,7 @@ def _priced(result: Result, prices: Prices | None) -> Any:
 
 
 def _row(header: RunHeader, result: Result, prices: Prices | None) -> dict[str, Any]:
-    """What the columns show; `sampled` is an estimate that comes from samples, not from a publication."""
+    """The values of a CSV row; `sampled` is an estimate from samples, not from a publication."""
     machine, estimate = header.machine, result.estimate
     sampled = None if is_published(result) else estimate
     return {

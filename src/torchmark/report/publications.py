@@ -168,7 +168,7 @@ def _notes(sheet: Sheet) -> Iterator[str]:
 
 
 def _lines(replicated: Sequence[Replicated]) -> Iterator[dict[str, Any]]:
-    """A line for each published figure with each figure of this machine; what has no counterpart stands alone."""
+    """A line for each published figure with each figure of this machine; a row without published ones has one, too."""
     rows = [(sheet, row) for each in replicated for sheet in each.sheets for row in sheet.rows]
     for source, row in rows:
         published: list[Any] = [each for each in row.printed if each.unit == row.unit]

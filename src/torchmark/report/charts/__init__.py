@@ -132,8 +132,8 @@ def chart(layers: Sequence[Spec], height: float, width: float = WIDTH, **data: R
 
 
 def row_chart(rows: Rows, *marks: tuple[str, Spec, Spec]) -> Spec:
-    """Rows with their names and figures, from the fields `label` and `figure`, and below these their marks, each with
-    encoding and style; a name is cut short before it meets a figure."""
+    """Rows with the fields `label` and `figure` as text above their marks, each given as type, encoding and style.
+    A name is cut short before it meets a figure."""
     y: Spec = {"field": "row", "type": "ordinal", "axis": None}
     room = max(WIDTH - _LETTER * max(len(row["figure"]) for row in rows) - 8, _NARROWEST)
     name = {"y": y, "x": {"value": 0}, "text": label("label")}

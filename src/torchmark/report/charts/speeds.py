@@ -28,7 +28,7 @@ _NARROWEST = 1.25  # the scale of ratios reaches at least from 1/1.25 to 1.25
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 170  # of curves
 _NO_LINES = {"domain": False, "ticks": False}
 COLUMNS = 240  # more cannot be distinguished on the screen
-_FEWEST_SAMPLES = 5  # samples below which there is no course to see
+_FEWEST_SAMPLES = 5  # below this there is no trend to see
 _LEAST_SPAN = 0.1  # of the step time: less would make a mountain of every molehill
 _TALLEST = 3.0  # times the median: what sticks out further is cut by the edge, unless a tenth of all does
 _FURTHEST = 1e6  # times the step time: samples that lie so far apart were not timed but made up
@@ -65,7 +65,7 @@ def find_speeds(series: Sequence[Series]) -> list[Panel]:
 
 
 def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
-    """Those that have the first one's unit: other lengths cannot be compared with it."""
+    """The bars with the unit of the first one: lengths in other units cannot be compared with it."""
     bars: Rows = []
     for name, series, result, work in rows:
         if work.items > 0:
@@ -89,8 +89,7 @@ def _speed_range(result: Result, items: float, widest: float) -> tuple[float, fl
 
 
 def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
-    """Bars from zero with their intervals; a pale one is poor. One figure alone has nothing to be compared with: it is
-    written large instead."""
+    """Bars from zero with their intervals; a pale one is graded poor. A single figure is written large instead."""
     title, made = shorten(title, charts.TITLE), None
     if len(bars) > 1:
         rows = [bar | {"figure": f"{bar['figure']} {bar['margin']}".rstrip()} for bar in bars]
