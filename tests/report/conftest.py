@@ -12,7 +12,7 @@ import vl_convert
 from msgspec.structs import replace
 
 from torchmark.records import DeviceInfo, Estimate, Result, Run, RunHeader, Work
-from torchmark.report.charts import Panel, find_series, strips
+from torchmark.report.charts import Panel, find_series, speeds
 
 Make = Callable[..., Result]
 
@@ -87,7 +87,7 @@ def strip_of(full_run: Run) -> Callable[[Result], tuple[Panel, str, tuple[float,
 
     def find(result: Result) -> tuple[Panel, str, tuple[float, float]]:
         (series,) = find_series([replace(full_run, results=(result,))])
-        panel = strips.find_panel(series, result, several=False)
+        panel = speeds.find_steps(series, result, several=False)
         assert panel
         assert panel.chart
         place = panel.chart["layer"][2]["encoding"]["y"]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from torchmark.records import Remark, Result, Run, Work
 from torchmark.report import render
-from torchmark.report.charts import Panel, factor_ticks, find_series, speeds, strips
+from torchmark.report.charts import Panel, factor_ticks, find_series, speeds
 from torchmark.report.document import Cell, Column, Document, Lines, Remarks, Section, Table, Title
 from torchmark.report.headline import draw_png, headline_results, render_card
 from torchmark.report.html import is_own_page
@@ -230,7 +230,7 @@ def test_every_chart_is_valid_vega_lite(wide_run: Run, slower_run: Run) -> None:
     series = find_series(runs)
     panels = [*speeds.find_speeds(series), *speeds.find_curves(series), *speeds.find_ratios(runs, baseline=0)]
     panels += speeds.find_scalings(series)
-    panels += [found for each in series for result in each.results if (found := strips.find_panel(each, result, True))]
+    panels += [found for each in series for result in each.results if (found := speeds.find_steps(each, result, True))]
     drawn = [panel.chart for panel in panels if panel.chart]
     assert len(drawn) > 15
     for chart in drawn:
@@ -296,7 +296,7 @@ def test_strips_keep_the_extremes_of_every_column(make_result: Callable[..., Res
     result = make_result(center_s=0.010)
     assert result.estimate
     strip, unit, (_, high) = strip_of(replace(result, estimate=replace(result.estimate, samples_s=tuple(samples))))
-    assert len(strip.rows) == strips.COLUMNS
+    assert len(strip.rows) == speeds.COLUMNS
     assert unit == "ms"
     assert min(column["low"] for column in strip.rows) == pytest.approx(9, abs=0.5)
     assert max(column["high"] for column in strip.rows) == pytest.approx(high)
@@ -318,7 +318,7 @@ def test_processes_stand_side_by_side(wide_run: Run, strip_of: StripOf) -> None:
     data = strip.chart["datasets"]
     assert [seam["sample"] for seam in data["seams"]] == [5000, 10000]
     assert [cut["sample"] for cut in data["cuts"]] == [0, 5000, 10000]
-    assert len(strip.rows) <= strips.COLUMNS + 3
+    assert len(strip.rows) <= speeds.COLUMNS + 3
 
 
 @pytest.mark.parametrize(

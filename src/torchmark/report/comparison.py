@@ -80,7 +80,7 @@ class Pairs:
 
 
 def _row(row: Any, a: RunHeader, b: RunHeader) -> dict[str, Any]:
-    """What the columns of CSV show: a pair, or what could not be compared, and the headers of both runs."""
+    """The values of a CSV row about a pair or an uncompared case; `a` and `b` are the headers of both runs."""
     ratios = {"speed": "ratio", "speed_low": "high", "speed_high": "low"}
     speeds = {name: 1 / ratio if (ratio := getattr(row, field, None)) else None for name, field in ratios.items()}
     differences = "; ".join(known.text for known in getattr(row, "differences", ()))
@@ -308,10 +308,6 @@ _STOPPED = {
     "failed": "It stopped when a process failed.",
     "interrupted": "It was interrupted.",
 }
-_MORE = {
-    "budget": "Give it more time with --budget.",
-    "pairs": "The machine is too restless: stop what else is running.",
-}
 # What would spoil a comparison of two runs that were measured one after the other; here both sides had it.
 _DISTURBED = ("contended", "throttled", "slowing", "paging", "oversubscribed")
 _ALIKE = "Both sides took turns, so the ratio suffers less than the times; on a quiet machine the interval is narrower."
@@ -364,8 +360,9 @@ def basis(found: LiveComparison) -> str:
         return _STOPPED[found.stopped]
     pairs = f"{counted(count, 'pair')} of fresh processes that took turns"
     known = f"95% interval over {pairs}." if count > 1 else f"{pairs.capitalize()}."
-    more = _MORE.get(found.stopped, "") if found.verdict == "unsure" else ""
-    return " ".join(filter(None, (known, _STOPPED[found.stopped], more)))
+    restless = "The machine is too restless: stop what else is running."
+    fixes = {"budget": "Give it more time with --budget.", "pairs": restless} if found.verdict == "unsure" else {}
+    return " ".join(filter(None, (known, _STOPPED[found.stopped], fixes.get(found.stopped))))
 
 
 def live_conclusion(run: Run) -> list[str]:

@@ -56,7 +56,7 @@ COLORS = {"good": "#1a6f3c", "mixed": "#8a5a00", "bad": "#b3261e", "quiet": "#5a
 
 
 def word(text: str, look: Look = "bad") -> Word:
-    """The entry of a word, with or without the cause behind it: `fair: noisy`; a word without entry has a `look`."""
+    """The entry of a word, with or without a cause: `fair: noisy`; `look` is for a word without an entry."""
     return WORDS.get(text.partition(":")[0], Word(look, 3))
 
 
@@ -87,7 +87,7 @@ class Column(Struct, frozen=True):
     wraps: bool = False  # on a page, a long unit may go to a second line
     about: str = ""  # what the figure is
     of: Field = ""  # what it shows of a record
-    written: Callable[[Any], str] | None = None  # how that is written; a page sorts the column by what is a number
+    written: Callable[[Any], str] | None = None  # formats the value; a page sorts the column by a number
     shown: bool = True  # whether `table` has it at all
 
     @property
@@ -217,7 +217,7 @@ def value_of(record: Any, field: Field) -> Any:
 
 
 def fields(text: str) -> dict[str, Field]:
-    """Columns of CSV from their names, each with `=path` where it is not called like what it shows."""
+    """CSV columns by name, written `name=path` where the attribute has another path."""
     return {name: path or name for name, _, path in (word.partition("=") for word in text.split())}
 
 

@@ -158,14 +158,9 @@ def cost_heading(prices: Prices) -> str:
     return f"Cost at your prices: {', '.join(said)}"
 
 
-def costs(results: Sequence[Result], prices: Prices) -> list[tuple[Result, Cost]]:
-    found = [(result, cost_of(result, prices)) for result in results]
-    return [(result, cost) for result, cost in found if cost is not None]
-
-
-def cost_text(result: Result, cost: Cost) -> str:
+def cost_text(result: Result, prices: Prices) -> str:
     """0.0123 for a million samples, 0.45 an epoch, 4.5 the whole job"""
-    many = plural(result.work.unit if result.work else "item")
+    cost, many = cost_of(result, prices) or Cost(), plural(result.work.unit if result.work else "item")
     parts = {f"for a million {many}": cost.million_items, "an epoch": cost.epoch, "the whole job": cost.job}
     return ", ".join(f"{units.digits(value)} {what}" for what, value in parts.items() if value is not None)
 
@@ -175,7 +170,7 @@ def cost_note(results: Sequence[Result], prices: Prices) -> str:
     measured = [result for result in results if result.status == "ok" and result.estimate]
     silent = [result for result in measured if result.estimate and result.estimate.metered.mean_w is None]
     if prices.kilowatt_hour is None or not silent:
-        return "" if costs(results, prices) else "No result has items that could be counted."
+        return "" if any(cost_of(each, prices) for each in results) else "No result has items that could be counted."
     why = silent[0].provenance.get("energy", "unavailable because it was not metered")
     which = "Power is" if len(silent) == len(measured) else f"The power of {len(silent)} cases is"
     return f"{which} {why}, so that its price is not in the cost."
@@ -191,15 +186,11 @@ def results_table(
         [column.cell(each) if id(each) in figured or not column.is_number else NOTHING for column in every]
         for each in results
     ]
-    shown = [
-        index
-        for index, column in enumerate(every)
-        if column.title in ("per step", "rate")
-        or any(doc.as_cell(row[index]).text not in ("", NOTHING) for row in rows)
-    ]
-    return doc.Table(
-        [every[index] for index in shown], [[row[index] for index in shown] for row in rows], caption=caption
-    )
+    always = [column.title in ("per step", "rate") for column in every]
+    filled = [any(doc.as_cell(cell).text not in ("", NOTHING) for cell in cells) for cells in zip(*rows, strict=True)]
+    shown = [index for index in range(len(every)) if always[index] or (rows and filled[index])]
+    columns = [every[index] for index in shown]
+    return doc.Table(columns, [[row[index] for index in shown] for row in rows], caption=caption)
 
 
 def grade_cell(result: Result) -> doc.Cell:
@@ -209,7 +200,7 @@ def grade_cell(result: Result) -> doc.Cell:
 
 
 def _figure(value: doc.Field, text: Callable[[Result], str], note: Callable[[Result], str] = lambda _: "") -> Maker:
-    """A text that is sorted by a value."""
+    """A cell with a text, sorted by a value."""
     return lambda result: doc.Cell(text(result), sort=doc.finite(doc.value_of(result, value)), note=note(result))
 
 
@@ -319,7 +310,7 @@ def _priced(result: Result, prices: Prices | None) -> Any:
 
 
 def _row(header: RunHeader, result: Result, prices: Prices | None) -> dict[str, Any]:
-    """What the columns show; `sampled` is an estimate that comes from samples, not from a publication."""
+    """The values of a CSV row; `sampled` is an estimate from samples, not from a publication."""
     machine, estimate = header.machine, result.estimate
     sampled = None if is_published(result) else estimate
     return {

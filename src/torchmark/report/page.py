@@ -11,14 +11,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from torchmark.analyze.efficiency import Prices
+from torchmark.analyze.efficiency import Prices, cost_of
 from torchmark.analyze.findings import find_all
 from torchmark.analyze.headline import Headline
 from torchmark.errors import UsageError
 from torchmark.records import Remark, Result, Run, parse_case
 from torchmark.report import document as doc
 from torchmark.report import figures, names, units
-from torchmark.report.charts import TITLE, Panel, draw, find_series, roofline, speeds, strips
+from torchmark.report.charts import TITLE, Panel, draw, find_series, roofline, speeds
 from torchmark.report.headline import headline_blocks
 from torchmark.report.run import conclusion
 from torchmark.report.text import clean_record, shorten
@@ -104,8 +104,8 @@ def page_document(
         yield from _charts(page, baseline)
         yield _results(page)
         yield from [_costs(page, prices)] if prices else []
-        sampled = [(each, result) for each in page.series for result in each.results if strips.has_samples(result)]
-        panels = (strips.find_panel(each, result, page.several) for each, result in sampled)
+        sampled = [(each, result) for each in page.series for result in each.results if speeds.has_samples(result)]
+        panels = (speeds.find_steps(each, result, page.several) for each, result in sampled)
         yield page.cards("steps", "Step times", _STEPS, panels, len(sampled))
         notes = caveats(page.runs, page.names if several else [""])
         listed = doc.Remarks(notes.remarks[:_MOST_NOTES], where=notes.where[:_MOST_NOTES])
@@ -192,7 +192,8 @@ def _costs(page: _Page, prices: Prices) -> doc.Section:
         doc.Column("per epoch", "figure", of="2.epoch", written=price),
         doc.Column("whole job", "figure", of="2.job", written=price),
     ]
-    rows = [(each, *found) for each in page.series for found in figures.costs(tuple(each.results), prices)]
+    known = [(each, result, cost_of(result, prices)) for each in page.series for result in each.results]
+    rows = [row for row in known if row[2]]
     notes = dict.fromkeys(figures.cost_note(run.results, prices) for run in page.runs)
     lead = f"{figures.cost_heading(prices)}. {' '.join(filter(None, notes))}"
     table = doc.table(columns, rows[:_MOST_ROWS], caption="Cost of each result.")

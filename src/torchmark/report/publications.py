@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
 from string import ascii_lowercase
 from typing import Any
 
@@ -19,11 +20,11 @@ _EXTRAPOLATED = (
     "± is the 95% interval that follows from these."
 )
 MORE_TIME = "What would take too long: more time with --budget, fewer steps with --scale."
-_CSV = doc.fields("""
-    publication table row machine column printed published unit case device status here low high extrapolated steady
-    reason
+_FIELDS = doc.fields("""
+    publication=sheet.publication table=sheet.title row=label machine=each.machine column=each.column printed=each.text
+    published=each.value unit=row.unit case=own.case device=own.device status=own.status here=own.value low=own.low
+    high=own.high extrapolated=own.extrapolated steady=own.steady reason=own.reason
 """)
-_OWN = ("low", "high", "extrapolated", "steady")
 
 
 def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) -> doc.Document:
@@ -59,7 +60,7 @@ def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) 
 def replication_document(run: Run, replicated: Sequence[Replicated]) -> doc.Document:
     """The tables of each publication in its own shape, unit and notation."""
     rows, publications = partial(_lines, replicated), {"publications": replicated}
-    records = doc.Records(_CSV, rows, lambda: figures.run_object(run) | publications, rows)
+    records = doc.Records({name: name for name in _FIELDS}, rows, lambda: figures.run_object(run) | publications, rows)
     return doc.Document(lambda: _replication_blocks(run, replicated), records)
 
 
@@ -167,15 +168,11 @@ def _notes(sheet: Sheet) -> Iterator[str]:
 
 
 def _lines(replicated: Sequence[Replicated]) -> Iterator[dict[str, Any]]:
-    """A line for each published figure with each figure of this machine; what has no counterpart stands alone."""
-    for sheet in (sheet for each in replicated for sheet in each.sheets):
-        for row in sheet.rows:
-            about = {"publication": sheet.publication, "table": sheet.title, "row": " / ".join(row.labels)}
-            names = doc.fields("machine column printed=text published=value")
-            published: list[Any] = [each for each in row.printed if each.unit == row.unit]
-            for each in published or [None]:
-                printed = {name: doc.value_of(each, field) for name, field in names.items()}
-                for own in row.own:
-                    here = {name: getattr(own, name) or None for name in ("case", "device", "status")}
-                    here |= {"here": own.value} | {name: getattr(own, name) for name in _OWN}
-                    yield about | printed | {"unit": row.unit} | here | {"reason": own.reason or None}
+    """A line for each published figure with each figure of this machine; a row without published ones has one, too."""
+    rows = [(sheet, row) for each in replicated for sheet in each.sheets for row in sheet.rows]
+    for source, row in rows:
+        published: list[Any] = [each for each in row.printed if each.unit == row.unit]
+        for figure, own in product(published or [None], row.own):
+            known = {"sheet": source, "row": row, "label": " / ".join(row.labels), "each": figure, "own": own}
+            values = {name: doc.value_of(known, path) for name, path in _FIELDS.items()}
+            yield {name: None if value == "" else value for name, value in values.items()}

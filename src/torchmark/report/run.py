@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import get_args
 
 from torchmark.analyze import efficiency
-from torchmark.analyze.efficiency import Ceiling, DeviceCeilings, Prices, Scaling, ScalingRow, cost_of, find_scaling
+from torchmark.analyze.efficiency import Ceiling, DeviceCeilings, Prices, Scaling, ScalingRow, find_scaling
 from torchmark.analyze.findings import find_all
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.headline import Headline
@@ -84,14 +85,14 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
         found = [finding.cause for finding in find_all([run]) if finding.kind != "disturbed"]
         yield doc.remarks("Findings", found[:5])
     yield from (scaling_section(each, shared_place(run.results)) for each in find_scaling(run.results))
-    for heading, text in (("Whole jobs", figures.job), ("Sustained", figures.sustained)):
-        remarks = [Remark("", text(result), cases=(names.of(result),)) for result in run.results]
-        yield doc.remarks(heading, [each for each in remarks if each.cause])
+    texts: list[tuple[str, Callable[[Result], str], str]]
+    texts = [("Whole jobs", figures.job, ""), ("Sustained", figures.sustained, "")]
     if prices:  # they are the user's, and the heading says so
-        costs = figures.costs(run.results, prices)
-        remarks = [Remark("", figures.cost_text(result, cost), cases=(names.of(result),)) for result, cost in costs]
-        note = figures.cost_note(run.results, prices)
-        yield doc.remarks(figures.cost_heading(prices), [*remarks, *([note] if note else [])])
+        text, note = partial(figures.cost_text, prices=prices), figures.cost_note(run.results, prices)
+        texts.append((figures.cost_heading(prices), text, note))
+    for heading, text_of, note in texts:
+        remarks = [Remark("", text_of(result), cases=(names.of(result),)) for result in run.results]
+        yield doc.remarks(heading, [each for each in (*remarks, Remark("", note)) if each.cause])
     yield doc.Section("Without a figure", [figures.failures(run.results, names.of)])
     yield doc.remarks("Cautions", figures.cautions(run, names), brief=True)
     yield doc.remarks("About the file", run.problems)
@@ -198,8 +199,8 @@ def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]
     yield "measured with", "" if published else how
     yield "budget", "" if result.budget_s is None else units.duration(result.budget_s)
     yield from ((f"caution {caution.kind}", f"{caution.cause} → {caution.fix}") for caution in result.cautions)
-    if prices and (cost := cost_of(result, prices)):
-        yield "cost", f"{figures.cost_text(result, cost)} ({figures.cost_heading(prices)})"
+    if prices and (cost := figures.cost_text(result, prices)):
+        yield "cost", f"{cost} ({figures.cost_heading(prices)})"
 
 
 def _estimate_rows(found: Estimate) -> Iterator[tuple[str, str]]:

@@ -71,12 +71,9 @@ def tuning_document(run: Run) -> doc.Document:
     def blocks() -> Iterator[doc.Block]:
         yield doc.Title(f"tuned {default.text}", [machine_line(run.header.machine)])
         yield doc.answer(tuning_conclusion(run), "good" if winner.text != default.text else "strong")
-        columns = [
-            doc.Column("setting", of="setting"),
-            doc.Column("brought", "figure", of="gain", written=units.factor),
-        ]
-        brought = tuned.contributions if len(tuned.contributions) > 1 else ()
-        yield doc.Section("What each setting brought", [doc.table(columns, brought)])
+        columns = [doc.Column("setting"), doc.Column("brought", "figure")]
+        brought = [(each.setting, units.factor(each.gain)) for each in tuned.contributions]
+        yield doc.Section("What each setting brought", [doc.Table(columns, brought)] if len(brought) > 1 else [])
         columns = [
             doc.Column("settings", of=lambda each: called(each["result"])),
             doc.Column("per step", "figure", of="fair.estimate", written=figures.step_time),
@@ -228,11 +225,8 @@ def fitting_document(run: Run) -> doc.Document:
     def facts() -> dict[str, object]:
         """Everything but the results, which are in the run."""
         names = ("parameter", "unit", "probes", "limit_bytes", "bound", "step", "largest", "efficient")
-        tried = [
-            {"size": each.size, "fits": each.fits, "tries": each.tries, "bytes": max(each.peaks, default=None)}
-            | {"peaks": each.peaks, "rate": each.rate, "case": each.case, "status": each.result.status}
-            for each in probes
-        ]
+        paths = doc.fields("size fits tries bytes peaks rate case status=result.status") | {"bytes": csv["peak_bytes"]}
+        tried = [{name: doc.value_of(probe, path) for name, path in paths.items()} for probe in probes]
         last = {"model": recall_model(fitted), "duration_s": fitted.duration_s}
         return {name: tried if name == "probes" else getattr(fitted, name) for name in names} | last
 

@@ -124,11 +124,8 @@ def _table(table: doc.Table, width: int) -> Iterator[Line]:
         for index, column in enumerate(table.columns)
         if width >= column.wide
     ]
-    while sum(_least(*each) + GAP for each in grid) - GAP > width:
-        last = max(range(len(grid)), key=lambda index: grid[index][0].drop)
-        if not grid[last][0].drop:
-            break
-        grid.pop(last)
+    while sum(_least(*each) + GAP for each in grid) - GAP > width and any(column.drop for column, _ in grid):
+        grid.remove(max(grid, key=lambda each: each[0].drop))
     if not table.split:
         yield from _laid_out(table, grid, width)
         return
@@ -203,6 +200,4 @@ def _row(cells: Sequence[doc.Cell], columns: Sequence[doc.Column], widths: Seque
             pad = " " * max(width - _longest([text]), 0)
             line += [(" " * GAP, "")] if line else []
             line += [(pad, ""), (text, cell.look)] if column.is_number else [(text, cell.look), (pad, "")]
-        while line and not line[-1][0].strip():
-            line.pop()
         yield line

@@ -29,8 +29,6 @@ _ABOVE = -9  # from the middle of a row up to its texts
 _LETTER = 8.2  # the width of a letter, generously: the reader's font is not known
 _NARROWEST = 60
 _MOST_TICKS = 6
-_LEADS = ((1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 9.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
-_SPACE = "{http://www.w3.org/2000/svg}"
 _ELEMENTS = {"svg", "g", "path", "line", "rect", "circle", "text"}
 _ATTRIBUTES = {
     "class", "viewBox", "transform", "d", "x", "y", "x2", "y2", "width", "height", "fill", "fill-opacity", "stroke",
@@ -94,7 +92,7 @@ def color(index: int) -> str:
 def factor_ticks(low: float, high: float) -> list[float]:
     """Ticks of a logarithmic scale from low to high: the finest choice of round numbers that is not too many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for leads in _LEADS:
+    for leads in ((1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 9.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
         ticks = [float(f"{lead}e{power}") for power in powers for lead in leads]
         ticks = [tick for tick in ticks if low <= tick <= high]
         if len(ticks) <= _MOST_TICKS:
@@ -134,8 +132,8 @@ def chart(layers: Sequence[Spec], height: float, width: float = WIDTH, **data: R
 
 
 def row_chart(rows: Rows, *marks: tuple[str, Spec, Spec]) -> Spec:
-    """Rows with their names and figures, from the fields `label` and `figure`, and below these their marks, each with
-    encoding and style; a name is cut short before it meets a figure."""
+    """Rows with the fields `label` and `figure` as text above their marks, each given as type, encoding and style.
+    A name is cut short before it meets a figure."""
     y: Spec = {"field": "row", "type": "ordinal", "axis": None}
     room = max(WIDTH - _LETTER * max(len(row["figure"]) for row in rows) - 8, _NARROWEST)
     name = {"y": y, "x": {"value": 0}, "text": label("label")}
@@ -163,7 +161,7 @@ def draw(made: Spec, about: str) -> Markup:
 def _tidy(element: ElementTree.Element) -> None:
     """Keep what is drawn, under its plain name, with coordinates of a tenth of a pixel; drop all else, among it the
     frame that Vega leaves before and behind each group, drawn or not."""
-    element.tag = element.tag.removeprefix(_SPACE)
+    element.tag = element.tag.removeprefix("{http://www.w3.org/2000/svg}")
     for child in list(element):
         _tidy(child)
         framed = child.get("class") in ("background", "foreground") and not {"fill", "stroke"} & child.attrib.keys()

@@ -59,8 +59,8 @@ def _point(result: Result) -> dict[str, Any] | None:
 
 
 def _draw(points: Rows) -> tuple[Spec, list[str]]:
-    """Results as points coloured by what bounds them, below lines that nothing is above; and the names of these lines.
-    Both axes are logarithmic."""
+    """Results as points, coloured by what bounds them, below the limits of the device as lines; and the names of these
+    lines. Both axes are logarithmic."""
     intensities, rates, paths = ([point[name] for point in points] for name in ("intensity", "rate", "bytes"))
     flops = {point["dtype"]: point["flops"] for point in points}
     slow, fast, most = min(paths), max(paths), max(flops.values())

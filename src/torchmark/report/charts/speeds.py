@@ -1,15 +1,20 @@
-"""Speeds: as bars, relative to a baseline as points, and as curves over what was varied; all with their intervals."""
+"""Speeds with their intervals: as bars, relative to a baseline as points, and as curves over what was varied. And step
+times in the order in which they were seen, where warm-up, drift and throttling show at a glance."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from torchmark.analyze.comparison import Family, Pair, compare_all, overall
 from torchmark.analyze.efficiency import Scaling, find_scaling
 from torchmark.analyze.grades import is_published
+from torchmark.analyze.jobs import end_counts
 from torchmark.analyze.wording import counted
-from torchmark.records import Result, Run, Value, Work
+from torchmark.records import Estimate, Result, Run, Value, Work
 from torchmark.report import charts, figures, units
 from torchmark.report.charts import Panel, Rows, Series, Spec, chart, field, given, is_measured, label, layer
 from torchmark.report.document import grouped, word
@@ -17,11 +22,16 @@ from torchmark.report.names import devices_of, full_name, run_names, same_work, 
 from torchmark.report.run import scaling_note
 from torchmark.report.text import shorten
 
-FEWEST = 3  # values from which a parameter makes a curve
+_FEWEST_VALUES = 3  # from which a parameter makes a curve
 _STEPS = Work(items=1, unit="step")
 _NARROWEST = 1.25  # the scale of ratios reaches at least from 1/1.25 to 1.25
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 170  # of curves
 _NO_LINES = {"domain": False, "ticks": False}
+COLUMNS = 240  # more cannot be distinguished on the screen
+_FEWEST_SAMPLES = 5  # below this there is no trend to see
+_LEAST_SPAN = 0.1  # of the step time: less would make a mountain of every molehill
+_TALLEST = 3.0  # times the median: what sticks out further is cut by the edge, unless a tenth of all does
+_FURTHEST = 1e6  # times the step time: samples that lie so far apart were not timed but made up
 
 Line = tuple[Series, dict[str, Value], list[tuple[Result, float]]]  # what is fixed, and results with what is varied
 
@@ -55,7 +65,7 @@ def find_speeds(series: Sequence[Series]) -> list[Panel]:
 
 
 def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
-    """Those that have the first one's unit: other lengths cannot be compared with it."""
+    """The bars with the unit of the first one: lengths in other units cannot be compared with it."""
     bars: Rows = []
     for name, series, result, work in rows:
         if work.items > 0:
@@ -79,8 +89,7 @@ def _speed_range(result: Result, items: float, widest: float) -> tuple[float, fl
 
 
 def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
-    """Bars from zero with their intervals; a pale one is poor. One figure alone has nothing to be compared with: it is
-    written large instead."""
+    """Bars from zero with their intervals; a pale one is graded poor. A single figure is written large instead."""
     title, made = shorten(title, charts.TITLE), None
     if len(bars) > 1:
         rows = [bar | {"figure": f"{bar['figure']} {bar['margin']}".rstrip()} for bar in bars]
@@ -189,7 +198,9 @@ def find_curves(series: Sequence[Series]) -> list[Panel]:
                     line[2].append((result, float(value)))
     panels = []
     for (workload, name, unit), known in groups.items():
-        swept = [line for line in known.values() if len({x for each, x in line[2] if is_measured(each)}) >= FEWEST]
+        swept = [
+            line for line in known.values() if len({x for each, x in line[2] if is_measured(each)}) >= _FEWEST_VALUES
+        ]
         rows, lost = _points(swept)
         title, axes = shorten(workload, charts.TITLE), shorten(f"{unit.partition(' ')[2]}/s by {name}", charts.TITLE)
         panels += [Panel(title, _curves_chart(name, rows, lost), f"{title}: {axes}", axes, rows=rows)] if rows else []
@@ -218,7 +229,7 @@ def _points(lines: Sequence[Line]) -> tuple[Rows, Rows]:
                 if 0 < rate < math.inf:
                     known[x] = {"rate": rate, "low": low, "high": high, "about": about}
         lost = {x: each.status for each, x in members if each.status not in ("ok", "skipped") and x not in known}
-        if len(known) >= FEWEST:
+        if len(known) >= _FEWEST_VALUES:
             rows += [{"curve": name, "color": shade, "x": x, **known[x]} for x in sorted(known)]
             missing += [{"x": x, "status": lost[x], "curve": name} for x in sorted(lost)]
     return rows, missing
@@ -285,3 +296,86 @@ def _scaling_chart(scaling: Scaling, shade: str) -> Spec:
         layer("text", base | {"text": label("said")}, dy=16, color=charts.QUIET, fontSize=11),
     ]
     return chart(layers, _HEIGHT, _WIDTH, rows=rows)
+
+
+def has_samples(result: Result) -> bool:
+    return any(each.samples_s for each in (result.estimate, *result.processes) if each)
+
+
+def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
+    """The chart of a result whose samples were kept and loaded, in the unit in which its step time is best read;
+    `several`: of several devices."""
+    known = result.processes if any(each.samples_s for each in result.processes) else (result.estimate,)
+    processes = [each for each in known if each is not None and each.samples_s]
+    count = sum(len(each.samples_s) for each in processes)
+    estimate, sustained = result.estimate, result.sustained
+    if count < _FEWEST_SAMPLES or estimate is None or not estimate.center_s > 0:
+        return None
+    scale, unit = units.duration_unit(estimate.center_s)
+    two_ends = (sustained.first_s, sustained.last_s) if sustained else ()
+    # The step times to show: all that count but the longest few, which would flatten the rest; both ends always.
+    kept = np.concatenate([np.array(each.samples_s[_cut(each) :] or each.samples_s) for each in processes])
+    least, middle, most, nearly_all = (float(value) for value in np.quantile(kept, (0.0, 0.5, 0.9, 0.995)))
+    low, high = min((least, *two_ends)), max(min(nearly_all, _TALLEST * middle), most, *two_ends)
+    missing = max(0.0, _LEAST_SPAN * estimate.center_s - (high - low))
+    margin = 0.08 * (high - low + missing)
+    window = low, high = low - missing / 2 - margin, high + missing / 2 + margin
+    if not high - low < _FURTHEST * estimate.center_s:
+        return None
+    ends: Rows = []  # the first seconds and the last, each with its own step time
+    if sustained and sum(samples := processes[0].samples_s) > 0:
+        early, late = end_counts(np.array(samples), processes[0].duration_s, sustained.window_s)
+        first, last = (float(np.clip(step_s, *window)) / scale for step_s in two_ends)
+        ends = [
+            {"sample": 0, "end": min(early, len(samples)), "middle": first},
+            {"sample": max(len(samples) - late, 0), "end": len(samples), "middle": last},
+        ]
+    starts = np.cumsum([0, *(len(each.samples_s) for each in processes)]).tolist()
+    rows: Rows = []
+    for number, (start, process) in enumerate(zip(starts, processes, strict=False)):
+        clipped = np.clip(np.array(process.samples_s), *window) / scale
+        width = min(len(clipped), max(1, round(COLUMNS * len(clipped) / count)))
+        for left, right in pairwise(np.linspace(0, len(clipped), width + 1).round().astype(int).tolist()):
+            bottom, center, top = np.quantile(clipped[left:right], (0.0, 0.5, 1.0)).tolist()
+            rows.append({"sample": start + left, "process": number, "low": bottom, "middle": center, "high": top})
+    cuts = [{"sample": at, "end": at + cut} for at, cut in zip(starts, map(_cut, processes), strict=False) if cut]
+    seams = [{"sample": start} for start in starts[1:-1]]  # where the next process begins
+    about = ". ".join(filter(None, (_steps_about(estimate, processes), figures.sustained(result))))
+    axis = {"tickCount": 3, "title": unit, **_NO_LINES}
+    place: Spec = {"scale": {"domain": [low / scale, high / scale], "nice": False}, "axis": axis}
+    layers = _steps_layers(
+        field("sample", scale={"domain": [0, count], "nice": False}, axis=None), place, series.color, about
+    )
+    made = chart(layers, 84, charts.WIDTH - 48, rows=rows, cuts=cuts, seams=seams, ends=ends)
+    title, note = full_name(result.case), f"{series.name}. {about}" if several else about
+    return Panel(title, made, f"Step times of {title}", note, figures.grade_cell(result), rows)
+
+
+def _steps_layers(x: Spec, place: Spec, shade: str, about: str) -> list[Spec]:
+    """The range of each column with its middle in it; what was cut as warm-up is shaded."""
+    span, middle = {"x": x, "x2": {"field": "end"}}, field("middle", **place)
+    base = {"x": x, "detail": label("process")}
+    area = base | {"y": field("low", **place), "y2": {"field": "high"}, "description": {"value": about}}
+    return [
+        layer("rect", span, "cuts", color=charts.LINE, opacity=0.8),
+        layer("rule", {"x": x}, "seams", color=charts.QUIET, strokeDash=[2, 2]),
+        layer("area", area, color=shade, opacity=0.35),
+        layer("line", base | {"y": middle}, color=shade, strokeWidth=1.2),
+        layer("rule", span | {"y": middle}, "ends", color=charts.TEXT, strokeWidth=2),
+    ]
+
+
+def _steps_about(estimate: Estimate, processes: list[Estimate]) -> str:
+    longest, shortest = (pick(pick(each.samples_s) for each in processes) for pick in (max, min))
+    blocks = f" of {estimate.block_size} steps" if estimate.block_size > 1 else ""
+    several = f" in {len(processes)} processes" if len(processes) > 1 else ""
+    return (
+        f"{sum(len(each.samples_s) for each in processes)} samples{blocks}{several}, "
+        f"{sum(map(_cut, processes))} cut as warm-up; from {units.duration(max(shortest, 0.0))} to "
+        f"{units.duration(longest)}, typically {figures.step_time(estimate)}; "
+        f"first step {units.duration(estimate.first_step_s)}"
+    )
+
+
+def _cut(process: Estimate) -> int:
+    return min(max(process.warmup_cut, 0), len(process.samples_s))
