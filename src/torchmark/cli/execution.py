@@ -104,15 +104,12 @@ def execute(
     study: Study,
     options: Any,
     show: Callable[[Ending], int],
-    announce: Callable[[Any], str] = lambda _: "",
-    then: str = "torchmark show {}",
-    fix: Callable[[], str] = lambda: "Fix that, then start again",
+    announce: Callable[[Any], str] = lambda _: "",  # the words for an event
+    then: str = "torchmark show {}",  # what the user may do next
+    fix: Callable[[], str] = lambda: "Fix that, then start again",  # what to do about a file that failed
     writer: store.RunWriter | None = None,
 ) -> int:
-    """Execute a study, store it in `writer` or new runs, `show` it, and return the exit code.
-
-    `announce` words events, `then` is what the user may do next, and `fix` what to do about a file that failed.
-    """
+    """Execute a study, store it in `writer` or new runs, `show` it, and return the exit code."""
     ending = Ending(options.format)
     progress = ProgressLine(() if study.open_ended else study.planned)
 
