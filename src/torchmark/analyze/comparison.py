@@ -159,7 +159,7 @@ def explained(result: Result) -> float:
         return 0.0
     seen = result.estimate.contention
     shares = (seen.wait_share, seen.other_cpu_share, seen.steal_share, seen.throttled_share)
-    taken = max((seen.probe_dilation or 1.0) - 1.0, *(share or 0.0 for share in shares))
+    taken = max(0.0, (seen.probe_dilation or 1.0) - 1.0, *(share or 0.0 for share in shares))
     return -math.log1p(-2 * taken) if taken < 0.499 else EVERYTHING
 
 

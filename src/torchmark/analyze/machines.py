@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,17 +77,17 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
     @classmethod
     def of_run(cls, run: Run, file: str) -> tuple[Entry, ...]:
         header, machine, entries = run.header, run.header.machine, []
+        where: dict[str, Any] = {"file": file, "run": header.id, "created": header.created, "label": header.label}
+        where |= {"cpu": machine.cpu, "cores": machine.physical_cores, "memory_gib": machine.memory_gib}
         for result in (with_spread(result, run.process_spread) for result in run.results):
             case, estimate, work, grade = result.case, result.estimate, result.work, grade_of(result)
+            known = {name: getattr(estimate, name, None) for name in ("verdict", "center_s", "low_s", "high_s")}
             entry = cls(
                 task=case.task,
                 version=result.version,
                 dtype=case.dtype,
                 procedure="".join(suffix for suffix in case.suffixes if suffix in PROCEDURES),
                 setting="".join(suffix for suffix in case.suffixes if suffix not in PROCEDURES),
-                cpu=machine.cpu,
-                cores=machine.physical_cores,
-                memory_gib=machine.memory_gib,
                 device=case.device.partition(":")[0],
                 model=next((info.model for info in machine.devices if info.name == case.device), ""),
                 case=case.text,
@@ -97,12 +97,8 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
                 unit=work.unit if work else "",
                 grade=grade.text if grade else estimate.verdict if estimate else "",
                 disturbed=is_disturbed(result),
-                file=file,
-                run=header.id,
-                created=header.created,
-                label=header.label,
                 torch=machine.torch,
-                **{name: getattr(estimate, name, None) for name in ("verdict", "center_s", "low_s", "high_s")},
+                **(where | known),
             )
             entries.append(entry)
         return tuple(entries)

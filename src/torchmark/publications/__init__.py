@@ -227,6 +227,8 @@ def _result(publication: Publication, table: PublishedTable, figure: Figure) -> 
     case, value = parse_case(figure.case or ""), figure.value
     total_s = value if figure.unit == "s" else None
     notes = publication.notes_on(table, figure) if value is not None else {}
+    settings = {"machine": figure.machine, "table": table.title, "row": " / ".join(figure.labels)}
+    settings |= {"column": figure.column, "printed": figure.printed, "unit": figure.unit}
     power = next((each.value for each in publication.of_kind("power") if each.machine == figure.machine), None)
     return Result(
         case=case,
@@ -238,15 +240,7 @@ def _result(publication: Publication, table: PublishedTable, figure: Figure) -> 
         work=Work(figure.items, figure.item_unit, bytes=figure.item_bytes and figure.item_bytes * figure.items),
         job=JobEstimate(total_s, total_s, total_s, whole=True) if total_s is not None else None,
         metrics={} if power is None else {"peak_power_w": power},
-        settings={
-            "machine": figure.machine,
-            "table": table.title,
-            "row": " / ".join(figure.labels),
-            "column": figure.column,
-            "printed": figure.printed,
-            "unit": figure.unit,
-            "steps": figure.steps if figure.steps > 1 else None,
-        },
+        settings=settings | {"steps": figure.steps if figure.steps > 1 else None},
         cautions=tuple(Remark(kind, note.cause, note.fix) for kind, note in notes.items()),
     )
 
