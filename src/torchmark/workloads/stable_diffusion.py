@@ -59,12 +59,8 @@ class StableDiffusion(Workload):
     name = "stable-diffusion"
     params = Params
     tiny = Params(size=64, steps=4, model="tiny")
-    imports = (
-        "transformers.models.clip.modeling_clip",
-        "diffusers.models.unets.unet_2d_condition",
-        "diffusers.models.autoencoders.autoencoder_kl",
-        "diffusers.schedulers.scheduling_pndm",
-    )
+    imports = ("transformers.models.clip.modeling_clip", "diffusers.models.unets.unet_2d_condition",
+               "diffusers.models.autoencoders.autoencoder_kl", "diffusers.schedulers.scheduling_pndm")  # fmt: skip
     dtypes = ("float32", "bfloat16", "float16")
 
     def work(self, params: Params, setting: Setting) -> Work | None:
@@ -152,10 +148,8 @@ class _Job:
         import torch
 
         self.calls += 1
-        predicted: torch.Tensor = self._predict(
-            torch.cat((latents, latents)), self._placed[index], encoder_hidden_states=embeddings, return_dict=False
-        )[0]
-        return predicted
+        doubled, given = torch.cat((latents, latents)), {"encoder_hidden_states": embeddings, "return_dict": False}
+        return self._predict(doubled, self._placed[index], **given)[0]  # type: ignore[no-any-return]
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         with self._setting.without_gradients():
