@@ -12,6 +12,7 @@ import torch
 
 from torchmark.errors import WrongResultError
 from torchmark.measure.check import check_step
+from torchmark.records import Work
 from torchmark.workloads import find_workload, llama, llm_decode, llm_prefill, stable_diffusion
 from torchmark.workloads.contract import Setting, Step
 from torchmark.workloads.model import count_flops
@@ -81,10 +82,10 @@ def test_flops_of_an_iteration_agree_with_a_count_layer_by_layer() -> None:
             module.register_forward_hook(count, with_kwargs=True)
     with torch.device("meta"):
         unet(torch.empty(2, 4, 64, 64), torch.zeros(()), torch.empty(2, 77, 768))
-    work = stable_diffusion.iteration_work(stable_diffusion.Params(), INFER)
-    assert work.flops == pytest.approx(counted, rel=0.02)
-    assert work.flops == pytest.approx(1.6e12, rel=0.05)
-    assert work.bytes == pytest.approx(4 * 859_520_964, rel=0.01)
+    flops, values = stable_diffusion.count_iteration(stable_diffusion.Params())
+    assert flops == pytest.approx(counted, rel=0.02)
+    assert flops == pytest.approx(1.6e12, rel=0.05)
+    assert values == pytest.approx(859_520_964, rel=0.01)
 
 
 @pytest.mark.parametrize("size", ["125m", "1b"])
@@ -224,7 +225,8 @@ def test_filling_repeats_itself_for_a_seed_and_keeps_norms_and_biases_neutral() 
 
 def test_the_work_that_is_foreseen_for_an_image_is_what_its_network_counts() -> None:
     foreseen = stable_diffusion.StableDiffusion().work(stable_diffusion.Params(), INFER)
-    assert foreseen == stable_diffusion.iteration_work(stable_diffusion.Params(), INFER)
+    flops, values = stable_diffusion.count_iteration(stable_diffusion.Params())
+    assert foreseen == Work(items=1, unit="iteration", flops=flops, bytes=4 * values)
     assert stable_diffusion.StableDiffusion().work(stable_diffusion.Params(size=256), INFER) is None
 
 

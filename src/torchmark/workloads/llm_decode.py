@@ -69,10 +69,11 @@ def _kept(params: Params, setting: Setting) -> Any:
     shape, generator = llama.SHAPES[params.size], setting.generator()
     width = shape.hidden_size // shape.num_attention_heads
     size = (params.batch, shape.num_key_value_heads, params.context, width)
-    return [
-        tuple(torch.randn(size, generator=generator, dtype=torch.float32).to(setting.torch_dtype) for _ in "kv")
-        for _ in range(shape.num_hidden_layers)
-    ]
+
+    def draw() -> torch.Tensor:
+        return torch.randn(size, generator=generator, dtype=torch.float32).to(setting.torch_dtype)
+
+    return [(draw(), draw()) for _ in range(shape.num_hidden_layers)]
 
 
 def _make_cache(kept: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -21,7 +22,7 @@ _PIXELS_PER_LATENT = 8
 _LATENT_SCALE = 0.18215
 _TRAINED_STEPS, _FIRST_BETA, _LAST_BETA = 1000, 0.00085, 0.012
 _CHECKED_LATENTS, _CHECKED_DECODED, _CHECKED_TOKENS = 8, 2, 8
-# Of one iteration of version 1.5 at 512 × 512, as `iteration_work` counts them.
+# Of one iteration of version 1.5 at 512 × 512, as `count_iteration` counts them.
 _FLOPS_512, _VALUES_512 = 1_606_546_882_560, 859_672_004
 
 
@@ -58,12 +59,8 @@ class StableDiffusion(Workload):
     name = "stable-diffusion"
     params = Params
     tiny = Params(size=64, steps=4, model="tiny")
-    imports = (
-        "transformers.models.clip.modeling_clip",
-        "diffusers.models.unets.unet_2d_condition",
-        "diffusers.models.autoencoders.autoencoder_kl",
-        "diffusers.schedulers.scheduling_pndm",
-    )
+    imports = ("transformers.models.clip.modeling_clip", "diffusers.models.unets.unet_2d_condition",
+               "diffusers.models.autoencoders.autoencoder_kl", "diffusers.schedulers.scheduling_pndm")  # fmt: skip
     dtypes = ("float32", "bfloat16", "float16")
 
     def work(self, params: Params, setting: Setting) -> Work | None:
@@ -85,12 +82,12 @@ class StableDiffusion(Workload):
             models = {name: make(SHAPES[params.model]) for name, make in makers.items()}
         copies = recorded(*(fill(model, setting) for model in models.values()))
         job = _Job(params, setting, {name: model.to(setting.device) for name, model in models.items()})
-        stages = [Stage("text encoding", 1, job.encode)]
+        stages, (flops, values) = [Stage("text encoding", 1, job.encode)], count_iteration(params)
         if params.decode:
             stages.append(Stage("image decoding", 1, lambda: job.decode(job.latents.to(setting.device))))
         return Step(
             job.iterate,
-            iteration_work(params, setting),
+            Work(1, "iteration", flops, values * setting.item_bytes),
             job.outputs,
             job.reference,
             copies,
@@ -151,10 +148,8 @@ class _Job:
         import torch
 
         self.calls += 1
-        predicted: torch.Tensor = self._predict(
-            torch.cat((latents, latents)), self._placed[index], encoder_hidden_states=embeddings, return_dict=False
-        )[0]
-        return predicted
+        doubled, given = torch.cat((latents, latents)), {"encoder_hidden_states": embeddings, "return_dict": False}
+        return self._predict(doubled, self._placed[index], **given)[0]  # type: ignore[no-any-return]
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         with self._setting.without_gradients():
@@ -212,8 +207,10 @@ def _guided(predicted: torch.Tensor) -> torch.Tensor:
     return empty + _GUIDANCE * (prompted - empty)
 
 
-def iteration_work(params: Params, setting: Setting) -> Work:
-    """FLOPs of the UNet, which is all that counts. Bytes: weights, prompts and latents read once, latents written."""
+@cache
+def count_iteration(params: Params) -> tuple[float, int]:
+    """FLOPs of the UNet, which is all that counts, and numbers: weights, prompts and latents read once, latents
+    written."""
     import torch
 
     shape, latents = SHAPES[params.model], params.size // _PIXELS_PER_LATENT
@@ -222,8 +219,7 @@ def iteration_work(params: Params, setting: Setting) -> Work:
         doubled = torch.empty(2, _CHANNELS, latents, latents)
         text, timestep = torch.empty(2, _TOKENS, shape.text), torch.zeros(())
     values = sum(weight.numel() for weight in unet.parameters()) + text.numel() + doubled.numel()
-    flops = count_flops(lambda: unet(doubled, timestep, text))
-    return Work(items=1, unit="iteration", flops=flops, bytes=values * setting.item_bytes)
+    return count_flops(lambda: unet(doubled, timestep, text)), values
 
 
 def make_text_encoder(shape: Shape) -> Any:

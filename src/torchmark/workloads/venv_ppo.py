@@ -69,12 +69,11 @@ class VenvPpo(Workload):
     def work(self, params: Params, setting: Setting) -> Work:
         """Only matrix products count as FLOPs. Bytes: weights read and written once, one batch of records read."""
         rows, width = params.batch * _WINDOW, params.width
-        forward = {kind: sum(math.prod(edge) for edge in shape.layers(width)) for kind, shape in SHAPES.items()}
-        # Forward and back; no gradient of a network's own input is computed.
-        training = {
-            kind: 3 * forward[kind] - shape.inputs * width * (2 if shape.residual else 1)
-            for kind, shape in SHAPES.items()
-        }
+        forward, training = dict[str, int](), dict[str, int]()
+        for kind, shape in SHAPES.items():
+            forward[kind] = sum(math.prod(edge) for edge in shape.layers(width))
+            # No gradient of a network's own input is computed.
+            training[kind] = 3 * forward[kind] - shape.inputs * width * (2 if shape.residual else 1)
         products = (
             (1 + _VALIDATIONS) * rows * (forward["policy"] + forward["transition"])
             + 2 * rows * training["matcher"]

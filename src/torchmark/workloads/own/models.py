@@ -1,20 +1,22 @@
 """Models of the user's own: a Python file or a model library's configuration file becomes a workload like any other."""
 
+import ast
 import copy
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, defstruct
 
 from torchmark.errors import UnsupportedError, UsageError
+from torchmark.records import Value
 from torchmark.workloads.contract import ATTENTION, GRADIENTS, LAYOUT, Count, Setting, Workload
 from torchmark.workloads.model import COUNTING, Model, ModelWorkload, leaves_of, map_tensors, row_count
 from torchmark.workloads.own.files import OwnFile, find_file, import_member, split_name
-from torchmark.workloads.own.inspection import REQUIRED, Outline, inspect_file
 from torchmark.workloads.own.shapes import HELP, Tensor, join_batch, make_tensor, parse_tensors
 
 _WRITTEN = r"^[A-Za-z0-9_.-]*$"
@@ -24,6 +26,26 @@ _OURS = (  # parameters of every function, unless it has one of that name itself
     ("loss", Annotated[str, Meta(pattern=_WRITTEN, description="what --loss says")], ""),
 )
 _EXAMPLE_FIX = "Return a tensor, a tuple of tensors, or a dictionary from argument names to tensors"
+_USUAL = "build"  # the function that is taken where none is named
+_REQUIRED = "required"  # stands where a default would
+# Libraries that all workers can share once they are imported: they take seconds, and run nothing while imported.
+_SLOW = ("transformers", "diffusers")
+_MODEL_METHODS = ("eval", "train", "to", "float", "half", "bfloat16", "double", "requires_grad_")  # return the model
+_KINDS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": Annotated[str, Meta(pattern=r"^[\w.-]+$")]}
+
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+class Outline(Struct, frozen=True):
+    """The part of a file that is measured."""
+
+    member: str
+    is_workload: bool
+    summary: str
+    about: str
+    arguments: tuple[tuple[str, Any, Value], ...]  # what it can be given: name, kind of value, default
+    imports: tuple[str, ...]
+    needs_input: bool = False  # it certainly makes a model without an example of its input
 
 
 @cache
@@ -69,7 +91,7 @@ class PythonModel(ModelWorkload):
         return cls.outline.summary
 
     def check(self, params: Any) -> None:
-        missing = [name for name, _, _ in self.outline.arguments if getattr(params, name) == REQUIRED]
+        missing = [name for name, _, _ in self.outline.arguments if getattr(params, name) == _REQUIRED]
         if missing:
             fix = f"Give it: -p {missing[0]}=…, or write a function without such arguments that makes the model"
             raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", fix)
@@ -161,6 +183,105 @@ def _resized(inputs: Any, batch: int) -> Any:
         sizes = " and ".join("×".join(map(str, tensor.shape)) or "one number" for tensor in leaves_of(inputs))
         raise UsageError(f"the batch cannot be changed: the inputs are {sizes}", "Leave -p batch out")
     return map_tensors(lambda tensor: tensor[[row % rows for row in range(batch)]], inputs)
+
+
+# What is in a Python file, read without running it, as importing torch takes seconds.
+
+
+def inspect_file(file: OwnFile, member: str) -> Outline:
+    """What that member of the file is; without one, its workload or its function `build`."""
+    try:
+        tree = ast.parse(file.text)
+    except SyntaxError as error:
+        place = f"{file.name}, line {error.lineno}" if error.lineno else file.name
+        raise UsageError(f"{place}: {type(error).__name__}: {error.msg}", "Fix it") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # endless nesting
+        raise UsageError(f"{file.name} cannot be read as Python: {error}", "Fix it") from error
+    definitions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    workloads = {
+        name: node
+        for name, node in definitions.items()
+        for base in (node.bases if isinstance(node, ast.ClassDef) else [])
+        if ast.unparse(base).rpartition(".")[2] in ("Workload", "ModelWorkload")
+    }
+    taken = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    bound = {each.id for each in targets if isinstance(each, ast.Name)}
+    bound |= {each.asname or each.name for node in taken for each in node.names}
+    if not member and len(workloads) != 1 and (workloads or _USUAL not in definitions):
+        problem = "several workloads" if workloads else f"neither a workload nor a function '{_USUAL}'"
+        raise UsageError(f"{file.name} has {problem}", _fix(file, workloads or definitions))
+    chosen = member or next(iter(workloads), _USUAL)
+    node = definitions.get(chosen)
+    if node is None and chosen not in bound:
+        raise UsageError(f"{file.name} has no '{chosen}'", _fix(file, definitions))
+    about = (node and ast.get_docstring(node)) or ""
+    summary = (ast.get_docstring(tree) or about or f"{chosen} of {file.name}.").partition("\n")[0]
+    modules = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module or "" for node in taken if not node.level]
+    slow = tuple(dict.fromkeys(name for name in modules if name.partition(".")[0] in _SLOW))
+    if node is None or chosen in workloads:
+        return Outline(chosen, chosen in workloads, summary, about, (), slow)
+    return Outline(chosen, False, summary, about, tuple(_arguments(node)), slow, not _may_give_pair(node, definitions))
+
+
+def _fix(file: OwnFile, definitions: Iterable[str]) -> str:
+    public = [f"{file.name}:{name}" for name in definitions if not name.startswith("_")]
+    usual = f"Write a function '{_USUAL}' that returns a model: `torchmark new` shows how"
+    return "Say which part to take: " + ", ".join(public[:8]) if public else usual
+
+
+def _arguments(node: Definition) -> Iterator[tuple[str, Any, Value]]:
+    """What can be written on a command line. The rest stays at its default; without one it cannot be had."""
+    is_method = isinstance(node, ast.ClassDef)
+    functions = [each for each in (node.body if is_method else [node]) if isinstance(each, ast.FunctionDef)]
+    function = next((each for each in functions if not is_method or each.name == "__init__"), None)
+    if function is None:
+        return
+    named = function.args
+    positional = [*named.posonlyargs, *named.args]
+    defaults: list[ast.expr | None] = [*[None] * (len(positional) - len(named.defaults)), *named.defaults]
+    pairs = [*zip(positional, defaults, strict=True)][int(is_method) :]
+    for argument, default in (*pairs, *zip(named.kwonlyargs, named.kw_defaults, strict=True)):
+        kind = _KINDS.get(ast.unparse(argument.annotation).strip("'\"") if argument.annotation else "")
+        if default is None:
+            required = kind | Literal["required"] if kind in (int, float, bool) else kind or int | float | bool | str
+            yield argument.arg, required, _REQUIRED
+            continue
+        with suppress(ValueError, TypeError, SyntaxError):
+            value = ast.literal_eval(default)
+            if isinstance(value, int | float | bool | str):  # a command line can say it
+                kind = kind or _KINDS[type(value).__name__]
+                yield argument.arg, kind, float(value) if kind is float else value
+
+
+def _may_give_pair(node: Definition, definitions: dict[str, Definition]) -> bool:
+    """Whether calling it may give a model together with an example input; True where that cannot be known."""
+    if isinstance(node, ast.ClassDef):
+        return False
+    inner = [each for part in node.body for each in ast.walk(part)]
+    if any(isinstance(each, ast.FunctionDef | ast.Lambda | ast.Yield) for each in inner):
+        return True  # some of the returns are not its own
+    assigned: dict[str, list[ast.expr]] = {}
+    for each in inner:
+        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
+            assigned.setdefault(each.targets[0].id, []).append(each.value)
+    given = [each.value for each in inner if isinstance(each, ast.Return) and each.value]
+    others = {name: other for name, other in definitions.items() if other is not node}
+
+    def may_be_pair(value: ast.expr, known: dict[str, list[ast.expr]]) -> bool:
+        match value:
+            case ast.Name(name) if name in known:
+                return any(may_be_pair(each, {}) for each in known[name])
+            case ast.Call(ast.Name(name)) if name in others:
+                return _may_give_pair(others[name], others)
+            case ast.Call(ast.Attribute(model, method)) if method in _MODEL_METHODS:
+                return may_be_pair(model, known)
+            case ast.Call(function):
+                return not ast.unparse(function).rpartition(".")[2][:1].isupper()  # classes make one thing
+        return True
+
+    return not given or any(may_be_pair(value, assigned) for value in given)
 
 
 # Configuration files.
