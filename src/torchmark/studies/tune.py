@@ -22,14 +22,7 @@ from torchmark.analyze.grades import is_contended
 from torchmark.analyze.pairing import TUNED_OPTIONS, USUAL, changed, differing, name_of, same_precision, setting
 from torchmark.case import parse_value
 from torchmark.errors import NothingMeasuredError, UnknownName, UsageError
-from torchmark.measure.cases import (
-    check_case,
-    chosen_instructions,
-    full_params,
-    offered,
-    split_values,
-    tunable_dtypes,
-)
+from torchmark.measure.cases import check_case, chosen_instructions, full_params, offered, split_values, tunable_dtypes
 from torchmark.measure.lifecycle import temporary_folder
 from torchmark.records import CASE_OPTIONS, Case, Machine, Result, Rigor, Tuning, Value
 from torchmark.studies.ab import rounds_for
