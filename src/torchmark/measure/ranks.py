@@ -316,8 +316,10 @@ def main() -> None:
 
 
 def _take_part(job: messages.MeasureJob, started: float, worker: Connection) -> NoReturn:
-    import torch._dynamo  # noqa: F401 -- sharing gradients needs it; it is slow to import, and no part of building
     import torch.distributed as dist
+
+    if job.case.mode == "train":
+        import torch._dynamo  # noqa: F401 -- sharing gradients needs it; it is slow to import, and no part of building
 
     local = int(os.environ["LOCAL_RANK"])
     # Ranks share the CPU; of other kinds each has a device of its own, counted from the one that is named.
