@@ -83,7 +83,8 @@ def test_twice_it_stops_at_once_even_where_a_worker_will_not(start, tmp_path, wa
     """The worker and its child ignore SIGTERM, and are stopped: neither sees that the run ends."""
     out = tmp_path / "run.jsonl"
     process = start("run", CASES[0], "faulty/infer:fault=deaf,phase=build@fake/float32", "--out", str(out))
-    wait_until(lambda: faults.alive(str(tmp_path)) == 5)  # run, tracker, server, worker, and the worker's own child
+    # The run, tracker, server, worker and the worker's own child. Looking at the machine starts as many for a moment.
+    wait_until(lambda: out.exists() and out.read_text().count('"started"') == 2 and faults.alive(str(tmp_path)) == 5)
     groups = {os.getpgid(each.pid) for each in psutil.Process(process.pid).children(recursive=True)}
     (worker,) = groups - {os.getpgid(process.pid)}
     os.killpg(worker, signal.SIGSTOP)
