@@ -4,8 +4,6 @@ Intervals rest on the spread between processes: the case's own, or that of a ref
 answer. Published figures are judged by an assumed uncertainty.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice

@@ -1,7 +1,5 @@
 """The roofline (a result's share of the best that the machine was seen to do), energy, cost and scaling."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from operator import attrgetter, itemgetter

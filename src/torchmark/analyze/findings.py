@@ -1,7 +1,5 @@
 """What stored results say in plain sentences; every sentence is supported by the intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from operator import itemgetter

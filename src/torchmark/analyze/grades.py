@@ -1,7 +1,5 @@
 """How far a figure can be relied on: the grade of a measured one, the assumed uncertainty of a published one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal, TypeVar

@@ -1,7 +1,5 @@
 """The headline of a run: its speed in each area, between the next faster and the next slower published machine."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Times of whole jobs, sustained runs, and the bias of published procedures; the records of published tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which results can be compared: only equal work. Lists what differs besides times, and why a case has no partner."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial

@@ -1,14 +1,12 @@
 """The arithmetic of searches: for the fastest settings, and for the largest and the most efficient size that fits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import astuple, replace
 
 from torchmark.analyze.comparison import DIFFERENT, LOOK_CONFIDENCE, answer_of, break_even, ratio_interval
 from torchmark.analyze.grades import grade_of, is_contended
@@ -28,22 +26,13 @@ WIDEST = 2.0  # times its low end: an interval whose high end is above this is o
 Round = Mapping[str, float]
 
 
-class Tuned(Tuning, frozen=True, kw_only=True):
-    same_precision: Case
-    results: tuple[Result, ...]
-
-    @property
-    def conclusion(self) -> Tuning:
-        return Tuning(**{name: getattr(self, name) for name in Tuning.__struct_fields__})
-
-
-def recall_tuned(run: Run) -> Tuned:
+def recall_tuning(run: Run) -> Tuning:
+    """As it is stored now: older versions named a winner that was not confirmed."""
     assert run.tuning is not None
-    tuning, default, winner = run.tuning, run.tuning.default, run.tuning.winner
-    kept = asdict(tuning) | {"same_precision": tuning.same_precision or default}
-    if tuning.gain is None and winner != default:  # as older versions stored it
-        kept |= {"winner": default, "unconfirmed": winner}
-    return Tuned(results=run.results, **kept)
+    tuning, default = run.tuning, run.tuning.default
+    tuning = replace(tuning, same_precision=tuning.same_precision or default)
+    is_confirmed = tuning.gain is not None or tuning.winner == default
+    return tuning if is_confirmed else replace(tuning, winner=default, unconfirmed=tuning.winner)
 
 
 class Noise(NamedTuple):

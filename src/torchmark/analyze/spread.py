@@ -3,8 +3,6 @@
 docs/method.md explains the model. Student's t is computed here, as importing scipy takes longer than a comparison.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """A series of step times: where warm-up ends, how correlated it is, its centre, interval and trend."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """The estimate of a step, from one process's samples and from several processes: its figures, the verdict on what
 disturbed it with flags and evidence from the meters, and the cautions that follow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -30,24 +28,22 @@ CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE = 0.1, 0.001  # clocks drift by less; one is 
 
 
 def summarise(
-    samples: Series, reading: Reading, confirmed: bool, readings: Sequence[Conditions] = (), **known: Any
+    samples: Series, reading: Reading, confirmed: bool, known: Estimate, readings: Sequence[Conditions] = ()
 ) -> Estimate:
-    """The estimate of one process; `known` are fields that do not follow from its samples. The constant cost of calling
-    a step is taken off every figure."""
-    cost, raw = known["call_cost_s"], samples[reading.cut :]
-    contention = known.get("contention", Contention())
-    verdict, flags, evidence = judge(reading, confirmed, contention, readings, known["target"])
+    """The estimate of one process: `known`, with the fields that follow from its samples and from the meters' readings.
+    The constant cost of calling a step is taken off every figure."""
+    cost, raw = known.call_cost_s, samples[reading.cut :]
+    verdict, flags, evidence = judge(reading, confirmed, known.contention, readings, known.target)
     mean, ordered = mean_interval(raw, reading.time), np.sort(raw - cost)
     median, mad = float(np.median(ordered)), deviation_of(ordered)
     outlying = np.abs(ordered - median) > WINSOR_MADS * MAD_TO_DEVIATION * mad
-    launch_bound = is_launch_bound(known.get("device_step_s"), known["wall_step_s"])
-    bimodal = known["estimand"] == "median" and is_bimodal(raw)
+    launch_bound = is_launch_bound(known.device_step_s, known.wall_step_s or 0.0)
+    bimodal = known.estimand == "median" and is_bimodal(raw)
     names = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
-    known |= {name: value - cost for name, value in zip(names, (*reading.interval, *mean), strict=True)}
-    for percent in (90, 99):
-        known[f"p{percent}_s"] = float(np.quantile(ordered, percent / 100))
-        known[f"p{percent}_high_s"] = tail_bound(ordered, percent / 100)
-    return Estimate(
+    figures = {name: value - cost for name, value in zip(names, (*reading.interval, *mean), strict=True)}
+    tails = {f"p{percent}_high_s": tail_bound(ordered, percent / 100) for percent in (90, 99)}
+    return replace(
+        known,
         verdict=verdict,
         effective_samples=reading.effective(len(samples)),
         warmup_cut=reading.cut,
@@ -59,10 +55,13 @@ def summarise(
         autocorrelation_time=reading.time,
         median_s=median,
         min_s=float(ordered[0]),
+        p90_s=float(np.quantile(ordered, 0.9)),
+        p99_s=float(np.quantile(ordered, 0.99)),
         mad_s=mad,
         outlier_share=float(np.mean(outlying)) if mad > 0 else 0.0,
         metered=metered_of(readings),
-        **known,
+        **figures,
+        **tails,
     )
 
 

@@ -1,7 +1,5 @@
 """Published figures: one data file per publication, with figures as printed, and the same figures as runs."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable
