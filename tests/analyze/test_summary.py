@@ -86,6 +86,10 @@ def test_flags_come_from_what_was_seen() -> None:
     two_levels = samples() * np.where(np.random.default_rng(2).random(300) < 0.3, 1.2, 1.0)
     assert summary(two_levels).flags == ("bimodal",)
     assert summary(two_levels, estimand="mean").flags == ()
+    assert summary(samples(), device_step_s=0.0098).flags == ()
+
+
+def test_a_device_that_waits_for_work_is_launch_bound() -> None:
     assert summary(samples(), device_step_s=0.004).flags == ("launch-bound",)
 
 

@@ -1,7 +1,6 @@
 """Compare stored runs case by case, and two sides that took turns: the ratio of step times and how sure it is.
 
-Intervals rest on the spread between processes: the case's own, or that of a reference case; without one there is no
-answer. Published figures are judged by an assumed uncertainty.
+Intervals rest on the spread between processes; published figures are judged by an assumed uncertainty.
 """
 
 import math
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze import pairing, spread
 from torchmark.analyze.grades import answer_within, band_of, flaws_of, is_published
-from torchmark.analyze.pairing import Difference, Pairing, Places, Unpaired
+from torchmark.analyze.pairing import Difference, Pairing, Unpaired
 from torchmark.analyze.spread import CHANCE, Interval, Spread, critical, total_variance, variance, with_known
 from torchmark.records import BreakEven, Live, Machine, Remark, Result, Run
 
@@ -36,8 +35,7 @@ def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool |
 
 def break_even(eager: Result, compiled: Result, saved: float | None = None) -> BreakEven | None:
     """Of results that differ in compiling alone, and what that saves in a step; None where it never pays off."""
-    a, b = eager.estimate, compiled.estimate
-    if not a or not b:
+    if not (a := eager.estimate) or not (b := compiled.estimate):
         return None
     spent, saved = b.first_step_s - a.first_step_s, a.center_s - b.center_s if saved is None else saved
     return BreakEven(spent, saved, spent / saved) if saved > 0 and spent > 0 else None
@@ -76,9 +74,7 @@ class Family(Row, frozen=True, kw_only=True):  # all pairs of one workload: the 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Comparison(Struct, frozen=True):
-    """Of two runs, or of two settings inside one run."""
-
+class Comparison(Struct, frozen=True):  # of two runs, or of two settings inside one run
     pairs: tuple[Pair, ...]
     unpaired: tuple[Unpaired, ...]
     families: tuple[Family, ...] = ()
@@ -99,7 +95,7 @@ def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
 def compare_all(runs: Sequence[Run], by: str | None = None, places: Sequence[str] = ()) -> tuple[Comparison, ...]:
     """Every run after the first against the first; the answers hold over all of them together."""
     first, *others = runs
-    named: Sequence[Places] = [(places[0], place) for place in places[1:]] if places else [pairing.PLACES] * len(others)
+    named = [(places[0], place) for place in places[1:]] if places else [pairing.PLACES] * len(others)
     pairs = zip(others, named, strict=True)
     return _judge_all(_compare(first, other, pairing.pair_runs(first, other, by, both), by) for other, both in pairs)
 
@@ -118,7 +114,7 @@ class Side(NamedTuple):  # what one run knows of the logarithm of a time
 
 def per_item(a: Result, b: Result) -> bool:
     """Whether they are compared by the time of an item, because a step does not do the same amount."""
-    return bool(a.work and b.work and a.work.items != b.work.items and a.work.items > 0 and b.work.items > 0)
+    return bool(a.work and b.work and a.work.items != b.work.items and min(a.work.items, b.work.items) > 0)
 
 
 def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> tuple[Side, Side] | None:
@@ -255,8 +251,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """p-values corrected for their number."""
     count, order = len(p_values), sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected = accumulate((min(1.0, (count - rank) * p_values[index]) for rank, index in enumerate(order)), max)
-    by_index = dict(zip(order, corrected, strict=True))
-    return [by_index[index] for index in range(count)]
+    return [p_value for _, p_value in sorted(zip(order, corrected, strict=True))]
 
 
 def _judge(rows: Sequence[AnyRow]) -> Iterator[AnyRow]:
@@ -363,8 +358,10 @@ def live_differences(a: LiveSide, b: LiveSide) -> tuple[Difference, ...]:
         result, machine = side.result, side.machine
         case = {name: getattr(result.case, name) for name in ("device", "dtype", "compile", "transfer")}
         case |= {"threads": result.settings.get("threads", result.case.threads)} | result.case.options
-        known = {"torch": machine.torch, "built for": machine.torch_build, "python": machine.python} if machine else {}
-        software = known | (side.packages if machine else {})
+        software = (
+            {"torch": machine.torch, "built for": machine.torch_build, "python": machine.python} if machine else {}
+        )
+        software |= side.packages if machine else {}
         return [case, {"interpreter": side.python}, side.environment, software, result.settings]
 
     found: dict[str, Difference] = {}

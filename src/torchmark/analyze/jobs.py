@@ -88,15 +88,13 @@ def sustained_of(estimate: Estimate) -> Sustained | None:
     early, late = end_counts(samples, estimate.duration_s, window_s)
     first, last = _center(samples[:early]), _center(samples[-late:])
     # Seconds a second: the median of the slopes between all group medians (Theil and Sen).
-    parts = np.array_split(np.arange(len(samples)), min(24, len(samples) // 3))
-    ends = _ends(samples, estimate.duration_s)
-    at = np.array([ends[part].mean() for part in parts])
-    middle = np.array([np.median(samples[part]) for part in parts])
-    i, j = np.triu_indices(len(parts), 1)
+    groups = min(24, len(samples) // 3)
+    at = np.array([part.mean() for part in np.array_split(_ends(samples, estimate.duration_s), groups)])
+    middle = np.array([np.median(part) for part in np.array_split(samples, groups)])
+    i, j = np.triu_indices(groups, 1)
     slope = float(np.median((middle[j] - middle[i]) / (at[j] - at[i])))
     cause = "memory was short: pages were fetched from the disk" if "paging" in estimate.flags else None
-    if estimate.verdict in DISTURBED:
-        cause = "; ".join(estimate.evidence)
+    cause = "; ".join(estimate.evidence) if estimate.verdict in DISTURBED else cause
     change = last.low / first.high - 1, last.high / first.low - 1
     return Sustained(window_s, first.center, last.center, change, slope * 60.0 / first.center, cause)
 
@@ -170,10 +168,10 @@ def find_bias(published: Result, steady: Result) -> Bias | None:
             causes["device not waited for"] = -ratio * value
     if made:
         causes[f"{made:.0f} steps counted as {steps}"] = made / steps - 1
-    untried = str(published.settings.get(UNTRIED) or "")
     largest = sorted(causes.items(), key=lambda cause: -abs(cause[1]))
-    ordered = {name: share for name, share in largest if abs(share) >= LEAST}
-    return Bias(steady.case.text, published_s, right_s, precision, right.verdict, ordered, whole_job, untried)
+    causes = {name: share for name, share in largest if abs(share) >= LEAST}
+    untried = str(published.settings.get(UNTRIED) or "")
+    return Bias(steady.case.text, published_s, right_s, precision, right.verdict, causes, whole_job, untried)
 
 
 class Printed(Struct, frozen=True):

@@ -46,7 +46,7 @@ def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
     turns = [(index, name, value) for index, each in enumerate(rounds) for name, value in each.items()]
     if not turns:
         return {}, Noise(0.0, 0)
-    rows, values = np.zeros((len(turns), len(names) + len(rounds))), np.array([value for _, _, value in turns])
+    rows, values = np.zeros((len(turns), len(names) + len(rounds))), np.array([turn[2] for turn in turns])
     for row, (index, name, _) in zip(rows, turns, strict=True):
         row[names.index(name)] = row[len(names) + index] = 1.0
     found, _, rank, _ = np.linalg.lstsq(rows, values, rcond=None)
@@ -55,9 +55,9 @@ def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
     return dict(zip(names, map(float, found), strict=False)), noise
 
 
-def lead(rounds: Sequence[Round], name: str, other: str) -> list[float]:
+def lead(rounds: Sequence[Round], name: str, other: str) -> tuple[float, ...]:
     """How much longer a candidate took than another, as a logarithm, in each round of both."""
-    return [each[name] - each[other] for each in rounds if name in each and other in each]
+    return tuple(each[name] - each[other] for each in rounds if name in each and other in each)
 
 
 def survivors(rounds: Sequence[Round], field: Sequence[str], incumbent: str) -> list[str]:
@@ -157,8 +157,7 @@ def step_scaled(default: Result, result: Result, gain: float) -> float:
 
 def seen_gain(default: Case, case: Case, found: Mapping[str, float]) -> float | None:
     """How many times as fast as the default by these scores."""
-    both = default.text in found and case.text in found
-    return math.exp(found[default.text] - found[case.text]) if both else None
+    return math.exp(found[default.text] - found[case.text]) if {default.text, case.text} <= found.keys() else None
 
 
 def find_break_even(
@@ -173,9 +172,11 @@ def find_break_even(
         twin = results.get(changed(first.case, "compile", "off").text)
         alike = all(setting(first.case, name) == setting(winner, name) for name in shared)
         if alike and twin and twin.status == first.status == "ok":
-            gains = [seen_gain(default, each.case, found) for each in (twin, first)]
-            steps_s = [step_scaled(usual, twin, gain) for gain in gains if gain]
-            return break_even(twin, first, steps_s[0] - steps_s[1]) if len(steps_s) == 2 else None
+            plain, compiled = (seen_gain(default, each.case, found) for each in (twin, first))
+            if plain and compiled:
+                saved_s = step_scaled(usual, twin, plain) - step_scaled(usual, twin, compiled)
+                return break_even(twin, first, saved_s)
+            return None
     return None
 
 
@@ -213,19 +214,20 @@ class Settled(Struct, frozen=True):  # who has won, and by how much over the def
 def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Round]]) -> Settled:
     """The winner of the search, or its core, where the rest is not worth it and the core is faster than the default."""
     confidence = WORTH_CONFIDENCE if same_precision(core, winner) else 1 - CHANCE  # shorter numbers have a price
-    doubted = core.text not in (winner.text, default.text)
-    worth = ratio_interval(leads(bouts, winner, core), confidence) if doubted else None
-    if worth is None:
-        return Settled(default, winner, leads(bouts, winner, default))
-    whole = Settled(default, winner, leads(bouts, winner, default), core, -math.log(worth.center))
-    less = Settled(default, core, leads(bouts, core, default), winner, math.log(worth.center))
+    whole = Settled(default, winner, leads(bouts, winner, default))
+    worth = ratio_interval(leads(bouts, winner, core), confidence)
+    if core.text in (winner.text, default.text) or worth is None:
+        return whole
+    behind = math.log(worth.center)
+    whole = replace(whole, rival=core, behind=-behind)
+    less = Settled(default, core, leads(bouts, core, default), winner, behind)
     is_worth_it = worth.high < 1 and worth.center < 1 / (1 + DIFFERENT)
     return whole if is_worth_it or (whole.is_confirmed and not less.is_confirmed) else less
 
 
 def leads(bouts: Sequence[Sequence[Round]], case: Case, other: Case) -> tuple[tuple[float, ...], ...]:
     """`lead` of each bout that both were in."""
-    return tuple(logs for rounds in bouts if (logs := tuple(lead(rounds, case.text, other.text))))
+    return tuple(logs for rounds in bouts if (logs := lead(rounds, case.text, other.text)))
 
 
 # docs/method.md explains these.
@@ -251,15 +253,13 @@ class MemoryModel(Struct, frozen=True):  # bytes = fixed + per_item × size
 
 
 def recall_probes(run: Run) -> list[Probe]:
-    results = {result.case.text: result for result in run.results}
-    tried = run.fitting.tried if run.fitting else ()
+    results, tried = {result.case.text: result for result in run.results}, run.fitting.tried if run.fitting else ()
     return [Probe(*astuple(each), result=results[each.case]) for each in tried if each.case in results]
 
 
 def recall_model(found: Fitting) -> MemoryModel | None:
-    if found.fixed_bytes is None or found.item_bytes is None:
-        return None
-    return MemoryModel(found.fixed_bytes, found.item_bytes, found.line_error)
+    fixed, per_item = found.fixed_bytes, found.item_bytes
+    return None if fixed is None or per_item is None else MemoryModel(fixed, per_item, found.line_error)
 
 
 def rate_center_s(result: Result) -> tuple[float, str]:
@@ -298,7 +298,7 @@ def next_size(
     guess = int(model.size_for(limit_bytes)) if model else None
     if high > highest and (guess is None or 2 * low <= guess):
         return min(2 * low, highest)
-    tried, near = {each.size for each in probes}, len([each for each in probes if each.size > low / 2])
+    tried, near = {each.size for each in probes}, sum(each.size > low / 2 for each in probes)
     for size in (guess, guess + fine) if guess is not None and near < 5 else ():  # later, halving is surer
         if low + fine <= size <= high - fine and size not in tried:
             return size
@@ -309,19 +309,19 @@ def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
     """A line through the peaks, as far down as they rise with the size; None for too few of them."""
     points = sorted((each.size, max(each.peaks)) for each in probes if each.fits and any(each.peaks))
     least = min((held for _, held in points), default=0.0)
-    rising = [(size, held) for size, held in points if held > RISING * least]
+    rising = [point for point in points if point[1] > RISING * least]
     if len(rising) < 2:
         return None
     sizes, held = np.array(rising, dtype=float).T
-    per_item, fixed = (float(value) for value in np.polyfit(sizes, held, 1))
+    per_item, fixed = map(float, np.polyfit(sizes, held, 1))
     error = float(np.max(np.abs(fixed + per_item * sizes - held) / held))
     return MemoryModel(fixed, per_item, error) if per_item > 0 else None
 
 
 def doubtful(probes: Sequence[Probe]) -> list[Probe]:
     """Unreliable sizes that keep the most efficient one from being named."""
-    decisive, doubted = _deciding(probes), [each for each in probes if each.fits and each.doubt]
-    return [each for each in doubted if each in decisive or each.doubt == "contended"]
+    decisive = _deciding(probes)
+    return [each for each in probes if each.fits and each.doubt and (each in decisive or each.doubt == "contended")]
 
 
 def most_efficient(probes: Sequence[Probe]) -> int | None:

@@ -1,5 +1,5 @@
-"""The estimate of a step, from one process's samples and from several processes: its figures, the verdict on what
-disturbed it with flags and evidence from the meters, and the cautions that follow."""
+"""The estimate of a step, from one process's samples and from several processes, the verdict on what disturbed it, and
+the cautions that follow."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,8 @@ def summarise(
     mean, ordered = mean_interval(raw, reading.time), np.sort(raw - cost)
     median, mad = float(np.median(ordered)), deviation_of(ordered)
     outlying = np.abs(ordered - median) > WINSOR_MADS * MAD_TO_DEVIATION * mad
-    launch_bound = is_launch_bound(known.device_step_s, known.wall_step_s or 0.0)
+    # Idle for a good part of the time, the device was waiting to be given work.
+    launch_bound = known.device_step_s is not None and known.device_step_s < IDLE_BELOW * (known.wall_step_s or 0.0)
     bimodal = known.estimand == "median" and is_bimodal(raw)
     names = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
     figures = {name: value - cost for name, value in zip(names, (*reading.interval, *mean), strict=True)}
@@ -80,9 +81,7 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
     verdict = worst([estimate.verdict for estimate in processes])
     alike = (each for each in processes if each.verdict == verdict)
     deciding = max(alike, key=lambda estimate: estimate.high_s - estimate.low_s)  # the least precise of the worst
-    evidence = deciding.evidence
-    if verdict == "noisy":  # it speaks of its own interval only
-        evidence = tuple(f"in the worst of {count} processes {text}" for text in evidence)
+    of = f"in the worst of {count} processes " if verdict == "noisy" else ""  # it speaks of its own interval only
     added = ("effective_samples", "sample_count", "void_count", "duration_s")
     return replace(
         _with_spread(middle, processes),
@@ -92,7 +91,7 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         p90_s=max(estimate.p90_s for estimate in processes),
         p99_s=max(estimate.p99_s for estimate in processes),
         flags=_union([estimate.flags for estimate in processes]),
-        evidence=evidence,
+        evidence=tuple(of + text for text in deciding.evidence),
         contention=_mean_contention(processes),
         metered=_join_metered([estimate.metered for estimate in processes]),
         **{name: sum(getattr(estimate, name) for estimate in processes) for name in added},
@@ -114,7 +113,7 @@ def _with_spread(estimate: Estimate, processes: Sequence[Estimate]) -> Estimate:
 def _mean_contention(processes: Sequence[Estimate]) -> Contention:
     def mean(name: str) -> float | None:
         seen = [(getattr(each.contention, name), max(each.duration_s, 1e-9)) for each in processes]
-        known = [(share, seconds) for share, seconds in seen if share is not None]
+        known = [each for each in seen if each[0] is not None]
         return sum(share * seconds for share, seconds in known) / sum(each for _, each in known) if known else None
 
     switches = _known([each.contention for each in processes], "switches")
@@ -139,7 +138,7 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
     good = [result for result in results if result.status == "ok"]
     failed = next((result for result in results if result.status != "ok"), None)
     estimates = tuple(estimate for result in good or results for estimate in result.processes)
-    latest, first = good[-1] if good else results[0], results[0]
+    first, latest = results[0], good[-1] if good else results[0]
     decided = failed or latest
     position = f"process {results.index(failed) + 1}: " if failed and len(results) > 1 else ""
     checks = [result.numeric for result in results if result.numeric]
@@ -184,15 +183,14 @@ def contention_of(readings: Sequence[Conditions], wait_share: float | None, swit
     first, last = readings[0], readings[-1]
 
     def share(name: str, capacity: float = last.capacity) -> float | None:
-        taken = _growth((first, last), name)
-        if taken is None:
+        if (taken := _growth((first, last), name)) is None:
             return None
         return taken / (max(last.at_s - first.at_s, 1e-9) * capacity) if taken >= LEAST_TAKEN_S else 0.0
 
     probes = _known(readings, "probe_s")
     dilation = float(np.median(probes[1:])) / min(probes) if len(probes) > 1 else None
-    others, steal, throttled = share("other_cpu_s"), share("steal_s"), share("throttled_s", 1.0)
-    return Contention(wait_share, others, steal, throttled, dilation, switches)
+    shares = share("other_cpu_s"), share("steal_s"), share("throttled_s", 1.0)
+    return Contention(wait_share, *shares, dilation, switches)
 
 
 def judge(
@@ -235,20 +233,15 @@ def taken_by_others(contention: Contention) -> list[str]:
     return seen
 
 
-def is_launch_bound(device_step_s: float | None, wall_step_s: float) -> bool:
-    """The device was idle for a good part of the time, waiting to be given work."""
-    return device_step_s is not None and device_step_s < IDLE_BELOW * wall_step_s
-
-
 def is_bimodal(times: Series) -> bool:
     """Whether two well-separated levels explain nearly all of the variance (Otsu's split)."""
     if len(times) < 30:
         return False
     logs = np.sort(np.log(times))
     logs = logs[int(0.01 * len(logs)) : len(logs) - int(0.01 * len(logs))]
-    count, total, variance = len(logs), logs.sum(), float(logs.var())
+    count, variance = len(logs), float(logs.var())
     below, sums = np.arange(1, count), np.cumsum(logs)[:-1]
-    distance = (total - sums) / (count - below) - sums / below
+    distance = (logs.sum() - sums) / (count - below) - sums / below
     explained = below * (count - below) / count**2 * distance**2
     split = int(np.argmax(explained))
     share = (split + 1) / count
@@ -315,11 +308,10 @@ def _known(items: Iterable[object], name: str) -> list[Any]:
 def was_paused(before: Moment, after: Moment) -> bool:
     """A time between these moments says nothing about the work, however plausible it looks."""
     steady_s = after.steady_s - before.steady_s
-    others = [after.wall_s - before.wall_s]
-    if before.boot_s is not None and after.boot_s is not None:
-        others.append(after.boot_s - before.boot_s)
     allowed_s = max(CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE * steady_s)
-    return after.stops != before.stops or any(abs(other_s - steady_s) > allowed_s for other_s in others)
+    clocks = ((before.wall_s, after.wall_s), (before.boot_s, after.boot_s))
+    others_s = [end - start for start, end in clocks if start is not None and end is not None]
+    return after.stops != before.stops or any(abs(other_s - steady_s) > allowed_s for other_s in others_s)
 
 
 def cautions_of(result: Result) -> tuple[Remark, ...]:
@@ -332,12 +324,10 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
     flags = [Remark(flag, cause.format(**facts), fix.format(**facts)) for flag, (cause, fix) in raised.items()]
     if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
         return tuple(each for each in flags if each.kind == "implausible")
-    asked, verdict = result.settings.get("steps"), estimate.verdict
+    asked, verdict, found = result.settings.get("steps"), estimate.verdict, []
     more = "Use more --steps" if asked else "Give it more time with --budget"
-    found = []
-    if verdict in VERDICT_FIXES:
-        fix = VERDICT_FIXES[verdict].format(more=more)
-        found.append(Remark(verdict, "; ".join(estimate.evidence), fix))
+    if fix := VERDICT_FIXES.get(verdict):
+        found.append(Remark(verdict, "; ".join(estimate.evidence), fix.format(more=more)))
     if result.status == "ok" and result.reason:  # a process failed after others had succeeded
         fix = "The figure is that of the other processes; run the case again"
         found.append(Remark("process-failed", result.reason, fix))
@@ -373,14 +363,12 @@ def _facts(result: Result, estimate: Estimate) -> dict[str, str]:
     beyond = "twice the work does not take about twice the time"
     if result.peak:
         what = "arithmetic" if shares.get("compute", 0.0) >= shares.get("bandwidth", 0.0) else "bandwidth"
-        beyond = (
-            f"it would take {result.peak.share:.0%} of this machine's {what}, which was measured again right after it"
-        )
+        beyond = f"it would take {result.peak.share:.0%} of this machine's {what}, measured again right after it"
     ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
     lighter = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
-    waited, operator = estimate.contention.wait_share or 0, result.settings.get("ran_on_cpu") or "an operator"
-    facts = {"waited": f"{waited:.0%}", "again": again, "launch": launch, "beyond": beyond, "lighter": lighter}
-    return facts | {"operator": str(operator)}
+    operator = str(result.settings.get("ran_on_cpu") or "an operator")
+    facts = {"again": again, "launch": launch, "beyond": beyond, "lighter": lighter, "operator": operator}
+    return facts | {"waited": f"{estimate.contention.wait_share or 0:.0%}"}
 
 
 # The cautions of flags: the cause and the fix.
@@ -423,7 +411,5 @@ def _modes(processes: Sequence[Estimate]) -> str | None:
     apart = fmean(slow) - fmean(fast)
     if apart < 0.04 or max(fast[-1] - fast[0], slow[-1] - slow[0]) * 3 > apart:
         return None
-    count, how = len(slow), f"{math.expm1(apart):.0%} more"
-    if len(fast) < len(slow):
-        count, how = len(fast), f"{1 - math.exp(-apart):.0%} less"
-    return f"{count} of {len(logs)} processes took {how} time than the others"
+    how = f"{1 - math.exp(-apart):.0%} less" if len(fast) < len(slow) else f"{math.expm1(apart):.0%} more"
+    return f"{min(len(fast), len(slow))} of {len(logs)} processes took {how} time than the others"
