@@ -321,8 +321,9 @@ def tabulate(members: Iterable[tuple[str, Run]]) -> tuple[KindRow, ...]:
         row = KindRow(case, kind, len(good), None, verdicts=verdicts)
         if good:
             (work, first), times = good[0], [estimate.center_s for _, estimate in good]
-            step_s, ends = statistics.median(times), times if len(times) > 1 else (first.low_s, first.high_s)
+            step_s = statistics.median(times)
+            low_s, high_s = (min(times), max(times)) if len(times) > 1 else (first.low_s, first.high_s)
             rate, unit = work.items / step_s if work and work.items and step_s > 0 else None, work.unit if work else ""
-            row = replace(row, step_s=step_s, low_s=min(ends), high_s=max(ends), rate=rate, unit=unit)
+            row = replace(row, step_s=step_s, low_s=low_s, high_s=high_s, rate=rate, unit=unit)
         rows.append(row)
     return tuple(row for row in rows if row.verdicts)
