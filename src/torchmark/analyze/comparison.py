@@ -161,8 +161,8 @@ def explained(result: Result) -> float:
 
 def _compare(a: Run, b: Run, paired: Pairing, axis: str | None) -> Comparison:
     spreads = [a.process_spread, b.process_spread]
-    if a.header.machine == b.header.machine:  # one machine's spread serves both of its runs
-        spreads = [mine if mine is not None else other for mine, other in (spreads, spreads[::-1])]
+    if a.header.machine == b.header.machine and None in spreads:  # one machine's spread serves both of its runs
+        spreads = [next((each for each in spreads if each is not None), None)] * 2
     apart = 0.0 if a is b else 2 * spread.RUN_SPREAD**2  # the variance that two runs add as wholes
     known: list[tuple[Pair, tuple[Side, Side]]] = []
     unpaired = []
@@ -250,7 +250,6 @@ def _chance(row: Row, share: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number."""
     count, order = len(p_values), sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected = accumulate((min(1.0, (count - rank) * p_values[index]) for rank, index in enumerate(order)), max)
     return [p_value for _, p_value in sorted(zip(order, corrected, strict=True))]
@@ -291,6 +290,7 @@ class LiveSide(Struct, frozen=True):
     last_words: tuple[str, ...] = ()  # the last lines of output of a process that failed
 
 
+Rounds = Sequence[Sequence[float]]  # of every pair of processes: the logarithms of the ratios of its rounds
 Stopped = Literal["clear", "precise", "pairs", "budget", "failed", "interrupted"]
 _KEPT = ("verdict", "stopped", "ratio", "low", "high", "ratios")  # of a live comparison, in the runs of its sides
 LOOKS = (5, 7, 10, 14, 20, 28, 40)  # counts of pairs at which it may stop
@@ -322,14 +322,13 @@ def recall_live(found: Live) -> LiveComparison:
     return LiveComparison(a, b, **{name: getattr(found, name) for name in _KEPT})
 
 
-def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CONFIDENCE) -> Interval | None:
-    """The ratio over pairs, each given by the logarithms of its rounds' ratios; None for fewer than two."""
+def ratio_interval(pairs: Rounds, confidence: float = LOOK_CONFIDENCE) -> Interval | None:
+    """The ratio over pairs of processes; None for fewer than two."""
     count = len(pairs)
     if count < 2:
         return None
     centers = [float(median(rounds)) for rounds in pairs]
-    # A few pairs may agree by chance more closely than the median of each is known, by a spread that one disturbed
-    # round hardly moves.
+    # A few pairs may agree by chance more closely than the median of each is known.
     inside = [
         math.pi / 2 * (spread.MAD_TO_DEVIATION * median(abs(each - middle) for each in rounds)) ** 2 / len(rounds)
         for rounds, middle in zip(pairs, centers, strict=True)
@@ -339,9 +338,7 @@ def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CO
     return Interval(math.exp(center), math.exp(center - reach), math.exp(min(center + reach, EVERYTHING)))
 
 
-def why_stop(
-    pairs: Sequence[Sequence[float]], target: float | None = None, limit: float | None = None
-) -> Stopped | None:
+def why_stop(pairs: Rounds, target: float | None = None, limit: float | None = None) -> Stopped | None:
     """At a fixed look: the target precision is reached, or without a target the answer is clear."""
     found = ratio_interval(pairs) if len(pairs) in LOOKS else None
     if found is None:
@@ -393,8 +390,7 @@ def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = Fa
     compared inside, gone missing."""
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     families = [each for comparison in comparisons for each in comparison.families if each.count > 1]
-    rows: list[Pair | Family] = [*pairs, *families]
-    measured = [row for row in rows if row.error is not None]
+    measured: list[Pair | Family] = [row for row in (*pairs, *families) if row.error is not None]
     chances = holm([_chance(each, limit) if each.ratio > 1 else 1.0 for each in measured])
     slower = [each for each, chance in zip(measured, chances, strict=True) if chance < CHANCE]
     slower += [pair for pair in pairs if pair.assumed is not None and pair.ratio > (1 + limit) * (1 + pair.assumed)]

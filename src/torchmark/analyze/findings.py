@@ -57,7 +57,7 @@ def _claims(run: Run) -> Iterator[Remark]:
                 word = where.split()[0]  # bfloat16 and torch.compile are names
                 cause = (word.capitalize() if word.isalpha() else word) + where[len(word) :]
                 cases = dict.fromkeys(text for pair in rests_on for text in (pair.a.case.text, pair.b.case.text))
-                published = all(map(_is_published, rests_on))
+                published = all(is_published(pair.a) and is_published(pair.b) for pair in rests_on)
                 yield Remark(axis, f"As published, {where}" if published else cause, cases=tuple(cases))
 
 
@@ -74,13 +74,10 @@ def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     best = min((pair for pair in clear if 1 / pair.ratio > WORTHWHILE), key=lambda pair: pair.ratio, default=None)
     if best and axis in ("batch", "threads"):
         values, case = (axis_value(best.a, axis), axis_value(best.b, axis)), best.a.case
-        if axis == "batch":
-            what, fewer, more = (
-                "rate",
-                *("the default batch" if each == "default" else f"batch {each}" for each in values),
-            )
-        else:
-            what, fewer, more = "speed", *(f"{each} thread{'s' if each != 1 else ''}" for each in values)
+        what, named = "rate", ["the default batch" if value == "default" else f"batch {value}" for value in values]
+        if axis == "threads":
+            what, named = "speed", [f"{value} thread{'s' if value != 1 else ''}" for value in values]
+        fewer, more = named
         gives = f"{'give' if more.endswith('s') else 'gives'} {times(1 / best.ratio)}"
         yield f"{more} {gives} the {what} of {fewer} on {case.workload}/{case.mode}", [best]
     if axis == "threads":
@@ -161,12 +158,9 @@ def _crossings(clear: Sequence[Pair]) -> Iterator[Claim]:
 
 
 def _is_clear(pair: Pair) -> bool:
-    far = max(pair.ratio, 1 / pair.ratio) >= PUBLISHED_FACTOR
-    return far if _is_published(pair) else pair.verdict in ("faster", "slower")
-
-
-def _is_published(pair: Pair) -> bool:
-    return is_published(pair.a) and is_published(pair.b)
+    if is_published(pair.a) and is_published(pair.b):
+        return max(pair.ratio, 1 / pair.ratio) >= PUBLISHED_FACTOR
+    return pair.verdict in ("faster", "slower")
 
 
 def _entries(pairs: Sequence[Pair]) -> list[_Entry]:

@@ -129,9 +129,8 @@ def pair_runs(a: Run, b: Run, axis: str | None = None, places: Places = PLACES) 
                 matches.append((results[0], candidates[key][0]))
                 del ours[results[0].case.text], theirs[candidates[key][0].case.text]
     matches.sort(key=lambda match: position[match[0].case.text])
-    fair, refused = _sift([(match, places) for match in matches], axis)
     lost, new = _left_over("a", ours, theirs, places[1], free), _left_over("b", theirs, ours, places[0], free)
-    return Pairing(fair, (*refused, *lost, *new))
+    return _sift([(match, places) for match in matches], axis, [*lost, *new])
 
 
 def pair_within(run: Run, axis: str) -> Pairing:
@@ -140,8 +139,7 @@ def pair_within(run: Run, axis: str) -> Pairing:
 
     def rank(result: Result) -> tuple[bool, float]:
         value = axis_value(result, axis)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return value != _BASELINES.get(axis), float(value) if is_number else 0.0
+        return value != _BASELINES.get(axis), float(value) if type(value) in (int, float) else 0.0
 
     placed, alone, unique = [], [], {result.case.text: result for result in run.results}
     for results in grouped(unique.values(), lambda result: _key(result, {axis})).values():
@@ -149,8 +147,7 @@ def pair_within(run: Run, axis: str) -> Pairing:
         place, *places = (f"with {axis} {written(axis_value(each, axis))}" for each in (first, *others))
         placed += [((first, other), (place, there)) for other, there in zip(others, places, strict=True)]
         alone += [] if others else [Unpaired(first.case.text, f"only one value of {axis} was measured", a=first)]
-    fair, refused = _sift(placed, axis)
-    return Pairing(fair, (*refused, *alone))
+    return _sift(placed, axis, alone)
 
 
 def join_machines(runs: Sequence[Run]) -> list[Run]:
@@ -208,7 +205,7 @@ def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], th
     return [replace(Unpaired(text, f"not {there}{instead(each)}"), **{side: each}) for text, each in left.items()]
 
 
-def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tuple[Match, ...], tuple[Unpaired, ...]]:
+def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None, others: Sequence[Unpaired]) -> Pairing:
     fair, refused = [], []
     for (a, b), places in placed:
         failed = [f"{each.status} {place}" for each, place in zip((a, b), places, strict=True) if each.status != "ok"]
@@ -216,7 +213,7 @@ def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tup
             refused.append(Unpaired(a.case.text, obstacle, "failed" if failed else "refused", a, b))
         else:
             fair.append((a, b))
-    return tuple(fair), tuple(refused)
+    return Pairing(tuple(fair), (*refused, *others))
 
 
 def _obstacles(a: Result, b: Result, places: Places, axis: str | None) -> Iterator[str]:

@@ -22,8 +22,10 @@ CLOSE = 1.05  # times as slow as the leader: too close to call after a few round
 LEAST_FREEDOM = 3  # of the noise, for an answer to rest on it
 WIDEST = 2.0  # times its low end: an interval whose high end is above this is of no use
 
+Results = Mapping[str, Result]  # by candidate
 # The logarithm of the seconds that one item took, by candidate. Only differences within rounds count.
-Round = Mapping[str, float]
+Scores = Mapping[str, float]
+Round = Scores
 
 
 def recall_tuning(run: Run) -> Tuning:
@@ -88,7 +90,7 @@ def verdict(
     return "not faster" if is_last or is_behind or low > 1 / (1 + DIFFERENT) else "unsure"
 
 
-def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> Case:
+def best_at_precision(default: Case, cases: Mapping[str, Case], found: Scores) -> Case:
     """The fastest of those that compute in the default's own numbers."""
     alike = [text for text in found if same_precision(cases[text], default)]
     best = min(alike, key=found.__getitem__, default=default.text)
@@ -96,7 +98,7 @@ def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[s
     return cases[best] if gained > math.log(1 + DIFFERENT) else default
 
 
-def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> list[Case]:
+def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Scores) -> list[Case]:
     """Of every number format the simplest of about the fastest, the fastest format first."""
     ranked, fastest = (cases[text] for text in sorted(found, key=found.__getitem__)), min(found.values(), default=0.0)
     groups = grouped(ranked, lambda case: (setting(case, "dtype"), setting(case, "matmul"))).values()
@@ -104,14 +106,14 @@ def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapp
     return [case for case in best if found[case.text] - fastest < math.log(BEATEN) or same_precision(case, default)]
 
 
-def simplest(default: Case, cases: Sequence[Case], found: Mapping[str, float]) -> Case:
+def simplest(default: Case, cases: Sequence[Case], found: Scores) -> Case:
     """Of those that are about as fast as the fastest, the one that changes least."""
     best = min(found[case.text] for case in cases)
     equal = [case for case in cases if found[case.text] - best < math.log(CLOSE)]
     return min(equal, key=lambda case: (len(differing(default, case)), found[case.text]))
 
 
-def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tuple[Contribution, ...]:
+def contributions(default: Case, winner: Case, found: Scores) -> tuple[Contribution, ...]:
     """The way from the default to the winner, by single settings as far as they were tried; the gains multiply."""
     return tuple(
         Contribution(" + ".join(setting_text(name, setting(winner, name)) for name in names), gain)
@@ -119,7 +121,7 @@ def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tu
     )
 
 
-def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
+def core_of(default: Case, winner: Case, found: Scores) -> Case:
     """The winner without the settings that gained little. A number format keeps the instructions that it needs."""
     brought = {name: gain for names, gain in _way(default, winner, found) for name in names}
     for name in differing(default, winner):
@@ -131,7 +133,7 @@ def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
     return _with_settings_of(winner, default, [name for name, gain in brought.items() if gain < DOUBTFUL])
 
 
-def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tuple[tuple[str, ...], float]]:
+def _way(default: Case, winner: Case, found: Scores) -> Iterator[tuple[tuple[str, ...], float]]:
     here = default
     while here.text != winner.text:
         names = differing(here, winner)
@@ -155,14 +157,12 @@ def step_scaled(default: Result, result: Result, gain: float) -> float:
     return default.estimate.center_s / gain * items / usual_items
 
 
-def seen_gain(default: Case, case: Case, found: Mapping[str, float]) -> float | None:
+def seen_gain(default: Case, case: Case, found: Scores) -> float | None:
     """How many times as fast as the default by these scores."""
     return math.exp(found[default.text] - found[case.text]) if {default.text, case.text} <= found.keys() else None
 
 
-def find_break_even(
-    default: Case, winner: Case, results: Mapping[str, Result], firsts: Mapping[str, Result], found: Mapping[str, float]
-) -> BreakEven | None:
+def find_break_even(default: Case, winner: Case, results: Results, firsts: Results, found: Scores) -> BreakEven | None:
     """By the first case compiled like the winner, as later ones find parts in the cache, and its uncompiled twin."""
     usual = results.get(default.text)
     if winner.compile == "off" or not usual or usual.status != "ok":
@@ -172,11 +172,9 @@ def find_break_even(
         twin = results.get(changed(first.case, "compile", "off").text)
         alike = all(setting(first.case, name) == setting(winner, name) for name in shared)
         if alike and twin and twin.status == first.status == "ok":
-            plain, compiled = (seen_gain(default, each.case, found) for each in (twin, first))
-            if plain and compiled:
-                saved_s = step_scaled(usual, twin, plain) - step_scaled(usual, twin, compiled)
-                return break_even(twin, first, saved_s)
-            return None
+            gains = [seen_gain(default, each.case, found) for each in (twin, first)]
+            steps_s = [step_scaled(usual, twin, gain) for gain in gains if gain]
+            return break_even(twin, first, steps_s[0] - steps_s[1]) if len(steps_s) == 2 else None
     return None
 
 
@@ -199,7 +197,7 @@ class Settled(Struct, frozen=True):  # who has won, and by how much over the def
         gain = self.gain
         return gain is not None and gain.low > 1 + DIFFERENT and gain.high <= WIDEST * gain.low
 
-    def placed(self, found: Mapping[str, float]) -> dict[str, float]:
+    def placed(self, found: Scores) -> dict[str, float]:
         """The scores of a search, corrected by what was measured again."""
         placed, gain, leader, rival = dict(found), self.gain, self.leader.text, self.rival and self.rival.text
         if rival in placed and rival:
@@ -218,9 +216,8 @@ def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Rou
     worth = ratio_interval(leads(bouts, winner, core), confidence)
     if core.text in (winner.text, default.text) or worth is None:
         return whole
-    behind = math.log(worth.center)
-    whole = replace(whole, rival=core, behind=-behind)
-    less = Settled(default, core, leads(bouts, core, default), winner, behind)
+    whole = replace(whole, rival=core, behind=-math.log(worth.center))
+    less = Settled(default, core, leads(bouts, core, default), winner, math.log(worth.center))
     is_worth_it = worth.high < 1 and worth.center < 1 / (1 + DIFFERENT)
     return whole if is_worth_it or (whole.is_confirmed and not less.is_confirmed) else less
 

@@ -64,10 +64,8 @@ def _fraction(x: float, a: float, b: float) -> float:
 
 @lru_cache(maxsize=4096)
 def critical(freedom: float, chance: float) -> float:
-    """The t that |T| reaches with this small chance: the inverse of `two_sided`.
-
-    The log of the chance is a concave function of log t, so Newton's steps find its root; none of them doubles t.
-    """
+    """The t that |T| reaches with this small chance: the inverse of `two_sided`."""
+    # The log of the chance is a concave function of log t, so Newton's steps find its root; none of them doubles t.
     z = NormalDist().inv_cdf(1 - chance / 2)
     first, second = _expansion(z)
     log_t, step = math.log(z + first / freedom + second / freedom**2), 1.0
