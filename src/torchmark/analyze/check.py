@@ -182,8 +182,7 @@ def _check_process(stored: Estimate, samples: Series, place: str, same_method: b
 def _impossible_samples(stored: Estimate, samples: Series, place: str) -> list[Remark]:
     count, cut = len(samples), stored.warmup_cut
     if stored.sample_count != count:
-        counts = f"{stored.sample_count}, but there are {count} samples"
-        return _violations((False, f"{place}.sample_count", counts))
+        return _violations((False, f"{place}.sample_count", f"{stored.sample_count}, but there are {count} samples"))
     if not count or not 0 <= cut <= count // 2:
         return _violations((False, f"{place}.warmup_cut", f"{cut} of {count} samples"))
     least, most = float(samples.min()), float(samples.max())
@@ -216,9 +215,8 @@ def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: 
 
 def _is_from_laps(job: JobEstimate, steps: Series) -> bool:
     """Whether one part of the job, with its first and later stages, is the loop that the samples are of."""
-    parts = grouped(job.stages, lambda stage: re.sub(r"^(first|interrupted|later) ", "", stage.name))
     known: dict[tuple[bool, bool], JobEstimate] = {}  # computed once, however many parts there are
-    for stored in parts.values():
+    for stored in grouped(job.stages, lambda stage: re.sub(r"^(first|interrupted|later) ", "", stage.name)).values():
         count = sum(stage.steps for stage in stored)
         kind = count == 1, count <= len(steps)
         known[kind] = known.get(kind) or extrapolate([Laps("", steps.tolist(), count)])

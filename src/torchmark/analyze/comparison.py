@@ -164,14 +164,12 @@ def _compare(a: Run, b: Run, paired: Pairing, axis: str | None) -> Comparison:
     if a.header.machine == b.header.machine and None in spreads:  # one machine's spread serves both of its runs
         spreads = [next((each for each in spreads if each is not None), None)] * 2
     apart = 0.0 if a is b else 2 * spread.RUN_SPREAD**2  # the variance that two runs add as wholes
-    known: list[tuple[Pair, tuple[Side, Side]]] = []
-    unpaired = []
-    for ours, theirs in paired.matches:
-        if both := _sides((ours, theirs), spreads):
-            differences = pairing.differences_of(ours, theirs, a.header, b.header)
-            known.append((_pair(ours, theirs, both, apart, differences), both))
+    known, unpaired = list[tuple[Pair, tuple[Side, Side]]](), list[Unpaired]()
+    for match in paired.matches:
+        if both := _sides(match, spreads):
+            known.append((_pair(*match, both, apart, pairing.differences_of(*match, a.header, b.header)), both))
         else:
-            unpaired.append(Unpaired(ours.case.text, "no step time above zero", "refused", ours, theirs))
+            unpaired.append(Unpaired(match[0].case.text, "no step time above zero", "refused", *match))
     groups = pairing.grouped(known, lambda each: each[0].a.case.workload)
     families = tuple(_family(name, group, apart) for name, group in groups.items())
     return Comparison(tuple(pair for pair, _ in known), (*unpaired, *paired.unpaired), families, axis)
@@ -390,7 +388,8 @@ def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = Fa
     compared inside, gone missing."""
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     families = [each for comparison in comparisons for each in comparison.families if each.count > 1]
-    measured: list[Pair | Family] = [row for row in (*pairs, *families) if row.error is not None]
+    rows: list[Pair | Family] = [*pairs, *families]
+    measured = [row for row in rows if row.error is not None]
     chances = holm([_chance(each, limit) if each.ratio > 1 else 1.0 for each in measured])
     slower = [each for each, chance in zip(measured, chances, strict=True) if chance < CHANCE]
     slower += [pair for pair in pairs if pair.assumed is not None and pair.ratio > (1 + limit) * (1 + pair.assumed)]
@@ -408,10 +407,9 @@ def gate_live(found: LiveComparison, limit: float) -> Gate:
     failed = found.b.result.status not in ("ok", "interrupted")
     if found.ratio is None or found.low is None or found.high is None:
         return Gate("FAIL" if failed else "INCONCLUSIVE", limit)
-    visible = found.high / found.ratio * (1 + DIFFERENT) - 1
     slower, undecided = found.low > 1 + limit, found.high > 1 + limit
     word: Word = "FAIL" if slower or failed else "INCONCLUSIVE" if undecided else "PASS"
-    return Gate(word, limit, visible, _decidable(found.high - 1))
+    return Gate(word, limit, found.high / found.ratio * (1 + DIFFERENT) - 1, _decidable(found.high - 1))
 
 
 def _decidable(share: float) -> float | None:

@@ -291,8 +291,7 @@ def find_scaling(results: Sequence[Result]) -> tuple[Scaling, ...]:
             row = ScalingRow(workers, estimate.center_s, rate, communication_share=share, nodes=nodes)
             if alone and alone[2].items:
                 margin = 0.0 if estimate is alone[1] else math.hypot(estimate.precision, alone[1].precision)
-                efficiency = rate / workers / (alone[2].items / alone[1].center_s)
-                row = replace(row, efficiency=efficiency, margin=margin)
+                row = replace(row, efficiency=rate / workers / (alone[2].items / alone[1].center_s), margin=margin)
             rows.append(row)
         known, unit = threads.pop() if len(threads) == 1 else None, found[min(found)][2].unit
         scalings.append(Scaling(text, unit, tuple(rows), known if isinstance(known, int) else None))

@@ -35,8 +35,7 @@ def overheads(procedure: Sequence[Laps]) -> dict[str, float]:
         if not laps.is_work:
             found[laps.stage] = sum(stage.steps * stage.center_s for stage in stages)
         elif others:
-            extra_s = first.steps * (first.center_s - others[-1].center_s)
-            found[WARM_UP] = found.get(WARM_UP, 0.0) + extra_s
+            found[WARM_UP] = found.get(WARM_UP, 0.0) + first.steps * (first.center_s - others[-1].center_s)
     return found
 
 

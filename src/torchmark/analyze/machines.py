@@ -4,8 +4,6 @@ On a board, a machine has one place for each choice of settings, with its latest
 favour those who measure more often. Peers have the same processor, cores, memory, devices and torch.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter
@@ -75,7 +73,7 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
         return rate if 0 < rate < math.inf else 0.0
 
     @classmethod
-    def of_run(cls, run: Run, file: str) -> tuple[Entry, ...]:
+    def of_run(cls, run: Run, file: str) -> "tuple[Entry, ...]":
         header, machine, entries = run.header, run.header.machine, []
         where: dict[str, Any] = {"file": file, "run": header.id, "created": header.created, "label": header.label}
         where |= {"cpu": machine.cpu, "cores": machine.physical_cores, "memory_gib": machine.memory_gib}
@@ -314,9 +312,8 @@ def tabulate(members: Iterable[tuple[str, Run]]) -> tuple[KindRow, ...]:
     for (case, own), kind in product(cases.items(), kinds):
         results = [result for name, result in own if name == kind]
         good = [(result.work, result.estimate) for result in results if result.status == "ok" and result.estimate]
-        said = Counter(estimate.verdict for _, estimate in good).most_common()
         failed = Counter(each.status for each in results if each.status != "ok" or not each.estimate).most_common()
-        named = (*said, *failed)
+        named = (*Counter(estimate.verdict for _, estimate in good).most_common(), *failed)
         verdicts = tuple(f"{name} {count}" if len(named) > 1 else name for name, count in named)
         row = KindRow(case, kind, len(good), None, verdicts=verdicts)
         if good:

@@ -277,8 +277,7 @@ def usual_step(size: int) -> int:
 def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, int]:
     """The largest size that fits, and the smallest above it known not to; one beyond each end where there is none."""
     fails = min((each.size for each in probes if not each.fits), default=highest + 1)
-    fits = max((each.size for each in probes if each.fits and each.size < fails), default=lowest - 1)
-    return fits, fails
+    return max((each.size for each in probes if each.fits and each.size < fails), default=lowest - 1), fails
 
 
 def next_size(
@@ -339,6 +338,5 @@ def _deciding(probes: Sequence[Probe]) -> list[Probe]:
 
 
 def _reaching(share: float, probes: Sequence[Probe]) -> list[Probe]:
-    rated = [(each.rate, each) for each in probes if each.fits and each.rate]
-    highest = max((rate for rate, _ in rated), default=0.0)
-    return [each for rate, each in rated if rate >= share * highest]
+    rates = [each.rate or 0.0 if each.fits else 0.0 for each in probes]
+    return [each for each, rate in zip(probes, rates, strict=True) if rate and rate >= share * max(rates)]

@@ -40,8 +40,7 @@ def two_sided(t: float, freedom: float) -> tuple[float, float]:
     a, x, rest = freedom / 2, freedom / (freedom + t * t), t * t / (freedom + t * t)
     if x <= 0 or rest <= 0:
         return (0.0 if x <= 0 else 1.0), 0.0
-    logs = math.lgamma(a + 0.5) - math.lgamma(a) - math.lgamma(0.5) + a * math.log(x) + math.log(rest) / 2
-    front = math.exp(logs)
+    front = math.exp(math.lgamma(a + 0.5) - math.lgamma(a) - math.lgamma(0.5) + a * math.log(x) + math.log(rest) / 2)
     near = x < (a + 1) / (a + 2.5)  # where the fraction converges quickly
     return (front * _fraction(x, a, 0.5) / a if near else 1.0 - front * _fraction(rest, 0.5, a) * 2), front
 

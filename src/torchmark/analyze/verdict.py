@@ -292,8 +292,7 @@ def is_paging(readings: Sequence[Conditions]) -> bool:
 def _clocks(readings: Sequence[Conditions]) -> tuple[float, float] | None:
     """The highest, and that of the last third: a single reading may catch a core at rest."""
     clocks = [reading.clock_hz for reading in readings if reading.clock_hz]
-    last = max(1, len(clocks) // 3)
-    return (max(clocks), float(np.median(clocks[-last:]))) if clocks else None
+    return (max(clocks), float(np.median(clocks[-max(1, len(clocks) // 3) :]))) if clocks else None
 
 
 def _growth(readings: Sequence[Conditions], name: str) -> float | None:
