@@ -1,7 +1,6 @@
 """Published figures: one data file per publication, with figures as printed, and the same figures as runs."""
 
 import re
-import tomllib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -102,7 +101,7 @@ def names() -> tuple[str, ...]:
 def find_publication(name: str) -> Publication:
     if name not in names():
         raise UnknownName("publication", name, names())
-    content = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    content = msgspec.toml.decode((_FOLDER / f"{name}.toml").read_bytes())
     for table in content["tables"]:
         shared = table.pop("shared", {})  # fields that all its figures have
         table["figures"] = [shared | figure for figure in table["figures"]]
@@ -115,12 +114,12 @@ def all_runs() -> tuple[Run, ...]:
 
 
 def as_runs(publication: Publication, machine: str | None = None, repeats: bool = False) -> tuple[Run, ...]:
-    """One run for each machine, or for the named one; of a case in two tables it has the first figure, or `repeats`."""
+    """One run for each machine, or for the named one. Of figures for one case it has the first, unless `repeats`."""
     return tuple(_run(publication, each, repeats) for each in publication.machines if machine in (None, each.name))
 
 
 def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
-    """The runs for `m1-chips`, `m1-chips/M1 Ultra GPU`, or `M1 Ultra GPU` in any publication, as one run."""
+    """The runs for `m1-chips` or `m1-chips/M1 Ultra GPU`, or the one for `M1 Ultra GPU` in all publications."""
     name, slash, machine = text.partition("/")
     places = find_hardware(text) if name not in names() else ()
     if not places:
