@@ -162,9 +162,9 @@ def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None
     above = next((index for index, point in enumerate(points) if point.bytes >= count), len(points) - 1)
     if above == 0 or points[above].bytes <= count:
         return best[above]
-    below = above - 1
-    way = math.log(count / points[below].bytes) / math.log(points[above].bytes / points[below].bytes)
-    return best[below] * math.pow(best[above] / best[below], way)
+    below, smaller = best[above - 1], points[above - 1].bytes
+    way = math.log(count / smaller) / math.log(points[above].bytes / smaller)
+    return below * math.pow(best[above] / below, way)
 
 
 def case_again(result: Result, ceilings: Ceilings) -> Case | None:
@@ -174,8 +174,8 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
         return None
     if peak.shares["compute"] >= peak.shares["bandwidth"]:
         product = parse_case(known.flops[arithmetic(case)].case)
-        small = int(product.params.get("size", LEAST_SIZE)) < LEAST_SIZE
-        params: dict[str, Value] = {"size": LEAST_SIZE} if small else product.params
+        is_small = int(product.params.get("size", LEAST_SIZE)) < LEAST_SIZE
+        params: dict[str, Value] = {"size": LEAST_SIZE} if is_small else product.params
         options = {name: value for name, value in case.options.items() if name in ("isa", "matmul")}
         return Case("matmul", "infer", params, product.device, product.dtype, options=options)
     if path_of(result) == MEMORY:

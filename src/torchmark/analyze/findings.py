@@ -163,16 +163,14 @@ def _is_clear(pair: Pair) -> bool:
     return pair.verdict in ("faster", "slower")
 
 
-def _entries(pairs: Sequence[Pair]) -> list[_Entry]:
+def _entries(pairs: Sequence[Pair]) -> Iterator[_Entry]:
     """One for a workload where most cases are clear and none of those disagrees; else one for each clear case."""
-    entries = []
     for name, own in grouped(pairs, lambda pair: pair.a.case.workload).items():
         clear = [pair for pair in own if _is_clear(pair)]
         if 2 * len(clear) > len(own) and len({pair.ratio > 1 for pair in clear}) == 1:
-            entries.append(_Entry(name if len(clear) == len(own) else f"most of {name}", tuple(clear)))
+            yield _Entry(name if len(clear) == len(own) else f"most of {name}", tuple(clear))
         else:
-            entries += [_Entry(pair.a.case.task, (pair,)) for pair in clear]
-    return entries
+            yield from (_Entry(pair.a.case.task, (pair,)) for pair in clear)
 
 
 def _split(pairs: Sequence[Pair]) -> tuple[list[_Entry], list[_Entry]]:

@@ -112,7 +112,6 @@ def build_headline(run: Run, published: Sequence[Run], name: str | None = None) 
             left_out += [] if each else [f"{lead.area} ({leading.status})"]
     if not found:
         return None
-    missing = f" Left out: {', '.join(left_out)}." if left_out else ""
     groups = grouped(found, lambda each: each.result.case.device).items()
     blocks = [Block(device, tuple(each.area for each in own), _in_short(device, own)) for device, own in groups]
     for lead in LEADS:  # sort by the first area that all have: speeds of several areas are never averaged
@@ -132,7 +131,7 @@ def build_headline(run: Run, published: Sequence[Run], name: str | None = None) 
     return Headline(
         blocks=tuple(blocks),
         grade=grades.worst([each.area.grade.word for each in found]),
-        confidence=_confidence(found) + missing,
+        confidence=_confidence(found) + (f" Left out: {', '.join(left_out)}." if left_out else ""),
         commands=tuple(Command(name, f"torchmark {command}") for name, command in commands.items() if command),
     )
 

@@ -7,7 +7,7 @@ favour those who measure more often. Peers have the same processor, cores, memor
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, product
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
@@ -73,14 +73,14 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
         return rate if 0 < rate < math.inf else 0.0
 
     @classmethod
-    def of_run(cls, run: Run, file: str) -> "tuple[Entry, ...]":
-        header, machine, entries = run.header, run.header.machine, []
+    def of_run(cls, run: Run, file: str) -> "Iterator[Entry]":
+        header, machine = run.header, run.header.machine
         where: dict[str, Any] = {"file": file, "run": header.id, "created": header.created, "label": header.label}
         where |= {"cpu": machine.cpu, "cores": machine.physical_cores, "memory_gib": machine.memory_gib}
         for result in (with_spread(result, run.process_spread) for result in run.results):
             case, estimate, work, grade = result.case, result.estimate, result.work, grade_of(result)
             known = {name: getattr(estimate, name, None) for name in ("verdict", "center_s", "low_s", "high_s")}
-            entry = cls(
+            yield cls(
                 task=case.task,
                 version=result.version,
                 dtype=case.dtype,
@@ -98,8 +98,6 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
                 torch=machine.torch,
                 **(where | known),
             )
-            entries.append(entry)
-        return tuple(entries)
 
 
 # Without a figure these say nothing about the machine: the run was stopped, had no time, or a step took none.
@@ -244,7 +242,7 @@ def find_outliers(runs: Sequence[Run]) -> tuple[Outlier, ...]:
     return tuple(sorted(found, key=lambda outlier: -outlier.ratio))
 
 
-def _among(runs: Sequence[Run]) -> list[Outlier]:
+def _among(runs: Sequence[Run]) -> Iterator[Outlier]:
     times: list[dict[tuple[str, int], float]] = []  # the logarithm of each case's step time
     for run in runs:
         known = [(each, each.estimate) for each in run.results if each.status == "ok" and each.estimate]
@@ -258,14 +256,13 @@ def _among(runs: Sequence[Run]) -> list[Outlier]:
     usual = statistics.median(numbers.values()) if numbers else 0.0
     odd = {index: math.exp(numbers[index] - usual) for index in _rosner(numbers)}
     found = {index: ratio for index, ratio in odd.items() if max(ratio, 1 / ratio) > 1 + LEAST}
-    outliers, peers = [], len(numbers) - len(found)
     for index, ratio in found.items():
         header, estimates = runs[index].header, [each.estimate for each in runs[index].results if each.estimate]
         verdicts = Counter[str](estimate.verdict for estimate in estimates)
         worst: str = max((*DISTURBED, "slowing"), key=verdicts.__getitem__)
         disturbed = worst if verdicts[worst] >= max(1, len(estimates) / 3) else None
-        outliers.append(Outlier(header.label or header.id, header.id, ratio, peers, len(apart[index]), disturbed))
-    return outliers
+        peers, cases = len(numbers) - len(found), len(apart[index])
+        yield Outlier(header.label or header.id, header.id, ratio, peers, cases, disturbed)
 
 
 def _rosner(numbers: dict[int, float]) -> list[int]:

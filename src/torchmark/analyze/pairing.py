@@ -190,9 +190,8 @@ def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], th
         return [name for name in names if name not in _MAY_DIFFER and setting(a, name) != setting(b, name)]
 
     def instead(result: Result) -> str:
-        if partners := alike.get(_key(result, free)):
-            shown = ", ".join(other.case.text for other in partners[:3])
-            return f"; several there could be its partner: {shown}{' …' if len(partners) > 3 else ''}"
+        if partners := [other.case.text for other in alike.get(_key(result, free), ())]:
+            return f"; several there could be its partner: {', '.join(partners[:3])}{' …' if len(partners) > 3 else ''}"
         near = [(apart(result.case, other.case), other) for other in family.get(result.case.workload, ())]
         names, nearest = min(near, key=lambda each: len(each[0]), default=([], result))
         if not 1 <= len(names) <= 2:  # in more, another case is not near
