@@ -26,10 +26,7 @@ EVERYTHING = 700.0  # logarithm of about the largest ratio that a computer can h
 
 
 def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool | None = None) -> Answer:
-    """Whether b is faster, by the interval of its time over a's; `is_clear` replaces the test by that interval.
-
-    `same` needs an interval that touches 1 ± 1% and stays within ±`same`.
-    """
+    """Whether b is faster, by the interval of its time over a's; `is_clear` replaces the test by that interval."""
     apart = low > 1 + DIFFERENT or high < 1 / (1 + DIFFERENT)
     if apart if is_clear is None else is_clear:
         return "slower" if low * high > 1 else "faster"
@@ -89,7 +86,8 @@ class Comparison(Struct, frozen=True):  # of two runs, or of two settings inside
 def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
     """Pair the cases of two runs that did the same work, and say for each whether b is faster than a.
 
-    Verdicts hold over the whole table, by p-values corrected after Holm: see `answer_of`. Partners may differ in `by`.
+    `faster` and `slower` hold over the whole table: p-values are corrected after Holm. `same` needs an interval that
+    touches 1 ± 1% and stays within ±5%. Partners may differ in `by`.
     """
     return compare_all((a, b), by)[0]
 
@@ -149,8 +147,7 @@ def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> t
 
 
 def explained(result: Result) -> float:
-    """How much of the log of a contended time others may explain: twice what they took, as a step waits for its last
-    thread; from half of the time on, everything."""
+    """What others may explain of a contended time's log: twice what they took, as a step waits for its last thread."""
     if result.estimate is None or result.estimate.verdict != "contended":
         return 0.0
     seen = result.estimate.contention
@@ -384,8 +381,7 @@ class Gate(Struct, frozen=True):
 
 
 def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = False) -> Gate:
-    """Whether a case, or a workload with several cases, is slower by more than chance explains, or, unless the runs are
-    compared inside, gone missing."""
+    """Whether a case, or a workload with several, is slower by more than chance explains, or missing if not `inside`."""
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     families = [each for comparison in comparisons for each in comparison.families if each.count > 1]
     rows: list[Pair | Family] = [*pairs, *families]

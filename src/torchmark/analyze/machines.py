@@ -172,8 +172,8 @@ def rank_boards(entries: Iterable[Entry], top: int) -> tuple[tuple[Board, ...], 
 
 
 def _overall(rates: Mapping[str, Mapping[Contender, tuple[float, float]]], top: int) -> Overall | None:
-    """By the rates of every board and the low ends of their intervals, over the boards that half of all machines are
-    on; None for fewer than two machines on all of them."""
+    """By rates and the low ends of their intervals, over the boards that half of all machines are on; None for fewer
+    than two machines on all of them."""
     machines = dict.fromkeys(machine for own in rates.values() for machine in own)
     common = {name: own for name, own in rates.items() if len(own) >= max(2.0, 0.5 * len(machines))}
     shared, found = [machine for machine in machines if all(machine in own for own in common.values())], []
@@ -266,8 +266,7 @@ def _among(runs: Sequence[Run]) -> Iterator[Outlier]:
 
 
 def _rosner(numbers: dict[int, float]) -> list[int]:
-    """Rosner's test, in which no outlier hides another: remove the most extreme again and again; the last one beyond
-    its limit makes all before it outliers."""
+    """Rosner's test, in which no outlier hides another: the last extreme beyond its limit makes all before it ones."""
     left, taken, count = dict(numbers), list[int](), 0
     for _ in range(max(1, int(len(numbers) * MOST_SHARE)) if len(numbers) >= LEAST_MACHINES else 0):
         mean, spread = statistics.fmean(left.values()), statistics.stdev(left.values())

@@ -201,8 +201,7 @@ def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
 
 
 def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> list[Result]:
-    """The results of one run with the interval in which a repeat would land. Cases share what they know of the spread;
-    one with a single process borrows it from the others, else `borrowed`."""
+    """With the interval in which a repeat would land. Cases share their spread; one lone process borrows it."""
     common, lent = _common_and_lent(results, borrowed)
     found = []
     for result in results:

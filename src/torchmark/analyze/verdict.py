@@ -1,5 +1,4 @@
-"""The estimate of a step, from one process's samples and from several processes, the verdict on what disturbed it, and
-the cautions that follow."""
+"""The estimate of a step, from one process and from several, the verdict on what disturbed it, and its cautions."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -30,8 +29,7 @@ CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE = 0.1, 0.001  # clocks drift by less; one is 
 def summarise(
     samples: Series, reading: Reading, confirmed: bool, known: Estimate, readings: Sequence[Conditions] = ()
 ) -> Estimate:
-    """The estimate of one process: `known`, with the fields that follow from its samples and from the meters' readings.
-    The constant cost of calling a step is taken off every figure."""
+    """`known`, with what follows from one process's samples and meters; the constant cost of a call is taken off."""
     cost, raw = known.call_cost_s, samples[reading.cut :]
     verdict, flags, evidence = judge(reading, confirmed, known.contention, readings, known.target)
     mean, ordered = mean_interval(raw, reading.time), np.sort(raw - cost)
