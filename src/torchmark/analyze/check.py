@@ -295,8 +295,7 @@ def witness(
 
 def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
     """Compare each figure with the median of all others of the same work, device and software."""
-    supported: set[tuple[str, str]] = set()
-    copies: list[tuple[Witness, Witness]] = []
+    supported, copies = set[tuple[str, str]](), list[tuple[Witness, Witness]]()
     apart: list[tuple[Witness, float, int]] = []
     for group in grouped(witnesses, lambda each: each.place).values():
         pairs = list(zip(group, _originals(group), strict=True))
@@ -317,8 +316,7 @@ def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
 
 def _originals(group: Sequence[Witness]) -> list[Witness]:
     """For each witness the first with the same samples; those that count come first."""
-    found: dict[int, Witness] = {}
-    by_digest: dict[str, Witness] = {}
+    found, by_digest = dict[int, Witness](), dict[str, Witness]()
     by_length: dict[int, list[tuple[Series, Witness]]] = defaultdict(list)  # compared in one operation
 
     def original(key: SampleKey) -> Witness | None:

@@ -381,7 +381,7 @@ class Gate(Struct, frozen=True):
 
 
 def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = False) -> Gate:
-    """Whether a case, or a workload with several, is slower by more than chance explains, or missing if not `inside`."""
+    """Whether a case or a workload with several is slower by more than chance explains, or missing if not `inside`."""
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     families = [each for comparison in comparisons for each in comparison.families if each.count > 1]
     rows: list[Pair | Family] = [*pairs, *families]
