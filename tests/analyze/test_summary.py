@@ -13,25 +13,24 @@ from hypothesis import strategies as st
 from torchmark.analyze.spread import relative_spread
 from torchmark.analyze.statistics import read_series
 from torchmark.analyze.verdict import cautions_of, combine, combine_results, summarise
-from torchmark.records import Contention, Estimate, JobEstimate, Memory, NumericCheck, StageEstimate, Work
+from torchmark.records import Contention, Estimate, JobEstimate, Memory, NumericCheck, StageEstimate, Trend, Work
 
 CENTERS = st.lists(st.floats(1e-6, 10), min_size=2, max_size=6)
 
 
 def summary(samples: np.ndarray, **changes: Any) -> Estimate:
     fields: dict[str, Any] = {
+        **dict.fromkeys(("center_s", "low_s", "high_s", "effective_samples"), 0.0),
         "estimand": "median",
-        "block_size": 1,
-        "confirmed": True,
+        "verdict": "noisy",
         "first_step_s": 1.0,
-        "sync_cost_s": 0.0,
-        "call_cost_s": 0.0,
-        "target": 0.01,
+        "warmup_cut": 0,
+        "trend": Trend(0.0, 0.0),
         "duration_s": 5.0,
         "wall_step_s": 0.01,
     }
-    known = fields | changes
-    return summarise(samples, read_series(samples, known["target"], known["estimand"]), **known)
+    known = Estimate(**fields | changes)
+    return summarise(samples, read_series(samples, known.target, known.estimand), True, known)
 
 
 def samples(count: int = 300) -> np.ndarray:
@@ -87,6 +86,10 @@ def test_flags_come_from_what_was_seen() -> None:
     two_levels = samples() * np.where(np.random.default_rng(2).random(300) < 0.3, 1.2, 1.0)
     assert summary(two_levels).flags == ("bimodal",)
     assert summary(two_levels, estimand="mean").flags == ()
+    assert summary(samples(), device_step_s=0.0098).flags == ()
+
+
+def test_a_device_that_waits_for_work_is_launch_bound() -> None:
     assert summary(samples(), device_step_s=0.004).flags == ("launch-bound",)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchmark.analyze.grades import worst
 from torchmark.analyze.spread import Interval
 from torchmark.analyze.statistics import Reading
-from torchmark.analyze.verdict import contention_of, is_bimodal, is_launch_bound, judge
+from torchmark.analyze.verdict import contention_of, is_bimodal, judge
 from torchmark.devices.streams import stream
 from torchmark.records import VERDICTS, Conditions, Contention, Trend
 
@@ -162,9 +162,3 @@ def test_two_levels_are_distinguished_from_one() -> None:
     assert not is_bimodal(np.full(100, 0.01))
     assert not is_bimodal(chance.uniform(1, 2, 300))
     assert not is_bimodal(stream("bimodal", chance, 20))
-
-
-def test_a_device_that_waits_for_work_is_launch_bound() -> None:
-    assert is_launch_bound(50e-6, 100e-6)
-    assert not is_launch_bound(98e-6, 100e-6)
-    assert not is_launch_bound(None, 100e-6)

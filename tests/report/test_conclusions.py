@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from torchmark.analyze.comparison import LiveComparison, LiveSide
-from torchmark.analyze.search import Tuned
-from torchmark.records import Fitting, Limiting, Run, Tried, parse_case
+from torchmark.records import Fitting, Limiting, Run, Tried, Tuning, parse_case
 from torchmark.report import render
 from torchmark.report.comparison import answer, basis
 from torchmark.report.page import page_document
@@ -32,12 +31,12 @@ def stored(make_header, make_result, fitting: Fitting) -> dict[str, Run]:
     """A run of each study, as it is read back."""
     results = (make_result(DEFAULT.text, 2e-3), make_result(WINNER.text, 1e-3))
     relative = {DEFAULT.text: 1.0, WINNER.text: 2.0}
-    tuned = Tuned(DEFAULT, WINNER, 2.0, 1.9, 2.1, 5, same_precision=DEFAULT, results=results, relative=relative)
+    tuning = Tuning(DEFAULT, WINNER, 2.0, 1.9, 2.1, 5, same_precision=DEFAULT, relative=relative)
     a, b = (LiveSide(result, "python") for result in results)
     found = LiveComparison(a, b, "faster", "clear", 0.5, 0.49, 0.51, (0.5,) * 5)
     plain = Run(make_header((DEFAULT.text,)), results)
     return {
-        "tune": replace(plain, tuning=tuned.conclusion),
+        "tune": replace(plain, tuning=tuning),
         "fit": replace(plain, results=tuple(make_result(each.case, 1e-3) for each in fitting.tried), fitting=fitting),
         "limits": replace(plain, limiting=Limiting(True, missing=("cpu bfloat16",))),
         "ab": replace(plain, live=found.conclusion("B")),

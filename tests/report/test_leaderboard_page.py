@@ -23,7 +23,7 @@ HOSTILE = "</code></details><script>alert(1)</script><img src=x onerror=alert(1)
 @pytest.fixture
 def entries(full_run) -> list[Entry]:
     """One run on three machines: the second as fast as the first, the third with a GPU and less time."""
-    first = Entry.of_run(replace(full_run, process_spread=1e-4), "one.jsonl")
+    first = [*Entry.of_run(replace(full_run, process_spread=1e-4), "one.jsonl")]
 
     def quarter(entry: Entry) -> dict[str, float]:
         return {name: value / 4 for name in ("center_s", "low_s", "high_s") if (value := getattr(entry, name))}

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from torchmark.analyze.search import BreakEven, Contribution, Tuned
-from torchmark.records import Fitting, Result, Run, Tried, Tuning, parse_case
+from torchmark.records import BreakEven, Contribution, Fitting, Result, Run, Tried, Tuning, parse_case
 from torchmark.report import render
 from torchmark.report.charts import find_series, speeds
 from torchmark.report.searches import fitting_document, snippet, tuning_document
@@ -21,7 +20,7 @@ LAST = parse_case("resnet50/infer@cpu/float32+layout=channels-last")
 
 
 @pytest.fixture
-def tuned(make_result: Callable[..., Result]) -> Tuned:
+def run(make_header: Callable[..., object], make_result: Callable[..., Result]) -> Run:
     reason = "it was ended by SIGILL during first step"
     results = (
         make_result(DEFAULT.text, 1.2),
@@ -29,9 +28,13 @@ def tuned(make_result: Callable[..., Result]) -> Tuned:
         make_result(WINNER.text, 0.3),
         make_result("resnet50/infer@cpu/bfloat16", status="crashed", reason=reason, estimate=None),
     )
-    return Tuned(
+    return Run(make_header(tuple(each.case.text for each in results)), results)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tuned() -> Tuning:
+    return Tuning(
         DEFAULT, WINNER, gain=4.0, low=3.8, high=4.2, pairs=3, same_precision=LAST, same_precision_gain=1.33,
-        results=results,
         contributions=(Contribution("bfloat16", 2.0), Contribution("channels-last", 2.0)),
         break_even=BreakEven(19.0, 0.2, 95.0),
         relative={DEFAULT.text: 1.0, LAST.text: 1.33, WINNER.text: 4.0},
@@ -39,14 +42,8 @@ def tuned(make_result: Callable[..., Result]) -> Tuned:
     )  # fmt: skip
 
 
-@pytest.fixture
-def run(make_header: Callable[..., object], tuned: Tuned) -> Run:
-    return Run(make_header(tuple(each.case.text for each in tuned.results)), tuned.results)  # type: ignore[arg-type]
-
-
-def shown_tuning(run: Run, tuned: Tuned, *how: object) -> str:
-    stored = replace(run, tuning=tuned.conclusion, results=tuned.results)
-    return render(tuning_document(stored), *how)  # type: ignore[arg-type]
+def shown_tuning(run: Run, tuned: Tuning, *how: object) -> str:
+    return render(tuning_document(replace(run, tuning=tuned)), *how)  # type: ignore[arg-type]
 
 
 def shown_fitting(run: Run, found: Fitting, tried: Sequence[tuple[Tried, Result]], *how: object) -> str:
@@ -69,7 +66,7 @@ LINE = {"fixed_bytes": 4e8, "item_bytes": 1e7, "line_error": 0.004}
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_answer_comes_first_and_everything_fits(run: Run, tuned: Tuned, width: int) -> None:
+def test_the_answer_comes_first_and_everything_fits(run: Run, tuned: Tuning, width: int) -> None:
     text = shown_tuning(run, tuned, "table", width)
     assert max(map(len, text.partition("To paste")[0].splitlines())) <= width  # the rest is never broken
     words = " ".join(text.split())
@@ -84,7 +81,7 @@ def test_the_answer_comes_first_and_everything_fits(run: Run, tuned: Tuned, widt
         assert told in words
 
 
-def test_every_format_has_the_winner(run: Run, tuned: Tuned) -> None:
+def test_every_format_has_the_winner(run: Run, tuned: Tuning) -> None:
     assert f"{WINNER.text},ok" in shown_tuning(run, tuned, "csv")
     found = json.loads(shown_tuning(run, tuned, "json"))
     assert (found["tuned"]["winner"], found["tuned"]["low"]) == (WINNER.text, 3.8)
@@ -93,7 +90,7 @@ def test_every_format_has_the_winner(run: Run, tuned: Tuned) -> None:
     assert json.loads(shown_tuning(run, tuned, "jsonl"))["snippet"] == snippet(DEFAULT, WINNER)
 
 
-def test_what_may_be_chance_is_not_recommended(run: Run, tuned: Tuned) -> None:
+def test_what_may_be_chance_is_not_recommended(run: Run, tuned: Tuning) -> None:
     refuted = replace(tuned, winner=DEFAULT, unconfirmed=WINNER, gain=1.02, low=0.99, high=1.05)
     text = shown_tuning(run, refuted, "table", 200)
     assert "Stay with the default: bfloat16" in text
@@ -107,12 +104,12 @@ def test_what_may_be_chance_is_not_recommended(run: Run, tuned: Tuned) -> None:
     assert "import torch" not in text
 
 
-def test_the_command_that_does_it_again_is_not_broken_by_a_narrow_terminal(run: Run, tuned: Tuned) -> None:
+def test_the_command_that_does_it_again_is_not_broken_by_a_narrow_terminal(run: Run, tuned: Tuning) -> None:
     assert f"\ntorchmark run {tuned.winner.text}\n" in shown_tuning(run, tuned, "table", 40)
 
 
-def test_a_stored_search_shows_what_it_came_to(run: Run, tuned: Tuned) -> None:
-    stored = replace(run, tuning=tuned.conclusion)
+def test_a_stored_search_shows_what_it_came_to(run: Run, tuned: Tuning) -> None:
+    stored = replace(run, tuning=tuned)
     words = " ".join(render(stored, "table", 80).split())
     assert "is 4.00× as fast as the default (3.80 to 4.20)." in words
     assert "model = torch.compile(model)" in words
@@ -126,7 +123,7 @@ def test_a_chart_says_once_what_all_candidates_share(run: Run) -> None:
     assert [bar["label"] for bar in panel.rows] == ["float32", "channels-last", short]
 
 
-def test_times_are_those_of_common_rounds_and_chance_is_named(run: Run, tuned: Tuned) -> None:
+def test_times_are_those_of_common_rounds_and_chance_is_named(run: Run, tuned: Tuning) -> None:
     seen = {DEFAULT.text: 1.0, LAST.text: 1.2, WINNER.text: 1.25}
     table = shown_tuning(run, replace(tuned, winner=LAST, same_precision=LAST, relative=seen), "table", 200)
     rows = {line.split()[0]: " ".join(line.split()) for line in table.splitlines() if "/s " in line}
@@ -147,7 +144,7 @@ def test_the_snippet_is_python_that_sets_the_environment_first() -> None:
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
-def test_the_snippet_can_be_copied_from_a_narrow_terminal(run: Run, tuned: Tuned, mode: str) -> None:
+def test_the_snippet_can_be_copied_from_a_narrow_terminal(run: Run, tuned: Tuning, mode: str) -> None:
     ways = "+pinned+threads=2+layout=channels-last+attention=eager+isa=avx512-core-bf16+bind=close+wait=passive"
     winner = parse_case(f"resnet50/{mode}:batch=64@cpu/float16+compile=max-autotune-no-cudagraphs{ways}")
     default = parse_case(f"resnet50/{mode}@cpu/float32+per-step")
@@ -273,18 +270,18 @@ def test_a_size_that_crashed_for_another_reason_is_not_said_to_be_too_large(run:
     assert "fits into" not in words
 
 
-def test_how_much_of_the_machine_is_used_is_reported_where_that_is_known(run: Run, tuned: Tuned) -> None:
+def test_how_much_of_the_machine_is_used_is_reported_where_that_is_known(run: Run, tuned: Tuning) -> None:
     from torchmark.records import Peak
 
     shares = {DEFAULT.text: 0.2, WINNER.text: 0.8}
     peaks = {text: Peak(share, "compute") for text, share in shares.items()}
-    results = tuple(replace(each, peak=peaks.get(each.case.text)) for each in tuned.results)
-    text = shown_tuning(run, replace(tuned, results=results), "table", 200)
+    results = tuple(replace(each, peak=peaks.get(each.case.text)) for each in run.results)
+    text = shown_tuning(replace(run, results=results), tuned, "table", 200)
     words = "Of this machine's peak it uses 80%, where the default uses 20%, each of the peak of its own number format."
     assert words in text
 
 
-def test_a_search_that_compared_nothing_does_not_say_that_nothing_is_faster(run: Run, tuned: Tuned) -> None:
+def test_a_search_that_compared_nothing_does_not_say_that_nothing_is_faster(run: Run, tuned: Tuning) -> None:
     short = replace(tuned, winner=DEFAULT, same_precision=DEFAULT, gain=None, low=None, high=None, stopped="budget")
     text = shown_tuning(run, replace(short, relative={}, contributions=()), "table", 200)
     assert "Inconclusive: the budget was spent before any settings were compared." in text

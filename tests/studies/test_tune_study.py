@@ -124,13 +124,15 @@ def test_a_leader_and_the_default_are_stored_before_they_are_announced() -> None
             assert {CASE.text, event.case.text} <= set(stored)
     assert announced
     opened = Counter(Scripted.opened)
-    assert {result.case.text: len(result.processes) for result in found.outcome().results} == opened
+    assert {text: len(result.processes) for text, result in found.results().items()} == opened
 
 
 def test_what_helps_is_found_with_what_each_part_brought() -> None:
     speed = factors(dtype_is_bfloat16=0.5, dtype_is_float16=50, layout_is_channels_last=0.75, compile_is_on=0.8)
-    tuned = search(speed).outcome()
+    study = search(speed)
+    tuned = study.outcome()
     assert tuned.winner.text == "resnet50/infer@cpu/bfloat16+compile+layout=channels-last"
+    assert tuned.same_precision is not None
     assert tuned.same_precision.text == "resnet50/infer@cpu/float32+compile+layout=channels-last"
     assert tuned.pairs == PAIRS
     assert tuned.low is not None
@@ -144,7 +146,7 @@ def test_what_helps_is_found_with_what_each_part_brought() -> None:
     }
     assert tuned.break_even is not None
     assert tuned.break_even.steps == pytest.approx((10 - 0.00375) / (0.00375 * 0.2), rel=0.05)
-    dropped = [result for result in tuned.results if result.status == "skipped"]
+    dropped = [result for result in study.results().values() if result.status == "skipped"]
     assert [result.case.dtype for result in dropped] == ["float16"]  # once: its other layouts are not tried any more
     assert "dropped: in its first warm step" in (dropped[0].reason or "")
 
@@ -197,7 +199,7 @@ def test_one_slow_moment_drops_no_one() -> None:
     noise = random.Random(0)
     found = tune(request, lambda case: Disturbed(case, lambda _: 1.0, noise, 0.01))
     list(found.events())
-    assert {result.status for result in found.outcome().results} == {"ok"}
+    assert {result.status for result in found.results().values()} == {"ok"}
 
 
 def test_what_is_kept_is_never_changed() -> None:
@@ -217,9 +219,9 @@ def test_instructions_that_this_machine_is_limited_to_are_part_of_the_advice(mon
 
 
 def test_a_number_format_that_kills_its_process_costs_only_itself() -> None:
-    tuned = search(lambda case: math.nan if case.dtype == "bfloat16" else 1.0).outcome()
-    assert tuned.winner == CASE
-    crashed = [result for result in tuned.results if result.status == "crashed"]
+    study = search(lambda case: math.nan if case.dtype == "bfloat16" else 1.0)
+    assert study.outcome().winner == CASE
+    crashed = [result for result in study.results().values() if result.status == "crashed"]
     assert [result.case.text for result in crashed] == ["resnet50/infer@cpu/bfloat16"]
 
 
@@ -335,7 +337,7 @@ def test_what_was_found_is_stored_as_soon_as_a_process_has_ended() -> None:
     request = TuneOptions(CASE)
     found = tune(request, lambda case: Scripted(case, speed, noise, 0.01))
     stored = [event.result for event in found.events() if isinstance(event, Completed)]
-    assert {result.case.text for result in stored} == {result.case.text for result in found.outcome().results}
+    assert {result.case.text for result in stored} == found.results().keys()
     assert max(len(result.processes) for result in stored if result.case == CASE) == 1 + PAIRS
 
 

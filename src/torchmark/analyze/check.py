@@ -3,8 +3,6 @@
 Estimates are recomputed from the raw samples by the functions that measured. This finds damage, not forgery.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
@@ -23,8 +21,9 @@ from torchmark.analyze.pairing import grouped
 from torchmark.analyze.spread import Spread, with_interval
 from torchmark.analyze.statistics import Series, read_series
 from torchmark.analyze.verdict import combine, summarise
+from torchmark.case import parse_case
 from torchmark.errors import UsageError
-from torchmark.records import STEP, Estimate, JobEstimate, Laps, Machine, Remark, Result, RunHeader, parse_case
+from torchmark.records import STEP, Contention, Estimate, JobEstimate, Laps, Machine, Remark, Result, RunHeader
 
 EXACT = 1e-6  # relative: rounding
 CORRELATED = 1e-3  # sums over long series differ more from one version of numpy to another
@@ -34,7 +33,9 @@ TIMED_TWICE = 1.02  # samples cannot take longer than the time in which they wer
 IDLE_TIMES, IDLE_S, IDLE_BLOCK_S = 3.0, 10.0, 2e-3
 
 # Fields of an estimate that follow from the kept samples alone, and those that follow from rules that may change.
-_DESCRIBED = ("center_s", "mean_s", "median_s", "min_s", "p90_s", "p90_high_s", "p99_s", "p99_high_s", "mad_s")
+_DESCRIBED = (
+    "center_s", "mean_s", "median_s", "min_s", "p90_s", "p90_high_s", "p99_s", "p99_high_s", "mad_s", "outlier_share",
+)  # fmt: skip
 _BY_METHOD = ("autocorrelation_time", "effective_samples", "low_s", "high_s", "mean_low_s", "mean_high_s")
 
 
@@ -61,9 +62,8 @@ def check_header(header: RunHeader, now: datetime) -> Iterator[Remark]:
     for case, count in Counter(header.cases).items():
         absent = f"{case} is planned on a device that the machine does not have"
         try:
-            yield from _violations(
-                (not devices or parse_case(case).device in devices, "header.machine.devices", absent)
-            )
+            is_there = not devices or parse_case(case).device in devices
+            yield from _violations((is_there, "header.machine.devices", absent))
         except UsageError as error:
             yield from _violations((False, "header.cases", error.cause))
         yield from _violations((count == 1, "header.cases", f"{case} is listed {count} times"))
@@ -78,9 +78,8 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
     if estimate is None:
         yield from _violations((False, "result.estimate", "ok without a figure"))
         return
-    impossible = _impossible(estimate, "result.estimate")
-    for index, process in enumerate(processes):
-        impossible += _impossible(process, f"result.processes[{index}]")
+    figures = {"estimate": estimate} | {f"processes[{index}]": process for index, process in enumerate(processes)}
+    impossible = [wrong for place, figure in figures.items() for wrong in _impossible(figure, f"result.{place}")]
     yield from impossible
     if estimate.verdict != "as-published":
         if not processes and not impossible:
@@ -96,7 +95,7 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
         steps_s, place = result.phases_s.get("steps", math.inf), "result.phases_s"
         fits = estimate.duration_s <= TIMED_TWICE * steps_s or result.case.device.partition(":")[0] == "fake"
         took = f"sampling took {estimate.duration_s:.3g} s within a phase of {steps_s:.3g} s"
-        phases = [(s >= 0, f"{place}.{name}", f"it took {s:.3g} s") for name, s in result.phases_s.items()]
+        phases = ((s >= 0, f"{place}.{name}", f"it took {s:.3g} s") for name, s in result.phases_s.items())
         yield from _violations(*phases, (fits, f"{place}.steps", took))
     if numeric:
         off = f"ok although its numbers are wrong: off by {numeric.error:.2g} where {numeric.tolerance:.2g} is allowed"
@@ -116,15 +115,14 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
         yield from _compare(job, total, ("seconds",), "result.job", "stages", EXACT)
 
 
-def _impossible(estimate: Estimate, place: str) -> list[Remark]:
-    spans = (estimate.call_cost_s, estimate.duration_s, estimate.first_step_s, estimate.high_s - estimate.low_s)
-    possible = estimate.block_size >= 1 and all(0 <= span < LONGEST_S for span in spans)
-    inside, center_s = estimate.low_s <= estimate.center_s <= estimate.high_s, estimate.center_s
-    watts = estimate.metered.mean_w or 0.0
+def _impossible(figure: Estimate, place: str) -> list[Remark]:
+    low_s, center_s, high_s, watts = figure.low_s, figure.center_s, figure.high_s, figure.metered.mean_w or 0.0
+    spans = (figure.call_cost_s, figure.duration_s, figure.first_step_s, high_s - low_s)
+    possible = figure.block_size >= 1 and low_s >= -LONGEST_S and all(0 <= span < LONGEST_S for span in spans)
     return _violations(
-        (inside, f"{place}.center_s", "it lies outside its own interval"),
-        (center_s + estimate.call_cost_s > 0, f"{place}.center_s", f"a step of {center_s:.3g} s takes no time"),
-        (possible and estimate.low_s >= -LONGEST_S, place, "an impossible time or count"),
+        (low_s <= center_s <= high_s, f"{place}.center_s", "it lies outside its own interval"),
+        (center_s + figure.call_cost_s > 0, f"{place}.center_s", f"a step of {center_s:.3g} s takes no time"),
+        (possible, place, "an impossible time or count"),
         (0 <= watts <= 1e6, f"{place}.metered.mean_w", f"{watts:.3g} W"),
     )
 
@@ -132,7 +130,6 @@ def _impossible(estimate: Estimate, place: str) -> list[Remark]:
 def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_method: bool) -> Iterator[Remark]:
     """Recompute the last processes of a result from their raw samples, and a replay by its publication's method."""
     values = [np.asarray(samples[process], dtype=np.float64) for process in sorted(samples)]
-    simulated = result.case.device.partition(":")[0] == "fake"
     first = len(result.processes) - len(values)
     if result.case.protocol == "as-published":
         if result.estimate and len(values) == 1:
@@ -145,7 +142,8 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
     for index, (stored, series) in enumerate(zip(result.processes[first:], values, strict=True), first):
         place = f"result.processes[{index}]"
         wrong = _check_process(stored, series, place, same_method)
-        if not wrong and not simulated:  # samples take their time: no more than there was, nor much less
+        if not wrong and result.case.device.partition(":")[0] != "fake":
+            # Samples take their time: no more than there was, nor much less.
             steps = 1 if stored.estimand == "median" else stored.block_size  # by events
             total_s, lasted = float((series + stored.call_cost_s).sum()) * steps, stored.duration_s
             first_s = float(series[0]) * stored.block_size  # it may have begun before the clock
@@ -168,28 +166,25 @@ def _check_process(stored: Estimate, samples: Series, place: str, same_method: b
     raw = np.maximum(samples + stored.call_cost_s, 1e-12)
     size = 1 if stored.estimand == "median" else stored.block_size  # a median is of single steps
     reading = read_series(raw, stored.target, stored.estimand, size, stored.warmup_cut)
-    same = ("estimand", "block_size", "first_step_s", "sync_cost_s", "call_cost_s", "target", "duration_s")
-    known = {name: getattr(stored, name) for name in same}
-    found = summarise(raw, reading, stored.verdict == "stable", wall_step_s=stored.wall_step_s or 0.0, **known)
-    described = (*_DESCRIBED, "outlier_share")
-    wrong = _compare(stored, found, described, place, "samples", EXACT, float(samples.max()) + stored.call_cost_s)
+    found = summarise(raw, reading, stored.verdict == "stable", replace(stored, contention=Contention()))
+    longest_s = float(samples.max()) + stored.call_cost_s
+    wrong = _compare(stored, found, _DESCRIBED, place, "samples", EXACT, longest_s)
     if same_method and not wrong:
         center = abs(found.center_s) + stored.call_cost_s
         wrong = _compare(stored, found, _BY_METHOD, place, "samples", CORRELATED, center)
         what = found.verdict if found.verdict != "stable" else "an interval wider than the target"
         steady = found.verdict == "stable" and found.precision <= stored.target * 1.001
-        holds, cause = stored.verdict != "stable" or steady, f"stable, but its samples give {what}"
-        wrong += _violations((holds, f"{place}.verdict", cause))
+        cause = f"stable, but its samples give {what}"
+        wrong += _violations((stored.verdict != "stable" or steady, f"{place}.verdict", cause))
     return wrong
 
 
 def _impossible_samples(stored: Estimate, samples: Series, place: str) -> list[Remark]:
     count, cut = len(samples), stored.warmup_cut
-    counts, cuts = f"{stored.sample_count}, but there are {count} samples", f"{cut} of {count} samples"
     if stored.sample_count != count:
-        return _violations((False, f"{place}.sample_count", counts))
+        return _violations((False, f"{place}.sample_count", f"{stored.sample_count}, but there are {count} samples"))
     if not count or not 0 <= cut <= count // 2:
-        return _violations((False, f"{place}.warmup_cut", cuts))
+        return _violations((False, f"{place}.warmup_cut", f"{cut} of {count} samples"))
     least, most = float(samples.min()), float(samples.max())
     possible = least + stored.call_cost_s > 0 and most <= LONGEST_S
     return _violations((possible, f"{place}.samples_s", f"steps took {least:.3g} to {most:.3g} s"))
@@ -209,20 +204,19 @@ def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: 
     yield from _compare(stored, found, ("first_step_s", "median_s", "min_s", "center_s"), place, "samples", EXACT)
     took = f"{stored.duration_s:.4g} s, but its samples took {steps.sum():.4g} s"
     yield from _violations((steps.sum() <= stored.duration_s * (1 + EXACT), f"{place}.duration_s", took))
-    if same_method and job:
-        cause = "none of them follows from its samples"
-        yield from _violations((_is_from_laps(job, steps), "result.job.stages", cause))
     times = job.seconds / stored.center_s if job and stored.center_s > 0 else 1.0
     divides = math.isfinite(times) and _close(times, max(round(times), 1), EXACT)
     cause = f"{stored.center_s:.6g} does not divide {times * stored.center_s:.6g}"
-    yield from _violations((divides, f"{place}.center_s", cause))
+    follows = not same_method or not job or _is_from_laps(job, steps)
+    yield from _violations(
+        (follows, "result.job.stages", "none of them follows from its samples"), (divides, f"{place}.center_s", cause)
+    )
 
 
 def _is_from_laps(job: JobEstimate, steps: Series) -> bool:
     """Whether one part of the job, with its first and later stages, is the loop that the samples are of."""
-    parts = grouped(job.stages, lambda stage: re.sub(r"^(first|interrupted|later) ", "", stage.name))
     known: dict[tuple[bool, bool], JobEstimate] = {}  # computed once, however many parts there are
-    for stored in parts.values():
+    for stored in grouped(job.stages, lambda stage: re.sub(r"^(first|interrupted|later) ", "", stage.name)).values():
         count = sum(stage.steps for stage in stored)
         kind = count == 1, count <= len(steps)
         known[kind] = known.get(kind) or extrapolate([Laps("", steps.tolist(), count)])
@@ -251,8 +245,7 @@ def _close(stored: Any, found: Any, tolerance: float, size: float = 0.0) -> bool
     return abs(stored - found) <= tolerance * max(abs(stored), abs(found), size) or not math.isfinite(found)
 
 
-# How far files may be apart: what fresh processes, other memory and a warmer room explain, plus so many of their own
-# margins, up to a widest one.
+# How far files may be apart: by fresh processes, other memory, a warmer room, and so many margins, up to a widest.
 APART, MARGINS, WIDEST_MARGIN = 0.10, 3.0, 0.2
 ENOUGH_FILES = 3
 DIGITS, DISTINCT = 6, 3  # of the digest: decimals of samples relative to their median, and least different values
@@ -271,7 +264,7 @@ class Witness(Struct, frozen=True):  # one file's figure for one case
     run: str
     line: int
     case: str
-    place: tuple[str, ...]  # work, device and software: only files that agree in these are compared
+    place: tuple[str, ...]  # work, device and software, in which files that are compared agree
     center_s: float
     margin: float  # relative
     series: tuple[SampleKey, ...]  # one per process
@@ -302,8 +295,7 @@ def witness(
 
 def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
     """Compare each figure with the median of all others of the same work, device and software."""
-    supported: set[tuple[str, str]] = set()
-    copies: list[tuple[Witness, Witness]] = []
+    supported, copies = set[tuple[str, str]](), list[tuple[Witness, Witness]]()
     apart: list[tuple[Witness, float, int]] = []
     for group in grouped(witnesses, lambda each: each.place).values():
         pairs = list(zip(group, _originals(group), strict=True))
@@ -324,8 +316,7 @@ def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
 
 def _originals(group: Sequence[Witness]) -> list[Witness]:
     """For each witness the first with the same samples; those that count come first."""
-    found: dict[int, Witness] = {}
-    by_digest: dict[str, Witness] = {}
+    found, by_digest = dict[int, Witness](), dict[str, Witness]()
     by_length: dict[int, list[tuple[Series, Witness]]] = defaultdict(list)  # compared in one operation
 
     def original(key: SampleKey) -> Witness | None:

@@ -1,10 +1,7 @@
 """Compare stored runs case by case, and two sides that took turns: the ratio of step times and how sure it is.
 
-Intervals rest on the spread between processes: the case's own, or that of a reference case; without one there is no
-answer. Published figures are judged by an assumed uncertainty.
+Intervals rest on the spread between processes; published figures are judged by an assumed uncertainty.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +14,7 @@ from msgspec.structs import replace
 
 from torchmark.analyze import pairing, spread
 from torchmark.analyze.grades import answer_within, band_of, flaws_of, is_published
-from torchmark.analyze.pairing import Difference, Pairing, Places, Unpaired
+from torchmark.analyze.pairing import Difference, Pairing, Unpaired
 from torchmark.analyze.spread import CHANCE, Interval, Spread, critical, total_variance, variance, with_known
 from torchmark.records import BreakEven, Live, Machine, Remark, Result, Run
 
@@ -38,8 +35,7 @@ def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool |
 
 def break_even(eager: Result, compiled: Result, saved: float | None = None) -> BreakEven | None:
     """Of results that differ in compiling alone, and what that saves in a step; None where it never pays off."""
-    a, b = eager.estimate, compiled.estimate
-    if not a or not b:
+    if not (a := eager.estimate) or not (b := compiled.estimate):
         return None
     spent, saved = b.first_step_s - a.first_step_s, a.center_s - b.center_s if saved is None else saved
     return BreakEven(spent, saved, spent / saved) if saved > 0 and spent > 0 else None
@@ -78,9 +74,7 @@ class Family(Row, frozen=True, kw_only=True):  # all pairs of one workload: the 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Comparison(Struct, frozen=True):
-    """Of two runs, or of two settings inside one run."""
-
+class Comparison(Struct, frozen=True):  # of two runs, or of two settings inside one run
     pairs: tuple[Pair, ...]
     unpaired: tuple[Unpaired, ...]
     families: tuple[Family, ...] = ()
@@ -93,7 +87,7 @@ def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
     """Pair the cases of two runs that did the same work, and say for each whether b is faster than a.
 
     `faster` and `slower` hold over the whole table: p-values are corrected after Holm. `same` needs an interval that
-    touches 1 ± 1% and stays within ±5%. Everything else is `unsure`. Partners may differ in `by`.
+    touches 1 ± 1% and stays within ±5%. Partners may differ in `by`.
     """
     return compare_all((a, b), by)[0]
 
@@ -101,7 +95,7 @@ def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
 def compare_all(runs: Sequence[Run], by: str | None = None, places: Sequence[str] = ()) -> tuple[Comparison, ...]:
     """Every run after the first against the first; the answers hold over all of them together."""
     first, *others = runs
-    named: Sequence[Places] = [(places[0], place) for place in places[1:]] if places else [pairing.PLACES] * len(others)
+    named = [(places[0], place) for place in places[1:]] if places else [pairing.PLACES] * len(others)
     pairs = zip(others, named, strict=True)
     return _judge_all(_compare(first, other, pairing.pair_runs(first, other, by, both), by) for other, both in pairs)
 
@@ -120,7 +114,7 @@ class Side(NamedTuple):  # what one run knows of the logarithm of a time
 
 def per_item(a: Result, b: Result) -> bool:
     """Whether they are compared by the time of an item, because a step does not do the same amount."""
-    return bool(a.work and b.work and a.work.items != b.work.items and a.work.items > 0 and b.work.items > 0)
+    return bool(a.work and b.work and a.work.items != b.work.items and min(a.work.items, b.work.items) > 0)
 
 
 def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> tuple[Side, Side] | None:
@@ -153,8 +147,7 @@ def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> t
 
 
 def explained(result: Result) -> float:
-    """How much of the log of a contended time others may explain: twice what they took, as a step waits for its last
-    thread; from half of the time on, everything."""
+    """What others may explain of a contended time's log: twice what they took, as a step waits for its last thread."""
     if result.estimate is None or result.estimate.verdict != "contended":
         return 0.0
     seen = result.estimate.contention
@@ -165,17 +158,15 @@ def explained(result: Result) -> float:
 
 def _compare(a: Run, b: Run, paired: Pairing, axis: str | None) -> Comparison:
     spreads = [a.process_spread, b.process_spread]
-    if a.header.machine == b.header.machine:  # one machine's spread serves both of its runs
-        spreads = [mine if mine is not None else other for mine, other in (spreads, spreads[::-1])]
+    if a.header.machine == b.header.machine and None in spreads:  # one machine's spread serves both of its runs
+        spreads = [next((each for each in spreads if each is not None), None)] * 2
     apart = 0.0 if a is b else 2 * spread.RUN_SPREAD**2  # the variance that two runs add as wholes
-    known: list[tuple[Pair, tuple[Side, Side]]] = []
-    unpaired = []
-    for ours, theirs in paired.matches:
-        if both := _sides((ours, theirs), spreads):
-            differences = pairing.differences_of(ours, theirs, a.header, b.header)
-            known.append((_pair(ours, theirs, both, apart, differences), both))
+    known, unpaired = list[tuple[Pair, tuple[Side, Side]]](), list[Unpaired]()
+    for match in paired.matches:
+        if both := _sides(match, spreads):
+            known.append((_pair(*match, both, apart, pairing.differences_of(*match, a.header, b.header)), both))
         else:
-            unpaired.append(Unpaired(ours.case.text, "no step time above zero", "refused", ours, theirs))
+            unpaired.append(Unpaired(match[0].case.text, "no step time above zero", "refused", *match))
     groups = pairing.grouped(known, lambda each: each[0].a.case.workload)
     families = tuple(_family(name, group, apart) for name, group in groups.items())
     return Comparison(tuple(pair for pair, _ in known), (*unpaired, *paired.unpaired), families, axis)
@@ -254,11 +245,9 @@ def _chance(row: Row, share: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number."""
     count, order = len(p_values), sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected = accumulate((min(1.0, (count - rank) * p_values[index]) for rank, index in enumerate(order)), max)
-    by_index = dict(zip(order, corrected, strict=True))
-    return [by_index[index] for index in range(count)]
+    return [p_value for _, p_value in sorted(zip(order, corrected, strict=True))]
 
 
 def _judge(rows: Sequence[AnyRow]) -> Iterator[AnyRow]:
@@ -296,6 +285,7 @@ class LiveSide(Struct, frozen=True):
     last_words: tuple[str, ...] = ()  # the last lines of output of a process that failed
 
 
+Rounds = Sequence[Sequence[float]]  # of every pair of processes: the logarithms of the ratios of its rounds
 Stopped = Literal["clear", "precise", "pairs", "budget", "failed", "interrupted"]
 _KEPT = ("verdict", "stopped", "ratio", "low", "high", "ratios")  # of a live comparison, in the runs of its sides
 LOOKS = (5, 7, 10, 14, 20, 28, 40)  # counts of pairs at which it may stop
@@ -327,14 +317,13 @@ def recall_live(found: Live) -> LiveComparison:
     return LiveComparison(a, b, **{name: getattr(found, name) for name in _KEPT})
 
 
-def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CONFIDENCE) -> Interval | None:
-    """The ratio over pairs, each given by the logarithms of its rounds' ratios; None for fewer than two."""
+def ratio_interval(pairs: Rounds, confidence: float = LOOK_CONFIDENCE) -> Interval | None:
+    """The ratio over pairs of processes; None for fewer than two."""
     count = len(pairs)
     if count < 2:
         return None
     centers = [float(median(rounds)) for rounds in pairs]
-    # A few pairs may agree by chance more closely than the median of each is known, by a spread that one disturbed
-    # round hardly moves.
+    # A few pairs may agree by chance more closely than the median of each is known.
     inside = [
         math.pi / 2 * (spread.MAD_TO_DEVIATION * median(abs(each - middle) for each in rounds)) ** 2 / len(rounds)
         for rounds, middle in zip(pairs, centers, strict=True)
@@ -344,9 +333,7 @@ def ratio_interval(pairs: Sequence[Sequence[float]], confidence: float = LOOK_CO
     return Interval(math.exp(center), math.exp(center - reach), math.exp(min(center + reach, EVERYTHING)))
 
 
-def why_stop(
-    pairs: Sequence[Sequence[float]], target: float | None = None, limit: float | None = None
-) -> Stopped | None:
+def why_stop(pairs: Rounds, target: float | None = None, limit: float | None = None) -> Stopped | None:
     """At a fixed look: the target precision is reached, or without a target the answer is clear."""
     found = ratio_interval(pairs) if len(pairs) in LOOKS else None
     if found is None:
@@ -365,8 +352,10 @@ def live_differences(a: LiveSide, b: LiveSide) -> tuple[Difference, ...]:
         result, machine = side.result, side.machine
         case = {name: getattr(result.case, name) for name in ("device", "dtype", "compile", "transfer")}
         case |= {"threads": result.settings.get("threads", result.case.threads)} | result.case.options
-        known = {"torch": machine.torch, "built for": machine.torch_build, "python": machine.python} if machine else {}
-        software = known | (side.packages if machine else {})
+        software = (
+            {"torch": machine.torch, "built for": machine.torch_build, "python": machine.python} if machine else {}
+        )
+        software |= side.packages if machine else {}
         return [case, {"interpreter": side.python}, side.environment, software, result.settings]
 
     found: dict[str, Difference] = {}
@@ -392,10 +381,7 @@ class Gate(Struct, frozen=True):
 
 
 def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = False) -> Gate:
-    """Whether a case, or a workload with several cases, is slower by more than chance explains, or gone missing.
-
-    Nothing can be missing inside one run.
-    """
+    """Whether a case or a workload with several is slower by more than chance explains, or missing if not `inside`."""
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     families = [each for comparison in comparisons for each in comparison.families if each.count > 1]
     rows: list[Pair | Family] = [*pairs, *families]
@@ -417,10 +403,9 @@ def gate_live(found: LiveComparison, limit: float) -> Gate:
     failed = found.b.result.status not in ("ok", "interrupted")
     if found.ratio is None or found.low is None or found.high is None:
         return Gate("FAIL" if failed else "INCONCLUSIVE", limit)
-    visible = found.high / found.ratio * (1 + DIFFERENT) - 1
     slower, undecided = found.low > 1 + limit, found.high > 1 + limit
     word: Word = "FAIL" if slower or failed else "INCONCLUSIVE" if undecided else "PASS"
-    return Gate(word, limit, visible, _decidable(found.high - 1))
+    return Gate(word, limit, found.high / found.ratio * (1 + DIFFERENT) - 1, _decidable(found.high - 1))
 
 
 def _decidable(share: float) -> float | None:

@@ -1,7 +1,5 @@
 """The roofline (a result's share of the best that the machine was seen to do), energy, cost and scaling."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from operator import attrgetter, itemgetter
@@ -55,8 +53,7 @@ def ceilings_of(results: Iterable[Result], run: str | None = None) -> Ceilings:
 
 def is_ceiling(result: Result) -> bool:
     """Whether one of its processes was undisturbed. The best of them counts, so their spread does not."""
-    alone = (replace(result, estimate=replace(process, spread=0.0)) for process in result.processes)
-    return any(not is_disturbed(each) for each in alone)
+    return not all(is_disturbed(replace(result, estimate=replace(each, spread=0.0))) for each in result.processes)
 
 
 def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
@@ -66,7 +63,7 @@ def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]
         name = {"matmul": arithmetic(result.case), "launch": "launch"}.get(result.case.workload)
         return result.case.device, name or path_of(result).replace("-", " ")
 
-    lost = {kind(each): None for each in results if each.status == "ok" and not is_ceiling(each)}
+    lost = dict.fromkeys(kind(each) for each in results if each.status == "ok" and not is_ceiling(each))
     return [each for each in results if kind(each) not in lost], [" ".join(name) for name in lost]
 
 
@@ -77,11 +74,10 @@ def merge(one: Ceilings, other: Ceilings) -> Ceilings:
         flops = a.flops | {each: max(a.flops.get(each, known), known, key=value) for each, known in b.flops.items()}
         paths = dict(a.paths)
         for path, seen in b.paths.items():
-            points = grouped((*paths.get(path, ()), *seen), lambda point: point.bytes)
+            points = grouped((*paths.get(path, ()), *seen), attrgetter("bytes"))
             paths[path] = tuple(max(points[count], key=value) for count in sorted(points))
-        issue_s = min(filter(None, (a.issue_s, b.issue_s)), default=None)
-        round_trip_s = min(filter(None, (a.round_trip_s, b.round_trip_s)), default=None)
-        devices[name] = DeviceCeilings(flops, paths, issue_s, round_trip_s)
+        times_s = ((a.issue_s, b.issue_s), (a.round_trip_s, b.round_trip_s))
+        devices[name] = DeviceCeilings(flops, paths, *(min(filter(None, both), default=None) for both in times_s))
     return Ceilings(devices, one.run or other.run)
 
 
@@ -107,8 +103,8 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
     if result.status != "ok" or work is None or estimate is None or known is None or case.protocol != "steady":
         return None
     ceiling, bandwidth = known.flops.get(arithmetic(case)), bandwidth_at(known, path_of(result), extent_of(result))
-    missing = (work.flops and not ceiling) or (work.bytes and not bandwidth)
-    if not (work.flops or work.bytes) or missing or result.settings.get("nodes") not in (None, 1):
+    missing = (work.flops and not ceiling) or (work.bytes and not bandwidth) or not (work.flops or work.bytes)
+    if missing or result.settings.get("nodes") not in (None, 1):
         return None
     flops_per_s, bytes_per_s = ceiling.value if work.flops and ceiling else None, bandwidth if work.bytes else None
     step_s = max(estimate.center_s, estimate.call_cost_s, LEAST_S)
@@ -159,16 +155,16 @@ def extent_of(result: Result) -> float:
 
 def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None:
     """The ceiling for work on so many bytes: it falls evenly between measured sizes, and never rises."""
-    points = sorted(known.paths.get(path, ()), key=lambda point: point.bytes)
+    points = sorted(known.paths.get(path, ()), key=attrgetter("bytes"))
     if not points:
         return None
     best = [max(point.value for point in points[index:]) for index in range(len(points))]
     above = next((index for index, point in enumerate(points) if point.bytes >= count), len(points) - 1)
     if above == 0 or points[above].bytes <= count:
         return best[above]
-    below = above - 1
-    way = math.log(count / points[below].bytes) / math.log(points[above].bytes / points[below].bytes)
-    return best[below] * math.pow(best[above] / best[below], way)
+    below, smaller = best[above - 1], points[above - 1].bytes
+    way = math.log(count / smaller) / math.log(points[above].bytes / smaller)
+    return below * math.pow(best[above] / below, way)
 
 
 def case_again(result: Result, ceilings: Ceilings) -> Case | None:
@@ -178,8 +174,8 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
         return None
     if peak.shares["compute"] >= peak.shares["bandwidth"]:
         product = parse_case(known.flops[arithmetic(case)].case)
-        small = int(product.params.get("size", LEAST_SIZE)) < LEAST_SIZE
-        params: dict[str, Value] = {"size": LEAST_SIZE} if small else product.params
+        is_small = int(product.params.get("size", LEAST_SIZE)) < LEAST_SIZE
+        params: dict[str, Value] = {"size": LEAST_SIZE} if is_small else product.params
         options = {name: value for name, value in case.options.items() if name in ("isa", "matmul")}
         return Case("matmul", "infer", params, product.device, product.dtype, options=options)
     if path_of(result) == MEMORY:
@@ -227,8 +223,7 @@ def step_energy(estimate: Estimate) -> float | None:
 
 
 def item_energy(result: Result) -> float | None:
-    joules = step_energy(result.estimate) if result.estimate else None
-    items = result.work.items if result.work else 0.0
+    joules, items = step_energy(result.estimate) if result.estimate else None, result.work.items if result.work else 0.0
     return joules / items if joules is not None and items > 0 else None
 
 
@@ -266,7 +261,7 @@ class ScalingRow(Struct, frozen=True):
     workers: int
     step_s: float
     rate: float  # items per second, of all workers together
-    efficiency: float | None = None  # 1: none loses time to the others; None: there is no figure for one worker
+    efficiency: float | None = None  # 1: no time is lost to the others; None: no figure for one worker
     margin: float | None = None  # half the 95% interval of the efficiency, as a share of it
     communication_share: float | None = None
     nodes: int = 1
@@ -285,22 +280,18 @@ def find_scaling(results: Sequence[Result]) -> tuple[Scaling, ...]:
     for result in results:
         estimate, work, nodes = result.estimate, result.work, result.settings.get("nodes")
         if result.status == "ok" and estimate and work and estimate.center_s > 0:
-            counts = nodes if isinstance(nodes, int) else 1, result.case.workers  # a single process records no nodes
+            counts = nodes if isinstance(nodes, int) else 1, result.case.workers  # one process records no nodes
             groups.setdefault(replace(result.case, workers=1).text, {})[counts] = result, estimate, work
     scalings = []
     for text, found in groups.items():
-        rows, threads, alone = (
-            [],
-            {result.settings.get("threads") for result, _, _ in found.values()},
-            found.get((1, 1)),
-        )
+        rows, alone = [], found.get((1, 1))
+        threads = {result.settings.get("threads") for result, _, _ in found.values()}
         for (nodes, workers), (result, estimate, work) in sorted(found.items(), key=itemgetter(0)):
             rate, share = work.items / estimate.center_s, result.metrics.get("communication_share")
             row = ScalingRow(workers, estimate.center_s, rate, communication_share=share, nodes=nodes)
             if alone and alone[2].items:
                 margin = 0.0 if estimate is alone[1] else math.hypot(estimate.precision, alone[1].precision)
-                efficiency = rate / workers / (alone[2].items / alone[1].center_s)
-                row = replace(row, efficiency=efficiency, margin=margin)
+                row = replace(row, efficiency=rate / workers / (alone[2].items / alone[1].center_s), margin=margin)
             rows.append(row)
         known, unit = threads.pop() if len(threads) == 1 else None, found[min(found)][2].unit
         scalings.append(Scaling(text, unit, tuple(rows), known if isinstance(known, int) else None))

@@ -1,7 +1,5 @@
 """What stored results say in plain sentences; every sentence is supported by the intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
@@ -36,8 +34,7 @@ def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
     if len(against) > 3:  # the fastest and the slowest
         against.sort(key=itemgetter(0))
         against = [against[0], against[-1]]
-    found = [finding for _, finding in against]
-    found += [Remark("outlier", each.text) for each in find_outliers(runs)]
+    found = [finding for _, finding in against] + [Remark("outlier", each.text) for each in find_outliers(runs)]
     for run in machines:
         own = [*_claims(run), *_about_results(run)]
         own += [] if run.fitting else _memory(run.results)  # its conclusion says it
@@ -60,7 +57,7 @@ def _claims(run: Run) -> Iterator[Remark]:
                 word = where.split()[0]  # bfloat16 and torch.compile are names
                 cause = (word.capitalize() if word.isalpha() else word) + where[len(word) :]
                 cases = dict.fromkeys(text for pair in rests_on for text in (pair.a.case.text, pair.b.case.text))
-                published = all(map(_is_published, rests_on))
+                published = all(is_published(pair.a) and is_published(pair.b) for pair in rests_on)
                 yield Remark(axis, f"As published, {where}" if published else cause, cases=tuple(cases))
 
 
@@ -76,25 +73,24 @@ def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
         yield from _crossings(clear)
     best = min((pair for pair in clear if 1 / pair.ratio > WORTHWHILE), key=lambda pair: pair.ratio, default=None)
     if best and axis in ("batch", "threads"):
-        values = axis_value(best.a, axis), axis_value(best.b, axis)
-        fewer, more = ("the default batch" if value == "default" else f"batch {value}" for value in values)
+        values, case = (axis_value(best.a, axis), axis_value(best.b, axis)), best.a.case
+        what, named = "rate", ["the default batch" if value == "default" else f"batch {value}" for value in values]
         if axis == "threads":
-            fewer, more = (f"{value} thread{'s' if value != 1 else ''}" for value in values)
+            what, named = "speed", [f"{value} thread{'s' if value != 1 else ''}" for value in values]
+        fewer, more = named
         gives = f"{'give' if more.endswith('s') else 'gives'} {times(1 / best.ratio)}"
-        unit, case = "the rate of" if axis == "batch" else "the speed of", best.a.case
-        yield f"{more} {gives} {unit} {fewer} on {case.workload}/{case.mode}", [best]
+        yield f"{more} {gives} the {what} of {fewer} on {case.workload}/{case.mode}", [best]
     if axis == "threads":
         slow = [pair for pair in clear if pair.ratio > WORTHWHILE]
-        for pair in sorted(slow, key=lambda pair: -pair.ratio)[:1]:
+        if pair := max(slow, key=lambda pair: pair.ratio, default=None):
             few, many = axis_value(pair.a, "threads"), axis_value(pair.b, "threads")
             yield f"{many} threads make {pair.a.case.task} {times(1 / pair.ratio)} as fast as {few}", [pair]
     if axis == "workers":
         for pair in clear:
             few, many, share = pair.a.case.workers, pair.b.case.workers, pair.b.metrics.get("communication_share")
             talk = f", and {share:.0%} of a step is communication" if share else ""
-            lone = "one" if few == 1 else str(few)
-            fact = f"{many} workers do {times(1 / pair.ratio)} the work of {lone} on {pair.a.case.task}"
-            yield f"{fact} (efficiency {few / many / pair.ratio:.0%}{talk})", [pair]
+            does = f"do {times(1 / pair.ratio)} the work of {'one' if few == 1 else few} on {pair.a.case.task}"
+            yield f"{many} workers {does} (efficiency {few / many / pair.ratio:.0%}{talk})", [pair]
     if axis == "transfer":
         costly = sorted((entry for entry in _entries(pairs) if entry.speed < 1), key=lambda entry: entry.speed)
         cheap = [pair for pair in pairs if pair.verdict == "same" and pair.high is not None]
@@ -124,9 +120,9 @@ def _device_advice(device: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     """'use cuda:0 for resnet50 (12.5× the CPU), mlp (2.6×)'"""
     base, (better, worse) = _device_name(pairs[0].a.case.device), _split(pairs)
     parts: list[str] = []
-    for entries, own, other in ((better, device, base), (worse, base, device)):
-        factors = [(entry.name, entry.speed if entries is better else 1 / entry.speed) for entry in entries[:_SHOWN]]
-        named = [f"{name} ({times(f)}{'' if index else f' {other}'})" for index, (name, f) in enumerate(factors)]
+    for entries, own, other in ((better, device, f" {base}"), (worse, base, f" {device}")):
+        factors = [(each.name, times(max(each.speed, 1 / each.speed))) for each in entries[:_SHOWN]]
+        named = [f"{name} ({factor}{'' if index else other})" for index, (name, factor) in enumerate(factors)]
         parts += [f"{'but' if parts else 'use'} {own} for {listed(named)}"] if named else []
     if parts:
         yield ", ".join(parts), _all_pairs([*better, *worse])
@@ -162,31 +158,26 @@ def _crossings(clear: Sequence[Pair]) -> Iterator[Claim]:
 
 
 def _is_clear(pair: Pair) -> bool:
-    far = max(pair.ratio, 1 / pair.ratio) >= PUBLISHED_FACTOR
-    return far if _is_published(pair) else pair.verdict in ("faster", "slower")
+    if is_published(pair.a) and is_published(pair.b):
+        return max(pair.ratio, 1 / pair.ratio) >= PUBLISHED_FACTOR
+    return pair.verdict in ("faster", "slower")
 
 
-def _is_published(pair: Pair) -> bool:
-    return is_published(pair.a) and is_published(pair.b)
-
-
-def _entries(pairs: Sequence[Pair]) -> list[_Entry]:
+def _entries(pairs: Sequence[Pair]) -> Iterator[_Entry]:
     """One for a workload where most cases are clear and none of those disagrees; else one for each clear case."""
-    entries = []
     for name, own in grouped(pairs, lambda pair: pair.a.case.workload).items():
         clear = [pair for pair in own if _is_clear(pair)]
         if 2 * len(clear) > len(own) and len({pair.ratio > 1 for pair in clear}) == 1:
-            entries.append(_Entry(name if len(clear) == len(own) else f"most of {name}", tuple(clear)))
+            yield _Entry(name if len(clear) == len(own) else f"most of {name}", tuple(clear))
         else:
-            entries += [_Entry(pair.a.case.task, (pair,)) for pair in clear]
-    return entries
+            yield from (_Entry(pair.a.case.task, (pair,)) for pair in clear)
 
 
 def _split(pairs: Sequence[Pair]) -> tuple[list[_Entry], list[_Entry]]:
     """What is faster by enough to be worth a word, the fastest first, and what is slower, the slowest first."""
     entries = sorted(_entries(pairs), key=lambda entry: entry.speed)
-    worse = [entry for entry in entries if entry.speed < 1 / WORTHWHILE]
-    return sorted((e for e in entries if e.speed > WORTHWHILE), key=lambda entry: -entry.speed), worse
+    better = sorted((each for each in entries if each.speed > WORTHWHILE), key=lambda entry: -entry.speed)
+    return better, [each for each in entries if each.speed < 1 / WORTHWHILE]
 
 
 def _all_pairs(entries: Sequence[_Entry]) -> list[Pair]:
@@ -214,8 +205,8 @@ def _about_two(first: Run, second: Run, comparison: Comparison, mean: Family) ->
             text += f", from {times(least)} on {slow} to {times(most)} on {fast}"
     else:
         return None
-    text += "; as published, without an interval" if published else ""
-    return Remark("runs", text, cases=tuple(pair.case for pair in pairs))
+    marked = "; as published, without an interval" if published else ""
+    return Remark("runs", text + marked, cases=tuple(pair.case for pair in pairs))
 
 
 def _about_results(run: Run) -> Iterator[Remark]:
@@ -226,8 +217,7 @@ def _about_results(run: Run) -> Iterator[Remark]:
             more, again = (f" and {len(cases) - 1} more were", "them") if len(cases) > 1 else (" was", "it")
             text = f"{cases[0].task}{more} slowed by {cause}: measure {again} again"
             yield Remark("disturbed", text, cases=tuple(case.text for case in cases))
-    shares: dict[str, float] = {}
-    loading: list[str] = []
+    shares, loading = dict[str, float](), list[str]()
     for result in results:
         stages = [stage for stage in result.job.stages if stage.name == LOADING] if result.job else []
         # A share matters if it does at both ends of its interval. Loaders that work ahead hide a part of it.

@@ -1,7 +1,5 @@
 """How far a figure can be relied on: the grade of a measured one, the assumed uncertainty of a published one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal, TypeVar
@@ -46,7 +44,6 @@ class Grade(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """fair: contended"""
         return f"{self.word}: {self.cause}" if self.cause else self.word
 
 
@@ -60,12 +57,11 @@ def grade_of(result: Result) -> Grade | None:
     word: Word = next((word for word, widest, most in _LIMITS if reach <= widest and taken <= most), "poor")
     if word == "good":
         return Grade(word)
+    cause: str = "few processes" if estimate.spread is None or "single-process" in estimate.flags else "noisy"
     if taken > _LIMITS[0][2]:
-        cause: str = "contended"
+        cause = "contended"
     elif estimate.verdict in ("throttled", "slowing", "drifting", "warming"):
         cause = estimate.verdict
-    else:
-        cause = "few processes" if estimate.spread is None or "single-process" in estimate.flags else "noisy"
     return Grade(word, cause, _GRADE_FIXES.get(cause, "measure longer with --budget"))
 
 
@@ -81,10 +77,8 @@ def taken_share(contention: Contention) -> float:
 
 def is_disturbed(result: Result) -> bool:
     """Whether no conclusion may rest on it: no figure, a poor grade, or others took over 10% of the processor."""
-    grade = grade_of(result)
-    if grade is None:  # failed, or published: a published figure has no grade
-        return result.status != "ok" or result.estimate is None
-    return grade.word == "poor"
+    grade = grade_of(result)  # a published figure has none
+    return grade.word == "poor" if grade else result.status != "ok" or result.estimate is None
 
 
 def is_contended(estimate: Estimate) -> bool:
@@ -153,9 +147,8 @@ def uncertainty_of(result: Result) -> float:
         known = margin_of(result.estimate) if result.estimate else None
         return ASSUMED if known is None else known
     few = result.estimate is not None and result.estimate.block_size <= 100
-    added = [_ADDED.get(caution.kind) or 0.0 for caution in result.cautions]
-    added += [_ADDED_ONCE.get(caution.kind, 0.0) for caution in result.cautions] if few else []
-    return math.hypot(ASSUMED, *added)
+    widths = _ADDED | (_ADDED_ONCE if few else {})
+    return math.hypot(ASSUMED, *(widths.get(caution.kind) or 0.0 for caution in result.cautions))
 
 
 def band_of(a: Result, b: Result) -> float:

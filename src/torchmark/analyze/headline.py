@@ -1,12 +1,11 @@
 """The headline of a run: its speed in each area, between the next faster and the next slower published machine."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex
 from collections.abc import Sequence
 from itertools import product
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -113,26 +112,27 @@ def build_headline(run: Run, published: Sequence[Run], name: str | None = None) 
             left_out += [] if each else [f"{lead.area} ({leading.status})"]
     if not found:
         return None
-    missing = f" Left out: {', '.join(left_out)}." if left_out else ""
     groups = grouped(found, lambda each: each.result.case.device).items()
     blocks = [Block(device, tuple(each.area for each in own), _in_short(device, own)) for device, own in groups]
     for lead in LEADS:  # sort by the first area that all have: speeds of several areas are never averaged
-        values = [next((area.value for area in each.areas if area.name == lead.area), None) for each in blocks]
-        if None not in values:
-            order = [(value or 0.0) * (-1 if lead.figure == "rate" else 1) for value in values]
-            blocks = [blocks[index] for index in sorted(range(len(blocks)), key=order.__getitem__)]
+        values = [area.value for block in blocks for area in block.areas if area.name == lead.area]
+        if len(values) == len(blocks):
+            ordered = sorted(zip(values, blocks, strict=True), key=itemgetter(0), reverse=lead.figure == "rate")
+            blocks = [block for _, block in ordered]
             break
     names, word = [other.run for each in found for other in each.others], shlex.quote(name or run.header.id)
     machine = "3090" if any("3090" in name for name in names) else shlex.quote(names[0]) if names else ""
-    commands = [("Details", f"torchmark show {word}")]
-    commands += [("Compare", f"torchmark compare {word} {machine}")] if names else []
-    commands.append(("Picture", f"torchmark report{'' if word == 'last' else f' {word}'} -o card.png"))
-    commands.append(("Faster", f"torchmark tune {found[0].lead.workload}"))
+    commands = {
+        "Details": f"show {word}",
+        "Compare": f"compare {word} {machine}" if names else "",
+        "Picture": f"report{'' if word == 'last' else f' {word}'} -o card.png",
+        "Faster": f"tune {found[0].lead.workload}",
+    }
     return Headline(
         blocks=tuple(blocks),
         grade=grades.worst([each.area.grade.word for each in found]),
-        confidence=_confidence(found) + missing,
-        commands=tuple(Command(*each) for each in commands),
+        confidence=_confidence(found) + (f" Left out: {', '.join(left_out)}." if left_out else ""),
+        commands=tuple(Command(name, f"torchmark {command}") for name, command in commands.items() if command),
     )
 
 
@@ -217,7 +217,8 @@ def _in_short(device: str, found: Sequence[_Found]) -> str:
 
 def _confidence(found: Sequence[_Found]) -> str:
     areas = [each.area for each in found]
-    good, word = sum(area.grade.word == "good" for area in areas), grades.worst([area.grade.word for area in areas])
+    words = [area.grade.word for area in areas]
+    good, word = words.count("good"), grades.worst(words)
     parts = [] if len(areas) == 1 else [f"{'all' if good == len(areas) else f'{good} of'} {len(areas)} areas are good"]
     short = [area for area in areas if area.grade.word == word != "good"]
     for fix, alike in grouped(short, lambda area: area.grade.fix).items():

@@ -1,7 +1,5 @@
 """Times of whole jobs, sustained runs, and the bias of published procedures; the records of published tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,10 +16,8 @@ WARM_UP = "warm-up"
 
 
 def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
-    """The whole time of a procedure: warm-up laps count as they were, the later ones stand for all that were not run.
-
-    One interruption says nothing about their frequency: it counts once, and in the high end as often as it was met.
-    """
+    """The whole time of a procedure: warm-up laps count as they were, the later ones stand for all that were not run,
+    an interruption counts once, and in the high end as often as it was met."""
     stages = [stage for laps in procedure for stage in _stages(laps)]
     return project(stages, JobEstimate(0.0, 0.0, 0.0, all(laps.whole for laps in procedure)))
 
@@ -39,8 +35,7 @@ def overheads(procedure: Sequence[Laps]) -> dict[str, float]:
         if not laps.is_work:
             found[laps.stage] = sum(stage.steps * stage.center_s for stage in stages)
         elif others:
-            extra_s = first.steps * (first.center_s - others[-1].center_s)
-            found[WARM_UP] = found.get(WARM_UP, 0.0) + extra_s
+            found[WARM_UP] = found.get(WARM_UP, 0.0) + first.steps * (first.center_s - others[-1].center_s)
     return found
 
 
@@ -90,15 +85,13 @@ def sustained_of(estimate: Estimate) -> Sustained | None:
     early, late = end_counts(samples, estimate.duration_s, window_s)
     first, last = _center(samples[:early]), _center(samples[-late:])
     # Seconds a second: the median of the slopes between all group medians (Theil and Sen).
-    parts = np.array_split(np.arange(len(samples)), min(24, len(samples) // 3))
-    ends = _ends(samples, estimate.duration_s)
-    at = np.array([ends[part].mean() for part in parts])
-    middle = np.array([np.median(samples[part]) for part in parts])
-    i, j = np.triu_indices(len(parts), 1)
+    groups = min(24, len(samples) // 3)
+    at = np.array([part.mean() for part in np.array_split(_ends(samples, estimate.duration_s), groups)])
+    middle = np.array([np.median(part) for part in np.array_split(samples, groups)])
+    i, j = np.triu_indices(groups, 1)
     slope = float(np.median((middle[j] - middle[i]) / (at[j] - at[i])))
     cause = "memory was short: pages were fetched from the disk" if "paging" in estimate.flags else None
-    if estimate.verdict in DISTURBED:
-        cause = "; ".join(estimate.evidence)
+    cause = "; ".join(estimate.evidence) if estimate.verdict in DISTURBED else cause
     change = last.low / first.high - 1, last.high / first.low - 1
     return Sustained(window_s, first.center, last.center, change, slope * 60.0 / first.center, cause)
 
@@ -172,10 +165,10 @@ def find_bias(published: Result, steady: Result) -> Bias | None:
             causes["device not waited for"] = -ratio * value
     if made:
         causes[f"{made:.0f} steps counted as {steps}"] = made / steps - 1
-    untried = str(published.settings.get(UNTRIED) or "")
     largest = sorted(causes.items(), key=lambda cause: -abs(cause[1]))
-    ordered = {name: share for name, share in largest if abs(share) >= LEAST}
-    return Bias(steady.case.text, published_s, right_s, precision, right.verdict, ordered, whole_job, untried)
+    causes = {name: share for name, share in largest if abs(share) >= LEAST}
+    untried = str(published.settings.get(UNTRIED) or "")
+    return Bias(steady.case.text, published_s, right_s, precision, right.verdict, causes, whole_job, untried)
 
 
 class Printed(Struct, frozen=True):

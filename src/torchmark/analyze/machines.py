@@ -4,13 +4,11 @@ On a board, a machine has one place for each choice of settings, with its latest
 favour those who measure more often. Peers have the same processor, cores, memory, devices and torch.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, product
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
@@ -59,7 +57,7 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
 
     @property
     def group(self) -> tuple[str, int, str, str]:
-        """Entries that agree in this did the same work in the same way, and may be ranked."""
+        """Entries that agree in this may be ranked."""
         return self.task, self.version, self.dtype, self.procedure
 
     @property
@@ -75,14 +73,14 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
         return rate if 0 < rate < math.inf else 0.0
 
     @classmethod
-    def of_run(cls, run: Run, file: str) -> tuple[Entry, ...]:
-        header, machine, entries = run.header, run.header.machine, []
+    def of_run(cls, run: Run, file: str) -> "Iterator[Entry]":
+        header, machine = run.header, run.header.machine
         where: dict[str, Any] = {"file": file, "run": header.id, "created": header.created, "label": header.label}
         where |= {"cpu": machine.cpu, "cores": machine.physical_cores, "memory_gib": machine.memory_gib}
         for result in (with_spread(result, run.process_spread) for result in run.results):
             case, estimate, work, grade = result.case, result.estimate, result.work, grade_of(result)
             known = {name: getattr(estimate, name, None) for name in ("verdict", "center_s", "low_s", "high_s")}
-            entry = cls(
+            yield cls(
                 task=case.task,
                 version=result.version,
                 dtype=case.dtype,
@@ -100,8 +98,6 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
                 torch=machine.torch,
                 **(where | known),
             )
-            entries.append(entry)
-        return tuple(entries)
 
 
 # Without a figure these say nothing about the machine: the run was stopped, had no time, or a step took none.
@@ -176,17 +172,16 @@ def rank_boards(entries: Iterable[Entry], top: int) -> tuple[tuple[Board, ...], 
 
 
 def _overall(rates: Mapping[str, Mapping[Contender, tuple[float, float]]], top: int) -> Overall | None:
-    """By the rates of every board and the low ends of their intervals, over the boards that half of all machines are
-    on; None for fewer than two machines on all of them."""
+    """By rates and the low ends of their intervals, over the boards that half of all machines are on; None for fewer
+    than two machines on all of them."""
     machines = dict.fromkeys(machine for own in rates.values() for machine in own)
     common = {name: own for name, own in rates.items() if len(own) >= max(2.0, 0.5 * len(machines))}
-    found = []
-    for machine in machines if common else ():
-        if all(machine in own for own in common.values()):
-            logs = [math.log(own[machine][0] / max(own.values())[0]) for own in common.values()]
-            reach = math.hypot(*(math.log(own[machine][0] / own[machine][1]) for own in common.values())) / len(common)
-            score = math.exp(sum(logs) / len(logs))
-            found.append(Standing(*machine, score, score * math.exp(-reach), score * math.exp(reach)))
+    shared, found = [machine for machine in machines if all(machine in own for own in common.values())], []
+    for machine in shared if common else ():
+        logs = [math.log(own[machine][0] / max(own.values())[0]) for own in common.values()]
+        reach = math.hypot(*(math.log(own[machine][0] / own[machine][1]) for own in common.values())) / len(common)
+        score = math.exp(sum(logs) / len(logs))
+        found.append(Standing(*machine, score, score * math.exp(-reach), score * math.exp(reach)))
     if len(found) < 2:
         return None
     standings = _with_ranks(sorted(found, key=lambda each: -each.score))
@@ -206,8 +201,7 @@ def _place(entries: Sequence[Entry]) -> Place:
 
 def _with_ranks(places: Sequence[Ranked]) -> list[Ranked]:
     """Ranks as in sport: 1, 1, 3. A place shares the rank of the first one whose interval it overlaps."""
-    ranks: list[int] = []
-    leader = 0
+    ranks, leader = list[int](), 0
     for index, place in enumerate(places):
         leader = leader if place.high >= places[leader].low else index
         ranks.append(leader + 1)
@@ -244,11 +238,11 @@ def find_outliers(runs: Sequence[Run]) -> tuple[Outlier, ...]:
         devices = tuple((device.name, device.model, device.memory_bytes) for device in machine.devices)
         return machine.cpu, machine.physical_cores, machine.memory_gib, machine.torch, machine.torch_build, devices
 
-    groups = [group for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES]
-    return tuple(sorted((each for group in groups for each in _among(group)), key=lambda outlier: -outlier.ratio))
+    found = [each for group in grouped(runs, kind).values() if len(group) >= LEAST_MACHINES for each in _among(group)]
+    return tuple(sorted(found, key=lambda outlier: -outlier.ratio))
 
 
-def _among(runs: Sequence[Run]) -> list[Outlier]:
+def _among(runs: Sequence[Run]) -> Iterator[Outlier]:
     times: list[dict[tuple[str, int], float]] = []  # the logarithm of each case's step time
     for run in runs:
         known = [(each, each.estimate) for each in run.results if each.status == "ok" and each.estimate]
@@ -262,19 +256,17 @@ def _among(runs: Sequence[Run]) -> list[Outlier]:
     usual = statistics.median(numbers.values()) if numbers else 0.0
     odd = {index: math.exp(numbers[index] - usual) for index in _rosner(numbers)}
     found = {index: ratio for index, ratio in odd.items() if max(ratio, 1 / ratio) > 1 + LEAST}
-    outliers, peers = [], len(numbers) - len(found)
     for index, ratio in found.items():
         header, estimates = runs[index].header, [each.estimate for each in runs[index].results if each.estimate]
         verdicts = Counter[str](estimate.verdict for estimate in estimates)
-        worst: str = max((*DISTURBED, "slowing"), key=lambda name: verdicts[name])
-        disturbed = worst if verdicts[worst] > 0 and verdicts[worst] / len(estimates) >= 1 / 3 else None
-        outliers.append(Outlier(header.label or header.id, header.id, ratio, peers, len(apart[index]), disturbed))
-    return outliers
+        worst: str = max((*DISTURBED, "slowing"), key=verdicts.__getitem__)
+        disturbed = worst if verdicts[worst] >= max(1, len(estimates) / 3) else None
+        peers, cases = len(numbers) - len(found), len(apart[index])
+        yield Outlier(header.label or header.id, header.id, ratio, peers, cases, disturbed)
 
 
 def _rosner(numbers: dict[int, float]) -> list[int]:
-    """Rosner's test, in which no outlier hides another: remove the most extreme again and again; the last one beyond
-    its limit makes all before it outliers."""
+    """Rosner's test, in which no outlier hides another: the last extreme beyond its limit makes all before it ones."""
     left, taken, count = dict(numbers), list[int](), 0
     for _ in range(max(1, int(len(numbers) * MOST_SHARE)) if len(numbers) >= LEAST_MACHINES else 0):
         mean, spread = statistics.fmean(left.values()), statistics.stdev(left.values())
@@ -312,21 +304,18 @@ class KindRow(Struct, frozen=True):  # one case on one kind of machine
 def tabulate(members: Iterable[tuple[str, Run]]) -> tuple[KindRow, ...]:
     """Every case with its kinds, in the order in which they come up. Members are runs, each with its kind."""
     found = [(kind, result) for kind, run in members for result in run.results]
-    kinds, cases = list(dict.fromkeys(kind for kind, _ in found)), grouped(found, lambda each: each[1].case.text)
-    split = [(case, kind, [r for name, r in own if name == kind]) for case, own in cases.items() for kind in kinds]
-    rows = []
-    for case, kind, results in split:
+    rows, kinds, cases = [], dict.fromkeys(kind for kind, _ in found), grouped(found, lambda each: each[1].case.text)
+    for (case, own), kind in product(cases.items(), kinds):
+        results = [result for name, result in own if name == kind]
         good = [(result.work, result.estimate) for result in results if result.status == "ok" and result.estimate]
-        said = Counter(estimate.verdict for _, estimate in good).most_common()
         failed = Counter(each.status for each in results if each.status != "ok" or not each.estimate).most_common()
-        named = (*said, *failed)
+        named = (*Counter(estimate.verdict for _, estimate in good).most_common(), *failed)
         verdicts = tuple(f"{name} {count}" if len(named) > 1 else name for name, count in named)
         row = KindRow(case, kind, len(good), None, verdicts=verdicts)
         if good:
             (work, first), times = good[0], [estimate.center_s for _, estimate in good]
-            step_s, low_s, high_s = statistics.median(times), min(times), max(times)
-            if len(times) == 1:
-                low_s, high_s = first.low_s, first.high_s
+            step_s = statistics.median(times)
+            low_s, high_s = (min(times), max(times)) if len(times) > 1 else (first.low_s, first.high_s)
             rate, unit = work.items / step_s if work and work.items and step_s > 0 else None, work.unit if work else ""
             row = replace(row, step_s=step_s, low_s=low_s, high_s=high_s, rate=rate, unit=unit)
         rows.append(row)

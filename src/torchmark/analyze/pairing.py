@@ -1,7 +1,5 @@
 """Which results can be compared: only equal work. Lists what differs besides times, and why a case has no partner."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -53,9 +51,8 @@ def setting(case: Case, name: str) -> Value | None:
 
 def axis_value(result: Result, axis: str) -> Value:
     """What a result has on an axis, or for a parameter of its workload, also where that was not chosen."""
-    chosen = setting(result.case, axis)
     known = (result.settings if axis == "threads" else result.params).get(axis)
-    return chosen if chosen is not None else "default" if known is None else known
+    return next((value for value in (setting(result.case, axis), known) if value is not None), "default")
 
 
 def written(value: Value | None) -> str:
@@ -69,7 +66,6 @@ class Difference(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """torch 2.12.0 → 2.13.0"""
         return f"{self.name} {self.a} → {self.b}"
 
 
@@ -79,7 +75,6 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
     def facts(result: Result, header: RunHeader, other: Result) -> list[dict[str, Any]]:
         machine, case = header.machine, result.case
         named = [name for name in AXES if name not in ("mode", "threads")] + sorted({*case.params, *other.case.params})
-        asked: dict[str, Any] = {name: axis_value(result, name) for name in named}
         set_up: dict[str, Any] = {"threads": result.settings.get("threads") or case.threads}
         if "printed" not in result.settings and "printed" not in other.settings:  # where a published figure was printed
             set_up |= {n.replace("_", " "): value for n, value in result.settings.items() if n != "threads"}
@@ -90,10 +85,11 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
         where |= {name.replace("_", " "): getattr(machine, name) for name in software}
         where["power"] = {None: None, True: "battery", False: "mains"}[machine.on_battery]
         kinds = {each.case.device.partition(":")[0] for each in (result, other)}
-        info = {info.name: info for info in machine.devices}.get(case.device)
+        info = next((info for info in machine.devices if info.name == case.device), None)
         if info and len(kinds) == 1 and "cpu" not in kinds:  # the processor is part of the machine
             where |= {"device model": info.model, "driver": info.driver}
-        return [asked, set_up, where | {"steps": header.steps, "torchmark": header.version}]
+        where |= {"steps": header.steps, "torchmark": header.version}
+        return [{name: axis_value(result, name) for name in named}, set_up, where]
 
     found = differing_facts(zip(facts(a, a_header, b), facts(b, b_header, a), strict=True))
     return tuple(Difference(name, written(x), written(y)) for name, x, y in found if not {None, ""} & {x, y})
@@ -101,10 +97,8 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
 
 def differing_facts(parts: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Iterator[tuple[str, Any, Any]]:
     """Names and both values of the facts that differ, part by part."""
-    for ours, theirs in parts:
-        for name in dict.fromkeys((*ours, *theirs)):
-            if ours.get(name) != theirs.get(name):
-                yield name, ours.get(name), theirs.get(name)
+    both = ((name, a.get(name), b.get(name)) for a, b in parts for name in dict.fromkeys((*a, *b)))
+    return (each for each in both if each[1] != each[2])
 
 
 class Unpaired(Struct, frozen=True):  # a case that could not be compared
@@ -135,9 +129,8 @@ def pair_runs(a: Run, b: Run, axis: str | None = None, places: Places = PLACES) 
                 matches.append((results[0], candidates[key][0]))
                 del ours[results[0].case.text], theirs[candidates[key][0].case.text]
     matches.sort(key=lambda match: position[match[0].case.text])
-    fair, refused = _sift([(match, places) for match in matches], axis)
     lost, new = _left_over("a", ours, theirs, places[1], free), _left_over("b", theirs, ours, places[0], free)
-    return Pairing(fair, (*refused, *lost, *new))
+    return _sift([(match, places) for match in matches], axis, [*lost, *new])
 
 
 def pair_within(run: Run, axis: str) -> Pairing:
@@ -146,8 +139,7 @@ def pair_within(run: Run, axis: str) -> Pairing:
 
     def rank(result: Result) -> tuple[bool, float]:
         value = axis_value(result, axis)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return value != _BASELINES.get(axis), float(value) if is_number else 0.0
+        return value != _BASELINES.get(axis), float(value) if type(value) in (int, float) else 0.0
 
     placed, alone, unique = [], [], {result.case.text: result for result in run.results}
     for results in grouped(unique.values(), lambda result: _key(result, {axis})).values():
@@ -155,13 +147,11 @@ def pair_within(run: Run, axis: str) -> Pairing:
         place, *places = (f"with {axis} {written(axis_value(each, axis))}" for each in (first, *others))
         placed += [((first, other), (place, there)) for other, there in zip(others, places, strict=True)]
         alone += [] if others else [Unpaired(first.case.text, f"only one value of {axis} was measured", a=first)]
-    fair, refused = _sift(placed, axis)
-    return Pairing(fair, (*refused, *alone))
+    return _sift(placed, axis, alone)
 
 
 def join_machines(runs: Sequence[Run]) -> list[Run]:
     """The CPU and the GPU of one machine, which publications have as two, put together; measured runs stay apart."""
-
     groups: dict[str, list[Run]] = {}
     for index, run in enumerate(runs):
         published = run.header.id == run.header.label
@@ -186,7 +176,7 @@ def _check_axis(runs: Sequence[Run], axis: str | None) -> None:
 def _key(result: Result, free: Free) -> Key:
     case = result.case
     device = case.device.partition(":")[0] if "device number" in free else case.device
-    params = tuple(sorted((name, value) for name, value in case.params.items() if name not in free))
+    params = tuple(sorted(item for item in case.params.items() if item[0] not in free))
     options = [setting(case, name) for name in AXES if name != "device" and name not in free]
     return (case.workload, params, "" if "device" in free else device, *options)
 
@@ -200,9 +190,8 @@ def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], th
         return [name for name in names if name not in _MAY_DIFFER and setting(a, name) != setting(b, name)]
 
     def instead(result: Result) -> str:
-        if partners := alike.get(_key(result, free)):
-            shown = ", ".join(other.case.text for other in partners[:3])
-            return f"; several there could be its partner: {shown}{' …' if len(partners) > 3 else ''}"
+        if partners := [other.case.text for other in alike.get(_key(result, free), ())]:
+            return f"; several there could be its partner: {', '.join(partners[:3])}{' …' if len(partners) > 3 else ''}"
         near = [(apart(result.case, other.case), other) for other in family.get(result.case.workload, ())]
         names, nearest = min(near, key=lambda each: len(each[0]), default=([], result))
         if not 1 <= len(names) <= 2:  # in more, another case is not near
@@ -215,7 +204,7 @@ def _left_over(side: str, left: dict[str, Result], others: dict[str, Result], th
     return [replace(Unpaired(text, f"not {there}{instead(each)}"), **{side: each}) for text, each in left.items()]
 
 
-def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tuple[Match, ...], tuple[Unpaired, ...]]:
+def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None, others: Sequence[Unpaired]) -> Pairing:
     fair, refused = [], []
     for (a, b), places in placed:
         failed = [f"{each.status} {place}" for each, place in zip((a, b), places, strict=True) if each.status != "ok"]
@@ -223,7 +212,7 @@ def _sift(placed: Sequence[tuple[Match, Places]], axis: str | None) -> tuple[tup
             refused.append(Unpaired(a.case.text, obstacle, "failed" if failed else "refused", a, b))
         else:
             fair.append((a, b))
-    return tuple(fair), tuple(refused)
+    return Pairing(tuple(fair), (*refused, *others))
 
 
 def _obstacles(a: Result, b: Result, places: Places, axis: str | None) -> Iterator[str]:
@@ -254,11 +243,9 @@ def changed(case: Case, name: str, value: Value | None) -> Case:
     """The case with one setting changed; the usual way, and no value, leave it to the default."""
     if name in TUNED_OPTIONS:
         return replace(case, **{name: value})
-    if name in CASE_OPTIONS:
-        options = {**case.options, name: str(value)}
-        return replace(case, options={each: how for each, how in options.items() if how != USUAL})
-    params = {**case.params, name: value}
-    return replace(case, params={each: given for each, given in params.items() if given is not None})
+    field, unset = ("options", USUAL) if name in CASE_OPTIONS else ("params", None)
+    given = {**getattr(case, field), name: value}
+    return replace(case, **{field: {each: chosen for each, chosen in given.items() if chosen != unset}})
 
 
 def differing(a: Case, b: Case) -> tuple[str, ...]:

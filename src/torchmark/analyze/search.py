@@ -1,14 +1,12 @@
 """The arithmetic of searches: for the fastest settings, and for the largest and the most efficient size that fits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import astuple, replace
 
 from torchmark.analyze.comparison import DIFFERENT, LOOK_CONFIDENCE, answer_of, break_even, ratio_interval
 from torchmark.analyze.grades import grade_of, is_contended
@@ -24,26 +22,19 @@ CLOSE = 1.05  # times as slow as the leader: too close to call after a few round
 LEAST_FREEDOM = 3  # of the noise, for an answer to rest on it
 WIDEST = 2.0  # times its low end: an interval whose high end is above this is of no use
 
+Results = Mapping[str, Result]  # by candidate
 # The logarithm of the seconds that one item took, by candidate. Only differences within rounds count.
-Round = Mapping[str, float]
+Scores = Mapping[str, float]
+Round = Scores
 
 
-class Tuned(Tuning, frozen=True, kw_only=True):
-    same_precision: Case
-    results: tuple[Result, ...]
-
-    @property
-    def conclusion(self) -> Tuning:
-        return Tuning(**{name: getattr(self, name) for name in Tuning.__struct_fields__})
-
-
-def recall_tuned(run: Run) -> Tuned:
+def recall_tuning(run: Run) -> Tuning:
+    """As it is stored now: older versions named a winner that was not confirmed."""
     assert run.tuning is not None
-    tuning, default, winner = run.tuning, run.tuning.default, run.tuning.winner
-    kept = asdict(tuning) | {"same_precision": tuning.same_precision or default}
-    if tuning.gain is None and winner != default:  # as older versions stored it
-        kept |= {"winner": default, "unconfirmed": winner}
-    return Tuned(results=run.results, **kept)
+    tuning, default = run.tuning, run.tuning.default
+    tuning = replace(tuning, same_precision=tuning.same_precision or default)
+    is_confirmed = tuning.gain is not None or tuning.winner == default
+    return tuning if is_confirmed else replace(tuning, winner=default, unconfirmed=tuning.winner)
 
 
 class Noise(NamedTuple):
@@ -57,7 +48,7 @@ def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
     turns = [(index, name, value) for index, each in enumerate(rounds) for name, value in each.items()]
     if not turns:
         return {}, Noise(0.0, 0)
-    rows, values = np.zeros((len(turns), len(names) + len(rounds))), np.array([value for _, _, value in turns])
+    rows, values = np.zeros((len(turns), len(names) + len(rounds))), np.array([turn[2] for turn in turns])
     for row, (index, name, _) in zip(rows, turns, strict=True):
         row[names.index(name)] = row[len(names) + index] = 1.0
     found, _, rank, _ = np.linalg.lstsq(rows, values, rcond=None)
@@ -66,9 +57,9 @@ def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
     return dict(zip(names, map(float, found), strict=False)), noise
 
 
-def lead(rounds: Sequence[Round], name: str, other: str) -> list[float]:
+def lead(rounds: Sequence[Round], name: str, other: str) -> tuple[float, ...]:
     """How much longer a candidate took than another, as a logarithm, in each round of both."""
-    return [each[name] - each[other] for each in rounds if name in each and other in each]
+    return tuple(each[name] - each[other] for each in rounds if name in each and other in each)
 
 
 def survivors(rounds: Sequence[Round], field: Sequence[str], incumbent: str) -> list[str]:
@@ -99,7 +90,7 @@ def verdict(
     return "not faster" if is_last or is_behind or low > 1 / (1 + DIFFERENT) else "unsure"
 
 
-def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> Case:
+def best_at_precision(default: Case, cases: Mapping[str, Case], found: Scores) -> Case:
     """The fastest of those that compute in the default's own numbers."""
     alike = [text for text in found if same_precision(cases[text], default)]
     best = min(alike, key=found.__getitem__, default=default.text)
@@ -107,7 +98,7 @@ def best_at_precision(default: Case, cases: Mapping[str, Case], found: Mapping[s
     return cases[best] if gained > math.log(1 + DIFFERENT) else default
 
 
-def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapping[str, float]) -> list[Case]:
+def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Scores) -> list[Case]:
     """Of every number format the simplest of about the fastest, the fastest format first."""
     ranked, fastest = (cases[text] for text in sorted(found, key=found.__getitem__)), min(found.values(), default=0.0)
     groups = grouped(ranked, lambda case: (setting(case, "dtype"), setting(case, "matmul"))).values()
@@ -115,14 +106,14 @@ def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Mapp
     return [case for case in best if found[case.text] - fastest < math.log(BEATEN) or same_precision(case, default)]
 
 
-def simplest(default: Case, cases: Sequence[Case], found: Mapping[str, float]) -> Case:
+def simplest(default: Case, cases: Sequence[Case], found: Scores) -> Case:
     """Of those that are about as fast as the fastest, the one that changes least."""
     best = min(found[case.text] for case in cases)
     equal = [case for case in cases if found[case.text] - best < math.log(CLOSE)]
     return min(equal, key=lambda case: (len(differing(default, case)), found[case.text]))
 
 
-def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tuple[Contribution, ...]:
+def contributions(default: Case, winner: Case, found: Scores) -> tuple[Contribution, ...]:
     """The way from the default to the winner, by single settings as far as they were tried; the gains multiply."""
     return tuple(
         Contribution(" + ".join(setting_text(name, setting(winner, name)) for name in names), gain)
@@ -130,7 +121,7 @@ def contributions(default: Case, winner: Case, found: Mapping[str, float]) -> tu
     )
 
 
-def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
+def core_of(default: Case, winner: Case, found: Scores) -> Case:
     """The winner without the settings that gained little. A number format keeps the instructions that it needs."""
     brought = {name: gain for names, gain in _way(default, winner, found) for name in names}
     for name in differing(default, winner):
@@ -142,7 +133,7 @@ def core_of(default: Case, winner: Case, found: Mapping[str, float]) -> Case:
     return _with_settings_of(winner, default, [name for name, gain in brought.items() if gain < DOUBTFUL])
 
 
-def _way(default: Case, winner: Case, found: Mapping[str, float]) -> Iterator[tuple[tuple[str, ...], float]]:
+def _way(default: Case, winner: Case, found: Scores) -> Iterator[tuple[tuple[str, ...], float]]:
     here = default
     while here.text != winner.text:
         names = differing(here, winner)
@@ -166,15 +157,12 @@ def step_scaled(default: Result, result: Result, gain: float) -> float:
     return default.estimate.center_s / gain * items / usual_items
 
 
-def seen_gain(default: Case, case: Case, found: Mapping[str, float]) -> float | None:
+def seen_gain(default: Case, case: Case, found: Scores) -> float | None:
     """How many times as fast as the default by these scores."""
-    both = default.text in found and case.text in found
-    return math.exp(found[default.text] - found[case.text]) if both else None
+    return math.exp(found[default.text] - found[case.text]) if {default.text, case.text} <= found.keys() else None
 
 
-def find_break_even(
-    default: Case, winner: Case, results: Mapping[str, Result], firsts: Mapping[str, Result], found: Mapping[str, float]
-) -> BreakEven | None:
+def find_break_even(default: Case, winner: Case, results: Results, firsts: Results, found: Scores) -> BreakEven | None:
     """By the first case compiled like the winner, as later ones find parts in the cache, and its uncompiled twin."""
     usual = results.get(default.text)
     if winner.compile == "off" or not usual or usual.status != "ok":
@@ -209,7 +197,7 @@ class Settled(Struct, frozen=True):  # who has won, and by how much over the def
         gain = self.gain
         return gain is not None and gain.low > 1 + DIFFERENT and gain.high <= WIDEST * gain.low
 
-    def placed(self, found: Mapping[str, float]) -> dict[str, float]:
+    def placed(self, found: Scores) -> dict[str, float]:
         """The scores of a search, corrected by what was measured again."""
         placed, gain, leader, rival = dict(found), self.gain, self.leader.text, self.rival and self.rival.text
         if rival in placed and rival:
@@ -224,11 +212,11 @@ class Settled(Struct, frozen=True):  # who has won, and by how much over the def
 def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Round]]) -> Settled:
     """The winner of the search, or its core, where the rest is not worth it and the core is faster than the default."""
     confidence = WORTH_CONFIDENCE if same_precision(core, winner) else 1 - CHANCE  # shorter numbers have a price
-    doubted = core.text not in (winner.text, default.text)
-    worth = ratio_interval(leads(bouts, winner, core), confidence) if doubted else None
-    if worth is None:
-        return Settled(default, winner, leads(bouts, winner, default))
-    whole = Settled(default, winner, leads(bouts, winner, default), core, -math.log(worth.center))
+    whole = Settled(default, winner, leads(bouts, winner, default))
+    worth = ratio_interval(leads(bouts, winner, core), confidence)
+    if core.text in (winner.text, default.text) or worth is None:
+        return whole
+    whole = replace(whole, rival=core, behind=-math.log(worth.center))
     less = Settled(default, core, leads(bouts, core, default), winner, math.log(worth.center))
     is_worth_it = worth.high < 1 and worth.center < 1 / (1 + DIFFERENT)
     return whole if is_worth_it or (whole.is_confirmed and not less.is_confirmed) else less
@@ -236,7 +224,7 @@ def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Rou
 
 def leads(bouts: Sequence[Sequence[Round]], case: Case, other: Case) -> tuple[tuple[float, ...], ...]:
     """`lead` of each bout that both were in."""
-    return tuple(logs for rounds in bouts if (logs := tuple(lead(rounds, case.text, other.text))))
+    return tuple(logs for rounds in bouts if (logs := lead(rounds, case.text, other.text)))
 
 
 # docs/method.md explains these.
@@ -262,15 +250,13 @@ class MemoryModel(Struct, frozen=True):  # bytes = fixed + per_item × size
 
 
 def recall_probes(run: Run) -> list[Probe]:
-    results = {result.case.text: result for result in run.results}
-    tried = run.fitting.tried if run.fitting else ()
+    results, tried = {result.case.text: result for result in run.results}, run.fitting.tried if run.fitting else ()
     return [Probe(*astuple(each), result=results[each.case]) for each in tried if each.case in results]
 
 
 def recall_model(found: Fitting) -> MemoryModel | None:
-    if found.fixed_bytes is None or found.item_bytes is None:
-        return None
-    return MemoryModel(found.fixed_bytes, found.item_bytes, found.line_error)
+    fixed, per_item = found.fixed_bytes, found.item_bytes
+    return None if fixed is None or per_item is None else MemoryModel(fixed, per_item, found.line_error)
 
 
 def rate_center_s(result: Result) -> tuple[float, str]:
@@ -291,8 +277,7 @@ def usual_step(size: int) -> int:
 def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, int]:
     """The largest size that fits, and the smallest above it known not to; one beyond each end where there is none."""
     fails = min((each.size for each in probes if not each.fits), default=highest + 1)
-    fits = max((each.size for each in probes if each.fits and each.size < fails), default=lowest - 1)
-    return fits, fails
+    return max((each.size for each in probes if each.fits and each.size < fails), default=lowest - 1), fails
 
 
 def next_size(
@@ -309,7 +294,7 @@ def next_size(
     guess = int(model.size_for(limit_bytes)) if model else None
     if high > highest and (guess is None or 2 * low <= guess):
         return min(2 * low, highest)
-    tried, near = {each.size for each in probes}, len([each for each in probes if each.size > low / 2])
+    tried, near = {each.size for each in probes}, sum(each.size > low / 2 for each in probes)
     for size in (guess, guess + fine) if guess is not None and near < 5 else ():  # later, halving is surer
         if low + fine <= size <= high - fine and size not in tried:
             return size
@@ -320,19 +305,19 @@ def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
     """A line through the peaks, as far down as they rise with the size; None for too few of them."""
     points = sorted((each.size, max(each.peaks)) for each in probes if each.fits and any(each.peaks))
     least = min((held for _, held in points), default=0.0)
-    rising = [(size, held) for size, held in points if held > RISING * least]
+    rising = [point for point in points if point[1] > RISING * least]
     if len(rising) < 2:
         return None
     sizes, held = np.array(rising, dtype=float).T
-    per_item, fixed = (float(value) for value in np.polyfit(sizes, held, 1))
+    per_item, fixed = map(float, np.polyfit(sizes, held, 1))
     error = float(np.max(np.abs(fixed + per_item * sizes - held) / held))
     return MemoryModel(fixed, per_item, error) if per_item > 0 else None
 
 
 def doubtful(probes: Sequence[Probe]) -> list[Probe]:
     """Unreliable sizes that keep the most efficient one from being named."""
-    decisive, doubted = _deciding(probes), [each for each in probes if each.fits and each.doubt]
-    return [each for each in doubted if each in decisive or each.doubt == "contended"]
+    decisive = _deciding(probes)
+    return [each for each in probes if each.fits and each.doubt and (each in decisive or each.doubt == "contended")]
 
 
 def most_efficient(probes: Sequence[Probe]) -> int | None:
@@ -353,6 +338,5 @@ def _deciding(probes: Sequence[Probe]) -> list[Probe]:
 
 
 def _reaching(share: float, probes: Sequence[Probe]) -> list[Probe]:
-    rated = [(each.rate, each) for each in probes if each.fits and each.rate]
-    highest = max((rate for rate, _ in rated), default=0.0)
-    return [each for rate, each in rated if rate >= share * highest]
+    rates = [each.rate or 0.0 if each.fits else 0.0 for each in probes]
+    return [each for each, rate in zip(probes, rates, strict=True) if rate and rate >= share * max(rates)]

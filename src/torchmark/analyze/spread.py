@@ -3,8 +3,6 @@
 docs/method.md explains the model. Student's t is computed here, as importing scipy takes longer than a comparison.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -42,8 +40,7 @@ def two_sided(t: float, freedom: float) -> tuple[float, float]:
     a, x, rest = freedom / 2, freedom / (freedom + t * t), t * t / (freedom + t * t)
     if x <= 0 or rest <= 0:
         return (0.0 if x <= 0 else 1.0), 0.0
-    logs = math.lgamma(a + 0.5) - math.lgamma(a) - math.lgamma(0.5) + a * math.log(x) + math.log(rest) / 2
-    front = math.exp(logs)
+    front = math.exp(math.lgamma(a + 0.5) - math.lgamma(a) - math.lgamma(0.5) + a * math.log(x) + math.log(rest) / 2)
     near = x < (a + 1) / (a + 2.5)  # where the fraction converges quickly
     return (front * _fraction(x, a, 0.5) / a if near else 1.0 - front * _fraction(rest, 0.5, a) * 2), front
 
@@ -66,10 +63,8 @@ def _fraction(x: float, a: float, b: float) -> float:
 
 @lru_cache(maxsize=4096)
 def critical(freedom: float, chance: float) -> float:
-    """The t that |T| reaches with this small chance: the inverse of `two_sided`.
-
-    The log of the chance is a concave function of log t, so Newton's steps find its root; none of them doubles t.
-    """
+    """The t that |T| reaches with this small chance: the inverse of `two_sided`."""
+    # The log of the chance is a concave function of log t, so Newton's steps find its root; none of them doubles t.
     z = NormalDist().inv_cdf(1 - chance / 2)
     first, second = _expansion(z)
     log_t, step = math.log(z + first / freedom + second / freedom**2), 1.0
@@ -206,8 +201,7 @@ def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
 
 
 def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> list[Result]:
-    """The results of one run with the interval in which a repeat would land. Cases share what they know of the spread;
-    one with a single process borrows it from the others, else `borrowed`."""
+    """With the interval in which a repeat would land. Cases share their spread; one lone process borrows it."""
     common, lent = _common_and_lent(results, borrowed)
     found = []
     for result in results:

@@ -1,7 +1,5 @@
 """A series of step times: where warm-up ends, how correlated it is, its centre, interval and trend."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import NamedTuple
@@ -143,8 +141,7 @@ def binomial(count: int, share: float) -> Series:
     """The cumulative binomial probabilities of 0 to `count` - 1."""
     chosen = np.arange(count)
     growth = np.log((count - chosen) / (chosen + 1)) + math.log(share) - math.log1p(-share)
-    logs = count * math.log1p(-share) + np.concatenate([[0.0], np.cumsum(growth)])
-    return np.cumsum(np.exp(logs))
+    return np.cumsum(np.exp(count * math.log1p(-share) + np.concatenate([[0.0], np.cumsum(growth)])))
 
 
 def _few_samples_interval(times: Series, center: float) -> Interval:
@@ -211,7 +208,6 @@ def read_series(
     time, trend = autocorrelation_time(below_median(kept), kept_logs), trend_of(kept_logs)
     # How long the series stays slow once it is slow.
     levels = (*np.quantile(kept, (0.75, 0.9)), np.median(kept) + WINSOR_MADS * MAD_TO_DEVIATION * deviation_of(kept))
-    excursion_time = max(integrated_time((kept > level).astype(np.float64)) for level in levels)
     whole = trend_of(logs)
     rising = whole.change > target and (whole.steady_rise or whole.z > whole.chance_z)
     return Reading(
@@ -222,7 +218,7 @@ def read_series(
         warming=count >= 8 and found >= count // 2 - 1,
         trending=abs(trend.z) > trend.chance_z and abs(trend.change) > target,
         slowing=rising or _started_faster(times, cut, time, target, block_size),
-        evidence_time=max(time, excursion_time),
+        evidence_time=max(time, *(integrated_time((kept > level).astype(np.float64)) for level in levels)),
     )
 
 

@@ -1,7 +1,4 @@
-"""The estimate of a step, from one process's samples and from several processes: its figures, the verdict on what
-disturbed it with flags and evidence from the meters, and the cautions that follow."""
-
-from __future__ import annotations
+"""The estimate of a step, from one process and from several, the verdict on what disturbed it, and its cautions."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -30,24 +27,22 @@ CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE = 0.1, 0.001  # clocks drift by less; one is 
 
 
 def summarise(
-    samples: Series, reading: Reading, confirmed: bool, readings: Sequence[Conditions] = (), **known: Any
+    samples: Series, reading: Reading, confirmed: bool, known: Estimate, readings: Sequence[Conditions] = ()
 ) -> Estimate:
-    """The estimate of one process; `known` are fields that do not follow from its samples. The constant cost of calling
-    a step is taken off every figure."""
-    cost, raw = known["call_cost_s"], samples[reading.cut :]
-    contention = known.get("contention", Contention())
-    verdict, flags, evidence = judge(reading, confirmed, contention, readings, known["target"])
+    """`known`, with what follows from one process's samples and meters; the constant cost of a call is taken off."""
+    cost, raw = known.call_cost_s, samples[reading.cut :]
+    verdict, flags, evidence = judge(reading, confirmed, known.contention, readings, known.target)
     mean, ordered = mean_interval(raw, reading.time), np.sort(raw - cost)
     median, mad = float(np.median(ordered)), deviation_of(ordered)
     outlying = np.abs(ordered - median) > WINSOR_MADS * MAD_TO_DEVIATION * mad
-    launch_bound = is_launch_bound(known.get("device_step_s"), known["wall_step_s"])
-    bimodal = known["estimand"] == "median" and is_bimodal(raw)
+    # Idle for a good part of the time, the device was waiting to be given work.
+    launch_bound = known.device_step_s is not None and known.device_step_s < IDLE_BELOW * (known.wall_step_s or 0.0)
+    bimodal = known.estimand == "median" and is_bimodal(raw)
     names = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
-    known |= {name: value - cost for name, value in zip(names, (*reading.interval, *mean), strict=True)}
-    for percent in (90, 99):
-        known[f"p{percent}_s"] = float(np.quantile(ordered, percent / 100))
-        known[f"p{percent}_high_s"] = tail_bound(ordered, percent / 100)
-    return Estimate(
+    figures = {name: value - cost for name, value in zip(names, (*reading.interval, *mean), strict=True)}
+    tails = {f"p{percent}_high_s": tail_bound(ordered, percent / 100) for percent in (90, 99)}
+    return replace(
+        known,
         verdict=verdict,
         effective_samples=reading.effective(len(samples)),
         warmup_cut=reading.cut,
@@ -59,10 +54,13 @@ def summarise(
         autocorrelation_time=reading.time,
         median_s=median,
         min_s=float(ordered[0]),
+        p90_s=float(np.quantile(ordered, 0.9)),
+        p99_s=float(np.quantile(ordered, 0.99)),
         mad_s=mad,
         outlier_share=float(np.mean(outlying)) if mad > 0 else 0.0,
         metered=metered_of(readings),
-        **known,
+        **figures,
+        **tails,
     )
 
 
@@ -81,9 +79,7 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
     verdict = worst([estimate.verdict for estimate in processes])
     alike = (each for each in processes if each.verdict == verdict)
     deciding = max(alike, key=lambda estimate: estimate.high_s - estimate.low_s)  # the least precise of the worst
-    evidence = deciding.evidence
-    if verdict == "noisy":  # it speaks of its own interval only
-        evidence = tuple(f"in the worst of {count} processes {text}" for text in evidence)
+    of = f"in the worst of {count} processes " if verdict == "noisy" else ""  # it speaks of its own interval only
     added = ("effective_samples", "sample_count", "void_count", "duration_s")
     return replace(
         _with_spread(middle, processes),
@@ -93,7 +89,7 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         p90_s=max(estimate.p90_s for estimate in processes),
         p99_s=max(estimate.p99_s for estimate in processes),
         flags=_union([estimate.flags for estimate in processes]),
-        evidence=evidence,
+        evidence=tuple(of + text for text in deciding.evidence),
         contention=_mean_contention(processes),
         metered=_join_metered([estimate.metered for estimate in processes]),
         **{name: sum(getattr(estimate, name) for estimate in processes) for name in added},
@@ -115,7 +111,7 @@ def _with_spread(estimate: Estimate, processes: Sequence[Estimate]) -> Estimate:
 def _mean_contention(processes: Sequence[Estimate]) -> Contention:
     def mean(name: str) -> float | None:
         seen = [(getattr(each.contention, name), max(each.duration_s, 1e-9)) for each in processes]
-        known = [(share, seconds) for share, seconds in seen if share is not None]
+        known = [each for each in seen if each[0] is not None]
         return sum(share * seconds for share, seconds in known) / sum(each for _, each in known) if known else None
 
     switches = _known([each.contention for each in processes], "switches")
@@ -140,7 +136,7 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
     good = [result for result in results if result.status == "ok"]
     failed = next((result for result in results if result.status != "ok"), None)
     estimates = tuple(estimate for result in good or results for estimate in result.processes)
-    latest, first = good[-1] if good else results[0], results[0]
+    first, latest = results[0], good[-1] if good else results[0]
     decided = failed or latest
     position = f"process {results.index(failed) + 1}: " if failed and len(results) > 1 else ""
     checks = [result.numeric for result in results if result.numeric]
@@ -185,15 +181,14 @@ def contention_of(readings: Sequence[Conditions], wait_share: float | None, swit
     first, last = readings[0], readings[-1]
 
     def share(name: str, capacity: float = last.capacity) -> float | None:
-        taken = _growth((first, last), name)
-        if taken is None:
+        if (taken := _growth((first, last), name)) is None:
             return None
         return taken / (max(last.at_s - first.at_s, 1e-9) * capacity) if taken >= LEAST_TAKEN_S else 0.0
 
     probes = _known(readings, "probe_s")
     dilation = float(np.median(probes[1:])) / min(probes) if len(probes) > 1 else None
-    others, steal, throttled = share("other_cpu_s"), share("steal_s"), share("throttled_s", 1.0)
-    return Contention(wait_share, others, steal, throttled, dilation, switches)
+    shares = share("other_cpu_s"), share("steal_s"), share("throttled_s", 1.0)
+    return Contention(wait_share, *shares, dilation, switches)
 
 
 def judge(
@@ -236,20 +231,15 @@ def taken_by_others(contention: Contention) -> list[str]:
     return seen
 
 
-def is_launch_bound(device_step_s: float | None, wall_step_s: float) -> bool:
-    """The device was idle for a good part of the time, waiting to be given work."""
-    return device_step_s is not None and device_step_s < IDLE_BELOW * wall_step_s
-
-
 def is_bimodal(times: Series) -> bool:
     """Whether two well-separated levels explain nearly all of the variance (Otsu's split)."""
     if len(times) < 30:
         return False
     logs = np.sort(np.log(times))
     logs = logs[int(0.01 * len(logs)) : len(logs) - int(0.01 * len(logs))]
-    count, total, variance = len(logs), logs.sum(), float(logs.var())
+    count, variance = len(logs), float(logs.var())
     below, sums = np.arange(1, count), np.cumsum(logs)[:-1]
-    distance = (total - sums) / (count - below) - sums / below
+    distance = (logs.sum() - sums) / (count - below) - sums / below
     explained = below * (count - below) / count**2 * distance**2
     split = int(np.argmax(explained))
     share = (split + 1) / count
@@ -300,8 +290,7 @@ def is_paging(readings: Sequence[Conditions]) -> bool:
 def _clocks(readings: Sequence[Conditions]) -> tuple[float, float] | None:
     """The highest, and that of the last third: a single reading may catch a core at rest."""
     clocks = [reading.clock_hz for reading in readings if reading.clock_hz]
-    last = max(1, len(clocks) // 3)
-    return (max(clocks), float(np.median(clocks[-last:]))) if clocks else None
+    return (max(clocks), float(np.median(clocks[-max(1, len(clocks) // 3) :]))) if clocks else None
 
 
 def _growth(readings: Sequence[Conditions], name: str) -> float | None:
@@ -316,11 +305,10 @@ def _known(items: Iterable[object], name: str) -> list[Any]:
 def was_paused(before: Moment, after: Moment) -> bool:
     """A time between these moments says nothing about the work, however plausible it looks."""
     steady_s = after.steady_s - before.steady_s
-    others = [after.wall_s - before.wall_s]
-    if before.boot_s is not None and after.boot_s is not None:
-        others.append(after.boot_s - before.boot_s)
     allowed_s = max(CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE * steady_s)
-    return after.stops != before.stops or any(abs(other_s - steady_s) > allowed_s for other_s in others)
+    clocks = ((before.wall_s, after.wall_s), (before.boot_s, after.boot_s))
+    others_s = [end - start for start, end in clocks if start is not None and end is not None]
+    return after.stops != before.stops or any(abs(other_s - steady_s) > allowed_s for other_s in others_s)
 
 
 def cautions_of(result: Result) -> tuple[Remark, ...]:
@@ -333,12 +321,10 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
     flags = [Remark(flag, cause.format(**facts), fix.format(**facts)) for flag, (cause, fix) in raised.items()]
     if estimate.center_s <= estimate.call_cost_s:  # there is nothing to be relative to
         return tuple(each for each in flags if each.kind == "implausible")
-    asked, verdict = result.settings.get("steps"), estimate.verdict
+    asked, verdict, found = result.settings.get("steps"), estimate.verdict, []
     more = "Use more --steps" if asked else "Give it more time with --budget"
-    found = []
-    if verdict in VERDICT_FIXES:
-        fix = VERDICT_FIXES[verdict].format(more=more)
-        found.append(Remark(verdict, "; ".join(estimate.evidence), fix))
+    if fix := VERDICT_FIXES.get(verdict):
+        found.append(Remark(verdict, "; ".join(estimate.evidence), fix.format(more=more)))
     if result.status == "ok" and result.reason:  # a process failed after others had succeeded
         fix = "The figure is that of the other processes; run the case again"
         found.append(Remark("process-failed", result.reason, fix))
@@ -374,14 +360,12 @@ def _facts(result: Result, estimate: Estimate) -> dict[str, str]:
     beyond = "twice the work does not take about twice the time"
     if result.peak:
         what = "arithmetic" if shares.get("compute", 0.0) >= shares.get("bandwidth", 0.0) else "bandwidth"
-        beyond = (
-            f"it would take {result.peak.share:.0%} of this machine's {what}, which was measured again right after it"
-        )
+        beyond = f"it would take {result.peak.share:.0%} of this machine's {what}, measured again right after it"
     ways = ["a larger batch"] + ["--compile on"] * (case.compile == "off") + ["the CPU"] * (case.device != "cpu")
     lighter = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
-    waited, operator = estimate.contention.wait_share or 0, result.settings.get("ran_on_cpu") or "an operator"
-    facts = {"waited": f"{waited:.0%}", "again": again, "launch": launch, "beyond": beyond, "lighter": lighter}
-    return facts | {"operator": str(operator)}
+    operator = str(result.settings.get("ran_on_cpu") or "an operator")
+    facts = {"again": again, "launch": launch, "beyond": beyond, "lighter": lighter, "operator": operator}
+    return facts | {"waited": f"{estimate.contention.wait_share or 0:.0%}"}
 
 
 # The cautions of flags: the cause and the fix.
@@ -424,7 +408,5 @@ def _modes(processes: Sequence[Estimate]) -> str | None:
     apart = fmean(slow) - fmean(fast)
     if apart < 0.04 or max(fast[-1] - fast[0], slow[-1] - slow[0]) * 3 > apart:
         return None
-    count, how = len(slow), f"{math.expm1(apart):.0%} more"
-    if len(fast) < len(slow):
-        count, how = len(fast), f"{1 - math.exp(-apart):.0%} less"
-    return f"{count} of {len(logs)} processes took {how} time than the others"
+    how = f"{1 - math.exp(-apart):.0%} less" if len(fast) < len(slow) else f"{math.expm1(apart):.0%} more"
+    return f"{min(len(fast), len(slow))} of {len(logs)} processes took {how} time than the others"

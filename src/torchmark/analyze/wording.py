@@ -1,7 +1,5 @@
 """Numbers and nouns in sentences."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -15,7 +15,7 @@ from torchmark.analyze.comparison import Answer, answer_of
 from torchmark.analyze.statistics import Reading, Series, rank_difference, read_series
 from torchmark.analyze.verdict import contention_of, summarise
 from torchmark.errors import CaseError
-from torchmark.records import Block, Conditions, Estimand, Estimate
+from torchmark.records import Block, Conditions, Estimand, Estimate, Trend
 
 MIN_BLOCK_S = 10e-6  # below this the clock's own cost and grain show in a sample
 SYNC_SHARE = 0.01
@@ -140,22 +140,18 @@ class Samples:
     ) -> Estimate:
         assert rule.reading is not None  # a rule only finishes at a look
         waited = None if self._wait_s is None else min(self._wait_s / max(self._total_s, 1e-12), 1.0)
-        return summarise(
-            self.values,
-            rule.reading,
-            estimand=rule.estimand,
+        known = Estimate(  # what follows from the samples is replaced
+            0.0, 0.0, 0.0, rule.estimand, "noisy", first_step_s, 0.0, 0, Trend(0.0, 0.0),
             block_size=self.block_size,
-            confirmed=rule.confirmed,
-            first_step_s=first_step_s,
             sync_cost_s=self._sync_cost_s,
             call_cost_s=self.call_cost_s,
             target=self._settings.target,
             duration_s=duration_s,
-            readings=readings,
             contention=contention_of(readings, waited, self._switches),
             device_step_s=self._device_s / self._steps if self._device_s > 0 else None,
             wall_step_s=self._wall_s / self._steps,
-        )
+        )  # fmt: skip
+        return summarise(self.values, rule.reading, rule.confirmed, known, readings)
 
 
 class StopRule:

@@ -1,9 +1,6 @@
 """Published figures: one data file per publication, with figures as printed, and the same figures as runs."""
 
-from __future__ import annotations
-
 import re
-import tomllib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -23,24 +20,19 @@ Kind = Literal["measured", "power", "derived"]
 DeviceKind = Literal["cpu", "cuda", "mps"]
 
 
-class Note(
-    Struct, frozen=True, forbid_unknown_fields=True
-):  # why figures should be read with care, and what to do about it
+class Note(Struct, frozen=True, forbid_unknown_fields=True):  # why figures should be read with care
     cause: str
     fix: str
     only: tuple[DeviceKind, ...] = ()  # the devices that it matters on; empty: all
 
 
-class PublishedMachine(
-    Struct, frozen=True, forbid_unknown_fields=True
-):  # with the device that was timed on it: one column to compare with
+class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):  # one device of a machine
     name: str  # 'M1 Ultra GPU': after the publication's name and a slash it names a run
     hardware: str
     device: DeviceKind  # that was timed
     memory_gib: int = 0  # 0: the publication does not say
     cores: int = 0  # of the device
-    # 'RTX 3090': finds the figures of this hardware in every publication; empty if the hardware is unknown or unsound.
-    known_as: str = ""
+    known_as: str = ""  # 'RTX 3090', in every publication; empty if the hardware is unknown or unsound
     notes: tuple[str, ...] = ()  # what is doubtful about the machine itself: kinds of Publication.notes
 
     @property
@@ -109,7 +101,7 @@ def names() -> tuple[str, ...]:
 def find_publication(name: str) -> Publication:
     if name not in names():
         raise UnknownName("publication", name, names())
-    content = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    content = msgspec.toml.decode((_FOLDER / f"{name}.toml").read_bytes())
     for table in content["tables"]:
         shared = table.pop("shared", {})  # fields that all its figures have
         table["figures"] = [shared | figure for figure in table["figures"]]
@@ -122,24 +114,20 @@ def all_runs() -> tuple[Run, ...]:
 
 
 def as_runs(publication: Publication, machine: str | None = None, repeats: bool = False) -> tuple[Run, ...]:
-    """One run for each machine, or for the named one.
-
-    A run has one result for each case: of a figure in two tables it has the first, unless `repeats` asks for both.
-    """
+    """One run for each machine, or for the named one. Of figures for one case it has the first, unless `repeats`."""
     return tuple(_run(publication, each, repeats) for each in publication.machines if machine in (None, each.name))
 
 
 def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
-    """The runs for `m1-chips`, `m1-chips/M1 Ultra GPU`, or `M1 Ultra GPU` in any publication.
-
-    Figures of one kind of hardware in several publications become one run.
-    """
+    """The runs for `m1-chips` or `m1-chips/M1 Ultra GPU`, or the one for `M1 Ultra GPU` in all publications."""
     name, slash, machine = text.partition("/")
     places = find_hardware(text) if name not in names() else ()
     if not places:
         publication = find_publication(name)
         return as_runs(publication, _find_machine(publication, machine) if slash else None, repeats)
     first, *others = runs = [run for publication, each in places for run in as_runs(publication, each.name, repeats)]
+    if not others:
+        return (first,)
     kept = [*first.results]
     for run in others:
         known = {result.case.text for result in kept}
@@ -147,7 +135,7 @@ def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
     label = f"{places[0][1].title} ({', '.join(publication.name for publication, _ in places)})"
     years = " and ".join(dict.fromkeys(run.header.created for run in runs if run.header.created))
     header = replace(first.header, id=label, label=label, created=years, cases=tuple(each.case.text for each in kept))
-    return (Run(header, tuple(kept)),) if others else (first,)
+    return (Run(header, tuple(kept)),)
 
 
 def find_hardware(text: str) -> tuple[tuple[Publication, PublishedMachine], ...]:
@@ -180,7 +168,7 @@ def _machines() -> list[tuple[Publication, PublishedMachine]]:
 
 
 def _search_terms(machine: PublishedMachine) -> tuple[str, ...]:
-    """The names to search a machine by; one that is not known for sure is found by its name alone."""
+    """One that is not known for sure is found by its name alone."""
     own = machine.hardware.partition("(with ")[0]  # other parts of the machine are not the hardware that was timed
     return (machine.name, machine.known_as, own) if machine.known_as else (machine.name,)
 
@@ -196,8 +184,9 @@ def _plain(name: str) -> str:
 def _find_machine(publication: Publication, text: str) -> str:
     """A machine by its name, however it is spaced and capitalised, or by a beginning that no other has."""
     known, wanted = {_plain(each.name): each.name for each in publication.machines}, _plain(text)
+    if wanted in known:
+        return known[wanted]
     found = [name for plain, name in known.items() if wanted and plain.startswith(wanted)]
-    found = [known[wanted]] if wanted in known else found
     if not found:
         raise UnknownName(f"machine of {publication.name}", text, known.values())
     if len(found) > 1:
@@ -224,9 +213,21 @@ def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> 
 
 
 def _result(publication: Publication, table: PublishedTable, figure: Figure) -> Result:
-    case, value = parse_case(figure.case or ""), figure.value
+    case, value, estimate, notes = parse_case(figure.case or ""), figure.value, None, dict[str, Note]()
     total_s = value if figure.unit == "s" else None
-    notes = publication.notes_on(table, figure) if value is not None else {}
+    if value is not None:
+        notes, steps = publication.notes_on(table, figure), figure.steps
+        step_s = {"s": value / steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}[figure.unit]
+        # One block of all its steps is all that was timed: there is no interval, no first step and no spread.
+        known = Estimate(step_s, step_s, step_s, "mean", "as-published", 0.0, 1.0, 0, Trend(0.0, 0.0))
+        estimate = replace(
+            known,
+            evidence=("a published figure: how sure it is was not said",),
+            sample_count=1,
+            block_size=steps,
+            duration_s=total_s or 0.0,
+            **dict.fromkeys(("median_s", "mean_s", "mean_low_s", "mean_high_s", "min_s"), step_s),
+        )
     settings = {"machine": figure.machine, "table": table.title, "row": " / ".join(figure.labels)}
     settings |= {"column": figure.column, "printed": figure.printed, "unit": figure.unit}
     power = next((each.value for each in publication.of_kind("power") if each.machine == figure.machine), None)
@@ -235,25 +236,11 @@ def _result(publication: Publication, table: PublishedTable, figure: Figure) -> 
         status="oom" if value is None else "ok",
         reason=f"published as '{figure.printed}': out of memory" if value is None else None,
         params=case.params,
-        estimate=_estimate(figure, value) if value is not None else None,
+        estimate=estimate,
         version=figure.version,
         work=Work(figure.items, figure.item_unit, bytes=figure.item_bytes and figure.item_bytes * figure.items),
         job=JobEstimate(total_s, total_s, total_s, whole=True) if total_s is not None else None,
         metrics={} if power is None else {"peak_power_w": power},
         settings=settings | {"steps": figure.steps if figure.steps > 1 else None},
         cautions=tuple(Remark(kind, note.cause, note.fix) for kind, note in notes.items()),
-    )
-
-
-def _estimate(figure: Figure, value: float) -> Estimate:
-    """One block of all its steps is all that was timed: there is no interval, no first step and no spread."""
-    step_s = {"s": value / figure.steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}[figure.unit]
-    known = Estimate(step_s, step_s, step_s, "mean", "as-published", 0.0, 1.0, 0, Trend(0.0, 0.0))
-    return replace(
-        known,
-        evidence=("a published figure: how sure it is was not said",),
-        sample_count=1,
-        block_size=figure.steps,
-        duration_s=value if figure.unit == "s" else 0.0,
-        **dict.fromkeys(("median_s", "mean_s", "mean_low_s", "mean_high_s", "min_s"), step_s),
     )

@@ -12,9 +12,9 @@ from msgspec.structs import asdict, replace
 
 from torchmark.analyze import search
 from torchmark.analyze.pairing import USUAL, differing, name_of, same_precision, setting
-from torchmark.analyze.search import MemoryModel, Probe, Tuned, recall_model, recall_probes, recall_tuned
+from torchmark.analyze.search import MemoryModel, Probe, recall_model, recall_probes, recall_tuning
 from torchmark.analyze.wording import counted
-from torchmark.records import NO_ROOM, Case, Fitting, Result, Run
+from torchmark.records import NO_ROOM, Case, Fitting, Result, Run, Tuning
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.names import longer, machine_line
@@ -52,16 +52,17 @@ _FITTED_CSV = doc.fields("""
 
 
 def tuning_document(run: Run) -> doc.Document:
-    tuned = recall_tuned(run)
+    tuned = recall_tuning(run)
     default, winner, relative = tuned.default, tuned.winner, tuned.relative
-    notes = {tuned.same_precision.text: f"best in {default.dtype}", winner.text: "fastest", default.text: "default"}
+    same = (tuned.same_precision or default).text
+    notes = {same: f"best in {default.dtype}", winner.text: "fastest", default.text: "default"}
     notes |= {tuned.unconfirmed.text: "not confirmed"} if tuned.unconfirmed else {}
 
     def record(result: Result) -> dict[str, Any]:
-        text, fair = result.case.text, _on_equal_terms(tuned, result)
+        text, fair = result.case.text, _on_equal_terms(run, result)
         by_chance = relative.get(text, 0.0) > relative.get(winner.text, math.inf)
         known: dict[str, Any] = {"result": result, "fair": fair, "items_per_s": figures.step_rate(fair)}
-        known |= {"winner": text == winner.text, "same_precision": text == tuned.same_precision.text}
+        known |= {"winner": text == winner.text, "same_precision": text == same}
         known |= {"relative": relative.get(text), "answer": tuned if text == winner.text else None}
         return known | {"note": notes.get(text, "within chance" if by_chance else "")}
 
@@ -82,41 +83,41 @@ def tuning_document(run: Run) -> doc.Document:
             doc.Column("note", of="note"),
         ]
         # By what the rounds say: those disturb all contestants alike.
-        measured = [record(result) for result in tuned.results if result.estimate and result.status == "ok"]
+        measured = [record(result) for result in run.results if result.estimate and result.status == "ok"]
         measured.sort(key=lambda each: -(each["relative"] or 0.0))
         yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
-        yield doc.Section("Without a figure", [figures.failures(tuned.results, called)])
+        yield doc.Section("Without a figure", [figures.failures(run.results, called)])
         code = snippet(default, winner)
         yield doc.Section("To paste into a script that has a `model`", [doc.Code(code, "python")])
         yield doc.quiet("Again:")
         yield doc.Code(f"torchmark run {winner.text}")  # in one piece, however long: it is to be pasted
 
-    rows, facts = partial(map, record, tuned.results), partial(_tuned_object, tuned)
+    rows, facts = partial(map, record, run.results), partial(_tuned_object, tuned)
     records = doc.Records(_TUNED_CSV, rows, lambda: figures.run_object(run) | {"tuned": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
 
 
-def _tuned_object(tuned: Tuned) -> dict[str, object]:
+def _tuned_object(tuned: Tuning) -> dict[str, object]:
     """Everything but the results, which are in the run."""
-    known = {name: each for name, each in asdict(tuned).items() if name != "results"}
+    known = asdict(tuned)
     cases = {name: each.text for name, each in known.items() if isinstance(each, Case)}
     return known | cases | {"snippet": snippet(tuned.default, tuned.winner)}
 
 
 def tuning_conclusion(run: Run) -> list[str]:
     """The answer, what it rests on, what is missing, and what else is worth knowing, a sentence each."""
-    tuned = recall_tuned(run)
+    tuned = recall_tuning(run)
     found = [_fastest(tuned)]
     if tuned.gain is not None:
         found.append(f"95% interval over {tuned.pairs} pairs of fresh processes that took turns, after the search.")
     if tuned.unconfirmed and (tuned.gain is None or (tuned.high or 0.0) > _UNDECIDED):
         found.append(f"To find out, close other programs and run: {longer(run.header.command)}")
-    same, gain = tuned.same_precision, tuned.same_precision_gain
+    same, gain = tuned.same_precision or tuned.default, tuned.same_precision_gain
     if same.text != tuned.winner.text:
         best = "the default itself" if same.text == tuned.default.text else name_of(same, tuned.default)
         seen = f", {units.factor(gain)} as fast by the search" if gain and same.text != tuned.default.text else ""
         found.append(f"Best in {tuned.default.dtype}: {best}{seen}.")
-    shares = {result.case.text: units.percent(result.peak.share) for result in tuned.results if result.peak}
+    shares = {result.case.text: units.percent(result.peak.share) for result in run.results if result.peak}
     before, after = (shares.get(case.text) for case in (tuned.default, tuned.winner))
     if before and after and tuned.winner.text != tuned.default.text:
         own = "" if same_precision(tuned.winner, tuned.default) else ", each of the peak of its own number format"
@@ -125,11 +126,11 @@ def tuning_conclusion(run: Run) -> list[str]:
         steps = f"{math.ceil(even.steps):,}".replace(",", " ")
         compiling, saved = units.duration(even.compiling_s), units.duration(even.saved_s)
         found.append(f"Compiling takes {compiling}, saves {saved} a step: pays off after {steps} steps.")
-    found.append(f"{counted(len(tuned.results), 'configuration')} in {units.duration(tuned.duration_s)}.")
+    found.append(f"{counted(len(run.results), 'configuration')} in {units.duration(tuned.duration_s)}.")
     return found + ([_STOPPED[tuned.stopped]] if tuned.stopped in _STOPPED else [])
 
 
-def _fastest(tuned: Tuned) -> str:
+def _fastest(tuned: Tuning) -> str:
     leader = tuned.unconfirmed or tuned.winner
     if leader.text == tuned.default.text and tuned.stopped != "done" and not tuned.relative:
         return f"Inconclusive: {_STOPPED_EARLY[tuned.stopped]} before any settings were compared."
@@ -151,10 +152,11 @@ def _fastest(tuned: Tuned) -> str:
     return f"{name} is {known}."
 
 
-def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
+def _on_equal_terms(run: Run, result: Result) -> Result:
     """With the time that belongs to its gain."""
-    gain = tuned.relative.get(result.case.text)
-    default = next((each for each in tuned.results if each.case.text == tuned.default.text), None)
+    assert run.tuning is not None
+    gain = run.tuning.relative.get(result.case.text)
+    default = next((each for each in run.results if each.case.text == run.tuning.default.text), None)
     if not gain or not result.estimate or not default or not default.estimate:
         return result
     return replace(result, estimate=replace(result.estimate, center_s=search.step_scaled(default, result, gain)))

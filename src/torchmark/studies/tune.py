@@ -107,21 +107,22 @@ class Tune(Study):
         return replace(summed_up(good or several[-1:], self._ceilings), rigor=rigor)
 
     def conclusion(self, side: str = "") -> Tuning | None:  # noqa: ARG002
-        return self.outcome().conclusion if self._default.text in self._pool.results else None
+        return self.outcome() if self._default.text in self._pool.results else None
 
-    def outcome(self) -> search.Tuned:
+    def results(self) -> dict[str, Result]:
+        return {text: self._result(text) for text in self._pool.results}
+
+    def outcome(self) -> Tuning:
         default, settled = self._default, self._settled or search.Settled(self._default, self._leader)
         gain, found, cases = settled.gain, settled.placed(search.scores(self._rounds)[0]), self._pool.cases
-        results = {text: self._result(text) for text in self._pool.results}
         firsts = {text: each[0] for text, each in self._pool.results.items()}  # later ones find a warm compile cache
         winner = settled.leader if settled.is_confirmed else default
         same = winner if same_precision(winner, default) else search.best_at_precision(default, cases, found)
         is_placed = {default.text, winner.text} <= found.keys()
-        return search.Tuned(
+        return Tuning(
             default=default,
             winner=winner,
             same_precision=same,
-            results=tuple(results.values()),
             stopped="interrupted" if not self._is_done else "budget" if self._is_out_of_time else "done",
             gain=gain.center if gain else None,
             low=gain.low if gain else None,
@@ -131,7 +132,7 @@ class Tune(Study):
             disturbed=self._disturbed,
             same_precision_gain=search.seen_gain(default, same, found),
             contributions=search.contributions(default, winner, found) if is_placed else (),
-            break_even=search.find_break_even(default, winner, results, firsts, found),
+            break_even=search.find_break_even(default, winner, self.results(), firsts, found),
             relative={text: search.seen_gain(default, cases[text], found) or 0.0 for text in found},
             duration_s=time.monotonic() - self.began,
         )
