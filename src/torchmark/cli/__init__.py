@@ -1,7 +1,5 @@
 """The command line: a table of the commands, imported when they are called; errors become a line and an exit code."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """`torchmark ab`: the same case live in two environments, until it is clear which one is faster."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`torchmark devices`: the devices of this machine, whether they are set up well, and whether they can be trusted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import click

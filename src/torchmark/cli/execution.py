@@ -1,7 +1,5 @@
 """Executes a study: prepares the machine, stores every event, shows progress and the result, ends in order."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -56,7 +54,7 @@ def orderly_end() -> Iterator[None]:
         kill_all()  # a worker that is stopped, or stuck, would not notice that the run is gone
         os._exit(128 + number)
 
-    def send_again(unraisable: sys.UnraisableHookArgs) -> None:
+    def send_again(unraisable: "sys.UnraisableHookArgs") -> None:
         error = unraisable.exc_value
         if not isinstance(error, Interrupted):
             report_unraisable(unraisable)

@@ -1,7 +1,5 @@
 """`torchmark list` and `new`: the workloads with their parameters, the publications, and starters for own models."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Printing: results on stdout, remarks on stderr, without control characters that other people's files may contain."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

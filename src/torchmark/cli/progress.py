@@ -1,7 +1,5 @@
 """Progress: one line that changes on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """`torchmark runs`, `show`, `compare` and `export`: stored runs listed, printed, compared, and as files to share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`torchmark tune`, `fit`, `limits` and `replicate`: studies that keep one run with its conclusion."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 

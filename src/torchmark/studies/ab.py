@@ -3,8 +3,6 @@
 So a disturbance affects both. It stops as soon as the answer is clear, at looks that were fixed beforehand.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -3,8 +3,6 @@
 Memory differs by up to a tenth between processes of the same work, so the answer fitted each time it was tried.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The limits of a machine: how fast its devices multiply, move bytes and take work at best, and if that adds up."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import product
 

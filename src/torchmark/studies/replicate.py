@@ -1,7 +1,5 @@
 """Replays the tables of publications as they were measured, and with --steady also the right way."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing

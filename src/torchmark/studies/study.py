@@ -1,7 +1,5 @@
 """The protocol of all studies: a question that takes many measurements, answered in events that are stored at once."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ Number formats with layouts come first, then compiling the best of them, then ev
 The winner, also without the settings that gained little, is then confirmed against the default in fresh processes.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random
