@@ -34,8 +34,8 @@ from injection.sequences import payloads
 from injection.terminal import AFTER, BEFORE, Terminal, obeyed
 from specimen import HostileFiles, written
 from torchmark import cli
+from torchmark.cli.execution import ProgressLine
 from torchmark.cli.fleet import follow
-from torchmark.cli.progress import ProgressLine
 from torchmark.errors import EXIT_BUG
 from torchmark.fleet.folder import FleetFolder
 from torchmark.fleet.jobs import Observer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from torchmark.cli.progress import ProgressLine
+from torchmark.cli.execution import ProgressLine
 from torchmark.measure.messages import Phase
 from torchmark.records import parse_case
 

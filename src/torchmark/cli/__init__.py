@@ -80,18 +80,12 @@ def torchmark() -> None:
     Every result shows its uncertainty and what disturbed it. `torchmark COMMAND --help` has the details.
 
     Examples:
-      torchmark run                        the quick suite on every device
       torchmark run mlp --budget 30s       one workload, half a minute
       torchmark run mlp -p batch=64,256 --dtype float32,bfloat16
-      torchmark run my_model.py            a model of your own
       torchmark devices                    what is here, and problems with it
-      torchmark limits                     its peak performance
       torchmark show last                  the latest run again
-      torchmark show last --format json    for other programs
       torchmark compare last~1 last        before against after
       torchmark report last -o report.html one page to share
-      torchmark export last --show         what a shared run file contains
-      torchmark fleet run                  every node of this cluster
     """
 
 
@@ -101,7 +95,6 @@ def fleet_group() -> None:
 
     Examples:
       torchmark fleet run --folder /shared/fleet              the quick suite on every node
-      torchmark fleet run mlp --each-kind --partition gpu     one node of each kind
       torchmark fleet run mnist-ddp-mlp --together 1,2,4      how training scales over nodes
       torchmark fleet status /shared/fleet
       torchmark fleet run --resume /shared/fleet              what is missing, again

@@ -55,7 +55,6 @@ def ab(options: AbArguments) -> int:
       torchmark ab mlp --env-b OMP_NUM_THREADS=1             what a variable does
       torchmark ab mlp --settings one.toml --settings two.toml
       torchmark ab mlp/train@cpu/float32 mlp/train@cpu/float32+compile
-      torchmark ab resnet50 --python old --python new --fail-if-slower 5%
     """
     with hold_machine(options):
         sides = find_sides(options)

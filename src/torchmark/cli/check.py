@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from torchmark import __version__
 from torchmark.analyze import check as analysis
+from torchmark.cli.execution import noted
 from torchmark.cli.options import FormatOptions, argument, command
 from torchmark.cli.output import print_report
-from torchmark.cli.progress import noted
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, StoreError, UsageError
 from torchmark.measure.cases import compare_with_known
 from torchmark.records import Level, Remark, RunHeader
@@ -36,7 +36,6 @@ def check(options: CheckOptions) -> int:
     software agree. No level proves that a figure is true. FILE may be anything that names a run, or a folder of runs.
 
     Examples:
-      torchmark check last
       torchmark check their-result.jsonl
       torchmark check lab                              every run file in a folder
       torchmark check lab/*.jsonl --format json

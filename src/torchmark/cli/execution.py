@@ -2,33 +2,51 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from textwrap import fill
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from msgspec import Struct
 
 from torchmark import store
 from torchmark.cli.options import HoldOptions
 from torchmark.cli.output import hint, say, terminal_width
-from torchmark.cli.progress import ProgressLine, noted
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.library import Measurement, conclude, make_header, store_events
+from torchmark.measure.engine import Progress
 from torchmark.measure.lifecycle import ending_handlers, set_handlers
 from torchmark.measure.machine import announced_amx, keep_awake, lacks_amx, look_around
+from torchmark.measure.messages import Message, Phase
 from torchmark.measure.outcomes import SAFE, VARIABLE
 from torchmark.measure.process import kill_all
 from torchmark.measure.session import Covered, Finished, Started
-from torchmark.records import Case, Machine, Run, RunHeader
+from torchmark.records import Case, Machine, Result, Run, RunHeader
+from torchmark.report.figures import margin, step_rate, step_time
+from torchmark.report.text import clean, printable
+from torchmark.report.units import duration, rate
 from torchmark.studies.study import Activity, Announcement, Event, Study
 
 Record = TypeVar("Record", bound=Struct)
+NAME_WIDTH = 46  # of a case in a row
+BAR_WIDTH = 16
+PHASES = {
+    "import": "opening the device",
+    "preheat": "warming the device up",
+    "build": "building",
+    "compile": "compiling",
+    "first step": "first step",
+    "check": "checking the numbers",
+    "steps": "timing steps",
+}
 
 
 class Interrupted(BaseException):
@@ -44,8 +62,7 @@ def orderly_end() -> Iterator[None]:
     """Inside, SIGINT, SIGTERM and SIGHUP raise `Interrupted` once; what is ignored, as under nohup, stays ignored."""
     kept, report_unraisable = ending_handlers(), sys.unraisablehook
 
-    def once(number: int, frame: FrameType | None) -> None:
-        del frame
+    def once(number: int, _: FrameType | None) -> None:
         for each in kept:
             signal.signal(each, end_at_once)
         raise Interrupted(number)
@@ -108,21 +125,7 @@ def execute(
     writer: store.RunWriter | None = None,
 ) -> int:
     """Execute a study, store it in `writer` or new runs, `show` it, and return the exit code."""
-    ending = Ending(options.format)
-    progress = ProgressLine(() if study.open_ended else study.planned)
-
-    def seen(event: Event) -> None:
-        match event:
-            case Finished(result, process):
-                progress.finished(result, process)
-            case Activity(text):
-                progress.note(text)
-            case Announcement():
-                progress.mark(announce(event))
-            case Covered() if progress.live and (text := announce(event)):
-                progress.scroll(text)
-            case Started(case, process):
-                progress.started(case, process)
+    ending, progress = Ending(options.format), ProgressLine(() if study.open_ended else study.planned)
 
     with ExitStack() as files:
 
@@ -141,35 +144,26 @@ def execute(
         progress.expect(study.options.budget_s)
         try:
             with ending.storing(), orderly_end(), keep_awake():
-                store_events(study, writer_of, seen)
+                store_events(study, writer_of, partial(progress.seen, announce))
         except Interrupted as interrupt:
             ending.code = interrupt.exit_code
         finally:
             progress.clear()
-        return _conclude(study, ending, show, then, fix)
-
-
-def _conclude(study: Study, ending: Ending, show: Callable[[Ending], int], then: str, fix: Callable[[], str]) -> int:
-    for side, writer in ending.writers.items():
-        with ending.storing():
-            if not (isinstance(study, Measurement) and ending.code):
-                conclude(study, writer, side)
-        if not ending.error:
-            with contextlib.suppress(StoreError):  # a checksum is only a help
-                writer.seal()
-    answer = ending.code
-    # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
-    with contextlib.suppress(StoreError, OSError) if ending.code else contextlib.nullcontext():
-        answer = show(ending)
-        if ending.format == "table":
-            _say_saved([*ending.writers.values()], then)
-        for side, writer in ending.writers.items():
-            failed = any(result.status == "crashed" or result.detail for result in ending.run(side).results)
-            if failed and store.log_path(writer.path).exists():
-                say(f"Full errors and output of the workers: {store.log_path(writer.path)}")
-    if ending.error:
-        raise StoreError(ending.error.cause, fix()) from ending.error
-    return ending.code or answer
+        for side, each in ending.writers.items():
+            with ending.storing():
+                if not (isinstance(study, Measurement) and ending.code):
+                    conclude(study, each, side)
+            if not ending.error:
+                with contextlib.suppress(StoreError):  # a checksum is only a help
+                    each.seal()
+        # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
+        with contextlib.suppress(StoreError, OSError) if ending.code else contextlib.nullcontext():
+            answer = show(ending)
+            _say_saved(ending, then)
+            ending.code = ending.code or answer
+        if ending.error:
+            raise StoreError(ending.error.cause, fix()) from ending.error
+        return ending.code
 
 
 def new_run(header: RunHeader, options: object) -> AbstractContextManager[store.RunWriter]:
@@ -205,17 +199,22 @@ def exit_code_of(run: Run) -> int:
     return EXIT_FINE if any(result.status == "ok" for result in run.results) else EXIT_NOTHING_MEASURED
 
 
-def _say_saved(writers: Sequence[store.RunWriter], then: str) -> None:
+def _say_saved(ending: Ending, then: str) -> None:
+    """Name the runs for other commands, and the logs of those with errors."""
     ids, name, part = [], "", ""
-    for writer in writers:
+    for writer in ending.writers.values() if ending.format == "table" else ():
         with contextlib.suppress(StoreError):
             stored, run = store.load(writer.path), writer.run
             if stored.header == run.header:
-                ids.append(f"{run.header.id} ({run.header.label})" if len(writers) > 1 else run.header.id)
-                name = run.header.id if writer.path.parent == store.home() else str(writer.path)  # for other commands
+                ids.append(f"{run.header.id} ({run.header.label})" if len(ending.writers) > 1 else run.header.id)
+                name = run.header.id if writer.path.parent == store.home() else str(writer.path)
                 part = part if stored == run else "in part "
     if ids:
         hint(f"Saved {part}as {' and '.join(ids)}: {then.format(name)}")
+    for side, writer in ending.writers.items():
+        failed = any(result.status == "crashed" or result.detail for result in ending.run(side).results)
+        if failed and (log := store.log_path(writer.path)).exists():
+            say(f"Full errors and output of the workers: {log}")
 
 
 def record_of(kind: type[Record], options: object, **more: Any) -> Record:
@@ -263,7 +262,114 @@ def _warn(text: str) -> None:
 
 def hint_at_limits(run: Run) -> None:
     """Advise to measure the machine's limits where results could be compared with them and none are known."""
-    counted = [each for each in run.results if each.status == "ok" and each.work and each.work.flops]
-    is_real = any(not each.case.device.startswith("fake") for each in counted)
-    if is_real and not any(each.peak for each in run.results):
+    counted = [each.case.device for each in run.results if each.status == "ok" and each.work and each.work.flops]
+    if not all(device.startswith("fake") for device in counted) and not any(each.peak for each in run.results):
         hint("To see what share of this machine's peak this is, measure the peak once: torchmark limits")
+
+
+class ProgressLine:
+    """Rows above one line that changes, on a terminal; else a line per process. Only events write: no spinner."""
+
+    def __init__(self, cases: Sequence[str] = (), stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self.live = self._stream.isatty()  # whether a person watches
+        self._positions = {text: number for number, text in enumerate(cases, 1)}
+        self._name_width = min(max(map(len, cases), default=NAME_WIDTH), NAME_WIDTH)
+        self._count, self._case, self._label, self._began, self._deadline = 0, "", "", 0.0, 0.0
+
+    def seen(self, announce: Callable[[Any], str], event: Event) -> None:
+        match event:
+            case Finished(result, process):
+                self.finished(result, process)
+            case Activity(text):
+                self.note(text)
+            case Announcement():
+                self.mark(announce(event))
+            case Covered() if self.live and (text := announce(event)):
+                self.scroll(text)
+            case Started(case, process):
+                self.started(case, process)
+
+    def note(self, text: str) -> None:
+        self._label = text
+        self._show(text)
+
+    def mark(self, text: str) -> None:
+        """Show that a part is done: on the line that changes, or as a line of its own without a terminal."""
+        if self.live:
+            self.note(text)
+        else:
+            self._write(clean(text) + "\n")
+
+    def expect(self, seconds: float) -> None:
+        self._began = time.monotonic()
+        self._deadline = self._began + seconds
+
+    def started(self, case: Case, process: int = 0) -> None:
+        self._count += 1
+        turn, position = f" process {process + 1}" if process else "", self._positions.get(case.text)
+        place = f"{position}/{len(self._positions)}" if position else f"{self._count}"  # a search has no total
+        self._case, self._label = case.text, f"[{place}]{turn} {case.text}"
+        self._show(self._label, " · starting")
+
+    def heard(self, message: Message, who: str = "") -> None:
+        if isinstance(message, Phase):
+            self._show(self._label, f" · {who and who + ': '}{PHASES.get(message.name, message.name)}")
+        elif isinstance(message, Progress):
+            self._show(self._label, f" · {duration(message.center_s)}")
+
+    def finished(self, result: Result, process: int = 0) -> None:
+        """On a terminal, a row for each case as soon as it has a figure; elsewhere a line for each process."""
+        if not self.live:
+            estimate = result.estimate
+            known = estimate and (estimate.spread is not None or estimate.center_s <= 0)
+            figure = f"{step_time(estimate)} {margin(estimate) if known else ''}".rstrip() if estimate else ""
+            label = self._label if result.case.text == self._case else result.case.text  # one that never started
+            self._write(clean(f"{label}: {figure if result.status == 'ok' else result.status}") + "\n")
+        elif process == 0:
+            name = _cut(result.case.text, self._name_width).ljust(self._name_width)
+            figures = f"  {result.status}"
+            if result.status == "ok" and result.estimate:
+                speed = rate(step_rate(result), result.work.unit if result.work else "")
+                figures = f"  {step_time(result.estimate):>8}  {speed:>18}"
+            self.scroll(name + figures)
+
+    def scroll(self, text: str) -> None:
+        if self.live:
+            self._write(f"\r\033[K{printable(text)}\n")
+
+    def clear(self) -> None:
+        if self.live:
+            self._write("\r\033[K")
+
+    def _show(self, text: str, news: str = "") -> None:
+        """The time that is spent and left, and the text, cut to the terminal's width; `news` is cut last."""
+        if not self.live:
+            return
+        bar, width = "", shutil.get_terminal_size((80, 24)).columns - 1
+        if self._deadline:
+            now = time.monotonic()
+            seconds = max(round(self._deadline - now), 0)
+            filled = round(BAR_WIDTH * min((now - self._began) / max(self._deadline - self._began, 1e-9), 1.0))
+            bar = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {seconds // 60}:{seconds % 60:02} left  "
+        line = bar + _cut(clean(text), max(width - len(bar) - len(news), 0)) + clean(news)
+        self._write(f"\r\033[K{line[:width]}")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a terminal that was closed is no reason to stop measuring
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+@contextlib.contextmanager
+def noted(text: str) -> Iterator[ProgressLine]:
+    progress = ProgressLine()
+    progress.note(text)
+    try:
+        yield progress
+    finally:
+        progress.clear()

@@ -17,9 +17,9 @@ from rich.live import Live
 from rich.text import Text
 
 from torchmark.cli import options as opt
+from torchmark.cli.execution import noted
 from torchmark.cli.options import FormatOptions, Options, argument, command, flag, option, several
 from torchmark.cli.output import confirm, emit, hint, print_report
-from torchmark.cli.progress import noted
 from torchmark.cli.run import PlanOptions, select
 from torchmark.errors import EXIT_COULD_NOT_RUN, EXIT_FINE, EXIT_NOTHING_MEASURED, FleetError, UsageError
 from torchmark.fleet import jobs
@@ -90,7 +90,6 @@ def gather(options: GatherOptions) -> int:
     among their peers, how training scales over nodes, and what is missing. Every run file in FOLDER is an ordinary one.
 
     Examples:
-      torchmark fleet gather /shared/fleet
       torchmark fleet gather /shared/fleet --format md
       torchmark report --leaderboard /shared/fleet     the folder is one of run files
     """

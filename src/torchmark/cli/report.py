@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from torchmark import __version__
+from torchmark.cli.execution import noted
 from torchmark.cli.options import EXISTING_FOLDER, PATH, PriceOptions, argument, command, flag, option
 from torchmark.cli.output import emit, headline_of, say
-from torchmark.cli.progress import noted
 from torchmark.errors import StoreError, UsageError
 from torchmark.records import Run
 from torchmark.report import render

@@ -52,10 +52,8 @@ def show(options: ShowOptions) -> None:
     Examples:
       torchmark show last
       torchmark show last~1 --case mlp/train
-      torchmark show nightly --details
       torchmark show 3f9c --samples --format json
       torchmark show last --price-per-hour 2.50
-      torchmark show m1-chips
       torchmark show 'm1-chips/M1 Ultra GPU'
     """
     from torchmark.report.run import details_document
@@ -101,7 +99,6 @@ def compare(options: CompareOptions) -> int:
     Examples:
       torchmark compare last~1 last                     before against after
       torchmark compare last 3090 'M1 CPU'              with published machines
-      torchmark compare last m1-chips                   with all of a publication
       torchmark compare last --by device                the GPU against the CPU
       torchmark compare last --by transfer              what per-step copies cost
       torchmark compare last~1 last --fail-if-slower 5%   exit 1 where it is
