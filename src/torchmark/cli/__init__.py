@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -117,24 +118,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = answer if isinstance(answer, int) else EXIT_FINE
     except click.exceptions.Exit as finished:
         code = finished.exit_code
-    except TorchmarkError as error:
-        code = _fail(str(error), error.exit_code, error)
+    except BrokenPipeError:
+        code = EXIT_FINE  # the reader had enough, as `| head` does
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         code = EXIT_USAGE
-    except click.ClickException as error:
-        message = error.format_message().rstrip(".")
-        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "torchmark"
-        code = _fail(f"{message}{'' if message.endswith('?') else '.'} See `{path} --help`", EXIT_USAGE, error)
-    except (KeyboardInterrupt, click.Abort) as error:
-        code = _fail("interrupted", 130, error)
-    except BrokenPipeError:
-        code = EXIT_FINE  # the reader had enough, as `| head` does
-    except UnicodeEncodeError as error:  # bytes of an argument or a file that are no text
-        code = _fail(f"'{error.object[:80]}' is not valid UTF-8. Write it in UTF-8", EXIT_USAGE, error)
-    except Exception as error:
-        hint = "This is a bug in torchmark: set TORCHMARK_DEBUG=1 to see where, and please report it"
-        code = _fail(f"{type(error).__name__}: {error}. {hint}", EXIT_BUG, error)
+    except (Exception, KeyboardInterrupt) as error:
+        message, code = _explain(error)
+        if os.environ.get("TORCHMARK_DEBUG"):
+            _say("".join(traceback.format_exception(error)))
+        _say(f"torchmark: error: {' '.join(message.split())}")
     try:
         sys.stdout.flush()
     except OSError:  # Python flushes stdout once more at its end; a broken one would complain then
@@ -143,13 +136,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _fail(message: str, code: int, error: BaseException) -> int:
-    if os.environ.get("TORCHMARK_DEBUG"):
-        import traceback
-
-        _say("".join(traceback.format_exception(error)))
-    _say(f"torchmark: error: {' '.join(message.split())}")
-    return code
+def _explain(error: BaseException) -> tuple[str, int]:
+    """What happened and what to do, and the exit code."""
+    match error:
+        case TorchmarkError():
+            return str(error), error.exit_code
+        case click.ClickException():
+            message = error.format_message().rstrip(".")
+            path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "torchmark"
+            return f"{message}{'' if message.endswith('?') else '.'} See `{path} --help`", EXIT_USAGE
+        case KeyboardInterrupt() | click.Abort():
+            return "interrupted", 130
+        case UnicodeEncodeError():  # bytes of an argument or a file that are no text
+            return f"'{error.object[:80]}' is not valid UTF-8. Write it in UTF-8", EXIT_USAGE
+    hint = "This is a bug in torchmark: set TORCHMARK_DEBUG=1 to see where, and please report it"
+    return f"{type(error).__name__}: {error}. {hint}", EXIT_BUG
 
 
 def _say(text: str) -> None:

@@ -72,12 +72,11 @@ def orderly_end() -> Iterator[None]:
         os._exit(128 + number)
 
     def send_again(unraisable: "sys.UnraisableHookArgs") -> None:
-        error = unraisable.exc_value
-        if not isinstance(error, Interrupted):
+        if isinstance(error := unraisable.exc_value, Interrupted):  # it arrived where Python drops exceptions
+            set_handlers(dict.fromkeys(kept, once))
+            threading.Timer(0.1, os.kill, (os.getpid(), error.number)).start()
+        else:
             report_unraisable(unraisable)
-            return
-        set_handlers(dict.fromkeys(kept, once))  # it arrived in a finalizer, where Python drops exceptions
-        threading.Timer(0.1, os.kill, (os.getpid(), error.number)).start()
 
     set_handlers(dict.fromkeys(kept, once))
     sys.unraisablehook = send_again
@@ -179,9 +178,8 @@ def _own_options(options: object) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        fix = error.fix
-        for name, text in (("out", " with --out"), ("resume", ", or continue that run with --resume")):
-            fix = fix if hasattr(options, name) else fix.replace(text, "")
+        fix = error.fix if hasattr(options, "out") else error.fix.replace(" with --out", "")
+        fix = fix if hasattr(options, "resume") else fix.replace(", or continue that run with --resume", "")
         raise StoreError(error.cause, fix) from error
 
 
@@ -247,8 +245,9 @@ def avoid_missing_instructions(devices: Sequence[str] | None) -> None:
     known = store.read_note("instructions", amx)
     if known is None:
         with noted("trying the AMX instructions of this CPU …"):
-            known = {True: b"missing", False: b"present", None: None}[lacks_amx()]
-        if known:
+            is_missing = lacks_amx()
+        if is_missing is not None:
+            known = b"missing" if is_missing else b"present"
             with contextlib.suppress(OSError):  # then it is tried again the next time
                 store.keep_note("instructions", amx, known)
     if known == b"missing":
@@ -320,19 +319,18 @@ class ProgressLine:
 
     def finished(self, result: Result, process: int = 0) -> None:
         """On a terminal, a row for each case as soon as it has a figure; elsewhere a line for each process."""
+        text, figures = result.case.text, str(result.status)
+        estimate = result.estimate if result.status == "ok" else None
         if not self.live:
-            estimate = result.estimate
-            known = estimate and (estimate.spread is not None or estimate.center_s <= 0)
-            figure = f"{step_time(estimate)} {margin(estimate) if known else ''}".rstrip() if estimate else ""
-            label = self._label if result.case.text == self._case else result.case.text  # one that never started
-            self._write(clean(f"{label}: {figure if result.status == 'ok' else result.status}") + "\n")
+            if estimate:
+                is_known = estimate.spread is not None or estimate.center_s <= 0
+                figures = f"{step_time(estimate)} {margin(estimate) if is_known else ''}".rstrip()
+            self._write(clean(f"{self._label if text == self._case else text}: {figures}") + "\n")
         elif process == 0:
-            name = _cut(result.case.text, self._name_width).ljust(self._name_width)
-            figures = f"  {result.status}"
-            if result.status == "ok" and result.estimate:
+            if estimate:
                 speed = rate(step_rate(result), result.work.unit if result.work else "")
-                figures = f"  {step_time(result.estimate):>8}  {speed:>18}"
-            self.scroll(name + figures)
+                figures = f"{step_time(estimate):>8}  {speed:>18}"
+            self.scroll(f"{_cut(text, self._name_width).ljust(self._name_width)}  {figures}")
 
     def scroll(self, text: str) -> None:
         if self.live:
@@ -349,9 +347,9 @@ class ProgressLine:
         bar, width = "", shutil.get_terminal_size((80, 24)).columns - 1
         if self._deadline:
             now = time.monotonic()
-            seconds = max(round(self._deadline - now), 0)
+            minutes, seconds = divmod(max(round(self._deadline - now), 0), 60)
             filled = round(BAR_WIDTH * min((now - self._began) / max(self._deadline - self._began, 1e-9), 1.0))
-            bar = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {seconds // 60}:{seconds % 60:02} left  "
+            bar = f"{'░' * BAR_WIDTH} {minutes}:{seconds:02} left  ".replace("░", "█", filled)
         line = bar + _cut(clean(text), max(width - len(bar) - len(news), 0)) + clean(news)
         self._write(f"\r\033[K{line[:width]}")
 

@@ -66,8 +66,8 @@ def tune(options: TuneArguments) -> int:
         cores = psutil.cpu_count(logical=False) or 1
         machine = Machine("", cores, psutil.cpu_count() or cores, 0, "", "")  # all that is known without looking at it
         axes = axes_of(case, machine, options.keep, options.also)
-        rest = [name for name in axes if name not in NUMBERS]
-        tried = [case, *combinations(case, axes), *variations(case, axes, rest)]
+        rest = {name: values for name, values in axes.items() if name not in NUMBERS}
+        tried = [case, *combinations(case, axes), *variations(case, rest)]
         return emit_plan((each.text for each in tried), "configurations to begin with; what helps is then combined")
 
     def announce(news: News) -> str:

@@ -8,7 +8,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -40,8 +40,7 @@ FEWER_ROUNDS = 2  # of a pair than in a live comparison, because the gain is kno
 SEARCH_SHARE = 0.7  # of the budget: no new candidate enters after that
 NUMBERS = ("dtype", "matmul", "layout")  # tried in all combinations
 HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
-TOO_SLOW = 3.0  # times the best: dropped at its first warm step
-SURELY_TOO_SLOW = 9.0  # times the best: no disturbance slows a long step down so much
+TOO_SLOW, SURELY_TOO_SLOW = 3.0, 9.0  # times the best: dropped at its first warm step; no disturbance is so large
 QUICK_STEP_S = 0.2  # a shorter step says little, and its turns cost little
 LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
 MOST_TURNS = 60
@@ -144,13 +143,14 @@ class Tune(Study):
             raise NothingMeasuredError(ended, "Choose a case that runs here", failed[-1].detail or "")
         yield from self._heat(default, combinations(default, axes))
         best = search.best_of_each_precision(default, self._pool.cases, search.scores(self._rounds)[0])
-        plain, modes = best or [default], axes.get("compile", ())
-        yield from self._heat(self._leader, [changed(case, "compile", mode) for case in plain for mode in modes[:1]])
+        modes = axes.get("compile", ())
+        compiled = [changed(case, "compile", mode) for case in best or [default] for mode in modes[:1]]
+        yield from self._heat(self._leader, compiled)
         if self._leader.compile != "off":
-            yield from self._heat(self._leader, [changed(self._leader, "compile", mode) for mode in modes[1:]])
+            yield from self._heat(self._leader, variations(self._leader, {"compile": modes[1:]}))
         # All other settings one by one, then those that helped together.
         start = self._leader
-        variants = variations(start, axes, [name for name in axes if name not in (*NUMBERS, "compile")])
+        variants = variations(start, {name: axes[name] for name in axes if name not in (*NUMBERS, "compile")})
         yield from self._heat(start, variants)
         found, noise = search.scores(self._rounds)
         least, helped, together = max(HELPS, noise.deviation), dict[str, Case](), start
@@ -166,13 +166,12 @@ class Tune(Study):
 
     def _heat(self, incumbent: Case, challengers: Sequence[Case]) -> Iterator[Event]:
         """Incumbent and challengers in common rounds, fewer after each cut; the leader of all is known afterwards."""
-        entered: list[str] = []
+        field, rounds = [incumbent.text], list[search.Round]()
         for case in challengers:
             name = yield from self._enter(case)
-            entered += [name] if name else []
-        if not entered or not (yield from self._enter(incumbent)):
+            field += [name] if name else []
+        if len(field) == 1 or not (yield from self._enter(incumbent)):
             return
-        field, rounds = [incumbent.text, *entered], list[search.Round]()
         while len(field) > 1 and not self._is_late():
             rounds += [self._pool.play(field) for _ in range(ROUNDS)]
             yield from self.unfinished()
@@ -411,15 +410,15 @@ class CandidatePool:
 
 def axes_of(case: Case, machine: Machine, keep: Sequence[str] = (), also: Mapping[str, Sequence[str]] = {}) -> Axes:
     """Every axis with the values that the case does not have yet; `keep` holds some, `also` adds values to others."""
-    usual, known = dict(_usual_axes(case, machine, keep)), {*TUNED_OPTIONS, *offered(case), *asdict(full_params(case))}
-    for name in (*keep, *also):
-        if name not in known:
-            raise UnknownName("setting", name, known)
+    params, usual = asdict(full_params(case)), dict(_usual_axes(case, machine, keep))
+    known = {*TUNED_OPTIONS, *offered(case), *params}
+    if unknown := [name for name in (*keep, *also) if name not in known]:
+        raise UnknownName("setting", unknown[0], known)
     for name, texts in also.items():
         usual[name] = (*usual.get(name, ()), *map(parse_value, split_values(texts)))
         for value in usual[name]:
             check_case(changed(case, name, value))
-    current = asdict(full_params(case)) | {name: setting(case, name) for name in (*TUNED_OPTIONS, *CASE_OPTIONS)}
+    current = params | {name: setting(case, name) for name in (*TUNED_OPTIONS, *CASE_OPTIONS)}
     return {
         name: tuple(value for value in dict.fromkeys(values) if value != current[name])
         for name, values in usual.items()
@@ -448,16 +447,16 @@ def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[t
         usual = int(given) if given.isdecimal() else physical
         yield "threads", tuple(sorted(counts - ({usual} if case.threads is None else set())))
     if on_cpu and machine.physical_cores > 2:  # else threads have nowhere else to go
-        yield "bind", (USUAL, *options.get("bind", ("",))[1:])
-        yield "wait", (USUAL, *options.get("wait", ("",))[1:])
+        for name in ("bind", "wait"):
+            yield name, (USUAL, *options.get(name, ("",))[1:])
     if not on_cpu and case.transfer in ("per-step", "pinned"):
         yield "transfer", ("per-step", "pinned")
     if hasattr(full_params(case), "loader_workers"):
         yield "loader_workers", tuple(count for count in (0, 1, 2, 4, 8) if count <= machine.logical_cores)
 
 
-def variations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
-    return [changed(case, name, value) for name in names for value in axes.get(name, ())]
+def variations(case: Case, axes: Axes) -> list[Case]:
+    return [changed(case, name, value) for name, values in axes.items() for value in values]
 
 
 def combinations(case: Case, axes: Axes) -> list[Case]:
