@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-import click
-
 from torchmark.cli.execution import avoid_missing_instructions
-from torchmark.cli.options import Options, command, flag, option
+from torchmark.cli.options import ListingOptions, command, flag, option
 from torchmark.cli.output import emit, print_report
 from torchmark.devices import check_device, find_devices, open_device
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE
@@ -15,10 +13,9 @@ from torchmark.report.document import Block, Column, Document, Lines, Records, R
 from torchmark.report.units import NOTHING
 
 
-class DevicesOptions(Options):
+class DevicesOptions(ListingOptions):
     device: str | None = option("Only these devices, such as cpu or cuda:0.", metavar="NAME,…")
     audit: bool = flag("Test whether times and numbers can be trusted; takes up to a minute.")
-    format: str = option("How to print.", type=click.Choice(["table", "json"]), default="table")
 
 
 @command(DevicesOptions)

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from torchmark.cli import options as opt
 from torchmark.cli.execution import noted
-from torchmark.cli.options import FormatOptions, Options, argument, command, flag, option, several
+from torchmark.cli.options import FormatOptions, ListingOptions, Options, argument, command, flag, option, several
 from torchmark.cli.output import confirm, emit, hint, print_report
 from torchmark.cli.run import PlanOptions, select
 from torchmark.errors import EXIT_COULD_NOT_RUN, EXIT_FINE, EXIT_NOTHING_MEASURED, FleetError, UsageError
@@ -63,9 +63,8 @@ class FolderOptions(Options):
         return OpenFleet(folder, folder.load())
 
 
-class StatusOptions(FolderOptions):
+class StatusOptions(ListingOptions, FolderOptions):
     names: bool = flag("With the names of the nodes.")
-    format: str = option("How to print.", type=click.Choice(("table", "json")), default="table")
 
 
 class GatherOptions(FormatOptions, StatusOptions):

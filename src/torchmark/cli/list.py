@@ -10,11 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from torchmark import publications, workloads
-from torchmark.cli.options import Options, argument, command, flag, option
+from torchmark.cli.options import ListingOptions, Options, argument, command, flag, option
 from torchmark.cli.output import emit, print_report
 from torchmark.errors import UsageError
 from torchmark.measure.cases import Parameter, list_parameters
@@ -27,10 +26,9 @@ from torchmark.store.files import os_errors, write_whole
 from torchmark.workloads.contract import Setting, Workload
 
 
-class ListOptions(Options):
+class ListOptions(ListingOptions):
     name: str | None = argument(metavar="[NAME]", required=False)
     publications: bool = flag("List the publications with published figures instead.")
-    format: str = option("How to print.", type=click.Choice(["table", "json"]), default="table")
 
 
 @command(ListOptions)

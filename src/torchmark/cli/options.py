@@ -189,6 +189,10 @@ class FormatOptions(Options):
     format: str = option("How to print.", type=click.Choice(FORMATS), default="table")
 
 
+class ListingOptions(Options):
+    format: str = option("How to print.", type=click.Choice(("table", "json")), default="table")
+
+
 class PriceOptions(Options):
     price_per_hour: float | None = option("Your price of an hour: adds costs.", type=_PRICE, metavar="PRICE")
     watt_price: float | None = option("Your price of a kilowatt-hour, likewise.", type=_PRICE, metavar="PRICE")

@@ -23,7 +23,7 @@ from torchmark.store.files import write_whole
 
 PAGE, CARDS, TEXTS = "html", ("svg", "png"), ("md", "csv", "json")
 FORMATS = (PAGE, *TEXTS, *CARDS)
-PNG_MARK = b"Software\0torchmark"
+PNG_MARK = b"Software\0torchmark"  # a chunk of text, by which a card of ours is recognised
 
 
 class ReportOptions(PriceOptions):
@@ -84,7 +84,11 @@ def _content(options: ReportOptions, format_: str) -> str | bytes:
         from torchmark.report.headline import draw_png, render_card
 
         card = render_card(runs[0], __version__, baseline, headline_of(runs[0]))
-        return _mark(draw_png(card)) if format_ == "png" else card
+        if format_ == "svg":
+            return card
+        png, chunk = draw_png(card), b"tEXt" + PNG_MARK
+        mark = struct.pack(">I", len(PNG_MARK)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+        return png[:33] + mark + png[33:]  # after the header
     if baseline and baseline.header.id not in [run.header.id for run in runs]:
         runs.append(baseline)
     headlines = [headline_of(run) for run in runs]
@@ -104,12 +108,6 @@ def _content(options: ReportOptions, format_: str) -> str | bytes:
         return render(page_document(runs, __version__, first, drawn, options.prices, headlines), PAGE)
 
 
-def _mark(png: bytes) -> bytes:
-    """The picture with the name of its program, in a chunk after its header: by it, a card of ours is recognised."""
-    header, chunk = png[:33], b"tEXt" + PNG_MARK
-    return header + struct.pack(">I", len(PNG_MARK)) + chunk + struct.pack(">I", zlib.crc32(chunk)) + png[33:]
-
-
 def _leaderboard(options: ReportOptions, format_: str) -> str:
     if options.names or options.baseline:
         raise UsageError("a leaderboard is made of all run files of its folder", "Leave out RUN and --baseline")
@@ -119,14 +117,13 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
     from torchmark.report.machines import Source, leaderboard_document
     from torchmark.store.index import ask_folder
 
-    folder = Path(options.leaderboard or "")
+    folder, rank = Path(options.leaderboard or ""), partial(rank_boards, top=options.top)
     with noted("") as progress:
 
         def show(done: int, total: int) -> None:
             if done < total and total >= 500:  # fewer take no more than a moment
                 progress.note(f"reading run files: {done:,} of {total:,}")
 
-        rank = partial(rank_boards, top=options.top)
         (boards, overall), found = ask_folder(folder, Entry, rank, show, _why_unsound)
     if not found.files:
         raise UsageError(f"there are no run files in {folder}", "Name a folder with .jsonl files of `torchmark run`")
@@ -143,18 +140,18 @@ def _why_unsound(path: Path) -> str:
 
     check = FileCheck(path.name, path, samples=False)
     check.run()
-    if not check.flaws:
-        return ""
-    first, *others = check.flaws
-    line = f"line {first.line}, " if first.line else ""
-    more = f" (and {len(others)} more)" if others else ""
-    return f"it fails the check: {line}{': '.join(filter(None, (first.place, first.cause)))}{more}"
+    for first in check.flaws:
+        line = f"line {first.line}, " if first.line else ""
+        more = f" (and {len(check.flaws) - 1} more)" if len(check.flaws) > 1 else ""
+        return f"it fails the check: {line}{': '.join(filter(None, (first.place, first.cause)))}{more}"
+    return ""
 
 
 def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None:
     """Write the report to its file. Text goes to stdout unless a file is named: other programs read it."""
     subject = "leaderboard" if options.leaderboard else "report" if format_ == PAGE else "card"
     out = options.out or Path("-" if format_ in TEXTS else f"torchmark-{subject}.{format_}")
+    whole, verb = content.encode() if isinstance(content, str) else content, "read"
     if out == Path("-"):
         if isinstance(content, str):
             emit(content)
@@ -163,7 +160,6 @@ def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None
         else:
             sys.stdout.buffer.write(content)
         return
-    whole, verb = content.encode() if isinstance(content, str) else content, "read"
     try:
         if out.is_file() and not options.force:  # a report or card may be replaced; any other file is kept
             from torchmark.report.html import is_own_page

@@ -293,7 +293,7 @@ class CandidatePool:
         self.compile_cache: str | None = None
         self.deadline = math.inf  # of the monotonic clock: no answer is waited for any longer
         self.alive: dict[str, Candidate] = {}
-        self._patience_s: float | None = None
+        self._patience_s: float | None = None  # with work of these sizes
         self._params: dict[str, Value] = {}
         self.results: dict[str, list[Result]] = {}  # by case, one for each process
         self.cases: dict[str, Case] = {}
@@ -301,8 +301,8 @@ class CandidatePool:
         self.entry_s: dict[str, float] = {}  # how long it took to prepare a case, the last time
 
     def close(self) -> None:
-        for name in [*self.alive]:
-            self._end(name)
+        while self.alive:
+            self.alive.popitem()[1].process.close()
 
     def enter(self, case: Case, spared: bool = False, until: float = math.inf) -> bool:
         """Prepare it in a new process; returns whether it takes part. One that is much too slow is dropped at once,
@@ -328,14 +328,14 @@ class CandidatePool:
         process.send(replace(job, compile_cache=self.compile_cache))
         process.receive(messages.Opened)
         process.send(messages.Prepare())
-        patience_s = self._patience_s if self._params == case.params and not spared else None  # for work of one size
+        patience_s = self._patience_s if self._params == case.params and not spared else None
         try:
             stepped = process.receive(messages.Stepped, patience_s)
         except ProcessFailed as failure:
             if failure.result.status != "timeout" or patience_s is None:
                 raise
-            limit = f"{TOO_SLOW:g} times those of the default"
-            reason = f"dropped: its first two steps took more than {patience_s:.3g} s, {limit}"
+            limit = f"{patience_s:.3g} s, {TOO_SLOW:g} times those of the default"
+            reason = f"dropped: its first two steps took more than {limit}"
             self._keep(case, replace(failure.result, status="skipped", reason=reason))
             return
         if self._patience_s is None:  # the default itself sets the measure for all that follow
@@ -346,8 +346,8 @@ class CandidatePool:
             prepared = process.receive(messages.Prepared)  # from now on it rests
             times = self._times_the_best(stepped, again=True) if times > TOO_SLOW else times
         if times > TOO_SLOW:
-            speed = f"{1 / times:.2g}× as fast as the best"
-            reason = f"dropped: in its first warm step, of {stepped.step_s:.3g} s, it was {speed}"
+            speed = f"of {stepped.step_s:.3g} s, it was {1 / times:.2g}× as fast as the best"
+            reason = f"dropped: in its first warm step, {speed}"
             self._keep(case, Result(case, "skipped", reason=reason, phases_s={"first step": stepped.first_s}))
             return
         candidate = Candidate(case, process, prepared)
@@ -376,7 +376,7 @@ class CandidatePool:
                 taken[each.case.text] = each.turn(block_size)
             except ProcessFailed as failure:
                 self._keep(each.case, failure.result)
-                self._end(each.case.text)
+                self.alive.pop(each.case.text).process.close()
         return taken
 
     def sum_up(self, name: str, end: bool = False) -> None:
@@ -392,11 +392,7 @@ class CandidatePool:
             result = failure.result
         self._keep(candidate.case, result)
         if end or result.status != "ok":
-            self._end(name)
-
-    def _end(self, name: str) -> None:
-        if candidate := self.alive.pop(name, None):
-            candidate.process.close()
+            self.alive.pop(name).process.close()
 
     def _keep(self, case: Case, result: Result) -> None:
         """Add the result of a process, or replace what the same process had shown earlier."""
