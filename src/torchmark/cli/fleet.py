@@ -160,7 +160,7 @@ class FleetRunOptions(PlanOptions, FormatOptions):
         counts = [*map(int, given)]
         teams = {size: [each for each in counts or [size] if each % size == 0] for size in sorted({*map(int, sizes)})}
         if unfilled := [size for size, workers in teams.items() if not workers]:
-            cause = f"no number of workers in --workers can be shared out among {unfilled[0]} nodes"
+            cause = f"no number in --workers can be shared out among {unfilled[0]} nodes"
             raise UsageError(cause, f"Give one that can: --workers {unfilled[0]}")
         return teams
 
@@ -214,13 +214,12 @@ def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
     """Submit the tasks again that are neither done nor under way; a run that had begun is resumed."""
     context, source = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
     given = {name for name in context.params if context.get_parameter_source(name) == source}
-    changeable = {"resume", "time_s", "sbatch", "python", "setup", "no_probe", "trusted", "detach", "dry_run", "format"}
-    if given - changeable:
+    changes = {"time_s": options.time_s, "options": options.sbatch, "python": options.python, "setup": options.setup}
+    if given - {*changes, "resume", "sbatch", "no_probe", "trusted", "detach", "dry_run", "format"}:
         left = "--time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach and --format"
         cause = "--resume continues a fleet with its own options, which cannot be changed"
         raise UsageError(cause, f"Leave everything out but {left}")
     fleet = folder.load()
-    changes = {"time_s": options.time_s, "options": options.sbatch, "python": options.python, "setup": options.setup}
     terms = replace(fleet.terms, **{name: value for name, value in changes.items() if value})
     opened = OpenFleet(folder, replace(fleet, terms=terms))
     missing = [each.task for each in opened.look() if each.state != "done" and each.state not in UNDER_WAY]
@@ -269,8 +268,8 @@ def _check_trust(folder: FleetFolder, terms: Terms, described: Sequence[str], tr
     if why is None or trusted:
         return
     cause = f"{why}, who could make this fleet run anything"
-    lines = (*terms.setup, f"{terms.python} -m torchmark", *terms.options, *described)
-    answer = confirm("\n".join((f"{cause}. It would run:", *(f"  {clean(line)}" for line in lines))), "Run it?")
+    lines = f"{cause}. It would run:", *terms.setup, f"{terms.python} -m torchmark", *terms.options, *described
+    answer = confirm("\n  ".join(map(clean, lines)), "Run it?")
     if answer is None:
         own = f"make this one yours (chown, then chmod -R go-w {folder.path})"
         raise FleetError(cause, f"Start the fleet in a folder of your own, {own}, or trust them: --trust-folder")
@@ -285,14 +284,12 @@ def _give_up(opened: OpenFleet, statuses: Sequence[TaskStatus]) -> bool:
     obstacles = {node.name: node.obstacle for node in opened.nodes() if node.obstacle}
     waiting = [each.task for each in statuses if each.state in UNDER_WAY]
     reasons = [next((obstacles[name] for name in task.nodes if name in obstacles), None) for task in waiting]
-    if all(reasons):
-        for task, reason in zip(waiting, reasons, strict=True):
-            jobs.cancel(opened.engine, opened.folder, [task], reason)
+    for task, reason in zip(waiting, reasons, strict=True) if all(reasons) else ():
+        jobs.cancel(opened.engine, opened.folder, [task], reason)
     return all(reasons)
 
 
 def _run_arguments(leave_out: str = "") -> list[str]:
-    """The options of `torchmark run` that were given, as words of its command line."""
     context, default = click.get_current_context(), click.core.ParameterSource.DEFAULT
     written: list[str] = []
     for parameter in FORWARDED:

@@ -131,10 +131,9 @@ def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> 
         return None
     if not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\s]+):[1-9]\d{0,4}", endpoint):
         raise UsageError(f"'{endpoint}' is not HOST:PORT", "Write it as in node0:29400")
-    for case in cases:
-        if case.workers % nodes:
-            fix = "--workers counts those of all nodes together"
-            raise UsageError(f"{case.text} cannot be divided among {nodes} nodes", fix)
+    if uneven := [case.text for case in cases if case.workers % nodes]:
+        fix = "--workers counts those of all nodes together"
+        raise UsageError(f"{uneven[0]} cannot be divided among {nodes} nodes", fix)
     return Rendezvous(endpoint, nodes)
 
 
@@ -171,7 +170,7 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
             say(f"Not all was measured. Resume: torchmark run --resume {run.header.id if name == 'last' else name}")
         if options.format == "table":
             if (spent := time_by_phase(run)) and not headline:
-                say(click.wrap_text(f"{spent} Storing took {duration(writer.seconds)}.", output.terminal_width()))
+                output.hint(f"{spent} Storing took {duration(writer.seconds)}.")
             execution.hint_at_limits(run)
         return execution.exit_code_of(run)
 
@@ -246,10 +245,10 @@ def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Resul
 
 def _check_files(header: RunHeader, path: Path, named: Sequence[str]) -> None:
     """Load a model file only if this user started the run with it, names it again, or agrees."""
-    cases = [*map(parse_case, header.cases)]
-    losses = [re.match(r"(.+\.py)\.\w+\.[0-9a-f]{8}$", str(case.params.get("loss", ""))) for case in cases]
-    files = dict.fromkeys(own[0] for case in cases if (own := split_name(case.workload)))
-    files |= dict.fromkeys(loss[1] for loss in losses if loss)
+    files: dict[str, None] = {}
+    for case in map(parse_case, header.cases):
+        loss = re.match(r"(.+\.py)\.\w+\.[0-9a-f]{8}$", str(case.params.get("loss", "")))
+        files |= dict.fromkeys(own[0] for own in (split_name(case.workload), loss and loss.groups()) if own)
     known = {find_file(own[0]).name for name in named if (own := split_name(name))}  # cases find it from now on
     origin = store.find_origin(header.id)
     known |= {find_file(str(origin[name])).name for name in files if name not in known and name in origin}

@@ -28,9 +28,9 @@ def runs(options: opt.FormatOptions) -> None:
 
     def headers() -> Iterator[RunHeader]:  # one by one: there may be a hundred thousand
         for run in scan_runs():
+            problems.extend([run.problem] if run.problem else [])
             if run.header:
                 yield run.header
-            problems.extend([run.problem] if run.problem else [])
 
     text = render(listing_document(headers(), problems), options.format, *screen())
     emit(text or f"No runs in {home()}. Measure one with `torchmark run`.")
@@ -117,13 +117,13 @@ def compare(options: CompareOptions) -> int:
         comparisons = compare_all(runs, options.by, [f"in {letter(index)}" for index in range(len(runs))])
     print_report(comparison_document(comparisons, runs), options.format)
     is_paired = any(comparison.pairs for comparison in comparisons)
-    code = EXIT_FINE
+    code = EXIT_FINE if is_paired else EXIT_NOTHING_MEASURED
     if not is_paired and not any(each.kind == "failed" for comparison in comparisons for each in comparison.unpaired):
         say("torchmark: nothing could be compared: no case has a partner")
     elif options.limit is not None:
         gate = gate_runs(comparisons, options.limit, len(comparisons) == len(runs))
-        code = options.judge(gate, complaints_of(gate))
-    return code if code or is_paired else EXIT_NOTHING_MEASURED
+        return options.judge(gate, complaints_of(gate)) or code
+    return code
 
 
 class ExportOptions(opt.Options):
