@@ -58,12 +58,11 @@ def option(help: str, *flags: str, default: Any = None, read: Any = None, **sett
     return _field(default, make)
 
 
+flag = partial(option, default=False, is_flag=True)
+
+
 def several(help: str, metavar: str | None, *flags: str, **settings: Any) -> Any:  # noqa: A002
     return option(help, *flags, default=(), multiple=True, metavar=metavar, **settings)
-
-
-def flag(help: str, *flags: str) -> Any:  # noqa: A002
-    return option(help, *flags, default=False, is_flag=True)
 
 
 def argument(**settings: Any) -> Any:
@@ -118,7 +117,7 @@ def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Recor
     return make
 
 
-# Types: how people write times, shares and sizes. Each function returns the number, or raises with what to write.
+# How people write times, shares and sizes. Each function returns the number, or raises with what to write.
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -208,7 +207,7 @@ class GateOptions(Options):
     allow: bool = flag("With --fail-if-slower: exit 0 instead of 5 if inconclusive.", "--allow-inconclusive")
 
     def judge(self, gate: "Gate", complaints: Sequence[str]) -> int:
-        """Print the judgement. Returns PASS 0, FAIL 1, INCONCLUSIVE 5 unless that is allowed."""
+        """Print the judgement, and return its exit code."""
         from torchmark.report.comparison import gate_lines
 
         for line in gate_lines(gate, complaints):
