@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from textwrap import fill
 from types import FrameType
 from typing import Any, TextIO, TypeVar
 
@@ -19,7 +18,7 @@ from msgspec import Struct
 
 from torchmark import store
 from torchmark.cli.options import HoldOptions
-from torchmark.cli.output import hint, say, terminal_width
+from torchmark.cli.output import hint, say
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.library import Measurement, conclude, make_header, store_events
 from torchmark.measure.engine import Progress
@@ -83,13 +82,11 @@ def orderly_end() -> Iterator[None]:
     try:
         yield
     except Interrupted:
-        raise  # the handlers stay: a second signal, while results are saved and shown, ends the program at once
-    except BaseException:
-        set_handlers(kept)
+        kept = {}  # the handlers stay: a second signal, while results are saved and shown, ends the program at once
         raise
     finally:
         sys.unraisablehook = report_unraisable
-    set_handlers(kept)
+        set_handlers(kept)
 
 
 @dataclass
@@ -233,7 +230,7 @@ def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
     with noted("looking at the machine …"):
         machine, cautions = look_around(devices, cases)
     for caution in cautions:
-        _warn(f"{caution.cause}. {caution.fix}")
+        hint(f"! {caution.cause}. {caution.fix}.")
     return machine
 
 
@@ -252,11 +249,7 @@ def avoid_missing_instructions(devices: Sequence[str] | None) -> None:
                 store.keep_note("instructions", amx, known)
     if known == b"missing":
         os.environ[VARIABLE] = SAFE
-        _warn(f"This CPU announces AMX but does not have it: oneDNN uses {SAFE} instead ({VARIABLE})")
-
-
-def _warn(text: str) -> None:
-    say(fill(f"! {text}.", terminal_width(), subsequent_indent="  "))
+        hint(f"! This CPU announces AMX but does not have it: oneDNN uses {SAFE} instead ({VARIABLE}).")
 
 
 def hint_at_limits(run: Run) -> None:
