@@ -115,15 +115,15 @@ class FileCheck:
             self.flaws[Remark("consistent", which, line=1, place="$.header.cases")] = None
 
     def report(self, others: analysis.Corroboration) -> FileReport:
-        flaws = [*self.flaws]
+        flaws, place = [*self.flaws], "$.result.estimate"
         for each, ratio, count in others.apart:
             if each.file == self.name:
                 text = f"{each.case} is {1 / ratio:.3g}× as fast as in {count} other files of this device and software"
-                flaws.append(Remark("corroborated", text, line=each.line, place="$.result.estimate.center_s"))
+                flaws.append(Remark("corroborated", text, line=each.line, place=f"{place}.center_s"))
         for first, copy in others.copies:
             if copy.file == self.name and copy.run != first.run:
                 text = f"{copy.case} has the samples of {first.file}, which calls itself another run"
-                flaws.append(Remark("corroborated", text, line=copy.line, place="$.result.estimate"))
+                flaws.append(Remark("corroborated", text, line=copy.line, place=place))
         supported = sum(file == self.name for file, _ in others.supported)
         measured = [case for case in self.cases.values() if case.processes]
         broken = {flaw.kind for flaw in flaws}
@@ -132,13 +132,9 @@ class FileCheck:
             is_consistent = "consistent" not in broken and all(case.is_recounted for case in measured)
             is_corroborated = "corroborated" not in broken and supported == len(measured) > 0
             level = "well-formed" if not is_consistent else "corroborated" if is_corroborated else "consistent"
+        run, planned = self._header.id if self._header else "", self.cases.keys() | self._planned
         return FileReport(
-            file=self.name,
-            run=self._header.id if self._header else "",
-            level=level,
-            sealed=self._sealed,
-            cases=len(self.cases),
-            planned=len(self.cases.keys() | self._planned),
+            *(self.name, run, level, self._sealed, len(self.cases), len(planned)),
             figures=len(measured),
             processes=sum(case.processes for case in measured),
             recounted=sum(min(case.recounted, case.processes) for case in measured),
@@ -164,5 +160,5 @@ class FileCheck:
             yield from analysis.check_samples(result, account.samples, same_method)
             case.series += map(analysis.keep, account.samples.values())
             if header:
-                where = self.name, header.id, account.line
-                case.witness = analysis.witness(*where, header.machine, result, case.series)
+                where = self.name, header.id, account.line, header.machine
+                case.witness = analysis.witness(*where, result, case.series)

@@ -41,15 +41,14 @@ def devices(options: DevicesOptions) -> int:
 
 def _inventory(inventory: Inventory) -> Iterator[Block]:
     machine, threads = inventory.machine, inventory.threads
-    yield Lines(
-        [
-            f"{machine.cpu}, {machine.physical_cores} cores, {machine.memory_gib} GiB, {machine.os}",
-            f"torch {machine.torch}, built for {machine.torch_build}; Python {machine.python}",
-            f"Threads: {threads.within_operators} within operators, {threads.between_operators} between them;"
-            f" {threads.cores_allowed} cores allowed; OMP_NUM_THREADS {threads.omp_num_threads or 'not set'}",
-            *[f"Power: {mode}{', on battery' * bool(machine.on_battery)}" for mode in [machine.power_mode] if mode],
-        ]
-    )
+    within = f"{threads.within_operators} within operators, {threads.between_operators} between them"
+    allowed = f"{threads.cores_allowed} cores allowed; OMP_NUM_THREADS {threads.omp_num_threads or 'not set'}"
+    lines = [f"{machine.cpu}, {machine.physical_cores} cores, {machine.memory_gib} GiB, {machine.os}"]
+    lines += [f"torch {machine.torch}, built for {machine.torch_build}; Python {machine.python}"]
+    lines += [f"Threads: {within}; {allowed}"]
+    if machine.power_mode:
+        lines.append(f"Power: {machine.power_mode}{', on battery' if machine.on_battery else ''}")
+    yield Lines(lines)
     facts = []
     for info in machine.devices:
         memory = f"{info.memory_bytes / 1024**3:.1f} GiB" if info.memory_bytes else ""

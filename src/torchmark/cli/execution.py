@@ -121,8 +121,8 @@ def execute(
     writer: store.RunWriter | None = None,
 ) -> int:
     """Execute a study, store it in `writer` or new runs, `show` it, and return the exit code."""
-    ending, progress = Ending(options.format), ProgressLine(() if study.open_ended else study.planned)
-
+    planned = () if study.open_ended else study.planned
+    ending, progress = Ending(options.format), ProgressLine(planned, budget_s=study.options.budget_s)
     with ExitStack() as files:
 
         def writer_of(side: str) -> store.RunWriter:
@@ -137,7 +137,6 @@ def execute(
             with _own_options(options):
                 store.check_writable(store.home() / "study.jsonl")
         study.listen = progress.heard
-        progress.expect(study.options.budget_s)
         try:
             with ending.storing(), orderly_end(), keep_awake():
                 store_events(study, writer_of, partial(progress.seen, announce))
@@ -262,12 +261,12 @@ def hint_at_limits(run: Run) -> None:
 class ProgressLine:
     """Rows above one line that changes, on a terminal; else a line per process. Only events write: no spinner."""
 
-    def __init__(self, cases: Sequence[str] = (), stream: TextIO | None = None) -> None:
+    def __init__(self, cases: Sequence[str] = (), stream: TextIO | None = None, budget_s: float = 0.0) -> None:
         self._stream = stream or sys.stderr
         self.live = self._stream.isatty()  # whether a person watches
         self._positions = {text: number for number, text in enumerate(cases, 1)}
         self._name_width = min(max(map(len, cases), default=NAME_WIDTH), NAME_WIDTH)
-        self._count, self._case, self._label, self._began, self._deadline = 0, "", "", 0.0, 0.0
+        self._count, self._case, self._label, self._began, self._budget_s = 0, "", "", time.monotonic(), budget_s
 
     def seen(self, announce: Callable[[Any], str], event: Event) -> None:
         match event:
@@ -292,10 +291,6 @@ class ProgressLine:
             self.note(text)
         else:
             self._write(clean(text) + "\n")
-
-    def expect(self, seconds: float) -> None:
-        self._began = time.monotonic()
-        self._deadline = self._began + seconds
 
     def started(self, case: Case, process: int = 0) -> None:
         self._count += 1
@@ -338,11 +333,11 @@ class ProgressLine:
         if not self.live:
             return
         bar, width = "", shutil.get_terminal_size((80, 24)).columns - 1
-        if self._deadline:
-            now = time.monotonic()
-            minutes, seconds = divmod(max(round(self._deadline - now), 0), 60)
-            filled = round(BAR_WIDTH * min((now - self._began) / max(self._deadline - self._began, 1e-9), 1.0))
-            bar = f"{'░' * BAR_WIDTH} {minutes}:{seconds:02} left  ".replace("░", "█", filled)
+        if self._budget_s:
+            spent_s = time.monotonic() - self._began
+            minutes, seconds = divmod(max(round(self._budget_s - spent_s), 0), 60)
+            filled = round(BAR_WIDTH * min(spent_s / self._budget_s, 1.0))
+            bar = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {minutes}:{seconds:02} left  "
         line = bar + _cut(clean(text), max(width - len(bar) - len(news), 0)) + clean(news)
         self._write(f"\r\033[K{line[:width]}")
 

@@ -228,8 +228,9 @@ def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
 
 def _start(opened: OpenFleet, tasks: Sequence[Task], nodes: Sequence[Node], options: FleetRunOptions) -> int:
     folder, fleet, engine = opened.folder, opened.fleet, opened.engine
-    commands = [" ".join(("torchmark run", *task.arguments, "on", " and ".join(task.nodes))) for task in tasks]
-    described = [f"{task.label}: {text}" for task, text in zip(tasks, commands, strict=True)]
+    described = [
+        f"{task.label}: {' '.join(('torchmark run', *task.arguments))}, on {' and '.join(task.nodes)}" for task in tasks
+    ]
     status = f"torchmark fleet status {folder.path}"
     if options.dry_run:
         emit("\n".join(described) or "nothing is missing")

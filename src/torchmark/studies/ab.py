@@ -1,7 +1,6 @@
 """Compares one case live in two environments, in pairs of fresh processes that take turns in random order.
 
-So a disturbance affects both. It stops as soon as the answer is clear, at looks that were fixed beforehand.
-"""
+So a disturbance affects both. It stops as soon as the answer is clear, at looks that were fixed beforehand."""
 
 import math
 import random

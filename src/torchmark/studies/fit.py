@@ -1,7 +1,6 @@
 """Finds the largest batch that fits: each size runs in a fresh process that is refused more memory than the limit.
 
-Memory differs by up to a tenth between processes of the same work, so the answer fitted each time it was tried.
-"""
+Memory differs by up to a tenth between processes of the same work, so the answer fitted each time it was tried."""
 
 import time
 from collections.abc import Iterator

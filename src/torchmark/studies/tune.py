@@ -1,8 +1,7 @@
 """Finds the fastest settings for a case: a search by halving, in rounds that all candidates share.
 
 Number formats with layouts come first, then compiling the best of them, then every other setting against the leader.
-The winner, also without the settings that gained little, is then confirmed against the default in fresh processes.
-"""
+The winner, also without the settings that gained little, is then confirmed against the default in fresh processes."""
 
 import math
 import os
@@ -178,20 +177,20 @@ class Tune(Study):
             field = [name for name in field if name in self._pool.alive]
             if not field or self.left_s <= 0:
                 break
+            default, cases, (found, noise) = self._default, self._pool.cases, search.scores([*self._rounds, *rounds])
             if len(field) == 2 and incumbent.text in field:
                 (challenger,) = {*field} - {incumbent.text}
-                answer = search.verdict(rounds, challenger, incumbent.text, search.scores([*self._rounds, *rounds])[1])
+                answer = search.verdict(rounds, challenger, incumbent.text, noise)
                 field = {"faster": [challenger], "not faster": [incumbent.text], "unsure": field}[answer]
             else:
                 field = search.survivors(rounds, field, incumbent.text)
-            default, cases, found = self._default, self._pool.cases, search.scores([*self._rounds, *rounds])[0]
             if field and incumbent.text not in field:
                 was_leader = incumbent.text == self._leader.text
                 incumbent = search.simplest(default, [cases[name] for name in field], found)
                 if was_leader:
                     self._leader = incumbent
-                    for case in (default, incumbent):  # on the disk before it is announced
-                        self._pool.sum_up(case.text)
+                    for name in (default.text, incumbent.text):  # on the disk before it is announced
+                        self._pool.sum_up(name)
                     yield from self.unfinished()
                     yield News(incumbent, default, "leads", search.seen_gain(default, incumbent, found))
             best = search.best_of_each_precision(default, cases, found)
