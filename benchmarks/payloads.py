@@ -35,10 +35,9 @@ from injection.terminal import AFTER, BEFORE, Terminal, obeyed
 from specimen import HostileFiles, written
 from torchmark import cli
 from torchmark.cli.execution import ProgressLine
-from torchmark.cli.fleet import follow
+from torchmark.cli.fleet import OpenFleet, follow
 from torchmark.errors import EXIT_BUG
 from torchmark.fleet.folder import FleetFolder
-from torchmark.fleet.jobs import Observer
 from torchmark.measure.messages import Phase
 from torchmark.records import parse_case
 from torchmark.report import FORMATS
@@ -192,8 +191,8 @@ class Places:
             yield command("fleet", "gather", folder, "--names", "--format", form, name="fleet gather")
         yield command("fleet", "run", "--resume", folder, "--dry-run", name="fleet run --dry-run")
         place = FleetFolder(folder)
-        tasks_read = place.load().tasks
-        yield Call("fleet board", lambda: follow(lambda: Observer(place, None).look(tasks_read), lambda _: True))
+        opened = OpenFleet(place, place.load())
+        yield Call("fleet board", lambda: follow(opened))
         yield from self._damaged_fleet(folder)
 
     def _damaged_fleet(self, folder: Path) -> Iterator[Call]:
