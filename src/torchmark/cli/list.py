@@ -51,8 +51,7 @@ def _workloads(name: str | None) -> Document:
 
     def facts(workload: Workload) -> dict[str, Any]:
         known = {name: getattr(workload, name) for name in ("name", "version", "modes", "dtypes", "options")}
-        more = {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
-        return known | more
+        return known | {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
 
     def everything() -> Iterator[Block]:
         about = {each.name: each.summary().partition(":")[0].rstrip(".") for each in chosen}
