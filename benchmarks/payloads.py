@@ -34,8 +34,8 @@ from injection.sequences import payloads
 from injection.terminal import AFTER, BEFORE, Terminal, obeyed
 from specimen import HostileFiles, written
 from torchmark import cli
+from torchmark.cli.execution import ProgressLine
 from torchmark.cli.fleet import OpenFleet, follow
-from torchmark.cli.progress import ProgressLine
 from torchmark.errors import EXIT_BUG
 from torchmark.fleet.folder import FleetFolder
 from torchmark.measure.messages import Phase
@@ -191,8 +191,8 @@ class Places:
             yield command("fleet", "gather", folder, "--names", "--format", form, name="fleet gather")
         yield command("fleet", "run", "--resume", folder, "--dry-run", name="fleet run --dry-run")
         place = FleetFolder(folder)
-        with mock.patch("torchmark.cli.fleet._give_up", return_value=True):  # after the first look
-            yield Call("fleet board", lambda: follow(OpenFleet(place, place.load())))
+        opened = OpenFleet(place, place.load())
+        yield Call("fleet board", lambda: follow(opened))
         yield from self._damaged_fleet(folder)
 
     def _damaged_fleet(self, folder: Path) -> Iterator[Call]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from torchmark.cli.progress import ProgressLine
+from torchmark.cli.execution import ProgressLine
 from torchmark.measure.messages import Phase
 from torchmark.records import parse_case
 
@@ -19,8 +19,7 @@ CASE = parse_case("mlp/infer@cpu/float32")
 
 def test_on_a_terminal_a_finished_case_leaves_one_row_above_the_bar(make_result) -> None:
     screen = Terminal()
-    progress = ProgressLine([CASE.text], screen)
-    progress.expect(100.0)
+    progress = ProgressLine([CASE.text], screen, 100.0)
     progress.started(CASE)
     progress.finished(make_result(CASE.text, 2e-3))
     progress.started(CASE, 1)

@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,24 @@ def test_its_own_pages_are_made_anew_and_other_files_are_left_alone(folder: Path
 def test_the_name_of_the_file_reports_the_format(folder: Path, name: str, beginning: bytes) -> None:
     assert main(["report", "last", "-o", name]) == 0
     assert (folder / name).read_bytes().startswith(beginning)
+
+
+@pytest.mark.parametrize("name", ["page.html", "card.svg", "card.png"])
+def test_a_page_or_card_of_ours_is_replaced(folder: Path, name: str) -> None:
+    for _ in range(2):
+        assert main(["report", "last", "-o", str(folder / name)]) == 0
+
+
+def test_the_mark_in_a_picture_leaves_it_whole(folder: Path) -> None:
+    assert main(["report", "last", "-o", "card.png"]) == 0
+    rest, chunks = (folder / "card.png").read_bytes()[8:], []
+    while rest:
+        length = int.from_bytes(rest[:4], "big")
+        chunks.append(rest[4 : 8 + length])
+        assert int.from_bytes(rest[8 + length : 12 + length], "big") == zlib.crc32(chunks[-1])
+        rest = rest[12 + length :]
+    assert [chunk[:4] for chunk in chunks[:2]] == [b"IHDR", b"tEXt"]
+    assert chunks[-1] == b"IEND"
 
 
 @pytest.mark.parametrize("name", ["report.pdf", "run.jsonl", "card.jpeg"])

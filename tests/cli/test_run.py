@@ -77,6 +77,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, words: str, *arguments:
         ("mlp --transfer per-stpe", "unknown transfer 'per-stpe'. Did you mean 'per-step'?"),
         ("mlp --option layout", "Write NAME=VALUE, such as --option layout=channels-last"),
         ("mlp --option layuot=x", "unknown option 'layuot'. Did you mean 'layout'?"),
+        ("mlp --option mode=train", "unknown option 'mode'. Valid: attention, bind, gradients, isa, layout"),
         ("resnet50 --way layout=sideways", "unknown layout of resnet50 'sideways'"),
         ("--way layout=contiguous", "--option needs a workload"),
         ("mlp --threads 0", "threads cannot be 0"),

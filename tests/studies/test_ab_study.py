@@ -72,6 +72,8 @@ def test_a_spent_budget_ends_it_without_an_answer() -> None:
     found = study.outcome()
     assert (found.verdict, found.stopped, found.low) == ("unsure", "budget", None)
     assert found.ratio == found.ratios[0]
+    assert found.a.result.estimate is not None
+    assert found.a.result.estimate.sample_count <= 2 * (TURN_S / 0.01 + 1)  # two turns of each side
 
 
 @pytest.mark.parametrize(("broken", "name"), [("a", "A"), ("b", "B")])

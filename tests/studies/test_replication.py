@@ -19,7 +19,7 @@ from torchmark.publications import Figure, Publication, PublishedMachine, Publis
 from torchmark.records import DeviceInfo, Machine, Result
 from torchmark.report import render
 from torchmark.report.publications import replication_document
-from torchmark.studies.replicate import ReplicateOptions, Replication, plan_cases, plan_tasks, published_tables
+from torchmark.studies.replicate import ReplicateOptions, Replication, plan_tasks, published_tables
 from torchmark.studies.study import Listen
 
 TINY = {
@@ -78,7 +78,7 @@ MARKS = dict.fromkeys(("m1-chips", "intel-vs-m2", "m1-gpu-for-ml"), pytest.mark.
 def test_each_publication_is_replayed_by_its_own_procedure(name: str) -> None:
     request = ReplicateOptions((tiny(name, *TINY[name]),), ("cpu",), scale=0.5, budget_s=300.0)
     results = replicate(request)
-    assert set(results) == {case.text for case in plan_cases(request)} >= set(TINY[name])
+    assert set(results) == {task.case.text for task in plan_tasks(request)} >= set(TINY[name])
     for result in results.values():
         assert result.status == "ok", result.reason
         assert result.case.protocol == "as-published"

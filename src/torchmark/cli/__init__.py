@@ -1,10 +1,9 @@
 """The command line: a table of the commands, imported when they are called; errors become a line and an exit code."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -82,18 +81,12 @@ def torchmark() -> None:
     Every result shows its uncertainty and what disturbed it. `torchmark COMMAND --help` has the details.
 
     Examples:
-      torchmark run                        the quick suite on every device
       torchmark run mlp --budget 30s       one workload, half a minute
       torchmark run mlp -p batch=64,256 --dtype float32,bfloat16
-      torchmark run my_model.py            a model of your own
       torchmark devices                    what is here, and problems with it
-      torchmark limits                     its peak performance
       torchmark show last                  the latest run again
-      torchmark show last --format json    for other programs
       torchmark compare last~1 last        before against after
       torchmark report last -o report.html one page to share
-      torchmark export last --show         what a shared run file contains
-      torchmark fleet run                  every node of this cluster
     """
 
 
@@ -103,7 +96,6 @@ def fleet_group() -> None:
 
     Examples:
       torchmark fleet run --folder /shared/fleet              the quick suite on every node
-      torchmark fleet run mlp --each-kind --partition gpu     one node of each kind
       torchmark fleet run mnist-ddp-mlp --together 1,2,4      how training scales over nodes
       torchmark fleet status /shared/fleet
       torchmark fleet run --resume /shared/fleet              what is missing, again
@@ -126,24 +118,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = answer if isinstance(answer, int) else EXIT_FINE
     except click.exceptions.Exit as finished:
         code = finished.exit_code
-    except TorchmarkError as error:
-        code = _fail(str(error), error.exit_code, error)
+    except BrokenPipeError:
+        code = EXIT_FINE  # the reader had enough, as `| head` does
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         code = EXIT_USAGE
-    except click.ClickException as error:
-        message = error.format_message().rstrip(".")
-        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "torchmark"
-        code = _fail(f"{message}{'' if message.endswith('?') else '.'} See `{path} --help`", EXIT_USAGE, error)
-    except (KeyboardInterrupt, click.Abort) as error:
-        code = _fail("interrupted", 130, error)
-    except BrokenPipeError:
-        code = EXIT_FINE  # the reader had enough, as `| head` does
-    except UnicodeEncodeError as error:  # bytes of an argument or a file that are no text
-        code = _fail(f"'{error.object[:80]}' is not valid UTF-8. Write it in UTF-8", EXIT_USAGE, error)
-    except Exception as error:
-        hint = "This is a bug in torchmark: set TORCHMARK_DEBUG=1 to see where, and please report it"
-        code = _fail(f"{type(error).__name__}: {error}. {hint}", EXIT_BUG, error)
+    except (Exception, KeyboardInterrupt) as error:
+        message, code = _explain(error)
+        if os.environ.get("TORCHMARK_DEBUG"):
+            _say("".join(traceback.format_exception(error)))
+        _say(f"torchmark: error: {' '.join(message.split())}")
     try:
         sys.stdout.flush()
     except OSError:  # Python flushes stdout once more at its end; a broken one would complain then
@@ -152,13 +136,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _fail(message: str, code: int, error: BaseException) -> int:
-    if os.environ.get("TORCHMARK_DEBUG"):
-        import traceback
-
-        _say("".join(traceback.format_exception(error)))
-    _say(f"torchmark: error: {' '.join(message.split())}")
-    return code
+def _explain(error: BaseException) -> tuple[str, int]:
+    """What happened and what to do, and the exit code."""
+    match error:
+        case TorchmarkError():
+            return str(error), error.exit_code
+        case click.ClickException():
+            message = error.format_message().rstrip(".")
+            path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "torchmark"
+            return f"{message}{'' if message.endswith('?') else '.'} See `{path} --help`", EXIT_USAGE
+        case KeyboardInterrupt() | click.Abort():
+            return "interrupted", 130
+        case UnicodeEncodeError():  # bytes of an argument or a file that are no text
+            return f"'{error.object[:80]}' is not valid UTF-8. Write it in UTF-8", EXIT_USAGE
+    hint = "This is a bug in torchmark: set TORCHMARK_DEBUG=1 to see where, and please report it"
+    return f"{type(error).__name__}: {error}. {hint}", EXIT_BUG
 
 
 def _say(text: str) -> None:

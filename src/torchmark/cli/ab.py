@@ -1,10 +1,9 @@
 """`torchmark ab`: the same case live in two environments, until it is clear which one is faster."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +11,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from torchmark.analyze.comparison import LiveComparison, LiveSide, gate_live
+from torchmark.analyze.comparison import LiveSide, gate_live
 from torchmark.cli import options as opt
 from torchmark.cli.execution import Ending, avoid_missing_instructions, execute, hold_machine, record_of
 from torchmark.cli.options import argument, command, option, several
@@ -25,7 +24,7 @@ from torchmark.report.comparison import live_document, side_line, so_far
 from torchmark.report.units import percent
 from torchmark.settings import redacted
 from torchmark.store import as_shared
-from torchmark.studies.ab import Comparison, ComparisonOptions, PairMeasured, Side, first_device
+from torchmark.studies.ab import Comparison, ComparisonOptions, Side, first_device
 from torchmark.studies.study import check_single
 
 Given = TypeVar("Given")
@@ -57,7 +56,6 @@ def ab(options: AbArguments) -> int:
       torchmark ab mlp --env-b OMP_NUM_THREADS=1             what a variable does
       torchmark ab mlp --settings one.toml --settings two.toml
       torchmark ab mlp/train@cpu/float32 mlp/train@cpu/float32+compile
-      torchmark ab resnet50 --python old --python new --fail-if-slower 5%
     """
     with hold_machine(options):
         sides = find_sides(options)
@@ -66,15 +64,13 @@ def ab(options: AbArguments) -> int:
             return EXIT_FINE
         avoid_missing_instructions([side.case.device for side in sides])
         study = Comparison(record_of(ComparisonOptions, options, a=sides[0], b=sides[1]))
-
-        def announce(news: PairMeasured) -> str:
-            return f"pair {news.count}: {so_far(news.interval)}"
-
-        return execute(study, options, lambda ending: _show(ending, study.outcome(), options), announce)
+        show = partial(_show, study, options)
+        return execute(study, options, show, lambda news: f"pair {news.count}: {so_far(news.interval)}")
 
 
-def _show(ending: Ending, found: LiveComparison, options: opt.GateOptions) -> int:
+def _show(study: Comparison, options: opt.GateOptions, ending: Ending) -> int:
     """Without ratios there is nothing to judge, unless it is B that failed."""
+    found = study.outcome()
     shown = found if ending.format == "table" else replace(found, a=_shared(found.a), b=_shared(found.b))
     print_report(live_document(shown), ending.format)
     failed, limit = found.b.result.status not in ("ok", "interrupted"), options.limit
@@ -103,12 +99,10 @@ class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def changes(self) -> dict[str, Any]:
-        changes = {name: value for name, value in asdict(self).items() if value is not None}
-        if options := {**changes.pop("ways", {}), **changes.pop("options", {})}:
-            changes["options"] = options
-        if isinstance(self.compile, bool):
-            changes["compile"] = "on" if self.compile else "off"
-        return changes
+        options = {**(self.ways or {}), **(self.options or {})} or None
+        mode = ("on" if self.compile else "off") if isinstance(self.compile, bool) else self.compile
+        changes = asdict(self) | {"options": options, "compile": mode, "ways": None}
+        return {name: value for name, value in changes.items() if value is not None}
 
 
 class SettingsFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,8 +116,8 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
         raise UsageError("no case is named", "Name one, such as mlp or mlp/infer@cpu/float32")
     differ = max(map(len, (given.cases, given.pythons, given.settings))) > 1 or given.env_a or given.env_b
     if not differ and (given.pythons or given.settings):
-        text = "--python" if given.pythons else "--settings"
-        raise UsageError(f"{text} is given once, for both sides", f"Give it twice: {text} for A, then for B")
+        once = "--python" if given.pythons else "--settings"
+        raise UsageError(f"{once} is given once, for both sides", f"Give it twice: {once} for A, then for B")
     texts = _for_both("CASE", given.cases)
     pythons = _for_both("--python", [find_interpreter(text) for text in given.pythons] or [sys.executable])
     files = _for_both("--settings", [read_settings(path) for path in given.settings] or [SettingsFile()])

@@ -1,7 +1,5 @@
 """`torchmark check`: whether run files are sound, from their content and from each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,9 +12,9 @@ from msgspec.structs import replace
 
 from torchmark import __version__
 from torchmark.analyze import check as analysis
+from torchmark.cli.execution import noted
 from torchmark.cli.options import FormatOptions, argument, command
 from torchmark.cli.output import print_report
-from torchmark.cli.progress import noted
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, StoreError, UsageError
 from torchmark.measure.cases import compare_with_known
 from torchmark.records import Level, Remark, RunHeader
@@ -38,7 +36,6 @@ def check(options: CheckOptions) -> int:
     software agree. No level proves that a figure is true. FILE may be anything that names a run, or a folder of runs.
 
     Examples:
-      torchmark check last
       torchmark check their-result.jsonl
       torchmark check lab                              every run file in a folder
       torchmark check lab/*.jsonl --format json
@@ -59,7 +56,12 @@ def check(options: CheckOptions) -> int:
                 if len(checks) == 1:
                     raise
                 each.flaws[Remark("well-formed", error.cause)] = None  # the others are checked all the same
-    others = analysis.corroborate(each for check in checks for each in check.testimony())
+    others = analysis.corroborate(  # doubtful figures support no other
+        replace(case.witness, counts=case.is_recounted and not each.flaws)
+        for each in checks
+        for case in each.cases.values()
+        if case.witness
+    )
     reports = [check.report(others) for check in checks]
     print_report(check_document(reports, brief=any(map(is_folder, options.files))), options.format)
     return EXIT_CHECK_FAILED if any(report.flaws for report in reports) else EXIT_FINE
@@ -86,59 +88,53 @@ class FileCheck:
         self.flaws: dict[Remark, None] = {}  # each once, in the order of the file
         self.name, self._path, self._samples = name, path, samples
         self._header: RunHeader | None = None
-        self._cases: dict[str, _CaseRecord] = {}
+        self._planned: set[str] = set()
+        self.cases: dict[str, _CaseRecord] = {}
         self._sealed = False
 
-    def run(self) -> FileCheck:
-        with np.errstate(all="ignore"):  # a foreign file may hold any figures
-            for part in examine(self._path, self._samples):
-                found: Iterable[Remark] = ()
-                match part:
-                    case Remark():
-                        found = (part,)
-                    case HeaderLine(header=header):
-                        self._header = header
-                        found = analysis.check_header(header, datetime.now(UTC))
-                    case Account():
-                        found = self._check(part)
-                    case Sealed():
-                        self._sealed = True
-                self.flaws |= {replace(each, line=part.line): None for each in found}
-                if len(self.flaws) >= 100:  # enough to report
-                    return self
-        missing, stopped = sorted(self._planned - self._cases.keys()), {each.status for each in self._cases.values()}
+    @np.errstate(all="ignore")  # a foreign file may hold any figures
+    def run(self) -> None:
+        for part in examine(self._path, self._samples):
+            found: Iterable[Remark] = ()
+            match part:
+                case Remark():
+                    found = (part,)
+                case HeaderLine(header=header):
+                    self._header, self._planned = header, set() if header.open_ended else {*header.cases}
+                    found = analysis.check_header(header, datetime.now(UTC))
+                case Account():
+                    found = self._check(part)
+                case Sealed():
+                    self._sealed = True
+            self.flaws |= {replace(each, line=part.line): None for each in found}
+            if len(self.flaws) >= 100:  # enough to report
+                return
+        missing, stopped = sorted(self._planned - self.cases.keys()), {each.status for each in self.cases.values()}
         if missing and not (self._sealed and "interrupted" in stopped):  # a run that was stopped says so
             which = f"{len(missing)} of {len(self._planned)} cases have no result, such as {missing[0]}"
             self.flaws[Remark("consistent", which, line=1, place="$.header.cases")] = None
-        return self
 
     def report(self, others: analysis.Corroboration) -> FileReport:
-        flaws = [*self.flaws]
+        flaws, place = [*self.flaws], "$.result.estimate"
         for each, ratio, count in others.apart:
             if each.file == self.name:
                 text = f"{each.case} is {1 / ratio:.3g}× as fast as in {count} other files of this device and software"
-                flaws.append(Remark("corroborated", text, line=each.line, place="$.result.estimate.center_s"))
+                flaws.append(Remark("corroborated", text, line=each.line, place=f"{place}.center_s"))
         for first, copy in others.copies:
             if copy.file == self.name and copy.run != first.run:
                 text = f"{copy.case} has the samples of {first.file}, which calls itself another run"
-                flaws.append(Remark("corroborated", text, line=copy.line, place="$.result.estimate"))
+                flaws.append(Remark("corroborated", text, line=copy.line, place=place))
         supported = sum(file == self.name for file, _ in others.supported)
-        measured = [case for case in self._cases.values() if case.processes]
+        measured = [case for case in self.cases.values() if case.processes]
         broken = {flaw.kind for flaw in flaws}
-        level: Level | None = "consistent"
-        if "well-formed" in broken or self._header is None:
-            level = None
-        elif "consistent" in broken or not all(case.is_recounted for case in measured):
-            level = "well-formed"
-        elif "corroborated" not in broken and supported == len(measured) > 0:
-            level = "corroborated"
+        level: Level | None = None
+        if self._header and "well-formed" not in broken:
+            is_consistent = "consistent" not in broken and all(case.is_recounted for case in measured)
+            is_corroborated = "corroborated" not in broken and supported == len(measured) > 0
+            level = "well-formed" if not is_consistent else "corroborated" if is_corroborated else "consistent"
+        run, planned = self._header.id if self._header else "", self.cases.keys() | self._planned
         return FileReport(
-            file=self.name,
-            run=self._header.id if self._header else "",
-            level=level,
-            sealed=self._sealed,
-            cases=len(self._cases),
-            planned=len(self._cases.keys() | self._planned),
+            *(self.name, run, level, self._sealed, len(self.cases), len(planned)),
             figures=len(measured),
             processes=sum(case.processes for case in measured),
             recounted=sum(min(case.recounted, case.processes) for case in measured),
@@ -146,19 +142,9 @@ class FileCheck:
             flaws=tuple(flaws),
         )
 
-    def testimony(self) -> Iterator[analysis.Witness]:
-        """The figures to compare with other files; doubtful ones support no other."""
-        for case in self._cases.values():
-            if case.witness:
-                yield replace(case.witness, counts=case.is_recounted and not self.flaws)
-
-    @property
-    def _planned(self) -> set[str]:
-        return set(self._header.cases) if self._header and not self._header.open_ended else set()
-
     def _check(self, account: Account) -> Iterator[Remark]:
         result, header = account.result, self._header
-        case = self._cases.setdefault(result.case.text, _CaseRecord())
+        case = self.cases.setdefault(result.case.text, _CaseRecord())
         case.status = result.status
         same_method = header is not None and header.version == __version__
         yield from analysis.check_result(result, same_method)
@@ -174,5 +160,5 @@ class FileCheck:
             yield from analysis.check_samples(result, account.samples, same_method)
             case.series += map(analysis.keep, account.samples.values())
             if header:
-                where = self.name, header.id, account.line
-                case.witness = analysis.witness(*where, header.machine, result, case.series)
+                where = self.name, header.id, account.line, header.machine
+                case.witness = analysis.witness(*where, result, case.series)

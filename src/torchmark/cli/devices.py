@@ -1,13 +1,9 @@
 """`torchmark devices`: the devices of this machine, whether they are set up well, and whether they can be trusted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
-import click
-
 from torchmark.cli.execution import avoid_missing_instructions
-from torchmark.cli.options import Options, command, flag, option
+from torchmark.cli.options import ListingOptions, command, flag, option
 from torchmark.cli.output import emit, print_report
 from torchmark.devices import check_device, find_devices, open_device
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE
@@ -17,10 +13,9 @@ from torchmark.report.document import Block, Column, Document, Lines, Records, R
 from torchmark.report.units import NOTHING
 
 
-class DevicesOptions(Options):
+class DevicesOptions(ListingOptions):
     device: str | None = option("Only these devices, such as cpu or cuda:0.", metavar="NAME,…")
     audit: bool = flag("Test whether times and numbers can be trusted; takes up to a minute.")
-    format: str = option("How to print.", type=click.Choice(["table", "json"]), default="table")
 
 
 @command(DevicesOptions)
@@ -46,15 +41,14 @@ def devices(options: DevicesOptions) -> int:
 
 def _inventory(inventory: Inventory) -> Iterator[Block]:
     machine, threads = inventory.machine, inventory.threads
-    yield Lines(
-        [
-            f"{machine.cpu}, {machine.physical_cores} cores, {machine.memory_gib} GiB, {machine.os}",
-            f"torch {machine.torch}, built for {machine.torch_build}; Python {machine.python}",
-            f"Threads: {threads.within_operators} within operators, {threads.between_operators} between them;"
-            f" {threads.cores_allowed} cores allowed; OMP_NUM_THREADS {threads.omp_num_threads or 'not set'}",
-            *[f"Power: {mode}{', on battery' * bool(machine.on_battery)}" for mode in [machine.power_mode] if mode],
-        ]
-    )
+    within = f"{threads.within_operators} within operators, {threads.between_operators} between them"
+    allowed = f"{threads.cores_allowed} cores allowed; OMP_NUM_THREADS {threads.omp_num_threads or 'not set'}"
+    lines = [f"{machine.cpu}, {machine.physical_cores} cores, {machine.memory_gib} GiB, {machine.os}"]
+    lines += [f"torch {machine.torch}, built for {machine.torch_build}; Python {machine.python}"]
+    lines += [f"Threads: {within}; {allowed}"]
+    if machine.power_mode:
+        lines.append(f"Power: {machine.power_mode}{', on battery' if machine.on_battery else ''}")
+    yield Lines(lines)
     facts = []
     for info in machine.devices:
         memory = f"{info.memory_bytes / 1024**3:.1f} GiB" if info.memory_bytes else ""

@@ -1,13 +1,12 @@
 """`torchmark fleet`: submits `torchmark run` to the nodes of a cluster, follows the jobs and gathers their results."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,9 +17,9 @@ from rich.live import Live
 from rich.text import Text
 
 from torchmark.cli import options as opt
-from torchmark.cli.options import FormatOptions, Options, argument, command, flag, option, several
+from torchmark.cli.execution import noted
+from torchmark.cli.options import FormatOptions, ListingOptions, Options, argument, command, flag, option, several
 from torchmark.cli.output import confirm, emit, hint, print_report
-from torchmark.cli.progress import noted
 from torchmark.cli.run import PlanOptions, select
 from torchmark.errors import EXIT_COULD_NOT_RUN, EXIT_FINE, EXIT_NOTHING_MEASURED, FleetError, UsageError
 from torchmark.fleet import jobs
@@ -44,14 +43,11 @@ FORWARDED = tuple(PlanOptions.parameters())
 
 
 class OpenFleet:
-    """A fleet with its folder, the engine that runs its jobs, and what observes them."""
+    """A fleet with its folder, and the engine that runs its jobs."""
 
     def __init__(self, folder: FleetFolder, fleet: Fleet, engine: Engine | None = None) -> None:
         self.folder, self.fleet, self.engine = folder, fleet, engine or ENGINES[fleet.terms.engine]()
-        self._observer = Observer(folder, self.engine)
-
-    def look(self) -> tuple[TaskStatus, ...]:
-        return self._observer.look(self.fleet.tasks)
+        self.look = partial(Observer(folder, self.engine).look, fleet.tasks)
 
     def nodes(self) -> tuple[Node, ...]:
         """The nodes in their present state, without those that were taken out of the cluster."""
@@ -67,13 +63,12 @@ class FolderOptions(Options):
         return OpenFleet(folder, folder.load())
 
 
-class StatusOptions(FolderOptions):
+class StatusOptions(ListingOptions, FolderOptions):
     names: bool = flag("With the names of the nodes.")
-    format: str = option("How to print.", type=click.Choice(("table", "json")), default="table")
 
 
-class GatherOptions(FormatOptions, FolderOptions):
-    names: bool = flag("With the names of the nodes.")
+class GatherOptions(FormatOptions, StatusOptions):
+    """The same in all formats."""
 
 
 @command(StatusOptions)
@@ -83,8 +78,7 @@ def status(options: StatusOptions) -> None:
     Example:
       torchmark fleet status /shared/fleet --names
     """
-    members = _members(options.open().look(), options.names, private=True)
-    print_report(documents.status_document(members), options.format)
+    print_report(documents.status_document(_members(options.open().look(), options.names, True)), options.format)
 
 
 @command(GatherOptions)
@@ -95,7 +89,6 @@ def gather(options: GatherOptions) -> int:
     among their peers, how training scales over nodes, and what is missing. Every run file in FOLDER is an ordinary one.
 
     Examples:
-      torchmark fleet gather /shared/fleet
       torchmark fleet gather /shared/fleet --format md
       torchmark report --leaderboard /shared/fleet     the folder is one of run files
     """
@@ -128,14 +121,12 @@ def _print_gathered(statuses: Sequence[TaskStatus], format: str, names: bool = F
 
 def _members(statuses: Sequence[TaskStatus], names: bool = False, private: bool = False) -> list[documents.Member]:
     """Tasks as records of a report; `private` adds words of schedulers and logs, which may name nodes and paths."""
-    return [
-        documents.Member(
-            *(task.label, task.kind, task.about, each.state, each.private_reason if private else each.reason),
-            *(each.measured, each.planned, len(task.nodes), task.nodes if names else (), each.run),
-        )
-        for each in statuses
-        for task in (each.task,)
-    ]
+    members = []
+    for each in statuses:
+        task, reason = each.task, each.private_reason if private else each.reason
+        about = task.label, task.kind, task.about, each.state, reason, each.measured, each.planned, len(task.nodes)
+        members.append(documents.Member(*about, task.nodes if names else (), each.run))
+    return members
 
 
 class FleetRunOptions(PlanOptions, FormatOptions):
@@ -169,7 +160,7 @@ class FleetRunOptions(PlanOptions, FormatOptions):
         counts = [*map(int, given)]
         teams = {size: [each for each in counts or [size] if each % size == 0] for size in sorted({*map(int, sizes)})}
         if unfilled := [size for size, workers in teams.items() if not workers]:
-            cause = f"no number of workers in --workers can be shared out among {unfilled[0]} nodes"
+            cause = f"no number in --workers can be shared out among {unfilled[0]} nodes"
             raise UsageError(cause, f"Give one that can: --workers {unfilled[0]}")
         return teams
 
@@ -184,7 +175,6 @@ def fleet_run(options: FleetRunOptions) -> int:
     Examples:
       torchmark fleet run --folder /shared/fleet           the quick suite on every node
       torchmark fleet run mlp matmul --nodes 4 --time 30m
-      torchmark fleet run --suite standard --each-kind --partition gpu
       torchmark fleet run mnist-ddp-mlp --together 1,2,4 --workers 4,8,16
       torchmark fleet run mlp --sbatch=--account=lab --setup 'module load python'
       torchmark fleet run mlp --engine local --nodes 2     to try it on this machine
@@ -192,14 +182,13 @@ def fleet_run(options: FleetRunOptions) -> int:
     """
     if options.resume:
         return _resume(options, FleetFolder(options.resume))
-    teams = options.teams
+    engine, teams = ENGINES[options.engine](), options.teams
     for size, workers in teams.items():  # report mistakes before anything is submitted; only nodes know their devices
         team = dataclasses.replace(options, axes={**options.axes, "workers": tuple(map(str, workers))})
         select(team, size, "node:1" if size > 1 else None)
     if not teams:
         select(options)
     folder = FleetFolder(options.folder or Path(DEFAULT_FOLDER))
-    engine = ENGINES[options.engine]()
     if sum(map(bool, (options.count, options.each_kind, teams))) > 1:
         raise UsageError("--nodes, --each-kind and --together contradict each other", "Give one of them")
     count = options.count or max(teams, default=None)
@@ -214,25 +203,23 @@ def fleet_run(options: FleetRunOptions) -> int:
     else:
         chosen = choose(nodes, options.count, options.each_kind)
         tasks = one_each(chosen, _run_arguments(), options.label, options.names)
-    python = options.python or sys.executable
+    python, created = options.python or sys.executable, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     terms = Terms(options.engine, options.partition, options.time_s, options.sbatch, python, options.setup)
-    fleet = Fleet(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), terms, tasks)
     if not options.dry_run:
         folder.prepare()
-    return _start(OpenFleet(folder, fleet, engine), tasks, nodes, options)
+    return _start(OpenFleet(folder, Fleet(created, terms, tasks), engine), tasks, nodes, options)
 
 
 def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
     """Submit the tasks again that are neither done nor under way; a run that had begun is resumed."""
     context, source = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
     given = {name for name in context.params if context.get_parameter_source(name) == source}
-    changeable = {"resume", "time_s", "sbatch", "python", "setup", "no_probe", "trusted", "detach", "dry_run", "format"}
-    if given - changeable:
+    changes = {"time_s": options.time_s, "options": options.sbatch, "python": options.python, "setup": options.setup}
+    if given - {*changes, "resume", "sbatch", "no_probe", "trusted", "detach", "dry_run", "format"}:
         left = "--time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach and --format"
         cause = "--resume continues a fleet with its own options, which cannot be changed"
         raise UsageError(cause, f"Leave everything out but {left}")
     fleet = folder.load()
-    changes = {"time_s": options.time_s, "options": options.sbatch, "python": options.python, "setup": options.setup}
     terms = replace(fleet.terms, **{name: value for name, value in changes.items() if value})
     opened = OpenFleet(folder, replace(fleet, terms=terms))
     missing = [each.task for each in opened.look() if each.state != "done" and each.state not in UNDER_WAY]
@@ -244,6 +231,7 @@ def _start(opened: OpenFleet, tasks: Sequence[Task], nodes: Sequence[Node], opti
     described = [
         f"{task.label}: {' '.join(('torchmark run', *task.arguments))}, on {' and '.join(task.nodes)}" for task in tasks
     ]
+    status = f"torchmark fleet status {folder.path}"
     if options.dry_run:
         emit("\n".join(described) or "nothing is missing")
         return EXIT_FINE
@@ -257,22 +245,22 @@ def _start(opened: OpenFleet, tasks: Sequence[Task], nodes: Sequence[Node], opti
         folder.keep(fleet)
         jobs.submit(engine, folder, fleet.terms, tasks, nodes)
     if options.detach:
-        hint(f"Submitted. Follow it: torchmark fleet status {folder.path}")
+        hint(f"Submitted. Follow it: {status}")
         return EXIT_FINE
     try:
         follow(opened)
     except KeyboardInterrupt:
-        hint(f"The jobs continue. Follow them: torchmark fleet status {folder.path}")
+        hint(f"The jobs continue. Follow them: {status}")
         hint(f"To end them: torchmark fleet cancel {folder.path}")
         raise
     statuses = opened.look()
-    code = _print_gathered(statuses, options.format)
-    if any(each.state != "done" for each in statuses):
-        longer = " with more --time" if any(each.state == "time-limit" for each in statuses) else ""
-        hint(f"Not everything was measured. See why: torchmark fleet status {folder.path}")
-        hint(f"To continue{longer}: torchmark fleet run --resume {folder.path}")
-        return EXIT_COULD_NOT_RUN
-    return code
+    code, states = _print_gathered(statuses, options.format), {each.state for each in statuses}
+    if states <= {"done"}:
+        return code
+    hint(f"Not everything was measured. See why: {status}")
+    longer = " with more --time" if "time-limit" in states else ""
+    hint(f"To continue{longer}: torchmark fleet run --resume {folder.path}")
+    return EXIT_COULD_NOT_RUN
 
 
 def _check_trust(folder: FleetFolder, terms: Terms, described: Sequence[str], trusted: bool) -> None:
@@ -281,8 +269,8 @@ def _check_trust(folder: FleetFolder, terms: Terms, described: Sequence[str], tr
     if why is None or trusted:
         return
     cause = f"{why}, who could make this fleet run anything"
-    lines = (*terms.setup, f"{terms.python} -m torchmark", *terms.options, *described)
-    answer = confirm("\n".join((f"{cause}. It would run:", *(f"  {clean(line)}" for line in lines))), "Run it?")
+    lines = f"{cause}. It would run:", *terms.setup, f"{terms.python} -m torchmark", *terms.options, *described
+    answer = confirm("\n  ".join(map(clean, lines)), "Run it?")
     if answer is None:
         own = f"make this one yours (chown, then chmod -R go-w {folder.path})"
         raise FleetError(cause, f"Start the fleet in a folder of your own, {own}, or trust them: --trust-folder")
@@ -296,12 +284,10 @@ def _give_up(opened: OpenFleet, statuses: Sequence[TaskStatus]) -> bool:
         return False
     obstacles = {node.name: node.obstacle for node in opened.nodes() if node.obstacle}
     waiting = [each.task for each in statuses if each.state in UNDER_WAY]
-    if not all(set(task.nodes) & obstacles.keys() for task in waiting):
-        return False
-    for task in waiting:
-        why = next(obstacles[name] for name in task.nodes if name in obstacles)
-        jobs.cancel(opened.engine, opened.folder, [task], why)
-    return True
+    reasons = [next((obstacles[name] for name in task.nodes if name in obstacles), None) for task in waiting]
+    for task, reason in zip(waiting, reasons, strict=True) if all(reasons) else ():
+        jobs.cancel(opened.engine, opened.folder, [task], reason)
+    return all(reasons)
 
 
 def _run_arguments(leave_out: str = "") -> list[str]:
@@ -312,77 +298,70 @@ def _run_arguments(leave_out: str = "") -> list[str]:
         value = context.params[name]
         if name == leave_out or context.get_parameter_source(name) == default:
             continue
-        if isinstance(parameter, click.Argument) or value is True:
-            written += value if isinstance(parameter, click.Argument) else [long]
-            continue
-        for each in value if isinstance(value, tuple) else (value,):
-            text = str(Path(each).absolute()) if isinstance(kind, click.Path) else str(each)
-            if kind in (opt.DURATION, opt.SHARE):
-                text = f"{each:.9f}".rstrip("0").rstrip(".") + "s" * (kind is opt.DURATION)
-            written += [long, text]
+        if isinstance(parameter, click.Argument):
+            written += value
+        elif value is True:
+            written.append(long)
+        else:
+            for each in value if isinstance(value, tuple) else (value,):
+                text = str(Path(each).absolute()) if isinstance(kind, click.Path) else str(each)
+                if kind in (opt.DURATION, opt.SHARE):
+                    text = f"{each:.9f}".rstrip("0").rstrip(".") + ("s" if kind is opt.DURATION else "")
+                written += [long, text]
     return written
 
 
 def follow(opened: OpenFleet) -> None:
     """Show the state of the jobs until none waits or runs."""
-    pause_s, last_answer = SHORTEST_S, time.monotonic()
+    pause_s, last_answer, is_over = SHORTEST_S, time.monotonic(), False
     live = sys.stderr.isatty()
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if live else 200)
     screen = Live(console=console, auto_refresh=False, transient=True) if live else contextlib.nullcontext()
+    known: dict[tuple[str, str], str] = {}
     with screen as table:
-        board = _Board(console, table)
         while True:
+            changed = False
             try:
                 statuses = opened.look()
                 last_answer = time.monotonic()
-                changed = board.show(statuses)
-                if not any(each.state in UNDER_WAY for each in statuses):
+                for line in [f"{each.task.label}: {text}" for each in statuses for text in _news(each, known, live)]:
+                    console.print(Text(clean(line)), overflow="ellipsis", no_wrap=True)
+                    changed = True
+                if table:
+                    table.update(_states(statuses, console), refresh=True)
+                if is_over or not any(each.state in UNDER_WAY for each in statuses):
                     return
-                if _give_up(opened, statuses):
-                    board.show(opened.look())
-                    return
+                is_over = _give_up(opened, statuses)
             except FleetError:  # a scheduler that is busy or being restarted is no reason to abandon its jobs
-                changed = False
                 if time.monotonic() - last_answer > PATIENCE_S:
                     raise
             pause_s = SHORTEST_S if changed else min(pause_s * 1.5, LONGEST_S)
-            time.sleep(pause_s)
+            time.sleep(0.0 if is_over else pause_s)
 
 
-class _Board:
-    """Writes to stderr: each result once, and the states of all jobs, as a live table or a line for each change."""
+def _states(statuses: Sequence[TaskStatus], console: Console) -> Text:
+    """A table of as many jobs as the terminal has room for besides the results, those that run first."""
+    room = max(console.height - 6, 3)
+    first = sorted(statuses, key=lambda each: (each.state != "running", each.state != "waiting"))[:room]
+    shown = _members([each for each in statuses if each in first], private=True)
+    document = documents.status_document(_members(statuses), shown)
+    return Text.from_ansi(render(document, "table", console.width, console.color_system is not None))
 
-    def __init__(self, console: Console, live: Live | None) -> None:
-        self._console, self._live = console, live
-        self._printed: set[tuple[str, str]] = set()
-        self._states: dict[str, str] = {}
 
-    def show(self, statuses: Sequence[TaskStatus]) -> bool:
-        news = [f"{each.task.label}: {text}" for each in statuses for text in self._news(each)]
-        for line in news:
-            self._console.print(Text(clean(line)), overflow="ellipsis", no_wrap=True)
-        if self._live:  # as many jobs as the terminal has room for, those that run first
-            room = max(self._console.height - 6, 3)  # the rest is for results
-            first = sorted(statuses, key=lambda each: (each.state != "running", each.state != "waiting"))[:room]
-            shown = _members([each for each in statuses if each in first], private=True)
-            size = self._console.width, self._console.color_system is not None
-            table = render(documents.status_document(_members(statuses), shown), "table", *size)
-            self._live.update(Text.from_ansi(table), refresh=True)
-        return bool(news)
-
-    def _news(self, status: TaskStatus) -> Iterator[str]:
-        """Each case once all its processes have ended or nothing more will come; without a table, also the state."""
-        task, run = status.task, status.run
-        for result in run.results if run else ():
-            key = task.name, result.case.text
-            whole = len(result.processes) >= (run.header.processes if run else 1) or result.status != "ok"
-            if key in self._printed or result.status == "interrupted" or (status.state in UNDER_WAY and not whole):
-                continue
-            self._printed.add(key)
-            estimate = result.estimate
-            figure = f"{step_time(estimate)} {margin(estimate)} {estimate.verdict}" if estimate else ""
-            yield f"{result.case.text}: {figure if result.status == 'ok' else result.status}"
-        if self._states.get(task.name) != status.state:
-            self._states[task.name] = status.state
-            if not self._live:
-                yield f"{status.state}{f' ({status.private_reason})' if status.private_reason else ''}"
+def _news(status: TaskStatus, known: dict[tuple[str, str], str], live: bool) -> Iterator[str]:
+    """What is not `known` of a job: each case once all its processes have ended or nothing more will come; its state,
+    unless a live table shows it."""
+    task, run = status.task.name, status.run
+    for result in run.results if run else ():
+        key = task, result.case.text
+        whole = len(result.processes) >= (run.header.processes if run else 1) or result.status != "ok"
+        if key in known or result.status == "interrupted" or (status.state in UNDER_WAY and not whole):
+            continue
+        estimate = result.estimate
+        figure = f"{step_time(estimate)} {margin(estimate)} {estimate.verdict}" if estimate else ""
+        known[key] = figure if result.status == "ok" else result.status
+        yield f"{result.case.text}: {known[key]}"
+    if known.get((task, "")) != status.state:
+        known[task, ""] = status.state
+        if not live:
+            yield f"{status.state}{f' ({status.private_reason})' if status.private_reason else ''}"

@@ -1,7 +1,5 @@
 """`torchmark list` and `new`: the workloads with their parameters, the publications, and starters for own models."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from collections import Counter
@@ -9,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from torchmark import publications, workloads
-from torchmark.cli.options import Options, argument, command, flag, option
+from torchmark.cli.options import ListingOptions, Options, argument, command, flag, option
 from torchmark.cli.output import emit, print_report
 from torchmark.errors import UsageError
 from torchmark.measure.cases import Parameter, list_parameters
@@ -30,10 +26,9 @@ from torchmark.store.files import os_errors, write_whole
 from torchmark.workloads.contract import Setting, Workload
 
 
-class ListOptions(Options):
+class ListOptions(ListingOptions):
     name: str | None = argument(metavar="[NAME]", required=False)
     publications: bool = flag("List the publications with published figures instead.")
-    format: str = option("How to print.", type=click.Choice(["table", "json"]), default="table")
 
 
 @command(ListOptions)
@@ -43,10 +38,8 @@ def list_command(options: ListOptions) -> None:
     With --publications: the publications with the number of their figures, or everything about one.
 
     Examples:
-      torchmark list
       torchmark list mlp
       torchmark list my_model.py
-      torchmark list --publications
       torchmark list --publications m1-chips
     """
     print_report((_publications if options.publications else _workloads)(options.name), options.format)
@@ -58,14 +51,13 @@ def _workloads(name: str | None) -> Document:
 
     def facts(workload: Workload) -> dict[str, Any]:
         known = {name: getattr(workload, name) for name in ("name", "version", "modes", "dtypes", "options")}
-        more = {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
-        return known | more
+        return known | {"summary": workload.summary(), "parameters": list_parameters(workload), "work": _work(workload)}
 
     def everything() -> Iterator[Block]:
-        columns = (Column("workload", "name"), Column("modes", "name"), Column("version", "name"), Column("work"))
         about = {each.name: each.summary().partition(":")[0].rstrip(".") for each in chosen}
         rows = [(each.name, ", ".join(each.modes), f"v{each.version}", about[each.name]) for each in chosen]
-        yield Table(columns, [*rows, *((name, "broken", "", reason) for name, reason in broken.items())], rule=False)
+        rows += [(name, "broken", "", reason) for name, reason in broken.items()]
+        yield Table([*map(_name, ("workload", "modes", "version")), Column("work")], rows, rule=False)
         example = next(each.name for each in chosen if each.name != "null")
         yield Code(f"torchmark list {example}    parameters, work of a step, commands to try")
 
@@ -82,10 +74,9 @@ def _workload(workload: Workload) -> Iterator[Block]:
     yield Title(f"{workload.name}, version {workload.version}: {workload.summary()}", [about])
     options = [("option", f"{each.name}={', '.join(each.values)}") for each in workload.options]
     yield Facts([("modes", ", ".join(workload.modes)), ("dtypes", ", ".join(workload.dtypes)), *options])
-    parameters = list_parameters(workload)
-    columns = (Column("parameter", "name"), Column("default", "name"), Column("takes"))
-    typed = {"True": "on", "False": "off"}
+    parameters, typed = list_parameters(workload), {"True": "on", "False": "off"}
     rows = [(each.name, typed.get(str(each.default), str(each.default)), each.takes) for each in parameters]
+    columns = _name("parameter"), _name("default"), Column("takes")
     yield Table(columns, rows, rule=False) if rows else Lines(["It has no parameters."])
     work = Facts([(mode, _amount(each)) for mode, each in _work(workload).items()])
     yield Section("One step, at the defaults in float32", [work])
@@ -103,14 +94,15 @@ def _amount(work: Work | None) -> str:
 
 
 def _examples(workload: Workload, parameters: Sequence[Parameter]) -> Iterator[str]:
-    yield workload.name
+    name = workload.name
+    yield name
     if len(workload.modes) > 1:
-        yield f"{workload.name} --mode {','.join(workload.modes)}"
-    yield from (f"{workload.name} -p {each.name}={','.join(each.choices)}" for each in parameters if each.choices)
+        yield f"{name} --mode {','.join(workload.modes)}"
+    yield from (f"{name} -p {each.name}={','.join(each.choices)}" for each in parameters if each.choices)
     numbers = [(each.name, each.default) for each in parameters if type(each.default) is int and each.default > 0]
-    for name, default in numbers[:1]:
-        yield f"{workload.name} -p {name}={max(1, default // 8)}..{default}x2"
-        yield f"{workload.name}/{workload.modes[0]}:{name}={max(1, default // 2)}@cpu/float32"
+    for size, default in numbers[:1]:
+        yield f"{name} -p {size}={max(1, default // 8)}..{default}x2"
+        yield f"{name}/{workload.modes[0]}:{size}={max(1, default // 2)}@cpu/float32"
 
 
 def _publications(name: str | None) -> Document:
@@ -123,11 +115,11 @@ def _publications(name: str | None) -> Document:
 
     def everything() -> Iterator[Block]:
         counts = {each.name: _count(each) for each in found} | {"all": total}
-        columns = (Column("publication", "name"), *(Column(title, "figure") for title in total))
         rows = [(name, *(str(count or "-") for count in each.values())) for name, each in counts.items()]
-        yield Table(columns, rows, rule=False)
+        yield Table([_name("publication"), *(Column(title, "figure") for title in total)], rows, rule=False)
         for each in found:
-            yield Section(f"{each.name}: {_title(each)}", [Lines([", ".join(map(attrgetter("name"), each.machines))])])
+            machines = Lines([", ".join(machine.name for machine in each.machines)])
+            yield Section(f"{each.name}: {_title(each)}", [machines])
         example = found[0].name
         commands = {f"list --publications {example}": "every figure as printed", f"show {example}": "the same per step"}
         yield Code("\n".join(f"torchmark {name:40}{about}" for name, about in commands.items()))
@@ -142,6 +134,10 @@ def _count(*found: Publication) -> dict[str, int]:
     return counts | {"machines": sum(len(each.machines) for each in found)}
 
 
+def _name(title: str) -> Column:
+    return Column(title, "name")
+
+
 def _title(publication: Publication) -> str:
     return publication.title + (f" ({publication.year})" if publication.year else "")
 
@@ -151,9 +147,9 @@ def _publication(publication: Publication) -> Iterator[Block]:
     yield Lines([", ".join(f"{count} {title}" for title, count in _count(publication).items() if count)])
     machines = []
     for each in publication.machines:
-        cores, memory = f", {each.cores} cores" * bool(each.cores), f", {each.memory_gib} GB" * bool(each.memory_gib)
-        machines.append([each.name, each.device, each.hardware + cores + memory])
-    yield Table([Column("machine", "name"), Column("device", "name"), Column("hardware")], machines, headings=False)
+        parts = each.hardware, each.cores and f"{each.cores} cores", each.memory_gib and f"{each.memory_gib} GB"
+        machines.append([each.name, each.device, ", ".join(part for part in parts if part)])
+    yield Table([_name("machine"), _name("device"), Column("hardware")], machines, headings=False)
     for table in publication.tables:  # each in its own shape: a line for each row, a column for each heading
         columns = list(dict.fromkeys(figure.column for figure in table.figures))
         cells: dict[tuple[str, ...], dict[str, str]] = {}

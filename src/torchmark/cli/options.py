@@ -1,7 +1,5 @@
 """A command's options: one frozen record per command, whose fields are the click options; shared types and groups."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, dataclass_transform
 import click
 
 from torchmark.analyze.efficiency import Prices
-from torchmark.case import AXES
+from torchmark.case import AXES, CASE_OPTIONS
 from torchmark.cli import split_help
 from torchmark.cli.output import say
-from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_INCONCLUSIVE, UsageError
+from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_INCONCLUSIVE, UnknownName, UsageError
 from torchmark.report import FORMATS
 from torchmark.store import check_label
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from torchmark.analyze.comparison import Gate
 
 Record = TypeVar("Record", bound="Options")
-Read = Callable[[Any], object] | None
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -45,11 +42,9 @@ class Options:
         return cls(**{field.name: field.metadata["read"](field.name, given) for field in fields})
 
 
-def option(help: str, *flags: str, default: Any = None, read: Read = None, **settings: Any) -> Any:  # noqa: A002
+def option(help: str, *flags: str, default: Any = None, read: Any = None, **settings: Any) -> Any:  # noqa: A002
     """A field that is an option, --dry-run for `dry_run` without `flags`; a default of text is converted like input.
-
-    `read` turns what was typed into what the record holds.
-    """
+    `read` turns what was typed into what the record holds."""
     if not settings.get("multiple"):
         settings |= {"default": default, "show_default": default is not None and default is not False}
     if isinstance(default, str) and (kind := settings.get("type")):
@@ -63,12 +58,11 @@ def option(help: str, *flags: str, default: Any = None, read: Read = None, **set
     return _field(default, make)
 
 
+flag = partial(option, default=False, is_flag=True)
+
+
 def several(help: str, metavar: str | None, *flags: str, **settings: Any) -> Any:  # noqa: A002
     return option(help, *flags, default=(), multiple=True, metavar=metavar, **settings)
-
-
-def flag(help: str, *flags: str) -> Any:  # noqa: A002
-    return option(help, *flags, default=False, is_flag=True)
 
 
 def argument(**settings: Any) -> Any:
@@ -77,21 +71,20 @@ def argument(**settings: Any) -> Any:
 
 def axes_field(*single: str) -> Any:
     """A field with the values of axes as typed, by their names: of these axes one each, or of all axes several."""
-    chosen = [axis for axis in AXES if axis.help and (not single or axis.name in single)]
-    axes = {axis.name: (axis.metavar, axis.help) for axis in chosen}
-    if single:
-        axes = {
-            name: (many.removesuffix(",…"), about.replace("every", "the first")) for name, (many, about) in axes.items()
-        }
-    else:
-        axes["option"] = "NAME=HOW,…", "Another way to do the same work: layout=channels-last, attention=eager."
+    axes = {axis.name: axis for axis in AXES if axis.help and (not single or axis.name in single)}
 
     def make(_: str) -> list[click.Parameter]:
-        made: list[click.Parameter] = [
-            click.Option([f"--{name}"], multiple=not single, metavar=metavar, help=about)
-            for name, (metavar, about) in axes.items()
-        ]
-        return made if single else [*made, click.Option(["--way"], multiple=True, hidden=True)]  # --option's old name
+        made: list[click.Parameter] = []
+        for name, axis in axes.items():
+            metavar, about = axis.metavar, axis.help
+            if single:
+                metavar, about = metavar.removesuffix(",…"), about.replace("every", "the first")
+            made.append(click.Option([f"--{name}"], multiple=not single, metavar=metavar, help=about))
+        if not single:
+            about = "Another way to do the same work: layout=channels-last, attention=eager."
+            made.append(click.Option(["--option"], multiple=True, metavar="NAME=HOW,…", help=about))
+            made.append(click.Option(["--way"], multiple=True, hidden=True))  # the old name of --option
+        return made
 
     def read(_: str, given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         from torchmark.measure.cases import split_settings
@@ -99,8 +92,11 @@ def axes_field(*single: str) -> Any:
         typed = {name: given[name] for name in axes if given[name]}
         if single:
             return {name: (value,) for name, value in typed.items()}
-        options = (*typed.pop("option", ()), *given["way"])
-        return typed | split_settings(options, "--option layout=channels-last")
+        options = split_settings((*given["option"], *given["way"]), "--option layout=channels-last")
+        for name in options:
+            if name not in CASE_OPTIONS:
+                raise UnknownName("option", name, CASE_OPTIONS)
+        return typed | options
 
     return dataclasses.field(default_factory=dict, metadata={"make": make, "read": read})
 
@@ -114,18 +110,14 @@ def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Recor
 
     def make(function: Callable[[Record], int | None]) -> click.Command:
         about, examples = split_help(function.__doc__ or "")
-        return click.Command(
-            function.__name__,
-            params=record.parameters(),
-            callback=lambda **given: function(record.read(given)),
-            help=about,
-            epilog=examples or epilog,
-        )
+        made = click.Command(function.__name__, params=record.parameters(), help=about, epilog=examples or epilog)
+        made.callback = lambda **given: function(record.read(given))
+        return made
 
     return make
 
 
-# Types: how people write times, shares and sizes. Each function returns the number, or raises with what to write.
+# How people write times, shares and sizes. Each function returns the number, or raises with what to write.
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -196,6 +188,10 @@ class FormatOptions(Options):
     format: str = option("How to print.", type=click.Choice(FORMATS), default="table")
 
 
+class ListingOptions(Options):
+    format: str = option("How to print.", type=click.Choice(("table", "json")), default="table")
+
+
 class PriceOptions(Options):
     price_per_hour: float | None = option("Your price of an hour: adds costs.", type=_PRICE, metavar="PRICE")
     watt_price: float | None = option("Your price of a kilowatt-hour, likewise.", type=_PRICE, metavar="PRICE")
@@ -210,8 +206,8 @@ class GateOptions(Options):
     limit: float | None = option("Exit 1 if slower by more, failed or missing.", "--fail-if-slower", type=SHARE)
     allow: bool = flag("With --fail-if-slower: exit 0 instead of 5 if inconclusive.", "--allow-inconclusive")
 
-    def judge(self, gate: Gate, complaints: Sequence[str]) -> int:
-        """Print the judgement. Returns PASS 0, FAIL 1, INCONCLUSIVE 5 unless that is allowed."""
+    def judge(self, gate: "Gate", complaints: Sequence[str]) -> int:
+        """Print the judgement, and return its exit code."""
         from torchmark.report.comparison import gate_lines
 
         for line in gate_lines(gate, complaints):
@@ -234,12 +230,11 @@ class ParamOptions(Options):
         if self.inputs:  # the sizes of one row are one parameter, the number of rows is another, which can be swept
             from torchmark.workloads.own.shapes import read_tensor, split_batch, write_tensors
 
-            batch, tensors = split_batch([read_tensor(typed) for typed in self.inputs])
+            batch, tensors = split_batch([*map(read_tensor, self.inputs)])
             is_swept = any(text.partition("=")[0] == "batch" for text in self.params)
             if is_swept and not batch:
                 raise UsageError("the inputs do not begin with the same size", "Leave -p batch out")
-            if batch and not is_swept:
-                given.append(f"batch={2 if tiny else batch}")
+            given += [f"batch={2 if tiny else batch}"] if batch and not is_swept else []
             given.append(f"input={write_tensors(tensors)}")
         if self.loss:
             from torchmark.workloads.own.models import write_loss

@@ -1,7 +1,5 @@
 """Printing: results on stdout, remarks on stderr, without control characters that other people's files may contain."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -30,7 +28,8 @@ def say(text: str) -> None:
 
 def hint(text: str) -> None:
     """A sentence on stderr, within the width of the terminal; commands in it stay as they are typed."""
-    say(fill(text, terminal_width(), break_long_words=False, break_on_hyphens=False))
+    indent = "  " if text.startswith("! ") else ""
+    say(fill(text, terminal_width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
 
 def confirm(question: str, ask: str = "Go on?") -> bool | None:

@@ -1,8 +1,8 @@
 """`torchmark report`: runs as a self-contained page, a picture or text; the leaderboard of a folder of run files."""
 
-from __future__ import annotations
-
+import struct
 import sys
+import zlib
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from torchmark import __version__
+from torchmark.cli.execution import noted
 from torchmark.cli.options import EXISTING_FOLDER, PATH, PriceOptions, argument, command, flag, option
 from torchmark.cli.output import emit, headline_of, say
-from torchmark.cli.progress import noted
 from torchmark.errors import StoreError, UsageError
 from torchmark.records import Run
 from torchmark.report import render
@@ -23,6 +23,7 @@ from torchmark.store.files import write_whole
 
 PAGE, CARDS, TEXTS = "html", ("svg", "png"), ("md", "csv", "json")
 FORMATS = (PAGE, *TEXTS, *CARDS)
+PNG_MARK = b"Software\0torchmark"  # a chunk of text, by which a card of ours is recognised
 
 
 class ReportOptions(PriceOptions):
@@ -44,9 +45,9 @@ def report(options: ReportOptions) -> None:
 
     Examples:
       torchmark report                                the latest run, as a page
-      torchmark report last~1 last -o upgrade.html    two runs, before and after
+      torchmark report last~1 last -o upgrade.html    two runs: before and after
       torchmark report last m1-chips                  next to published machines
-      torchmark report last --baseline 'm1-chips/M1 GPU'
+
       torchmark report -o card.png                    a score card to post
       torchmark report last --format csv              for a spreadsheet, to stdout
       torchmark report --leaderboard runs -o board.html
@@ -54,8 +55,7 @@ def report(options: ReportOptions) -> None:
     suffix = options.out.suffix.lower().lstrip(".") if options.out else ""
     format_ = options.format or suffix or PAGE
     if format_ not in FORMATS:
-        endings = ", ".join(f".{each}" for each in FORMATS)
-        fix = f"Use one of {endings}, or name one with --format"
+        fix = f"Use one of {', '.join(f'.{each}' for each in FORMATS)}, or name one with --format"
         raise UsageError(f"{options.out}: .{suffix} is not a report format", fix)
     _deliver((_leaderboard if options.leaderboard else _content)(options, format_), format_, options)
 
@@ -72,20 +72,23 @@ def _content(options: ReportOptions, format_: str) -> str | bytes:
         raise faults[0]
     for fault in faults:
         say(clean(f"torchmark: left out: {fault}"))
-    baseline = None
-    if options.baseline:
-        baseline, *others = load_runs(options.baseline)
-        if others:
-            labels = ", ".join(f"'{run.header.label or run.header.id}'" for run in (baseline, *others))
-            cause = f"'{options.baseline}' names {len(others) + 1} machines, and a baseline is one"
-            raise UsageError(cause, f"Name one of {labels}")
+    baselines = load_runs(options.baseline) if options.baseline else ()
+    if len(baselines) > 1:
+        labels = ", ".join(f"'{run.header.label or run.header.id}'" for run in baselines)
+        cause = f"'{options.baseline}' names {len(baselines)} machines, and a baseline is one"
+        raise UsageError(cause, f"Name one of {labels}")
+    baseline = next(iter(baselines), None)
     if format_ in CARDS:
         if len(runs) != 1:
             raise UsageError(f"a card shows one run, not {len(runs)}", "Name one, and a second one with --baseline")
         from torchmark.report.headline import draw_png, render_card
 
         card = render_card(runs[0], __version__, baseline, headline_of(runs[0]))
-        return draw_png(card) if format_ == "png" else card
+        if format_ == "svg":
+            return card
+        png, chunk = draw_png(card), b"tEXt" + PNG_MARK
+        mark = struct.pack(">I", len(PNG_MARK)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+        return png[:33] + mark + png[33:]  # after the header
     if baseline and baseline.header.id not in [run.header.id for run in runs]:
         runs.append(baseline)
     headlines = [headline_of(run) for run in runs]
@@ -114,19 +117,18 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
     from torchmark.report.machines import Source, leaderboard_document
     from torchmark.store.index import ask_folder
 
-    folder = Path(options.leaderboard or "")
+    folder, rank = Path(options.leaderboard or ""), partial(rank_boards, top=options.top)
     with noted("") as progress:
 
         def show(done: int, total: int) -> None:
             if done < total and total >= 500:  # fewer take no more than a moment
                 progress.note(f"reading run files: {done:,} of {total:,}")
 
-        rank = partial(rank_boards, top=options.top)
         (boards, overall), found = ask_folder(folder, Entry, rank, show, _why_unsound)
     if not found.files:
         raise UsageError(f"there are no run files in {folder}", "Name a folder with .jsonl files of `torchmark run`")
     if not boards:
-        why = found.problems[0] if found.problems else "No case in them was measured"
+        why = next(iter(found.problems), "No case in them was measured")
         raise StoreError(f"there is nothing to rank in the {found.files:,} run files of {folder}", why)
     source = Source(found.files, found.extracts, found.problems)
     return render(leaderboard_document(boards, source, __version__, overall), format_)
@@ -136,18 +138,20 @@ def _why_unsound(path: Path) -> str:
     """Why `torchmark check` rejects a file; empty if it does not. Raw samples, most of its bytes, are left out."""
     from torchmark.cli.check import FileCheck
 
-    flaws = [*FileCheck(path.name, path, samples=False).run().flaws]
-    if not flaws:
-        return ""
-    line = f"line {flaws[0].line}, " if flaws[0].line else ""
-    more = f" (and {len(flaws) - 1} more)" if len(flaws) > 1 else ""
-    return f"it fails the check: {line}{': '.join(filter(None, (flaws[0].place, flaws[0].cause)))}{more}"
+    check = FileCheck(path.name, path, samples=False)
+    check.run()
+    for first in check.flaws:
+        line = f"line {first.line}, " if first.line else ""
+        more = f" (and {len(check.flaws) - 1} more)" if len(check.flaws) > 1 else ""
+        return f"it fails the check: {line}{': '.join(filter(None, (first.place, first.cause)))}{more}"
+    return ""
 
 
 def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None:
     """Write the report to its file. Text goes to stdout unless a file is named: other programs read it."""
     subject = "leaderboard" if options.leaderboard else "report" if format_ == PAGE else "card"
     out = options.out or Path("-" if format_ in TEXTS else f"torchmark-{subject}.{format_}")
+    whole, verb = content.encode() if isinstance(content, str) else content, "read"
     if out == Path("-"):
         if isinstance(content, str):
             emit(content)
@@ -156,14 +160,13 @@ def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None
         else:
             sys.stdout.buffer.write(content)
         return
-    whole, verb = content.encode() if isinstance(content, str) else content, "read"
     try:
         if out.is_file() and not options.force:  # a report or card may be replaced; any other file is kept
             from torchmark.report.html import is_own_page
 
             with out.open("rb") as file:
                 beginning = file.read(4096)
-            if beginning and not is_own_page(beginning):
+            if beginning and not is_own_page(beginning) and PNG_MARK not in beginning[:100]:
                 raise UsageError(f"{out} exists and is not a report", "Name another file, or add --force")
         verb = "write"
         if out.exists() and not out.is_file():  # a pipe or a device cannot be replaced

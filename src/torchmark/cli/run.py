@@ -1,8 +1,7 @@
 """`torchmark run`: measures workloads on this machine and stores the results."""
 
-from __future__ import annotations
-
 import contextlib
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,13 +35,12 @@ from torchmark.workloads import find_workload
 from torchmark.workloads.own.files import file_paths, find_file, split_name
 
 
-class SweepOptions(opt.ParamOptions):
+class PlanOptions(opt.ParamOptions, opt.DataOptions, opt.PriceOptions):
+    """The options that a fleet passes on to its nodes."""
+
     workloads: tuple[str, ...] = argument(nargs=-1, metavar="[WORKLOAD|FILE|CASE]...")
     suite: str | None = option("A set of cases instead of workloads.", type=click.Choice(tuple(SUITES)))
     axes: Mapping[str, tuple[str, ...]] = axes_field()
-
-
-class BudgetOptions(opt.Options):
     budget_s: float | None = option("Time for the whole run, at most.", "--budget", type=opt.DURATION)
     steps: int | None = option("Exactly this many steps, however precise.", type=click.IntRange(1, 1_000_000))
     sustain_s: float | None = option("Run each case this long: burst or sustained?", "--sustain", type=opt.DURATION)
@@ -50,10 +48,6 @@ class BudgetOptions(opt.Options):
     rigor: Rigor = option("At least 1, 3 or 5 processes each.", type=click.Choice(RIGORS), default="default")
     timeout_s: float = option("For one process.", "--timeout", type=opt.DURATION, default="10m")
     tiny: bool = flag("The smallest sizes: tests that everything works.")
-
-
-class PlanOptions(SweepOptions, BudgetOptions, opt.DataOptions, opt.PriceOptions):
-    """The options that a fleet passes on to its nodes."""
 
 
 class SessionOptions(opt.Options):
@@ -76,24 +70,17 @@ def run(options: RunOptions) -> int:
     its ± reaches the target or the budget is spent. ± is where a repeat of the same command would land (95%).
 
     Examples:
-      torchmark run                                    the quick suite on every device
       torchmark run mlp matmul --budget 1m             two workloads
       torchmark run mlp --mode infer,train -p batch=16,64 --dtype float32,bfloat16
-      torchmark run matmul --threads 1..4 --label after-upgrade
       torchmark run mlp/infer:batch=64@cpu/float32     one case, as results print it
       torchmark run mnist-ddp-mlp --workers 1,2,4      how it scales
-      torchmark run resnet50 --sustain 2m              does it slow down when hot?
-      torchmark run my_model.py                        a model of your own
       torchmark run my_model.py:Net --input 'float32[8,3,224,224]' --mode train
-      torchmark run tensor-add --watch                 live rate until Ctrl-C
       torchmark run --resume last                      resume a run that was stopped
     """
     if options.resume:
         with execution.hold_machine(options):
             return _resume(options, options.resume)
     parts, devices = select(options, options.nodes, options.rendezvous)
-    if options.watch and devices:
-        _only(place(parts, devices))
     # Before looking at the machine: importing torch would disturb a run that measures.
     with execution.hold_machine(options):
         machine = execution.look(devices or None, place(parts, devices or ["cpu"]))
@@ -111,32 +98,29 @@ def run(options: RunOptions) -> int:
 
 def select(options: PlanOptions, nodes: int = 1, endpoint: str | None = None) -> tuple[tuple[Part, ...], Sequence[str]]:
     """The cases to measure, and the named devices; no devices means all that are here. Quick: raises for mistakes."""
-    params = options.read_params(bool(options.workloads), options.tiny)
-    if options.workloads and options.suite:
+    named, params = options.workloads, options.read_params(bool(options.workloads), options.tiny)
+    if named and options.suite:
         raise UsageError("a suite and workloads were both named", "Name one or the other")
     given = [name for name in (*options.axes, *(["param"] if params else [])) if name != "device"]
-    if given and not options.workloads:
+    if given and not named:
         name = "--option" if given[0] in CASE_OPTIONS else f"--{given[0]}"
         raise UsageError(f"{name} needs a workload", "Name one: `torchmark list` shows them")
-    suite = options.suite or "quick"
-    parts, devices = choose(options.workloads, suite, options.axes, params, nodes, options.tiny)
+    parts, devices = choose(named, options.suite or "quick", options.axes, params, nodes, options.tiny)
     find_rendezvous(place(parts, devices or ["cpu"]), nodes, endpoint)
     if options.sustain_s and (options.steps or options.budget_s):
         raise UsageError("--sustain sets how long each case runs", "Leave --steps and --budget out")
     return parts, devices
 
 
-def make_plan(cases: tuple[Case, ...], options: RunOptions) -> Plan:
-    suite = None if options.workloads else options.suite or "quick"
-    more = {"target": options.target or TARGET, "guarded": bool(suite) and not options.tiny}
-    return with_budget(_plan(options, cases, options, budget_s=options.budget_s or 0.0, **more), suite)
-
-
-def _plan(settings: RunOptions | RunHeader, cases: tuple[Case, ...], options: RunOptions, **more: Any) -> Plan:
+def make_plan(cases: tuple[Case, ...], options: RunOptions, resumed: RunHeader | None = None, **more: Any) -> Plan:
     """A plan with the settings of the options, or of the run that is resumed."""
+    settings, suite = resumed or options, None if options.workloads else options.suite or "quick"
+    if not resumed:
+        more |= {"target": options.target or TARGET, "guarded": bool(suite) and not options.tiny}
+        more["budget_s"] = options.budget_s or 0.0
     more |= {"cases": cases, "timeout_s": options.timeout_s + (settings.sustain_s or 0.0), "data": options.data}
     more["rendezvous"] = find_rendezvous(cases, options.nodes, options.rendezvous)
-    return execution.record_of(Plan, settings, **more)
+    return with_budget(execution.record_of(Plan, settings, **more), suite)
 
 
 def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> Rendezvous | None:
@@ -147,17 +131,16 @@ def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> 
         return None
     if not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\s]+):[1-9]\d{0,4}", endpoint):
         raise UsageError(f"'{endpoint}' is not HOST:PORT", "Write it as in node0:29400")
-    for case in cases:
-        if case.workers % nodes:
-            fix = "--workers counts those of all nodes together"
-            raise UsageError(f"{case.text} cannot be divided among {nodes} nodes", fix)
+    if uneven := [case.text for case in cases if case.workers % nodes]:
+        fix = "--workers counts those of all nodes together"
+        raise UsageError(f"{uneven[0]} cannot be divided among {nodes} nodes", fix)
     return Rendezvous(endpoint, nodes)
 
 
 def _describe(plan: Plan) -> int:
     limit = f"{plan.steps} steps each" if plan.steps else f"at most {duration(plan.budget_s)} in all"
     limit = f"run for {duration(plan.sustain_s)} each" if plan.sustain_s else limit
-    processes = f"at least {plan.processes} processes" if plan.processes > 1 else f"{plan.processes} process"
+    processes = f"at least {plan.processes} processes" if plan.processes > 1 else "1 process"
     count = "cases" if len(plan.cases) > 1 else "case"
     return output.emit_plan((case.text for case in plan.cases), f"{count}, {processes} each, {limit}")
 
@@ -187,7 +170,7 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
             say(f"Not all was measured. Resume: torchmark run --resume {run.header.id if name == 'last' else name}")
         if options.format == "table":
             if (spent := time_by_phase(run)) and not headline:
-                say(click.wrap_text(f"{spent} Storing took {duration(writer.seconds)}.", output.terminal_width()))
+                output.hint(f"{spent} Storing took {duration(writer.seconds)}.")
             execution.hint_at_limits(run)
         return execution.exit_code_of(run)
 
@@ -205,19 +188,18 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
 
 
 def _report_widened(before: Run, after: Run) -> None:
-    known = {result.case.text: result.estimate for result in before.results if result.estimate}
-    for result in after.results:
-        old, new = known.get(result.case.text), result.estimate
+    known = {result.case.text: result.estimate for result in before.results}
+    for text, new in ((result.case.text, result.estimate) for result in after.results):
+        old = known.get(text)
         if old and new and old.spread is not None and new.spread is not None and new.precision > 1.2 * old.precision:
             widened = f"± widened from {relative(old.precision)} to {relative(new.precision)}"
             moved = f"the figure moved by {new.center_s / old.center_s - 1:+.1%}"
-            say(f"{result.case.text}: {widened}, because later processes disagree; {moved}")
+            say(f"{text}: {widened}, because later processes disagree; {moved}")
 
 
 def _resume(options: RunOptions, name: str) -> int:
-    fixed = (options.suite, options.axes, options.params, options.inputs, options.loss, options.task, options.steps)
-    more = (options.sustain_s, options.label, options.out, options.watch, options.tiny)
-    if any((*fixed, *more)) or not all(map(split_name, options.workloads)):
+    fixed = "suite axes params inputs loss task steps sustain_s label out watch tiny"
+    if any(getattr(options, name) for name in fixed.split()) or not all(map(split_name, options.workloads)):
         fix = "Leave everything but --budget and --timeout out, or start a new run without --resume"
         raise UsageError("--resume continues with the cases and settings of that run, which cannot be changed", fix)
     path = store.find_run(name)
@@ -246,8 +228,9 @@ def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Resul
             cause = f"the work of {text} has changed since: its version was {results[0].version} and is {now}"
             raise UsageError(cause, "Start a new run without --resume")
     # A case that failed is done: another process would fail in the same way.
-    due = [text for text in header.cases if all(result.status == "ok" for result in done.get(text, []))]
-    missing = sum(max(header.processes - len(done.get(text, [])), 0) for text in due)
+    failed = {text for text, results in done.items() if any(result.status != "ok" for result in results)}
+    due = [done.get(text, []) for text in header.cases if text not in failed]
+    missing = sum(max(header.processes - len(results), 0) for results in due)
     if (missing or run.ended) and not options.dry_run:  # a file must not mix the results of two machines
         here = execution.look([device.name for device in header.machine.devices], map(parse_case, header.cases))
         for name in (each for each in Machine.__struct_fields__ if each not in ("power_mode", "on_battery")):
@@ -257,15 +240,15 @@ def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Resul
                 raise UsageError(cause, "Start a new run without --resume")
     share = missing / max(header.processes * len(cases), 1)
     budget_s = options.budget_s or max((header.budget_s or 0.0) * share, 1.0)
-    return _plan(header, cases, options, budget_s=budget_s, more=run.ended), done
+    return make_plan(cases, options, header, budget_s=budget_s, more=run.ended), done
 
 
 def _check_files(header: RunHeader, path: Path, named: Sequence[str]) -> None:
     """Load a model file only if this user started the run with it, names it again, or agrees."""
-    cases = [*map(parse_case, header.cases)]
-    losses = [re.match(r"(.+\.py)\.\w+\.[0-9a-f]{8}$", str(case.params.get("loss", ""))) for case in cases]
-    files = dict.fromkeys(own[0] for case in cases if (own := split_name(case.workload)))
-    files |= dict.fromkeys(loss[1] for loss in losses if loss)
+    files: dict[str, None] = {}
+    for case in map(parse_case, header.cases):
+        loss = re.match(r"(.+\.py)\.\w+\.[0-9a-f]{8}$", str(case.params.get("loss", "")))
+        files |= dict.fromkeys(own[0] for own in (split_name(case.workload), loss and loss.groups()) if own)
     known = {find_file(own[0]).name for name in named if (own := split_name(name))}  # cases find it from now on
     origin = store.find_origin(header.id)
     known |= {find_file(str(origin[name])).name for name in files if name not in known and name in origin}
@@ -276,28 +259,24 @@ def _check_files(header: RunHeader, path: Path, named: Sequence[str]) -> None:
         raise UsageError(f"this run measures {', '.join(missing)}, and nothing is run because a run file names it", fix)
 
 
-def _only(cases: Sequence[Case]) -> Case:
-    if len(cases) != 1:
-        raise UsageError(f"--watch shows one case, not {len(cases)}", "Name one case, such as " + cases[0].text)
-    return cases[0]
-
-
 def _watch(plan: Plan) -> int:
-    case = _only(plan.cases)
-    live, best_s = sys.stdout.isatty(), float("inf")
+    case, live, best_s = plan.cases[0], sys.stdout.isatty(), math.inf
+    if len(plan.cases) != 1:
+        raise UsageError(f"--watch shows one case, not {len(plan.cases)}", f"Name one case, such as {case.text}")
 
     def heard(message: Message) -> None:
         nonlocal best_s
         if isinstance(message, Progress):
-            elapsed_s, step_s = message.elapsed_s, message.center_s
+            step_s = message.center_s
             best_s = min(best_s, step_s)
             figure = f"{digits(1 / step_s)} steps/s · {duration(step_s)} a step"
-            text = f"{case.text} · {elapsed_s:4.0f} s · {figure} · {step_s / best_s - 1:+.0%} against the best second"
+            news = f"{message.elapsed_s:4.0f} s · {figure} · {step_s / best_s - 1:+.0%} against the best second"
         elif isinstance(message, Phase) and live:
-            text = f"{case.text} · {message.name}"
+            news = message.name
         else:
             return
-        sys.stdout.write(f"\r\033[K{clean(text)}" if live else clean(text) + "\n")
+        text = clean(f"{case.text} · {news}")
+        sys.stdout.write(f"\r\033[K{text}" if live else f"{text}\n")
         sys.stdout.flush()
 
     try:

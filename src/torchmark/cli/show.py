@@ -1,7 +1,5 @@
 """`torchmark runs`, `show`, `compare` and `export`: stored runs listed, printed, compared, and as files to share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +28,9 @@ def runs(options: opt.FormatOptions) -> None:
 
     def headers() -> Iterator[RunHeader]:  # one by one: there may be a hundred thousand
         for run in scan_runs():
+            problems.extend([run.problem] if run.problem else [])
             if run.header:
                 yield run.header
-            problems.extend([run.problem] if run.problem else [])
 
     text = render(listing_document(headers(), problems), options.format, *screen())
     emit(text or f"No runs in {home()}. Measure one with `torchmark run`.")
@@ -54,10 +52,8 @@ def show(options: ShowOptions) -> None:
     Examples:
       torchmark show last
       torchmark show last~1 --case mlp/train
-      torchmark show nightly --details
       torchmark show 3f9c --samples --format json
       torchmark show last --price-per-hour 2.50
-      torchmark show m1-chips
       torchmark show 'm1-chips/M1 Ultra GPU'
     """
     from torchmark.report.run import details_document
@@ -103,7 +99,6 @@ def compare(options: CompareOptions) -> int:
     Examples:
       torchmark compare last~1 last                     before against after
       torchmark compare last 3090 'M1 CPU'              with published machines
-      torchmark compare last m1-chips                   with all of a publication
       torchmark compare last --by device                the GPU against the CPU
       torchmark compare last --by transfer              what per-step copies cost
       torchmark compare last~1 last --fail-if-slower 5%   exit 1 where it is
@@ -122,13 +117,13 @@ def compare(options: CompareOptions) -> int:
         comparisons = compare_all(runs, options.by, [f"in {letter(index)}" for index in range(len(runs))])
     print_report(comparison_document(comparisons, runs), options.format)
     is_paired = any(comparison.pairs for comparison in comparisons)
-    code = EXIT_FINE
+    code = EXIT_FINE if is_paired else EXIT_NOTHING_MEASURED
     if not is_paired and not any(each.kind == "failed" for comparison in comparisons for each in comparison.unpaired):
         say("torchmark: nothing could be compared: no case has a partner")
     elif options.limit is not None:
         gate = gate_runs(comparisons, options.limit, len(comparisons) == len(runs))
-        code = options.judge(gate, complaints_of(gate))
-    return code if code or is_paired else EXIT_NOTHING_MEASURED
+        return options.judge(gate, complaints_of(gate)) or code
+    return code
 
 
 class ExportOptions(opt.Options):

@@ -1,7 +1,5 @@
 """`torchmark tune`, `fit`, `limits` and `replicate`: studies that keep one run with its conclusion."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 
@@ -16,10 +14,10 @@ from torchmark.cli.execution import Ending, execute, exit_code_of, hint_at_limit
 from torchmark.cli.options import argument, axes_field, command, flag, option, several
 from torchmark.cli.output import emit, emit_plan, print_report
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
-from torchmark.library import find_case, locate, read_devices, stored_ceilings, usable_bytes
+from torchmark.library import Axes, find_case, locate, read_devices, stored_ceilings, usable_bytes
 from torchmark.measure.cases import split_settings
 from torchmark.publications import find_publication, names
-from torchmark.records import Case, DeviceInfo, Limiting, Machine, parse_case
+from torchmark.records import DeviceInfo, Limiting, Machine, parse_case
 from torchmark.report.publications import replication_document
 from torchmark.report.searches import fitting_document, tuning_document
 from torchmark.report.units import factor, rate, size
@@ -37,21 +35,16 @@ _COUNT = click.IntRange(1, 1 << 40)
 class CaseOptions(opt.ParamOptions, opt.DataOptions, opt.MeasureOptions, opt.FormatOptions):
     workload: str = argument(metavar="WORKLOAD|FILE|CASE")
     axes: Mapping[str, tuple[str, ...]] = axes_field("device", "mode", "dtype")
+    budget_s: float = option("Time for all, at most.", "--budget", type=opt.DURATION, default="10m")
 
     @property
-    def case(self) -> Case:
-        return find_case(self.workload, self.axes, self.read_params())
-
-    def locate(self) -> tuple[Machine, Case]:
-        return locate(look, self.workload, self.axes, self.read_params())
+    def chosen(self) -> tuple[str, Axes, Axes]:
+        return self.workload, self.axes, self.read_params()
 
 
 class TuneArguments(CaseOptions):
     keep: tuple[str, ...] = several("Keep these settings: dtype, compile, threads, …", "NAME,…", read=opt.split_names)
-    also: Mapping[str, tuple[str, ...]] = several(
-        "More values of a setting or parameter.", "NAME=V,…", read=split_settings
-    )
-    budget_s: float = option("Time for all, at most.", "--budget", type=opt.DURATION, default="10m")
+    also: Axes = several("More values of a setting or parameter.", "NAME=V,…", read=split_settings)
     timeout_s: float = option("For one answer.", "--timeout", type=opt.DURATION, default="10m")
 
 
@@ -66,17 +59,15 @@ def tune(options: TuneArguments) -> int:
       torchmark tune resnet50                          what makes it fastest here?
       torchmark tune bert-encode -p batch=4 --keep dtype    ... in float32?
       torchmark tune mlp --also batch=256,512          a larger batch is allowed, too
-      torchmark tune mlp --also threads=1..4 --keep compile
       torchmark tune mlp/train:batch=64@cpu/float32    one case, as results print it
-      torchmark tune my_model.py:build --input 'float32[8,3,224,224]'
     """
-    began, case = time.monotonic(), options.case
+    began, case = time.monotonic(), find_case(*options.chosen)
     if options.dry_run:
         cores = psutil.cpu_count(logical=False) or 1
         machine = Machine("", cores, psutil.cpu_count() or cores, 0, "", "")  # all that is known without looking at it
         axes = axes_of(case, machine, options.keep, options.also)
-        rest = [name for name in axes if name not in NUMBERS]
-        tried = [case, *combinations(case, axes), *variations(case, axes, rest)]
+        rest = {name: values for name, values in axes.items() if name not in NUMBERS}
+        tried = [case, *combinations(case, axes), *variations(case, rest)]
         return emit_plan((each.text for each in tried), "configurations to begin with; what helps is then combined")
 
     def announce(news: News) -> str:
@@ -96,7 +87,7 @@ def tune(options: TuneArguments) -> int:
         return exit_code_of(run)
 
     with hold_machine(options):
-        machine, case = options.locate()
+        machine, case = locate(look, *options.chosen)
         study = Tune(record_of(TuneOptions, options, case=case), machine, stored_ceilings(machine))
         study.began = began  # looking at the machine counts
         return execute(study, options, show, announce)
@@ -107,7 +98,6 @@ class FitArguments(CaseOptions):
     limit_bytes: int | None = option("Memory it may take: 8GiB; default: what is free.", "--limit", type=opt.SIZE)
     step: int | None = option("How fine the answer is; default: about 3%.", type=_COUNT)
     most: int | None = option("The largest size to try.", type=_COUNT)
-    budget_s: float = option("Time for all, at most.", "--budget", type=opt.DURATION, default="10m")
     timeout_s: float = option("For one process.", "--timeout", type=opt.DURATION, default="5m")
 
 
@@ -122,10 +112,9 @@ def fit(options: FitArguments) -> int:
       torchmark fit resnet50 --mode train              the largest batch that fits here
       torchmark fit resnet50 --mode train --limit 8GiB     ... on a smaller machine
       torchmark fit bert-encode --vary sequence -p batch=8
-      torchmark fit mlp --most 4096                    only up to there, for the rate
       torchmark fit my_model.py:build --input 'float32[8,3,224,224]'
     """
-    case = options.case
+    case = find_case(*options.chosen)
     lowest, highest = size_range(case, options.parameter)
     if options.dry_run:
         sizes = f"{options.parameter} from {lowest} to at most {min(highest, options.most or highest)}"
@@ -144,7 +133,7 @@ def fit(options: FitArguments) -> int:
         return EXIT_FINE if run.fitting.largest is not None else EXIT_NOTHING_MEASURED
 
     with hold_machine(options):
-        machine, case = options.locate()
+        machine, case = locate(look, *options.chosen)
         limit = usable_bytes(case, machine, options.limit_bytes)
         study = Fit(record_of(FitOptions, options, case=case, limit_bytes=limit), machine, stored_ceilings(machine))
         return execute(study, options, show, announce, "torchmark report {} draws the curve")
@@ -168,13 +157,10 @@ def limits(options: LimitsArguments) -> int:
       torchmark limits                          every device, within a minute each
       torchmark limits --dtype float32          arithmetic in one dtype only
       torchmark limits --device cuda:0 --budget 3m
-      torchmark limits --format json            for other programs
-      torchmark run                             afterwards: results say how close they come
     """
     wanted, dtypes = options.devices or None, options.dtypes or DTYPES
-    for name in dtypes:
-        if name not in DTYPES:
-            raise UnknownName("dtype", name, DTYPES)
+    if unknown := [name for name in dtypes if name not in DTYPES]:
+        raise UnknownName("dtype", unknown[0], DTYPES)
     with hold_machine(options):
         devices = tuple(DeviceInfo(name, "") for name in wanted or ("cpu",))
         machine = Machine("", 1, 2, 1, "", "", devices=devices) if options.dry_run else look(wanted, ())
@@ -188,9 +174,9 @@ def limits(options: LimitsArguments) -> int:
         def show(ending: Ending) -> int:
             found = study.conclusion()
             if found.kept and not ending.error:
+                alongside = bool(found.missing) or len(dtypes) < len(DTYPES)
                 with ending.storing():
                     for device in machine.devices:
-                        alongside = bool(found.missing) or len(dtypes) < len(DTYPES)
                         keep_limits(machine, device, ending.writers[""].path, alongside)
             run = ending.run()
             if ending.error:
@@ -219,7 +205,6 @@ def replicate(options: ReplicateArguments) -> int:
 
     Examples:
       torchmark replicate                              all publications, within ten minutes
-      torchmark replicate m1-chips                     one of them, every step of it
       torchmark replicate m1-chips --scale 0.01        a hundredth of the steps, the rest extrapolated
       torchmark replicate simple-add --steady          also the right way, and where the difference comes from
       torchmark replicate apple-silicon-bert --budget 8h --device cpu

@@ -1,9 +1,6 @@
 """Compares one case live in two environments, in pairs of fresh processes that take turns in random order.
 
-So a disturbance affects both. It stops as soon as the answer is clear, at looks that were fixed beforehand.
-"""
-
-from __future__ import annotations
+So a disturbance affects both. It stops as soon as the answer is clear, at looks that were fixed beforehand."""
 
 import math
 import random
@@ -83,8 +80,8 @@ class Comparison(Study):
         return self._opened[side].machine, (self._both[side].case.text,)
 
     def events(self) -> Iterator[Event]:
-        longest_s = 0.0
-        while True:
+        longest_s, stopped = 0.0, None
+        while not stopped:
             began = time.monotonic()
             yield Activity(f"pair {len(self._rounds) + 1}")
             try:
@@ -97,9 +94,8 @@ class Comparison(Study):
             yield PairMeasured(len(self._rounds), comparison.ratio_interval(self._rounds))
             longest_s = max(longest_s, time.monotonic() - began)
             stopped = comparison.why_stop(self._rounds, self.options.target, self.options.limit)
-            if stopped or self.left_s < longest_s:
-                self._stopped = stopped or "budget"
-                break
+            stopped = stopped or ("budget" if self.left_s < longest_s else None)
+            self._stopped = stopped or self._stopped
         yield from self.unfinished()  # a later process may have failed
 
     def unfinished(self) -> tuple[Event, ...]:
@@ -109,19 +105,15 @@ class Comparison(Study):
         return self.outcome().conclusion(side)
 
     def outcome(self) -> comparison.LiveComparison:
-        found, ratios = comparison.ratio_interval(self._rounds), [math.exp(median(each)) for each in self._rounds]
+        ratios = tuple(math.exp(median(rounds)) for rounds in self._rounds)
         a, b = map(self._summed_up, self._both)
-        return comparison.LiveComparison(
-            a=a,
-            b=b,
-            verdict=comparison.answer_of(found.low, found.high) if found else "unsure",
-            stopped=self._stopped,
-            ratio=found.center if found else next(iter(ratios), None),
-            low=found.low if found else None,
-            high=found.high if found else None,
-            ratios=tuple(ratios),
-            duration_s=time.monotonic() - self.began,
-        )
+        duration_s = time.monotonic() - self.began
+        ratio = next(iter(ratios), None)
+        outcome = comparison.LiveComparison(a, b, "unsure", self._stopped, ratio, ratios=ratios, duration_s=duration_s)
+        if found := comparison.ratio_interval(self._rounds):
+            verdict = comparison.answer_of(found.low, found.high)
+            return replace(outcome, verdict=verdict, ratio=found.center, low=found.low, high=found.high)
+        return outcome
 
     def _measure_pair(self) -> None:
         """Only the first pair checks the numbers: the others compute the same."""
@@ -130,8 +122,8 @@ class Comparison(Study):
             pair = [stack.enter_context(side.open(options.timeout_s, self.listen)) for side in self._both.values()]
             for process in pair:  # both import what they need at the same time
                 case = self._both[process.name].case
-                job = messages.MeasureJob(case, DEFAULTS, options.seed, number, data=options.data)
-                process.send(replace(job, turns=MOST_TURNS))
+                job = messages.MeasureJob(case, DEFAULTS, options.seed, number, data=options.data, turns=MOST_TURNS)
+                process.send(job)
             self._opened |= {process.name: process.receive(messages.Opened) for process in pair}
             prepared = [process.ask(messages.Prepare(), messages.Prepared) for process in self._random.sample(pair, 2)]
             rounds = self._take_turns(pair, prepared)
@@ -147,10 +139,11 @@ class Comparison(Study):
         if step_s < SLOW_STEP_S:
             for process in self._random.sample(pair, 2):
                 process.ask(replace(turn, timed=False), messages.Turned)
-        orders = [pair, pair[::-1]] * (rounds_for(step_s) // 2)
+        orders, rounds = [pair, pair[::-1]] * (rounds_for(step_s) // 2), list[float]()
         self._random.shuffle(orders)
-        rounds = []
         for order in orders:
+            if len(rounds) >= VERY_SLOW_ROUNDS and self.left_s <= 0:  # a simulated device may take long over little
+                break
             seconds = {process.name: process.ask(turn, messages.Turned).step_s for process in order}
             rounds.append(math.log(seconds[self.options.b.name] / seconds[self.options.a.name]))
         return rounds
@@ -164,14 +157,10 @@ class Comparison(Study):
         bare = [replace(each, samples_s=()) if each else None for each in (result.estimate, *result.processes)]
         # The rigor is what `torchmark run` would call so many fresh processes.
         rigor = "rigorous" if len(results) >= PROCESSES["rigorous"] else "default"
-        return comparison.LiveSide(
-            result=replace(result, estimate=bare[0], processes=tuple(bare[1:]), rigor=rigor),
-            python=side.python,
-            machine=opened.machine if opened else None,
-            packages=opened.packages if opened else {},
-            environment=side.environment,
-            last_words=failure.last_words if failure else (),
-        )
+        result = replace(result, estimate=bare[0], processes=tuple(bare[1:]), rigor=rigor)
+        machine, packages = (opened.machine, opened.packages) if opened else (None, {})
+        last_words = failure.last_words if failure else ()
+        return comparison.LiveSide(result, side.python, machine, packages, side.environment, last_words)
 
 
 def turn_seconds(step_s: float) -> float:
@@ -181,8 +170,9 @@ def turn_seconds(step_s: float) -> float:
 
 def rounds_for(step_s: float) -> int:
     """How many turns each side of a pair has: fewer for slow steps, as fresh processes help more than more turns."""
-    slow_rounds = SLOW_ROUNDS if step_s < VERY_SLOW_STEP_S else VERY_SLOW_ROUNDS
-    return ROUNDS if step_s < SLOW_STEP_S else slow_rounds
+    if step_s < SLOW_STEP_S:
+        return ROUNDS
+    return SLOW_ROUNDS if step_s < VERY_SLOW_STEP_S else VERY_SLOW_ROUNDS
 
 
 def first_device(side: Side, timeout_s: float) -> str:

@@ -1,9 +1,6 @@
 """Finds the largest batch that fits: each size runs in a fresh process that is refused more memory than the limit.
 
-Memory differs by up to a tenth between processes of the same work, so the answer fitted each time it was tried.
-"""
-
-from __future__ import annotations
+Memory differs by up to a tenth between processes of the same work, so the answer fitted each time it was tried."""
 
 import time
 from collections.abc import Iterator
@@ -54,7 +51,8 @@ class Fit(Study):
 
     def __init__(self, options: FitOptions, machine: Machine, ceilings: Ceilings = NONE) -> None:
         super().__init__(options, machine)
-        self._lowest, self._highest = size_range(options.case, options.parameter)
+        self._range = lowest, highest = size_range(options.case, options.parameter)
+        self._lowest, self._highest = lowest, min(highest, options.most or highest)  # of the sizes to try
         self._own = int(getattr(full_params(options.case), options.parameter)) or USUAL_SIZE  # that the case itself has
         self._bound, self._ceilings = "interrupted", ceilings
         self._tried: dict[int, list[Result]] = {}
@@ -63,9 +61,9 @@ class Fit(Study):
 
     def events(self) -> Iterator[Event]:
         """Try sizes until the answer is known to one step and confirmed, as are the best rates, or time is up."""
-        lowest, highest = self._lowest, min(self._highest, self.options.most or self._highest)
-        while (size := self._next(lowest, highest)) is not None:
-            yield Activity(f"{self.options.parameter} {size}")
+        parameter = self.options.parameter
+        while (size := self._open_size() or self._repeated_size()) is not None:
+            yield Activity(f"{parameter} {size}")
             began = time.monotonic()
             probe = self.probe(size)
             newest = self._tried[size][-1]
@@ -75,11 +73,11 @@ class Fit(Study):
             if probe.tries > 1 and not is_answer:
                 break  # this try says nothing about memory: what the others said stands
             yield Completed(probe.tries - 1, newest, probe.result)
-            yield Probed(self.options.parameter, probe)
+            yield Probed(parameter, probe)
             # It may not work at all with so little, as a batch norm does not learn from one sample.
             is_failed = not self.probes and newest.status in ("crashed", "unsupported", "wrong-result")
-            if is_failed and size < min(self._own, highest):
-                lowest = min(2 * size, self._own)
+            if is_failed and size < min(self._own, self._highest):
+                self._lowest = min(2 * size, self._own)
             else:
                 self.probes[size] = probe
                 if not is_answer:
@@ -87,22 +85,20 @@ class Fit(Study):
                     return
             if self.left_s < 2 * (time.monotonic() - began):
                 break
-        _, high = search.bracket(list(self.probes.values()), lowest, highest)
-        is_open = self._open_size(lowest, highest) is not None
-        self._bound = "time" if is_open else "memory" if high <= highest else "parameter"
+        _, high = search.bracket([*self.probes.values()], self._lowest, self._highest)
+        self._bound = "time" if self._open_size() else "memory" if high <= self._highest else "parameter"
 
-    def _next(self, lowest: int, highest: int) -> int | None:
-        """A size that is still open, the largest that fits until it did so often, or a rival for the best rate."""
-        if (size := self._open_size(lowest, highest)) is not None:
-            return size
-        probes = list(self.probes.values())
-        low, high = search.bracket(probes, lowest, highest)
-        if lowest <= low and high <= highest and len(self._tried[low]) < search.TRIES:
+    def _open_size(self) -> int | None:
+        limits = self._lowest, self._highest, self.limit_bytes, self.options.step
+        return search.next_size([*self.probes.values()], *limits)
+
+    def _repeated_size(self) -> int | None:
+        """The largest size that fits until it did so often, then a rival for the best rate."""
+        probes = [*self.probes.values()]
+        low, high = search.bracket(probes, self._lowest, self._highest)
+        if self._lowest <= low and high <= self._highest and len(self._tried[low]) < search.TRIES:
             return low
         return search.next_contender([probe for probe in probes if probe.size <= low])
-
-    def _open_size(self, lowest: int, highest: int) -> int | None:
-        return search.next_size(list(self.probes.values()), lowest, highest, self.limit_bytes, self.options.step)
 
     def probe(self, size: int) -> search.Probe:
         """Try one size in its own process. Running out of memory is an answer, and outweighs all other tries."""
@@ -127,25 +123,21 @@ class Fit(Study):
         return result
 
     def conclusion(self, side: str = "") -> Fitting:  # noqa: ARG002
-        probes = sorted(self.probes.values(), key=lambda probe: probe.size)
-        fits, _ = search.bracket(probes, self._lowest, self._highest)
-        largest = fits if fits >= self._lowest else None
+        options, probes = self.options, sorted(self.probes.values(), key=lambda probe: probe.size)
+        fits, _ = search.bracket(probes, *self._range)
+        largest = fits if fits >= self._range[0] else None
         inside = [probe for probe in probes if probe.size <= (largest or 0)]
         unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
         model = search.fit_memory(probes)
         return Fitting(
-            self.options.case,
-            self.options.parameter,
-            self.limit_bytes,
-            self._bound,
-            largest=largest,
+            *(options.case, options.parameter, self.limit_bytes, self._bound, largest),
             tries=next((probe.tries for probe in probes if probe.size == largest), 0),
             efficient=None if search.doubtful(inside) else search.most_efficient(inside),
             fixed_bytes=model.fixed if model else None,
             item_bytes=model.per_item if model else None,
             line_error=model.error if model else 0.0,
-            unit=COUNTED.get(self.options.parameter, unit),
-            step=self.options.step or search.usual_step(largest or 1),
+            unit=COUNTED.get(options.parameter, unit),
+            step=options.step or search.usual_step(largest or 1),
             tried=tuple(Tried(*astuple(probe)[:-1]) for probe in probes),
             duration_s=time.monotonic() - self.began,
         )

@@ -1,7 +1,5 @@
 """The limits of a machine: how fast its devices multiply, move bytes and take work at best, and if that adds up."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import product
 
@@ -19,8 +17,7 @@ from torchmark.records import Case, DeviceInfo, Limiting, Machine, Result, Value
 from torchmark.studies.study import Event, Options, Study, summed_up
 
 PROBE_SIZE, FIRST_SIZE, LAST_SIZE = 256, 512, 32_768  # of products: a small one shows a dtype without a fast path
-GAIN = 1.02  # that a product twice as large must bring
-LONGEST_S = 1.0  # of a product
+GAIN, LONGEST_S = 1.02, 1.0  # that a product twice as large must bring, and that any may take
 SKINNY_ROWS = 64
 CACHES = 4  # how many times as large as the last cache an array is
 LEAST_BYTES, UNKNOWN_CACHE, UNKNOWN_MEMORY = 64 << 20, 64 << 20, 8 << 30
@@ -78,7 +75,6 @@ class Limits(Study):
 
     def conclusion(self, side: str = "") -> Limiting:  # noqa: ARG002
         """Limits are kept unless the search was broken off or does not add up; those that were disturbed never are."""
-
         results = tuple(self._reported.values())
         sound, missing = split_disturbed(results)
         measured, known = (any(each.flops for each in ceilings_of(of).devices.values()) for of in (results, sound))
@@ -150,12 +146,11 @@ class Limits(Study):
         single = max((each for each in known if "rows" not in each.case.params), key=_rate, default=None)
         if single is None or not _rate(single) or self.options.tiny:
             return
-        case = _resized(probe, size=int(single.params["size"]), batch=2)
-        double = yield from self._measure(case)
+        case, double = _resized(probe, size=int(single.params["size"]), batch=2), single
         for number in range(TRIES):
             if number:
                 yield from self._measure(single.case)
-                double = yield from self._measure(case)
+            double = yield from self._measure(case)
             one, two = (  # the least disturbed processes
                 min((each.estimate.center_s for each in self._results[text] if each.estimate), default=0.0)
                 for text in (single.case.text, case.text)
@@ -163,9 +158,9 @@ class Limits(Study):
             if not one or not two or DOUBLED[0] <= two / one <= DOUBLED[1]:
                 return
         if double.estimate:
+            self._doubted.add(case.text)
             implausible = replace(double.estimate, flags=(*double.estimate.flags, "implausible"))
             doubted = replace(double, estimate=implausible)
-            self._doubted.add(case.text)
             yield Revised(replace(doubted, cautions=cautions_of(doubted)))
 
     def _is_disturbed(self, results: Sequence[Result]) -> bool:
@@ -220,8 +215,8 @@ def _plan(device: DeviceInfo, options: LimitsOptions) -> dict[str, list[Case]]:
     # In place at all sizes, which moves the most, so that caches are seen too; all others where no cache helps.
     all_sizes: dict[str, Value] = {"sizes": "all"}
     array: dict[str, Value] = {"size_bytes": TINY_BYTES if tiny else array_bytes(device)}
-    passes = [Case("bandwidth", "infer", array | {"kind": kind}, name) for kind in ("triad", "copy", "read")]
-    passes.insert(0, Case("bandwidth", "infer", array | {"kind": "update"} | all_sizes, name))
+    passes = [Case("bandwidth", "infer", array | {"kind": "update"} | all_sizes, name)]
+    passes += [Case("bandwidth", "infer", array | {"kind": kind}, name) for kind in ("triad", "copy", "read")]
     launch = Case("launch", "infer", device=name)
     # Between host and device, where those are two.
     ways = product(("to-device", "to-host"), (True, False)) if name != "cpu" else ()
@@ -232,10 +227,7 @@ def _plan(device: DeviceInfo, options: LimitsOptions) -> dict[str, list[Case]]:
     alike = sum(each.name.partition(":")[0] == kind for each in options.machine.devices)
     workers = min(2, options.machine.logical_cores) if kind == "cpu" else alike
     is_due = workers > 1 and index in ("", "0") and not tiny
-    return {
-        "products": list(map(check_case, products)),
-        "passes": list(map(check_case, passes)),
-        "launches": [launch, replace(launch, transfer="per-step")],
-        "links": list(map(check_case, links)),
-        "exchanges": [Case("all-reduce", "infer", all_sizes, name, workers=workers)] if is_due else [],
-    }
+    exchanges = [Case("all-reduce", "infer", all_sizes, name, workers=workers)] if is_due else []
+    launches = [launch, replace(launch, transfer="per-step")]
+    plan = {"products": products, "passes": passes, "launches": launches, "links": links, "exchanges": exchanges}
+    return {part: [*map(check_case, cases)] for part, cases in plan.items()}

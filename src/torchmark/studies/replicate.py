@@ -1,7 +1,5 @@
 """Replays the tables of publications as they were measured, and with --steady also the right way."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -14,7 +12,7 @@ from torchmark.measure.cases import memory_needed
 from torchmark.measure.machine import GIB
 from torchmark.measure.messages import call
 from torchmark.measure.process import Process, ProcessFailed, without_figure
-from torchmark.measure.replay import PROCEDURES
+from torchmark.measure.replay import PROCEDURES, Procedure
 from torchmark.measure.session import Finished, Plan, Revised, Session, Started
 from torchmark.measure.training_script import MORE_TIME, Task, would_take
 from torchmark.publications import Figure, Publication, PublishedTable
@@ -46,16 +44,15 @@ def plan_tasks(options: ReplicateOptions) -> tuple[Task, ...]:
     for publication in options.publications:
         procedure = PROCEDURES[publication.name]()
         for figure, device in product(publication.figures, options.devices):
-            if figure.case and procedure.runs_on(case := _here(figure, device), device.partition(":")[0]):
+            if _runs_on(procedure, figure, device):
+                case, chosen = _here(figure, device), (options.scale, options.seed, options.data)
                 for each in (case, *procedure.readings(case).values()):
-                    chosen = (options.scale, options.seed, options.data)
                     found.setdefault(each.text, Task(publication.name, each, figure.steps, *chosen))
     return tuple(found.values())
 
 
-def plan_cases(options: ReplicateOptions) -> tuple[Case, ...]:
-    published = tuple(each.case for each in plan_tasks(options))
-    return (*published, *map(steady_case, published)) if options.steady else published
+def _runs_on(procedure: Procedure, figure: Figure, device: str) -> bool:
+    return bool(figure.case) and procedure.runs_on(_here(figure, device), device.partition(":")[0])
 
 
 def steady_case(case: Case) -> Case:
@@ -71,7 +68,8 @@ class Replication(Study):
 
     def __init__(self, options: ReplicateOptions, machine: Machine) -> None:
         self.tasks = plan_tasks(options)
-        super().__init__(options, machine, plan_cases(options))
+        published = [task.case for task in self.tasks]
+        super().__init__(options, machine, published + [steady_case(case) for case in published if options.steady])
         self._procedures = {name: procedure() for name, procedure in PROCEDURES.items()}
         self._results: dict[str, Result] = {}
         self._session: Session | None = None
@@ -79,8 +77,9 @@ class Replication(Study):
 
     def events(self) -> Iterator[Event]:
         """Cheap rows come first: expensive ones are predicted from them, and most rows are there early."""
-        end = time.monotonic() + self.options.budget_s
-        self._end = end - (STEADY_SHARE * self.options.budget_s if self.options.steady else 0.0)
+        options = self.options
+        end = time.monotonic() + options.budget_s
+        self._end = end - (STEADY_SHARE * options.budget_s if options.steady else 0.0)
         groups: dict[tuple[str, str], list[Task]] = {}  # those that share a process
         for task in self.tasks:
             together = task.case.workload == self._procedures[task.publication].shared
@@ -88,17 +87,15 @@ class Replication(Study):
             groups.setdefault(key, []).append(task)
         for group in sorted(groups.values(), key=lambda group: sum(map(self._cost_s, group))):
             yield from self._replay(group)
-        if not self.options.steady:
-            return
         cases = []
-        for case in (task.case for task in self.tasks):
+        for case in (task.case for task in self.tasks if options.steady):
             if self._results[case.text].status == "ok":
                 cases.append(steady_case(case))
             else:
                 reason = "there is no figure of the published way to compare it with"
                 yield self._finish(without_figure(steady_case(case), "skipped", reason))
         if cases:
-            options, left_s = self.options, max(end - time.monotonic(), 0.0)
+            left_s = max(end - time.monotonic(), 0.0)
             plan = Plan(tuple(cases), "quick", budget_s=left_s, seed=options.seed, data=options.data, guarded=True)
             self._session = Session(plan, self.machine, self.listen, self.log)
             yield from self._session.events()
@@ -107,10 +104,11 @@ class Replication(Study):
         return map(Revised, self._session.interrupted()) if self._session else super().unfinished()
 
     def _replay(self, group: Sequence[Task]) -> Iterator[Event]:
-        refusals = {each.case.text: self._refusal(each) for each in group}
-        fitting = [each for each in group if not refusals[each.case.text]]
-        for each in (each for each in group if each not in fitting):
-            yield self._finish(without_figure(each.case, "skipped", refusals[each.case.text]))
+        refusals = [self._refusal(each) for each in group]
+        for each, refusal in zip(group, refusals, strict=True):
+            if refusal:
+                yield self._finish(without_figure(each.case, "skipped", refusal))
+        fitting = [each for each, refusal in zip(group, refusals, strict=True) if not refusal]
         with closing(self._run(fitting)) as results:
             for each in fitting:
                 self.under_way = each.case
@@ -172,7 +170,7 @@ def published_tables(
     workloads = {parse_case(figure.case).workload for figure in publication.figures if figure.case}
     biases = [
         bias
-        for result in view.results.values()
+        for result in results
         if result.case.protocol == "as-published" and result.case.workload in workloads
         if (right := view.results.get(steady_case(result.case).text)) and (bias := find_bias(result, right))
     ]
@@ -196,19 +194,15 @@ class _View:
         works = [_here(figures[0], CPU).text for figures in rows.values() if figures[0].case]
         by_machine = len(set(works)) < len(works)  # rows are machines, so that several of them have the same work
 
-        def runs_on(device: str) -> bool:  # whether any of its work can be replayed there
-            cases, kind = (_here(each, device) for each in table.figures if each.case), device.partition(":")[0]
-            return any(self._procedure.runs_on(case, kind) for case in cases)
-
-        devices = [] if by_machine else list(filter(runs_on, self._devices))
+        devices = [  # where any of its work can be replayed
+            device
+            for device in self._devices
+            if any(_runs_on(self._procedure, each, device) for each in table.figures) and not by_machine
+        ]
         places = tuple(f"this {'CPU' if device == CPU else device}" for device in devices) or self._places
+        columns = tuple(dict.fromkeys(figure.column for figure in table.figures))
         return Sheet(
-            publication=self._publication.name,
-            title=table.title,
-            protocol=table.protocol,
-            headers=table.headers,
-            columns=tuple(dict.fromkeys(figure.column for figure in table.figures)),
-            places=places,
+            *(self._publication.name, table.title, table.protocol, table.headers, columns, places),
             rows=tuple(self._row(labels, figures, devices) for labels, figures in rows.items()),
             is_comparable="not-comparable" not in table.notes,
             by_machine=by_machine,
@@ -219,13 +213,12 @@ class _View:
         """One more table where text and effect of a listing differ: all that it can be understood to do."""
         figure = next(figure for figure in self._publication.figures if figure.case)
         for device in self._devices:
-            cases = self._procedure.readings(_here(figure, device))
+            cases, title = self._procedure.readings(_here(figure, device)), "What the listing can be read as, on "
             found = {name: self.results[case.text] for name, case in cases.items() if case.text in self.results}
             if cases:
-                rows = (Row((name,), (), (self._own(case, figure),), figure.unit) for name, case in cases.items())
-                title, places = f"What the listing can be read as, on {device}", (f"{figure.unit} here",)
-                sheet = Sheet(self._publication.name, title, "", ("reading",), (), places, tuple(rows))
-                yield replace(sheet, notes=self._procedure.explain(found))
+                rows = tuple(Row((name,), (), (self._own(case, figure),), figure.unit) for name, case in cases.items())
+                about = self._publication.name, title + device, "", ("reading",), (), (f"{figure.unit} here",)
+                yield Sheet(*about, rows, notes=self._procedure.explain(found))
 
     def _row(self, labels: tuple[str, ...], figures: Sequence[Figure], devices: Sequence[str]) -> Row:
         """One that names a machine is this CPU's if it is a CPU's, else this machine's accelerator's."""
@@ -244,21 +237,18 @@ class _View:
             return Own(case.text, case.device, reason="not replayed")
         if result.status != "ok" or result.estimate is None:
             return Own(case.text, case.device, result.status, reason=result.explanation)
-        step_s, bias = result.estimate.center_s, find_bias(result, right) if right else None
-        part = result.job if result.job and not result.job.whole else None
-        return Own(
-            case=case.text,
-            device=case.device,
-            status=result.status,
-            value=_in_unit(step_s, figure),
-            low=_in_unit(part.low_s / part.seconds * step_s, figure) if part else None,
-            high=_in_unit(part.high_s / part.seconds * step_s, figure) if part else None,
-            extrapolated=part is not None,
+
+        def in_unit(step_s: float) -> float:
+            values = {"it/s": 1 / step_s, "ms/it": 1000 * step_s, "s": step_s * figure.steps}
+            return values.get(figure.unit, step_s)
+
+        step_s, bias, job = result.estimate.center_s, find_bias(result, right) if right else None, result.job
+        own = Own(case.text, case.device, result.status, in_unit(step_s))
+        if job and not job.whole:
+            low, high = (in_unit(seconds / job.seconds * step_s) for seconds in (job.low_s, job.high_s))
+            own = replace(own, low=low, high=high, extrapolated=True)
+        return replace(
+            own,
             disturbed="; ".join(each.cause for each in result.cautions if each.kind in ("contended", "paused")),
-            steady=(bias.steady_s if bias.whole_job else _in_unit(bias.steady_s, figure)) if bias else None,
+            steady=(bias.steady_s if bias.whole_job else in_unit(bias.steady_s)) if bias else None,
         )
-
-
-def _in_unit(step_s: float, figure: Figure) -> float:
-    values = {"it/s": 1 / step_s, "ms/it": 1000 * step_s, "s": step_s * figure.steps}
-    return values.get(figure.unit, step_s)

@@ -1,7 +1,5 @@
 """The protocol of all studies: a question that takes many measurements, answered in events that are stored at once."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -85,8 +83,8 @@ class Study(ABC):
 
     def unfinished(self) -> Iterable[Event]:
         """What is left to be stored after an interrupt."""
-        case, reason = self.under_way, "the run was stopped while it was being measured"
-        return (Revised(without_figure(case, "interrupted", reason)),) if case else ()
+        reason = "the run was stopped while it was being measured"
+        return (Revised(without_figure(self.under_way, "interrupted", reason)),) if self.under_way else ()
 
     def conclusion(self, side: str = "") -> Conclusion | None:  # noqa: ARG002
         """What is known by now; None where that is nothing."""

@@ -1,16 +1,13 @@
 """Finds the fastest settings for a case: a search by halving, in rounds that all candidates share.
 
 Number formats with layouts come first, then compiling the best of them, then every other setting against the leader.
-The winner, also without the settings that gained little, is then confirmed against the default in fresh processes.
-"""
-
-from __future__ import annotations
+The winner, also without the settings that gained little, is then confirmed against the default in fresh processes."""
 
 import math
 import os
 import random
 import time
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -42,8 +39,7 @@ FEWER_ROUNDS = 2  # of a pair than in a live comparison, because the gain is kno
 SEARCH_SHARE = 0.7  # of the budget: no new candidate enters after that
 NUMBERS = ("dtype", "matmul", "layout")  # tried in all combinations
 HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
-TOO_SLOW = 3.0  # times the best: dropped at its first warm step
-SURELY_TOO_SLOW = 9.0  # times the best: no disturbance slows a long step down so much
+TOO_SLOW, SURELY_TOO_SLOW = 3.0, 9.0  # times the best: dropped at its first warm step; no disturbance is so large
 QUICK_STEP_S = 0.2  # a shorter step says little, and its turns cost little
 LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
 MOST_TURNS = 60
@@ -147,13 +143,14 @@ class Tune(Study):
             raise NothingMeasuredError(ended, "Choose a case that runs here", failed[-1].detail or "")
         yield from self._heat(default, combinations(default, axes))
         best = search.best_of_each_precision(default, self._pool.cases, search.scores(self._rounds)[0])
-        plain, modes = best or [default], axes.get("compile", ())
-        yield from self._heat(self._leader, [changed(case, "compile", mode) for case in plain for mode in modes[:1]])
+        modes = axes.get("compile", ())
+        compiled = [changed(case, "compile", mode) for case in best or [default] for mode in modes[:1]]
+        yield from self._heat(self._leader, compiled)
         if self._leader.compile != "off":
-            yield from self._heat(self._leader, [changed(self._leader, "compile", mode) for mode in modes[1:]])
+            yield from self._heat(self._leader, variations(self._leader, {"compile": modes[1:]}))
         # All other settings one by one, then those that helped together.
         start = self._leader
-        variants = variations(start, axes, [name for name in axes if name not in (*NUMBERS, "compile")])
+        variants = variations(start, {name: axes[name] for name in axes if name not in (*NUMBERS, "compile")})
         yield from self._heat(start, variants)
         found, noise = search.scores(self._rounds)
         least, helped, together = max(HELPS, noise.deviation), dict[str, Case](), start
@@ -169,33 +166,32 @@ class Tune(Study):
 
     def _heat(self, incumbent: Case, challengers: Sequence[Case]) -> Iterator[Event]:
         """Incumbent and challengers in common rounds, fewer after each cut; the leader of all is known afterwards."""
-        entered: list[str] = []
+        field, rounds = [incumbent.text], list[search.Round]()
         for case in challengers:
             name = yield from self._enter(case)
-            entered += [name] if name else []
-        if not entered or not (yield from self._enter(incumbent)):
+            field += [name] if name else []
+        if len(field) == 1 or not (yield from self._enter(incumbent)):
             return
-        field, rounds = [incumbent.text, *entered], list[search.Round]()
         while len(field) > 1 and not self._is_late():
             rounds += [self._pool.play(field) for _ in range(ROUNDS)]
             yield from self.unfinished()
             field = [name for name in field if name in self._pool.alive]
             if not field or self.left_s <= 0:
                 break
+            default, cases, (found, noise) = self._default, self._pool.cases, search.scores([*self._rounds, *rounds])
             if len(field) == 2 and incumbent.text in field:
                 (challenger,) = {*field} - {incumbent.text}
-                answer = search.verdict(rounds, challenger, incumbent.text, search.scores([*self._rounds, *rounds])[1])
+                answer = search.verdict(rounds, challenger, incumbent.text, noise)
                 field = {"faster": [challenger], "not faster": [incumbent.text], "unsure": field}[answer]
             else:
                 field = search.survivors(rounds, field, incumbent.text)
-            default, cases, found = self._default, self._pool.cases, search.scores([*self._rounds, *rounds])[0]
             if field and incumbent.text not in field:
                 was_leader = incumbent.text == self._leader.text
                 incumbent = search.simplest(default, [cases[name] for name in field], found)
                 if was_leader:
                     self._leader = incumbent
-                    for case in (default, incumbent):  # on the disk before it is announced
-                        self._pool.sum_up(case.text)
+                    for name in (default.text, incumbent.text):  # on the disk before it is announced
+                        self._pool.sum_up(name)
                     yield from self.unfinished()
                     yield News(incumbent, default, "leads", search.seen_gain(default, incumbent, found))
             best = search.best_of_each_precision(default, cases, found)
@@ -297,7 +293,7 @@ class CandidatePool:
         self.compile_cache: str | None = None
         self.deadline = math.inf  # of the monotonic clock: no answer is waited for any longer
         self.alive: dict[str, Candidate] = {}
-        self._patience_s: float | None = None
+        self._patience_s: float | None = None  # with work of these sizes
         self._params: dict[str, Value] = {}
         self.results: dict[str, list[Result]] = {}  # by case, one for each process
         self.cases: dict[str, Case] = {}
@@ -305,8 +301,8 @@ class CandidatePool:
         self.entry_s: dict[str, float] = {}  # how long it took to prepare a case, the last time
 
     def close(self) -> None:
-        for name in [*self.alive]:
-            self._end(name)
+        while self.alive:
+            self.alive.popitem()[1].process.close()
 
     def enter(self, case: Case, spared: bool = False, until: float = math.inf) -> bool:
         """Prepare it in a new process; returns whether it takes part. One that is much too slow is dropped at once,
@@ -332,14 +328,14 @@ class CandidatePool:
         process.send(replace(job, compile_cache=self.compile_cache))
         process.receive(messages.Opened)
         process.send(messages.Prepare())
-        patience_s = self._patience_s if self._params == case.params and not spared else None  # for work of one size
+        patience_s = self._patience_s if self._params == case.params and not spared else None
         try:
             stepped = process.receive(messages.Stepped, patience_s)
         except ProcessFailed as failure:
             if failure.result.status != "timeout" or patience_s is None:
                 raise
-            limit = f"{TOO_SLOW:g} times those of the default"
-            reason = f"dropped: its first two steps took more than {patience_s:.3g} s, {limit}"
+            limit = f"{patience_s:.3g} s, {TOO_SLOW:g} times those of the default"
+            reason = f"dropped: its first two steps took more than {limit}"
             self._keep(case, replace(failure.result, status="skipped", reason=reason))
             return
         if self._patience_s is None:  # the default itself sets the measure for all that follow
@@ -350,8 +346,8 @@ class CandidatePool:
             prepared = process.receive(messages.Prepared)  # from now on it rests
             times = self._times_the_best(stepped, again=True) if times > TOO_SLOW else times
         if times > TOO_SLOW:
-            speed = f"{1 / times:.2g}× as fast as the best"
-            reason = f"dropped: in its first warm step, of {stepped.step_s:.3g} s, it was {speed}"
+            speed = f"of {stepped.step_s:.3g} s, it was {1 / times:.2g}× as fast as the best"
+            reason = f"dropped: in its first warm step, {speed}"
             self._keep(case, Result(case, "skipped", reason=reason, phases_s={"first step": stepped.first_s}))
             return
         candidate = Candidate(case, process, prepared)
@@ -380,7 +376,7 @@ class CandidatePool:
                 taken[each.case.text] = each.turn(block_size)
             except ProcessFailed as failure:
                 self._keep(each.case, failure.result)
-                self._end(each.case.text)
+                self.alive.pop(each.case.text).process.close()
         return taken
 
     def sum_up(self, name: str, end: bool = False) -> None:
@@ -396,11 +392,7 @@ class CandidatePool:
             result = failure.result
         self._keep(candidate.case, result)
         if end or result.status != "ok":
-            self._end(name)
-
-    def _end(self, name: str) -> None:
-        if candidate := self.alive.pop(name, None):
-            candidate.process.close()
+            self.alive.pop(name).process.close()
 
     def _keep(self, case: Case, result: Result) -> None:
         """Add the result of a process, or replace what the same process had shown earlier."""
@@ -414,15 +406,15 @@ class CandidatePool:
 
 def axes_of(case: Case, machine: Machine, keep: Sequence[str] = (), also: Mapping[str, Sequence[str]] = {}) -> Axes:
     """Every axis with the values that the case does not have yet; `keep` holds some, `also` adds values to others."""
-    usual, known = dict(_usual_axes(case, machine, keep)), {*TUNED_OPTIONS, *offered(case), *asdict(full_params(case))}
-    for name in (*keep, *also):
-        if name not in known:
-            raise UnknownName("setting", name, known)
+    params, usual = asdict(full_params(case)), dict(_usual_axes(case, machine, keep))
+    known = {*TUNED_OPTIONS, *offered(case), *params}
+    if unknown := [name for name in (*keep, *also) if name not in known]:
+        raise UnknownName("setting", unknown[0], known)
     for name, texts in also.items():
         usual[name] = (*usual.get(name, ()), *map(parse_value, split_values(texts)))
         for value in usual[name]:
             check_case(changed(case, name, value))
-    current = asdict(full_params(case)) | {name: setting(case, name) for name in (*TUNED_OPTIONS, *CASE_OPTIONS)}
+    current = params | {name: setting(case, name) for name in (*TUNED_OPTIONS, *CASE_OPTIONS)}
     return {
         name: tuple(value for value in dict.fromkeys(values) if value != current[name])
         for name, values in usual.items()
@@ -451,16 +443,16 @@ def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[t
         usual = int(given) if given.isdecimal() else physical
         yield "threads", tuple(sorted(counts - ({usual} if case.threads is None else set())))
     if on_cpu and machine.physical_cores > 2:  # else threads have nowhere else to go
-        yield "bind", (USUAL, *options.get("bind", ("",))[1:])
-        yield "wait", (USUAL, *options.get("wait", ("",))[1:])
+        for name in ("bind", "wait"):
+            yield name, (USUAL, *options.get(name, ("",))[1:])
     if not on_cpu and case.transfer in ("per-step", "pinned"):
         yield "transfer", ("per-step", "pinned")
     if hasattr(full_params(case), "loader_workers"):
         yield "loader_workers", tuple(count for count in (0, 1, 2, 4, 8) if count <= machine.logical_cores)
 
 
-def variations(case: Case, axes: Axes, names: Iterable[str]) -> list[Case]:
-    return [changed(case, name, value) for name in names for value in axes.get(name, ())]
+def variations(case: Case, axes: Axes) -> list[Case]:
+    return [changed(case, name, value) for name, values in axes.items() for value in values]
 
 
 def combinations(case: Case, axes: Axes) -> list[Case]:
