@@ -30,8 +30,8 @@ from torchmark.measure.messages import Phase, Refused, Say, call
 from torchmark.measure.outcomes import AMX_FIX
 from torchmark.measure.process import Process, ProcessFailed, try_each
 from torchmark.meters import ROOT, open_conditions, open_vitals, read_text
-from torchmark.meters.contention import allowed_cores, capacity
 from torchmark.meters.cpu import read_power
+from torchmark.meters.process import allowed_cores, capacity
 from torchmark.records import Case, Conditions, DeviceInfo, Machine, Remark
 from torchmark.settings import is_known_system, shareable_build, shareable_hardware, shareable_system, shareable_version
 from torchmark.workloads import find_workload

@@ -81,11 +81,10 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
 def open_conditions(root: Path = ROOT, family: int | None = None, device: str = "cpu") -> Callable[[], Conditions]:
     """A cheap reader of the state of the machine and `device`. All descendants of the process `family`, by default this
     one, belong to the measurement."""
-    from torchmark.meters import contention
-    from torchmark.meters.process import read_host_memory
+    from torchmark.meters.process import capacity, open_other_cpu, open_waits, read_host_memory
 
-    cores, other_cpu = contention.capacity(root), contention.open_other_cpu(root, family)
-    meters = open_vitals(device, root) | contention.open_waits(root)
+    cores, other_cpu = capacity(root), open_other_cpu(root, family)
+    meters = open_vitals(device, root) | open_waits(root)
 
     def read() -> Conditions:
         own, found = read_host_memory(root), {field: meters[name].read() for name, field in _FIELDS.items()}
@@ -99,7 +98,7 @@ def open_conditions(root: Path = ROOT, family: int | None = None, device: str = 
 
 def provenance(device: str = "cpu", root: Path = ROOT) -> dict[str, str]:
     """Where each quantity comes from on this machine, or why it is unavailable."""
-    from torchmark.meters.contention import open_waits
+    from torchmark.meters.process import open_waits
 
     return {name: meter.provenance for name, meter in (open_vitals(device, root) | open_waits(root)).items()}
 

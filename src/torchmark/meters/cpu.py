@@ -12,7 +12,7 @@ from statistics import fmean
 from msgspec import Struct
 
 from torchmark.meters import ROOT, Meter, Meters, missing, read_number, read_text, try_meter
-from torchmark.meters.contention import allowed_cores
+from torchmark.meters.process import allowed_cores
 
 _CPU_ZONES = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "soc_thermal", "acpitz")
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")

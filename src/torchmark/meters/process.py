@@ -1,19 +1,156 @@
-"""What happens to this process: its memory and paging, and pauses, which show where clocks disagree."""
+"""What this process gets and uses: the CPU time and waits that other work costs it, memory, paging, and pauses."""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from torchmark.meters import ROOT, read_text
+from torchmark.meters import ROOT, Meters, control_groups, read_number, read_text, try_meter
 from torchmark.records import Moment
 
 AT_ONCE_S = 0.01  # far less than two clocks may differ before it counts as a pause
+_BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
+Wait = tuple[float | None, int | None]  # None is unreadable
+
+
+def allowed_cores() -> frozenset[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def capacity(root: Path = ROOT) -> float:
+    """How many cores' worth of time this process may use: its cores, or a smaller quota."""
+    least = float(len(allowed_cores()))
+    for folder in _limiting_groups(root):
+        limit = (read_text(folder / "cpu.max") or "").split()
+        if len(limit) == 2 and limit[0] != "max":
+            least = min(least, int(limit[0]) / int(limit[1]))
+        quota, period = (read_number(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        if quota and period and quota > 0:
+            least = min(least, quota / period)
+    return least
+
+
+def open_other_cpu(root: Path = ROOT, family: int | None = None) -> Callable[[], float]:
+    """A reader of the CPU seconds that all other processes spent on the cores that this one may use."""
+    import psutil
+
+    cores, most_s = allowed_cores(), 0.0
+    linux = _core_seconds(root, cores, _BUSY) is not None
+
+    def read() -> float:
+        nonlocal most_s
+        if linux:
+            own_s, busy_s = _tree_seconds(root, family), _core_seconds(root, cores, _BUSY) or 0.0
+        else:
+            times = psutil.cpu_times()
+            own_s = time.process_time()
+            busy_s = sum(getattr(times, field, 0.0) for field in ("user", "nice", "system", "irq", "softirq"))
+        # The kernel counts in ticks of 10 ms, so the difference jitters; the reading promises that it only grows.
+        most_s = max(most_s, busy_s - own_s)
+        return most_s
+
+    return read
+
+
+def open_waits(root: Path = ROOT) -> Meters:
+    """Seconds that the hypervisor gave to others, that a quota stopped this process, and that its threads waited."""
+    groups, scales = _limiting_groups(root), {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # of either version
+
+    def throttled() -> float | None:
+        texts = (read_text(folder / "cpu.stat") or "" for folder in groups)
+        found = re.findall(r"^(throttled_(?:usec|time)) (\d+)$", "\n".join(texts), re.MULTILINE)
+        return max((int(value) * scales[key] for key, value in found), default=None)
+
+    tasks = root / "proc/self/task"
+    last: dict[str, int] = {}
+    ended_ns = 0
+
+    def waited_s() -> float | None:
+        nonlocal last, ended_ns
+        try:
+            names = os.listdir(tasks)  # noqa: PTH208 -- names are enough, and this is read often
+        except OSError:
+            names = []
+        now = {task: int(text.split()[1]) for task in names if (text := read_text(tasks / task / "schedstat"))}
+        # A thread that ends takes its counter with it; what it waited stays part of the sum.
+        ended_ns += sum(waited for task, waited in last.items() if task not in now)
+        last = now
+        return (ended_ns + sum(now.values())) / 1e9 if now or ended_ns else None
+
+    return {
+        "steal": try_meter(partial(_core_seconds, root, allowed_cores(), (7,)), "the system has no /proc/stat"),
+        "quota": try_meter(throttled, "no control group limits this process's CPU time"),
+        "run-queue wait": try_meter(waited_s, "the kernel keeps no scheduler statistics"),
+    }
+
+
+def wait_reader() -> Callable[[], Wait]:
+    """A fast reader of how long the calling thread waited for a core, and how often it lost one."""
+    try:
+        import resource
+
+        who = resource.RUSAGE_THREAD
+        handle = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except (ImportError, AttributeError, OSError):
+        return lambda: (None, None)
+    usage, pread = resource.getrusage, os.pread
+
+    def read() -> Wait:
+        return int(pread(handle, 64, 0).split()[1]) * 1e-9, usage(who).ru_nivcsw
+
+    return read
+
+
+def _core_seconds(root: Path, cores: frozenset[int], columns: tuple[int, ...]) -> float | None:
+    """Seconds in these columns of /proc/stat for these cores, in the kernel's order; None without any."""
+    try:
+        with (root / "proc/stat").open(errors="replace") as file:
+            ticks = None
+            for line in file:
+                if not line.startswith("cpu"):
+                    break
+                name, *values = line.split()
+                if name != "cpu" and int(name[3:]) in cores:
+                    ticks = (ticks or 0) + sum(int(values[column]) for column in columns)
+    except OSError:
+        return None
+    return None if ticks is None else ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _tree_seconds(root: Path, family: int | None) -> float:
+    """CPU seconds of this process, or another, and everything that descends from it, the ended ones included."""
+    times, members = os.times(), _descendants(root, str(family or "self"))
+    own_s = time.process_time() + times.children_user + times.children_system
+    if family is not None:
+        own_s, members = 0.0, [str(family), *members]
+    ticks = 0
+    for each in members:
+        # User, system, and the same of ended children, after the name, which may hold anything.
+        fields = (read_text(root / "proc" / each / "stat") or "").rpartition(")")[2].split()
+        ticks += sum(int(value) for value in fields[11:15])
+    return own_s + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _descendants(root: Path, process: str) -> list[str]:
+    files = (root / "proc" / process / "task").glob("*/children")
+    children = [child for file in files for child in (read_text(file) or "").split()]
+    return [each for child in children for each in (child, *_descendants(root, child))]
+
+
+def _limiting_groups(root: Path) -> list[Path]:
+    return [folder for folder in control_groups("cpu", root) if (folder / "cpu.stat").exists()]
+
+
 _stops = 0
 
 
