@@ -66,7 +66,7 @@ def path(tmp_path: Path) -> Path:
 
 def ended_processes(path: Path) -> Counter[str]:
     """How many processes of each case have a result."""
-    return Counter(part.result.case.text for part in examine(path) if isinstance(part, Account))
+    return Counter(part.result.case.text for _, part in examine(path) if isinstance(part, Account))
 
 
 @pytest.fixture
