@@ -23,6 +23,7 @@ from torchmark.measure.machine import keep_awake, look_around
 from torchmark.measure.session import Finished, Plan, Revised, Session, SpreadFound, Started
 from torchmark.measure.suites import Part, expand_suite, place
 from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, Value
+from torchmark.store import lines
 from torchmark.studies.fit import Fit, FitOptions, free_bytes
 from torchmark.studies.study import Completed, Event, Study, check_single
 from torchmark.studies.tune import Tune, TuneOptions
@@ -259,24 +260,23 @@ def store_events(study: Study, writer_of: WriterOf, seen: Callable[[Event], obje
 def _store(event: Event, writer_of: WriterOf) -> None:
     match event:
         case Started(case, process):
-            writer_of("").started(case.text, process)
+            writer_of("").write(lines.Started(case.text, process))
         case Finished(result, process, samples_s):
-            if samples_s:
-                writer_of("").samples(result.case.text, process, samples_s)
-            writer_of("").finished(result)
+            samples = [lines.Samples(result.case.text, process, samples_s)] if samples_s else []
+            writer_of("").finished(result, *samples)
         case Completed(process, newest, result, side):
             writer_of(side).measured(process, newest, result)
         case Revised(result, side):
             writer_of(side).finished(result)
         case SpreadFound(value):
-            writer_of("").spread(value)
+            writer_of("").write(lines.Spread(value))
 
 
 def conclude(study: Study, writer: store.RunWriter, side: str = "") -> None:
     if conclusion := study.conclusion(side):
         writer.concluded(conclusion)
     elif isinstance(study, Measurement):
-        writer.ended()
+        writer.write(lines.Ended())
 
 
 def find_case(workload: str, axes: Axes, params: Axes) -> Case:

@@ -18,7 +18,7 @@ from injection.changes import appended_to, cut, moved, replaced
 from torchmark.errors import StoreError
 from torchmark.store import RunWriter, files, load
 from torchmark.store import writer as writing
-from torchmark.store.lines import Checksum
+from torchmark.store.lines import Checksum, Ended, Started
 from torchmark.store.reader import Account, examine
 
 CASES = tuple(f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3))
@@ -66,7 +66,7 @@ def test_nothing_that_was_written_is_lost(
         for number, text in enumerate(CASES):
             if number == after:
                 change(path)
-            writer.started(text, 0)
+            writer.write(Started(text, 0))
             writer.finished(make_result(text))
         if after == len(CASES):
             change(path)
@@ -90,9 +90,9 @@ def test_an_edit_while_a_line_is_synchronised_is_noticed(
     with RunWriter.create(path, make_header(CASES)) as writer:
         monkeypatch.setattr(os, "fsync", fsync)
         for text in CASES:
-            writer.started(text, 0)
+            writer.write(Started(text, 0))
             writer.finished(make_result(text))
-        writer.ended()
+        writer.write(Ended())
     assert [result.case.text for result in load(path).results] == [*CASES]
     assert isinstance([*examine(path)][-1][1], Checksum)
 

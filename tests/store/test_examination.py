@@ -12,7 +12,7 @@ import pytest
 from torchmark.errors import StoreError
 from torchmark.records import Fitting, Remark, RunHeader, Tuning, parse_case
 from torchmark.store import RunWriter, load, write_export
-from torchmark.store.lines import Checksum
+from torchmark.store.lines import Checksum, Samples, Started
 from torchmark.store.reader import Account, examine
 
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
@@ -24,8 +24,8 @@ def path(tmp_path: Path, make_header, make_result, make_estimate) -> Path:
     path = tmp_path / "run.jsonl"
     with RunWriter.create(path, make_header((A, B))) as writer:
         for text in (A, B):
-            writer.started(text, 0)
-            writer.samples(text, 0, SAMPLES)
+            writer.write(Started(text, 0))
+            writer.write(Samples(text, 0, SAMPLES))
             writer.finished(make_result(text, processes=(make_estimate(),)))
     return path
 
@@ -100,7 +100,7 @@ def test_a_file_that_was_cut_off_says_so(path: Path) -> None:
 
 def test_a_checksum_speaks_for_the_end_of_a_file_only_where_it_is_the_end(path: Path) -> None:
     with RunWriter.resume(path) as writer:
-        writer.started(A, 1)
+        writer.write(Started(A, 1))
         path.with_suffix(".copy").write_bytes(path.read_bytes())
     assert isinstance([*examine(path)][-1][1], Checksum)
     assert flaws(path.with_suffix(".copy")) == [(9, "")]

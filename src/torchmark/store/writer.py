@@ -103,12 +103,6 @@ class RunWriter:
     def read(self, local: bool = False) -> Run:
         return load(self.path, content=bytes(self._content), local=local)
 
-    def started(self, case: str, process: int = 0) -> None:
-        self._write(lines.Started(case, process))
-
-    def samples(self, case: str, process: int, samples_s: tuple[float, ...]) -> None:
-        self._write(lines.Samples(case, process, samples_s))
-
     def measured(self, process: int, newest: Result, result: Result) -> None:
         """A process that has just ended, with its samples, and the result of its case including it."""
         text = result.case.text
@@ -119,25 +113,19 @@ class RunWriter:
         """The result of a case with all its processes so far; raw samples have a line of their own."""
         estimate = result.estimate and replace(result.estimate, samples_s=())
         processes = tuple(replace(process, samples_s=()) for process in result.processes)
-        self._write(*before, lines.Finished(replace(result, estimate=estimate, processes=processes)))
+        self.write(*before, lines.Finished(replace(result, estimate=estimate, processes=processes)))
         if result.detail and result.detail not in self._details:
             self._details.add(result.detail)
             keep_detail(self.path, result.case.text, result.detail)
 
-    def spread(self, process_spread: float) -> None:
-        self._write(lines.Spread(process_spread))
-
     def concluded(self, conclusion: Conclusion) -> None:
-        self._write(lines.Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
-
-    def ended(self) -> None:
-        self._write(lines.Ended())
+        self.write(lines.Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
 
     def seal(self) -> None:
         """Add a checksum of everything so far, so that damage to the file can be detected."""
         if not self._sealed and self._descriptor >= 0:
             self._stamp = -1  # compare the whole file once: a change within one tick of the clock leaves its time
-            self._write(lines.Checksum(hashlib.sha256(self._content).hexdigest()))
+            self.write(lines.Checksum(hashlib.sha256(self._content).hexdigest()))
             self._sealed = True
 
     def close(self) -> None:
@@ -155,7 +143,7 @@ class RunWriter:
                 self.seal()
         self.close()
 
-    def _write(self, *more: lines.Line) -> None:
+    def write(self, *more: lines.Line) -> None:
         try:
             data = b"".join(map(lines.encode_line, more))
         except StoreError as error:

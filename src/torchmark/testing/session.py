@@ -29,6 +29,7 @@ from torchmark.records import Result, Run, RunHeader
 from torchmark.report import render
 from torchmark.report.comparison import complaints_of, gate_lines, interval, speed
 from torchmark.report.text import clean, printable
+from torchmark.store.lines import Spread
 from torchmark.testing import LABEL
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
@@ -140,7 +141,7 @@ class Recorder:
                 for result in self.results:
                     writer.measured(0, result, result)
                 if spread is not None:
-                    writer.spread(spread)
+                    writer.write(Spread(spread))
             self.run = store.load(path)
         except StoreError as error:
             self.run, self._problem = Run(header, tuple(self.results), spread), error.cause
