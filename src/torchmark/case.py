@@ -126,8 +126,7 @@ def parse_case(text: str) -> Case:
         raise UsageError(f"'{text}' is not a case", "A case looks like mlp/infer:batch=64@cpu/float32+threads=2")
     params: dict[str, Value] = {}
     settings: dict[str, Any] = {}
-    for pair in filter(None, (found["params"] or "").split(",")):
-        name, _, value = pair.partition("=")
+    for name, value in re.findall(r"([^,=]+)=([^,]+)", found["params"] or ""):
         _set_once(params, name, parse_value(value), text)
     for suffix in found["suffixes"].split("+")[1:]:
         name, _, value = suffix.partition("=")

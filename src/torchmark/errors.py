@@ -26,9 +26,7 @@ class TorchmarkError(Exception):
 
     def __init__(self, cause: str, fix: str = "", detail: str = "") -> None:
         super().__init__(". ".join(filter(None, (f"{cause}: {detail}" if detail else cause, fix))))
-        self.cause = cause
-        self.fix = fix
-        self.detail = detail
+        self.cause, self.fix, self.detail = cause, fix, detail
 
 
 class UsageError(TorchmarkError):

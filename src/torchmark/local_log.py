@@ -67,9 +67,8 @@ def size_of(descriptor: int) -> int:
 
 def trim(descriptor: int, before: int = 0) -> None:
     """Drop what exceeds the size limit of a log, but nothing that was there before this process."""
-    most = max(LARGEST_BYTES, before)
-    if size_of(descriptor) > most:
-        with suppress(OSError):
+    with suppress(OSError):
+        if size_of(descriptor) > (most := max(LARGEST_BYTES, before)):
             os.ftruncate(descriptor, most)
 
 

@@ -89,19 +89,17 @@ SETTINGS: dict[str, str] = {
 
 def is_shareable(key: str, value: object) -> bool:
     """Whether a result may record this value under this key."""
-    if key not in SETTINGS or not isinstance(value, str):
-        return key in SETTINGS
-    return re.fullmatch(rf"{SETTINGS[key]}|{SET}", value, re.IGNORECASE) is not None
+    form = rf"{SETTINGS.get(key)}|{SET}"
+    return key in SETTINGS and (not isinstance(value, str) or bool(re.fullmatch(form, value, re.IGNORECASE)))
 
 
 def redacted(variable: str, text: str | None) -> str | int | None:
     """The recorded value of an environment variable: itself if it is on the list, else `set`; None: not set."""
-    if text is None or not text.strip():
-        return None
-    text = text.strip().lower() if variable != "ONEDNN_MAX_CPU_ISA" else text.strip()
-    if variable not in VARIABLES or not is_shareable(key_of(variable), text):
+    text = (text or "").strip()
+    text = text if variable == "ONEDNN_MAX_CPU_ISA" else text.lower()
+    if text and (variable not in VARIABLES or not is_shareable(key_of(variable), text)):
         return SET
-    return int(text) if re.fullmatch(_NUMBER, text) else text
+    return int(text) if re.fullmatch(_NUMBER, text) else text or None
 
 
 _SYSTEM = (  # systems, and the IDs of distributions in os-release
@@ -126,10 +124,6 @@ _ADDRESS = re.compile(
     r"\w\.[a-z-]*[a-z]{2}|\w@[a-z]|\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b|[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}|\\|~",
     re.IGNORECASE,
 )
-
-
-def is_known_system(name: str) -> bool:
-    return re.fullmatch(_SYSTEM, name, re.IGNORECASE) is not None
 
 
 def shareable_system(text: str) -> str:

@@ -71,7 +71,7 @@ def test_nothing_that_was_written_is_lost(
         if after == len(CASES):
             change(path)
     assert [result.case.text for result in load(path).results] == [*CASES]
-    assert writer.run == load(path)
+    assert writer.read() == load(path)
     assert isinstance([*examine(path)][-1][1], Checksum)
 
 
@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_restored_is_an_error_and_the_results_are_still_th
         path.parent.write_text("a file where the folder was")
         with pytest.raises(StoreError, match="cannot write"):
             writer.finished(make_result(CASES[1]))
-    assert [result.case.text for result in writer.run.results] == [CASES[0], CASES[1]]
+    assert [result.case.text for result in writer.read().results] == [CASES[0], CASES[1]]
     assert writer.notes == []
 
 

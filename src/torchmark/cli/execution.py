@@ -214,7 +214,7 @@ def _say_saved(writers: Sequence[store.RunWriter], then: str) -> None:
     ids, name, part = [], "", ""
     for writer in writers:
         with contextlib.suppress(StoreError):
-            stored, run = store.load(writer.path), writer.run
+            stored, run = store.load(writer.path), writer.read()
             if stored.header == run.header:
                 ids.append(f"{run.header.id} ({run.header.label})" if len(writers) > 1 else run.header.id)
                 name = run.header.id if writer.path.parent == store.home() else str(writer.path)  # for other commands

@@ -15,11 +15,10 @@ from pathlib import Path
 from string import ascii_uppercase
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.errors import FleetError, StoreError, UsageError
-from torchmark.fleet.folder import UNDER_WAY, FleetFolder, JobOutcome, Node, Order, State, Submitted, Task, Terms
+from torchmark.fleet.folder import UNDER_WAY, FleetFolder, JobOutcome, Node, Order, Submitted, Task, Terms
 from torchmark.fleet.local import Local
 from torchmark.fleet.slurm import Slurm
 from torchmark.local_log import open_log
@@ -33,13 +32,10 @@ _SHARED = "Name a folder that all nodes share: --folder"
 Engine = Slurm | Local
 
 
-class TaskStatus(Struct, frozen=True):
+class TaskStatus(JobOutcome, frozen=True, kw_only=True):
     """One task: its state with the reason, and what has been measured so far. Only this user may see `detail`."""
 
     task: Task
-    state: State
-    reason: str = ""
-    detail: str = ""
     run: Run | None = None
 
     @property
@@ -197,7 +193,8 @@ class Observer:
                 self._folder.keep_outcome(task, outcome)
         file = self._folder.run_file(task)
         reasons = (f"earlier results are in {file.name}.aside-*" if renamed else "", outcome.reason)
-        return TaskStatus(task, outcome.state, ", ".join(filter(None, reasons)), outcome.detail, self._run(file))
+        reason = ", ".join(filter(None, reasons))
+        return TaskStatus(outcome.state, reason, outcome.detail, task=task, run=self._run(file))
 
     def _run(self, path: Path) -> Run | None:
         with suppress(OSError):

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from torchmark.meters import ROOT, Meters, control_groups, read_number, read_text, try_meter
 from torchmark.records import Moment
 
-AT_ONCE_S = 0.01  # far less than two clocks may differ before it counts as a pause
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
 Wait = tuple[float | None, int | None]  # None is unreadable
 
@@ -77,10 +77,9 @@ def open_waits(root: Path = ROOT) -> Meters:
 
     def waited_s() -> float | None:
         nonlocal last, ended_ns
-        try:
+        names = list[str]()
+        with suppress(OSError):
             names = os.listdir(tasks)  # noqa: PTH208 -- names are enough, and this is read often
-        except OSError:
-            names = []
         now = {task: int(text.split()[1]) for task in names if (text := read_text(tasks / task / "schedstat"))}
         # A thread that ends takes its counter with it; what it waited stays part of the sum.
         ended_ns += sum(waited for task, waited in last.items() if task not in now)
@@ -113,27 +112,20 @@ def wait_reader() -> Callable[[], Wait]:
 
 def _core_seconds(root: Path, cores: frozenset[int], columns: tuple[int, ...]) -> float | None:
     """Seconds in these columns of /proc/stat for these cores, in the kernel's order; None without any."""
-    try:
-        with (root / "proc/stat").open(errors="replace") as file:
-            ticks = None
-            for line in file:
-                if not line.startswith("cpu"):
-                    break
-                name, *values = line.split()
-                if name != "cpu" and int(name[3:]) in cores:
-                    ticks = (ticks or 0) + sum(int(values[column]) for column in columns)
-    except OSError:
-        return None
-    return None if ticks is None else ticks / os.sysconf("SC_CLK_TCK")
+    ticks = list[int]()
+    with suppress(OSError), (root / "proc/stat").open(errors="replace") as file:
+        for name, *values in map(str.split, takewhile(lambda line: line.startswith("cpu"), file)):
+            if name != "cpu" and int(name[3:]) in cores:
+                ticks += (int(values[column]) for column in columns)
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
 def _tree_seconds(root: Path, family: int | None) -> float:
     """CPU seconds of this process, or another, and everything that descends from it, the ended ones included."""
-    times, members = os.times(), _descendants(root, str(family or "self"))
+    times, members, ticks = os.times(), _descendants(root, str(family or "self")), 0
     own_s = time.process_time() + times.children_user + times.children_system
     if family is not None:
         own_s, members = 0.0, [str(family), *members]
-    ticks = 0
     for each in members:
         # User, system, and the same of ended children, after the name, which may hold anything.
         fields = (read_text(root / "proc" / each / "stat") or "").rpartition(")")[2].split()
@@ -189,7 +181,7 @@ def read_moment() -> Moment:
     for _ in range(10):
         boot_s = None if _BOOT is None else time.clock_gettime(_BOOT)
         moment = Moment(time.perf_counter(), time.time(), boot_s, _stops)
-        if time.perf_counter() - moment.steady_s < AT_ONCE_S:
+        if time.perf_counter() - moment.steady_s < 0.01:  # far less than clocks may differ before it counts as a pause
             break
     return moment
 

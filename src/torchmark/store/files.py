@@ -184,8 +184,7 @@ def sweep(folder: Path) -> None:
 def set_aside(path: Path, to: Path | None = None) -> Path:
     """Rename a file to the first free of `….aside-1`, `….aside-2` or of names like `to`; nothing is overwritten."""
     stem = to or path.with_name(f"{path.name}.aside")  # not `.jsonl`, so that it is not one of the runs
-    names = (stem.with_name(f"{stem.name}-{number}") for number in count(1))
-    free = next(name for name in names if not os.path.lexists(name))
+    free = next(name for n in count(1) if not os.path.lexists(name := stem.with_name(f"{stem.name}-{n}")))
     with os_errors("rename", path, CHECK):
         os.close(os.open(free, _CREATE, 0o600))  # takes the name
         try:

@@ -59,15 +59,8 @@ def home() -> Path:
 
 
 def new_header(command: str, machine: Machine, cases: Iterable[str], **rest: Any) -> RunHeader:
-    return RunHeader(
-        id=secrets.token_hex(4),
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        machine=machine,
-        cases=tuple(cases),
-        command=command,
-        version=__version__,
-        **rest,
-    )
+    created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return RunHeader(secrets.token_hex(4), created, machine, tuple(cases), command, __version__, **rest)
 
 
 def new_path(header: RunHeader) -> Path:
@@ -179,8 +172,6 @@ def _find_stored(text: str) -> Path | None:
 def _is(kind: Callable[[Path], bool], text: str) -> bool:
     try:
         return kind(Path(text))
-    except ValueError:  # a name that no file can have
-        return False
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG or not _looks_like_a_file(text):
             return False

@@ -78,29 +78,26 @@ class RunWriter:
         return writer
 
     def _take_over(self) -> None:
-        if not os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+        descriptor, ending = self._descriptor, b""
+        if not os.path.samestat(self.path.stat(), os.fstat(descriptor)):
             raise StoreError(f"{self.path} was replaced by another program just now", "Try again")
-        content = _read(self._descriptor, FILE_BYTES)
+        content = _read(descriptor, FILE_BYTES)
         schema = lines.decode_schema(content.partition(b"\n")[0], self.path)
         if schema != SCHEMA_VERSION:
             cause = f"{self.path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})"
             raise StoreError(cause, "Start a new run without --resume")
-        length, ending = content.rfind(b"\n") + 1, b""
+        length = content.rfind(b"\n") + 1
         if length < len(content):
             with suppress(StoreError):
                 lines.decode_line(content[length:], schema, self.path, 0)
                 length, ending = len(content), b"\n"  # all but the newline was written
-        os.ftruncate(self._descriptor, length)
-        self._stamp = os.fstat(self._descriptor).st_mtime_ns
+        os.ftruncate(descriptor, length)
+        self._stamp = os.fstat(descriptor).st_mtime_ns
         self._content += content[:length]
         self._append(ending)
 
-    @property
-    def run(self) -> Run:
-        """The run as it was measured, even if the file was changed."""
-        return self.read()
-
     def read(self, local: bool = False) -> Run:
+        """The run as it was measured, even if the file was changed."""
         return load(self.path, content=bytes(self._content), local=local)
 
     def measured(self, process: int, newest: Result, result: Result) -> None:
