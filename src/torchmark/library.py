@@ -155,7 +155,6 @@ def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
         study.log = store.log_path(path)
         store_events(study, lambda _: writer)
         conclude(study, writer)
-        writer.seal()
     return store.load(path)
 
 

@@ -31,11 +31,9 @@ Names = Annotated[tuple[Name, ...], SEVERAL]
 
 
 class Work(Struct, frozen=True):
-    """Of one step: the work itself, not what an implementation spends on it."""
-
-    items: Real
+    items: Real  # of one step
     unit: Name
-    flops: Real | None = None
+    flops: Real | None = None  # that the work takes, whatever an implementation spends
     bytes: Real | None = None
 
 
@@ -96,17 +94,13 @@ class Metered(Struct, frozen=True):
 
 
 class Trend(Struct, frozen=True):
-    """Of the step time over the kept samples."""
-
-    change: Real  # relative, from first to last
+    change: Real  # of the step time over the kept samples: relative, from first to last
     z: Real
 
 
 class Estimate(Struct, frozen=True):
-    """The time of one step, with a 95% interval."""
-
-    center_s: Real
-    low_s: Real
+    center_s: Real  # of one step
+    low_s: Real  # of the 95% interval
     high_s: Real
     estimand: Estimand
     verdict: Verdict
@@ -175,10 +169,8 @@ class NumericCheck(Struct, frozen=True):
 
 
 class DeviceInfo(Struct, frozen=True):
-    """Never a serial number or a UUID."""
-
     name: Name  # cpu, cuda:0, mps, xpu:0, fake
-    model: Name
+    model: Name  # never with a serial number or a UUID
     memory_bytes: Whole | None = None
     driver: Name | None = None
     capability: Name | None = None
@@ -206,10 +198,8 @@ STEP, START_UP = "step", "start-up"  # the stage that every job has, and the one
 
 
 class Laps(Struct, frozen=True):
-    """How long one stage of a procedure took each time. Never stored."""
-
-    stage: str
-    seconds: list[float]
+    stage: str  # of a procedure; never stored
+    seconds: list[float]  # that it took, each time
     published: int = 1  # how often the whole procedure does it
     is_work: bool = False  # that was to be timed, no overhead
 
@@ -237,10 +227,8 @@ class JobEstimate(Struct, frozen=True):
 
 
 class Sustained(Struct, frozen=True):
-    """A sustained case: a step in its first seconds against one in its last."""
-
     window_s: Real  # of each end
-    first_s: Real
+    first_s: Real  # a step in the first window, and in the last
     last_s: Real
     interval: tuple[Real, Real]  # 95%, of the relative change
     slope: Real  # relative change a minute
@@ -313,9 +301,7 @@ class RunHeader(Struct, frozen=True):
 
 
 class Contribution(Struct, frozen=True):
-    """What one setting, or several that were only tried together, gained."""
-
-    setting: Text
+    setting: Text  # or several that were only tried together
     gain: Real  # times as fast
 
 

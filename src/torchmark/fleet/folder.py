@@ -61,10 +61,8 @@ class Node(Struct, frozen=True):
 
 
 class Submitted(Struct, frozen=True):
-    """A job that an engine accepted, according to the shared folder: checked before it is acted upon."""
-
     task: str
-    number: str  # the engine's name for the job
+    number: str  # the engine's name for the job, from the shared folder: check it before acting on it
     script: Path
 
 
@@ -100,9 +98,7 @@ class Fleet(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True):
-    """What a node is to do, as stored in the shared folder."""
-
-    arguments: tuple[Word, ...]
+    arguments: tuple[Word, ...]  # for a node, as stored in the shared folder
     resuming: tuple[Word, ...]  # the arguments to resume a run
     run_file: Word
     nodes: int = 1

@@ -77,9 +77,8 @@ def open_rapl(root: Path = ROOT) -> Meter:
         nonlocal last, total
         if not (now := energies(counted)):
             return None
-        total += sum(
-            new - old + (size if new < old else 0) for new, old, size in zip(now, last or now, sizes, strict=True)
-        )
+        pairs = zip(now, last or now, sizes, strict=True)
+        total += sum(new - old + (size if new < old else 0) for new, old, size in pairs)
         last = now
         return total * 1e-6
 
@@ -87,9 +86,7 @@ def open_rapl(root: Path = ROOT) -> Meter:
 
 
 class Power(Struct, frozen=True):
-    """How the machine is powered; None is unreadable."""
-
-    on_battery: bool | None = None
+    on_battery: bool | None = None  # None is unreadable
     mode: str | None = None  # as the system names it
     saving: bool = False  # set to be slower than it can be
 

@@ -134,9 +134,8 @@ def _meters(
     source: str, silent: str, counted: str = "", through: str = "", watts: _Read = lambda: None, **reads: _Read
 ) -> Meters:
     """Meters of one source; those that give no reading when tried are unavailable because of `silent`."""
-    found = without_vitals(silent)
-    for name, read in reads.items():
-        found[name] = try_meter(read, silent, counted if name == "energy" and counted else source + through)
+    sources = {name: counted if name == "energy" and counted else source + through for name in reads}
+    found = without_vitals(silent) | {name: try_meter(reads[name], silent, sources[name]) for name in reads}
     energy = found["energy"]
     sampled = f"estimated from power that {source} reported during untimed steps"
     by_power = energy.read() is None and watts() is not None

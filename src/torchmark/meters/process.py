@@ -147,9 +147,7 @@ _stops = 0
 
 
 class HostMemory(NamedTuple):
-    """What this process uses of the host's memory; None is unreadable."""
-
-    peak_bytes: int | None = None
+    peak_bytes: int | None = None  # of this process; None is unreadable
     swap_bytes: int | None = None
     major_fault_count: int | None = None  # how often it had to wait for a page from disk
 

@@ -35,30 +35,22 @@ class Header(_Line, frozen=True):
 
 
 class Started(_Line, frozen=True):
-    """A fresh process is about to measure a case."""
-
     case: Text
-    process: Whole
+    process: Whole  # a fresh one, which is about to measure the case
 
 
 class Samples(_Line, frozen=True):
-    """Seconds per step in one process, in order, nothing deleted."""
-
     case: Text
     process: Whole
-    samples_s: Annotated[tuple[Real, ...], Meta(max_length=1_000_000)]
+    samples_s: Annotated[tuple[Real, ...], Meta(max_length=1_000_000)]  # per step, in order, nothing deleted
 
 
 class Finished(_Line, frozen=True):
-    """The result of a case so far; a later line for the same case replaces it."""
-
-    result: Result
+    result: Result  # so far; a later line for the same case replaces it
 
 
 class Spread(_Line, frozen=True):
-    """How much fresh processes of this machine differ, from the reference case."""
-
-    process_spread: Annotated[float, Meta(ge=0, le=1e100)]
+    process_spread: Annotated[float, Meta(ge=0, le=1e100)]  # between fresh processes, from the reference case
 
 
 class Concluded(_Line, frozen=True):
@@ -73,9 +65,7 @@ class Ended(_Line, frozen=True):
 
 
 class Checksum(_Line, frozen=True):
-    """Of all bytes before this line, written when a run ends normally. It detects damage, not forgery."""
-
-    sha256: Name
+    sha256: Name  # of all bytes before, when a run ends normally: it detects damage, not forgery
 
 
 Line = Header | Started | Samples | Finished | Spread | Concluded | Ended | Checksum
@@ -89,17 +79,13 @@ class _Version(Struct):
 
 
 class RunName(Struct, frozen=True):
-    """What finds a run by name: a part of its header, which takes a fraction of the time to decode."""
-
-    id: Name
+    id: Name  # these find a run by name, and take a fraction of the header's time to decode
     created: Name
     label: Name | None = None
 
 
 class NamedHeader(_Line, frozen=True, tag="header"):
-    """A header of any version, even one that is damaged elsewhere."""
-
-    header: RunName
+    header: RunName  # of any version, even one that is damaged elsewhere
 
 
 class NewerFileError(StoreError):

@@ -210,10 +210,8 @@ def _empty(path: Path) -> StoreError:
 
 
 class Account(Struct, frozen=True):
-    """A `finished` line with the raw samples since the one before it, by process."""
-
-    result: Result
-    samples: dict[int, array[float]]
+    result: Result  # of a `finished` line
+    samples: dict[int, array[float]]  # since the one before, by process
 
 
 Part = RunHeader | Account | lines.Checksum | Remark
