@@ -22,8 +22,8 @@ from msgspec import Struct
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION, Run
 from torchmark.store.files import os_errors
-from torchmark.store.notes import keep_note, read_note
 from torchmark.store.reader import load
+from torchmark.store.runs import keep_note, read_note
 
 BATCH = 1000  # files between two writes of the index, the most that a kill loses
 _PARTS = 16
