@@ -59,8 +59,8 @@ def run(
 ) -> Run:
     """Measure workloads, cases or model files on a device, by default the quick suite on every device.
 
-    The run is stored among the other runs, or in the new file `out`. Raises LockedError if another run is active,
-    unless it is to `wait`. A case that fails is a result with a status and a reason, not an exception.
+    The run is stored among the others, or in the new file `out`. Raises LockedError if another run is active, unless it
+    is to `wait`. A case that fails is a result with a status and a reason, not an exception.
     """
     if not workloads and (mode or dtype or params):
         raise UsageError("mode, dtype and params need a workload", "Name one: `torchmark list` shows them")

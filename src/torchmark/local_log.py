@@ -1,6 +1,6 @@
 """The log next to a run file: what workers print, and the messages behind failures.
 
-It may name hosts, people and paths: only its owner can read it, and nothing in it is exported or shown elsewhere.
+It may name hosts, people and paths: only its owner can read it, and nothing in it is exported.
 """
 
 from __future__ import annotations

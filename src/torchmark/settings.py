@@ -1,5 +1,5 @@
-"""The privacy allow-list: each setting that a result may record with the form of its value, and names of hardware,
-systems and versions in the form in which they are shared. Any other value is recorded as `set`, or left out."""
+"""The privacy allow-list: settings with the forms of values that a result may record, and names of hardware, systems
+and versions as they are shared. Any other value is recorded as `set`, or left out."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ _ENDING = (  # of the class names of transformers
 # A base name. That torch has such an operator is checked where torch is loaded, see `operators.py`.
 _OPERATOR = r"(?:an operator|aten::[A-Za-z0-9_]{1,80})"
 
-# Environment variables that change the speed of torch, with the values that are recorded. LD_PRELOAD and MALLOC_CONF
-# may name files: only that they are set is recorded.
+# Environment variables that change the speed of torch, with the values that are recorded; some may name files.
 VARIABLES: dict[str, str] = {
     "OMP_NUM_THREADS": rf"{_NUMBER}(?:,{_NUMBER}){{0,3}}",
     "OMP_PROC_BIND": r"true|false|close|spread|primary|master",

@@ -1,8 +1,8 @@
 """The shared folder of a fleet: its plan, and the small files about every job.
 
-Run files are at the top of the folder, which makes it an ordinary folder of runs. Everything about jobs is below
-`jobs`; only there do nodes appear with their names. Other users of the folder can leave a pipe, a loop of links or a
-gigabyte in place of a file: files are read with care, written whole, and trusted only if no other user can change them.
+Run files are at its top, as in an ordinary folder of runs. Only files below `jobs` name nodes. Other users can leave a
+pipe, a loop of links or a gigabyte in place of a file: files are read with care, and trusted only if no other user can
+change them.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = Fa
 
 
 def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None, named: bool) -> tuple[Task, ...]:
-    """The same run on every node. A task is named by its kind, a letter, and a number; labels contain the names of
-    nodes only if `named`."""
+    """The same run on every node, as tasks A1, A2, B1. Labels contain the names of nodes only if `named`."""
     kinds, counts, tasks = dict[str, str](), Counter[str](), []
     for node in nodes:
         kind = kinds.setdefault(node.about, _letter(len(kinds)))
@@ -160,7 +159,7 @@ def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) 
 
 
 class Observer:
-    """Reads the status of tasks repeatedly; unchanged run files are not read again, and outcomes are remembered."""
+    """Reads the status of tasks repeatedly, and remembers outcomes and unchanged run files."""
 
     def __init__(self, folder: FleetFolder, engine: Engine) -> None:
         self._folder, self._engine = folder, engine
@@ -211,8 +210,7 @@ class Observer:
 def try_nodes(
     engine: Engine, folder: FleetFolder, terms: Terms, nodes: Iterable[Node], say: Callable[[str], None]
 ) -> None:
-    """Run one small task on one node of each kind to find out what would make every job fail: a folder that is not
-    shared, or no torchmark there. The first node that cannot take part is an error."""
+    """Run one small task on one node of each kind, as a folder that is not shared would make every job fail."""
     kinds: dict[str, Node] = {}
     for node in sorted(nodes, key=lambda node: not node.idle):
         kinds.setdefault(node.about, node)

@@ -83,8 +83,7 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
 
 
 def open_conditions(root: Path = ROOT, family: int | None = None, device: str = "cpu") -> Callable[[], Conditions]:
-    """A cheap reader of the state of the machine and `device`. All descendants of the process `family`, by default this
-    one, belong to the measurement."""
+    """A cheap reader of the machine's state; what descends from `family`, by default this process, is no other work."""
     from torchmark.meters.process import capacity, open_other_cpu, open_waits, read_host_memory
 
     cores, other_cpu = capacity(root), open_other_cpu(root, family)

@@ -20,8 +20,7 @@ _CPU = "sys/devices/system/cpu"
 
 
 def open_vitals(root: Path = ROOT) -> Meters:
-    """Joules of the processor, the mean clock of a few allowed cores in hertz, degrees Celsius, and how often the
-    hardware lowered its clock because of heat or power."""
+    """Joules, the mean clock of a few allowed cores, degrees Celsius, and times that heat or power lowered the clock."""
 
     def core_files(name: str) -> list[Path]:
         files = (root / _CPU / f"cpu{core}" / name for core in sorted(allowed_cores()))
@@ -51,8 +50,7 @@ def open_vitals(root: Path = ROOT) -> Meters:
 
 
 def open_rapl(root: Path = ROOT) -> Meter:
-    """Joules that all packages used since the first reading, and their memory where it is counted separately. `core`
-    and `uncore` zones are parts of a package, and `psys` contains all packages."""
+    """Joules of all packages since the first reading, with memory that is counted separately. Other zones overlap."""
 
     def zones(folder: Path, pattern: str, name: str) -> list[Path]:
         return [zone for zone in sorted(folder.glob(pattern)) if (read_text(zone / "name") or "").startswith(name)]

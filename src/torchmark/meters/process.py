@@ -121,7 +121,7 @@ def _core_seconds(root: Path, cores: frozenset[int], columns: tuple[int, ...]) -
 
 
 def _tree_seconds(root: Path, family: int | None) -> float:
-    """CPU seconds of this process, or another, and everything that descends from it, the ended ones included."""
+    """CPU seconds of this process, or another, and of all its descendants, ended ones included."""
     times, members, ticks = os.times(), _descendants(root, str(family or "self")), 0
     own_s = time.process_time() + times.children_user + times.children_system
     if family is not None:
@@ -174,8 +174,7 @@ def read_host_memory(root: Path = ROOT) -> HostMemory:
 
 
 def read_moment() -> Moment:
-    """All clocks, read in about a microsecond, so cheap enough around every block of steps. They are read again where
-    something came between the readings, as the clocks would seem to disagree."""
+    """All clocks, in about a microsecond; again if an interruption between the readings would make them disagree."""
     for _ in range(10):
         boot_s = None if _BOOT is None else time.clock_gettime(_BOOT)
         moment = Moment(time.perf_counter(), time.time(), boot_s, _stops)

@@ -1,7 +1,6 @@
 """Safe reading and writing of files, and locks: one per machine, and one on each run file that is being written.
 
-The machine's lock is outside the folder of runs, which the machines of a cluster share. The operating system releases
-it when its holder ends in any way, so there are no stale locks.
+The machine's lock is outside the folder of runs, which a cluster may share. The system releases it with its holder.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ _FIXES = {
     errno.EISDIR: "Name a file, not a folder",
     errno.ENOTDIR: f"A part of the path is a file. {_ELSEWHERE}",
 } | dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT), _ELSEWHERE)
-_BUFFER = 16 << 10  # a header of a run file and a bit more: lists of runs read no further
+_BUFFER = 16 << 10  # more than most headers: lists of runs read no further
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-_FAR = 1 << 30  # Windows locks are mandatory: a byte far behind the text keeps the text readable
+_FAR = 1 << 30  # Windows locks are mandatory: this leaves the text readable
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # file systems that cannot lock
 _MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"  # in names of temporary files
 _held: set[int] = set()  # descriptors with a lock
@@ -55,7 +54,7 @@ _held: set[int] = set()  # descriptors with a lock
 
 @contextmanager
 def os_errors(action: str, path: Path | str, fix: str | None = None) -> Iterator[None]:
-    """Turn an OSError into a StoreError: which action on which path failed, why, and what to do about it."""
+    """Turn an OSError into a StoreError with the action, the path, the reason and the fix."""
     try:
         yield
     except OSError as error:
@@ -91,7 +90,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def distrust(path: Path, private: bool = False) -> str | None:
-    """Why users except this one and root may have changed an existing file, or read a `private` one; None if not."""
+    """Why other users, except root, may have changed an existing file, or read a `private` one; None if not."""
     found = None
     with os_errors("use", path, CHECK), suppress(FileNotFoundError):
         found = path.lstat()
@@ -218,10 +217,8 @@ def lock_path() -> Path:
 def machine_lock(
     wait: bool = False, share: bool = False, path: Path | None = None, on_wait: Callable[[Holder], object] | None = None
 ) -> Iterator[None]:
-    """Hold the machine for one run. If another holds it: wait for its end, or raise LockedError.
-
-    Shared runs are allowed next to other shared runs. `on_wait` is called with the holder just before the waiting.
-    """
+    """Hold the machine for one run, next to other shared ones if `share`. If another run holds it: raise LockedError,
+    or call `on_wait` with the holder and wait."""
     path = path or lock_path()
     with ExitStack() as stack:
         with os_errors("use the lock file", path, "Delete it, or name another with TORCHMARK_LOCK"):
@@ -237,7 +234,7 @@ def machine_lock(
                     on_wait(holder)
                 _take(descriptor, share, wait=True)
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        with suppress(OSError):  # the lock holds without this note, on a full disk or in another's file
+        with suppress(OSError):  # the lock holds without this note
             if not os.fstat(descriptor).st_size or _read_holder(descriptor).pid:
                 os.ftruncate(descriptor, 0)
                 os.lseek(descriptor, 0, os.SEEK_SET)
@@ -267,7 +264,7 @@ def let_go(descriptor: int) -> None:
     _held.discard(descriptor)
     with suppress(OSError):
         if sys.platform != "win32":
-            # Closing releases the lock only if no child that was just forked still has a copy.
+            # Closing alone would not release it if a child that was just forked has a copy.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     with suppress(OSError):
         os.close(descriptor)

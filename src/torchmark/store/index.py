@@ -1,6 +1,6 @@
 """Records extracted from every run file of a folder, and an index that remembers them.
 
-The index is in the user's own folder, as run files may come from strangers. A damaged or older one is written anew.
+It is in the user's own folder, as run files may come from strangers. A damaged or older one is written anew.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _File(Struct, array_like=True):
     stamp: str | None  # differs whenever the content does; None: to be read again
     problem: str | None
     count: int = 0  # of extracts
-    # By the first bits of their groups' hashes, each compressed: only one part of a million is in memory at a time.
+    # By the first bits of their groups' hashes, compressed: only one part is in memory at a time.
     parts: tuple[bytes, ...] = (b"",) * _PARTS
 
 
@@ -70,7 +70,7 @@ def ask_folder(
     progress: Progress | None = None,
     check: Check | None = None,
 ) -> tuple[Answer, Folder]:
-    """The result of `question` for the extracts of all run files; only new or changed files are read and checked."""
+    """The answer for the extracts of all run files; only new or changed files are read and checked."""
     version = blake2b(repr((SCHEMA_VERSION, bool(check), kind.edition, kind.__struct_fields__)).encode()).digest()
     name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
     stamps, known = _scan(Path(folder)), _remembered(name, version)
@@ -113,8 +113,7 @@ def _remember(name: str, version: bytes, files: dict[bytes, _File]) -> None:
 
 
 def _scan(folder: Path) -> dict[bytes, str | None]:
-    """The run files of a folder, each with a stamp that differs whenever its content does; none for a file that may be
-    written again within the same tick of its clock."""
+    """The run files of a folder with their stamps; None for a file that may change again within a tick of its clock."""
     now, found = time.time_ns(), dict[bytes, str | None]()
     with os_errors("read", folder, "Name a folder of run files"):
         for path in folder.iterdir():

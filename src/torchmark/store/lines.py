@@ -1,7 +1,7 @@
 """The lines of a run file: their kinds, what may be in them, how they are written, and how any file's are read.
 
-Run files are shared, so every line passes through `shareable` before it is written. Texts are torchmark's own; names
-are those of hardware and software, or the user's: labels, model files, parameters, metrics.
+Run files are shared, so every line passes through `shareable`. Texts are torchmark's own; names are those of hardware
+and software, or the user's: labels, model files, parameters, metrics.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def encode_line(line: Line) -> bytes:
 
 
 def _not_finite(value: Any, place: str) -> Iterator[str]:
-    """The places of numbers that JSON cannot express. Samples, which are many, are decoded after they are encoded."""
+    """The places of numbers that JSON cannot express."""
     if isinstance(value, float) and not math.isfinite(value):
         yield place
     elif isinstance(value, dict | list | tuple):
@@ -178,7 +178,7 @@ _NAME = re.compile(r"[\w(][\w .,:;()+@=%*&®™'-]*")  # no slash and no line br
 
 
 def shareable(value: Any, name: str = "") -> Any:
-    """The plain data of a line, or of a field of this name, as it may be written and sent around."""
+    """The plain data of a line, or of a field of this name, as it may be shared."""
     match value:
         case dict() if name == "settings":
             kept = {key: inner for key, inner in value.items() if key in settings.SETTINGS}
@@ -190,7 +190,7 @@ def shareable(value: Any, name: str = "") -> Any:
             return {_name(key): shareable(inner, _TABLES[name]) for key, inner in value.items()}
         case dict():
             kept = {key: inner for key, inner in value.items() if (name, key) != ("result", "detail")}
-            # Of a model file's parameters only those in the case: the defaults are content of the file.
+            # A model file's default parameters are content of the file.
             if name == "result" and re.search(r"\.(py|json)(:|$)", value["case"]["workload"]):
                 given = value["case"]["params"]
                 kept["params"] = {key: inner for key, inner in value["params"].items() if key in given}

@@ -33,10 +33,9 @@ _UNSEALED = "no checksum at its end: the file was cut off, or its run was killed
 
 
 def load(path: str | Path, samples: bool = False, content: bytes | None = None, local: bool = False) -> Run:
-    """The run in a file, or in the `content` that belongs in that file.
+    """The run in a file, or in the `content` that belongs in that file; the messages behind failures only if `local`.
 
-    Raw samples, which are most of the bytes, are left out unless asked for; so are the messages behind failures, which
-    are never shared, unless `local`.
+    Raw samples, which are most of the bytes, are left out unless asked for.
     """
     path = Path(path)
     seen = _Contents(path, samples, content)
@@ -220,8 +219,7 @@ Part = RunHeader | Account | lines.Checksum | Remark
 def examine(path: str | Path, samples: bool = True) -> Iterator[tuple[int, Part]]:
     """Yield the parts of a run file with their line numbers, and what is not well-formed about them.
 
-    The last part of an unchanged file is its checksum. Raises only if the file cannot be opened, and holds only the
-    samples of the cases under way, or none if not wanted.
+    The last part of an unchanged file is its checksum. Raises only if the file cannot be opened.
     """
     path, examiner, digest, schema, number = Path(path), _Examiner(), hashlib.sha256(), SCHEMA_VERSION, 0
     end: Part | None = _damage("the file holds no run")  # what the last line makes of the file

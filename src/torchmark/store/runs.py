@@ -1,7 +1,4 @@
-"""The user's folder: new runs, runs found by name, and local notes, which are never exported.
-
-Notes are answers of the user, origins of runs, and runs that hold a device's limits.
-"""
+"""The user's folder: new runs, runs found by name, and local notes, which are never exported."""
 
 from __future__ import annotations
 
@@ -76,8 +73,8 @@ def new_path(header: RunHeader) -> Path:
 def load_runs(text: str, samples: bool = False, repeats: bool = False, local: bool = False) -> tuple[Run, ...]:
     """One run for a path, `last`, a label, an id or a published machine; one for each machine of a publication.
 
-    A machine is named as in `m1-chips/M1 Ultra GPU`, or as in `3090` to have its figures from all publications.
-    `repeats` keeps a published figure that appears in two tables twice; `local` adds the messages behind failures.
+    A machine is `m1-chips/M1 Ultra GPU`, or `3090` for its figures from all publications. `repeats` keeps a figure
+    that appears in two tables twice; `local` adds the messages behind failures.
     """
     path = _find_stored(text)
     return (load(path, samples=samples, local=local),) if path else publications.find_published(text, repeats)
@@ -113,8 +110,7 @@ def _run_files() -> list[Path]:
 
 
 def _named_runs() -> list[tuple[Path, RunName]]:
-    """All runs with their names, newest first. One whose header is damaged has those in the name of its file, so that
-    reading it reports the damage."""
+    """All runs, newest first. A damaged header is replaced by the name of the file: reading it reports the damage."""
     found = []
     for path in _run_files():
         raw = b""
@@ -208,7 +204,7 @@ def read_note(kind: str, name: str, most: int = 1 << 20) -> bytes | None:
 
 
 def keep_origin(run: str, files: Mapping[str, Path]) -> None:
-    """Remember which model files this user started a run with: a run file alone never decides what is executed."""
+    """Remember the model files of a run: a run file alone never decides what is executed."""
     content = {name: os.fspath(path) for name, path in files.items()}
     with suppress(OSError):  # then resuming the run has to ask
         if content:
@@ -216,7 +212,7 @@ def keep_origin(run: str, files: Mapping[str, Path]) -> None:
 
 
 def find_origin(run: str) -> dict[str, Path]:
-    """The model files that this user started a run with, by name; empty if that is not certain."""
+    """The model files of a run by name; empty if that is not certain."""
     with suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(read_note("origins", run) or b"{}", type=dict[str, str])
         return {name: Path(path) for name, path in found.items()}
@@ -224,7 +220,7 @@ def find_origin(run: str) -> dict[str, Path]:
 
 
 def keep_limits(machine: Machine, device: DeviceInfo, run: Path, alongside: bool = False) -> None:
-    """Remember that this run file holds the limits of the device, alone or in addition to those known before."""
+    """Remember the run file with the limits of the device, alone or in addition to those known before."""
     digest = _limits_digest(machine, device)
     names = [run.name if run.parent == home() else os.path.realpath(run)]
     names += [name for name in _limits_names(digest) if name not in names][: _MOST_LIMITS - 1] if alongside else []
@@ -233,7 +229,7 @@ def keep_limits(machine: Machine, device: DeviceInfo, run: Path, alongside: bool
 
 
 def find_limits(machine: Machine, device: DeviceInfo) -> list[Path]:
-    """The run files with the limits of a device, newest first; none if they were never measured or are gone."""
+    """The run files with the limits of a device that still exist, newest first."""
     found = []
     for name in _limits_names(_limits_digest(machine, device)):
         with suppress(OSError, ValueError):
@@ -248,7 +244,7 @@ def _limits_names(digest: str) -> list[str]:
 
 
 def _limits_digest(machine: Machine, device: DeviceInfo) -> str:
-    """A hash of everything that decides how fast a device can be: hardware, driver and torch, but no names."""
+    """A hash of what decides how fast a device can be: hardware, driver and torch."""
     machine_facts = (machine.cpu, machine.physical_cores, machine.logical_cores, machine.memory_gib, machine.torch)
     device_facts = (device.name, device.model, device.memory_bytes, device.driver, device.capability, device.cores)
     return hashlib.sha256(msgspec.json.encode((*machine_facts, machine.torch_build, *device_facts))).hexdigest()[:24]

@@ -26,11 +26,10 @@ _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_
 
 
 class RunWriter:
-    """Appends to one run file. What a method has written survives all later failures.
+    """Appends to one run file, which is locked meanwhile. What a method has written survives all later failures.
 
-    The file is locked while it is open: a second writer is refused. Its content is also kept in memory. If another
-    program replaces, cuts, moves or deletes the file, the next line restores all of it. A line that could not be
-    written raises StoreError and stays in memory, so that it can be shown.
+    The content is also in memory. If another program replaces, cuts, moves or deletes the file, the next line restores
+    all of it. A line that could not be written raises StoreError and stays in memory, so that it can be shown.
     """
 
     def __init__(self, path: Path) -> None:
@@ -119,14 +118,14 @@ class RunWriter:
         self.write(lines.Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
 
     def seal(self) -> None:
-        """Add a checksum of everything so far, so that damage to the file can be detected."""
+        """Add a checksum of everything so far."""
         if not self._sealed and self._descriptor >= 0:
             self._stamp = -1  # compare the whole file once: a change within one tick of the clock leaves its time
             self.write(lines.Checksum(hashlib.sha256(self._content).hexdigest()))
             self._sealed = True
 
     def close(self) -> None:
-        """Close the file; everything is on the disk already, so nothing is lost if this fails."""
+        """Close the file; everything is on the disk already."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             let_go(descriptor)
@@ -149,10 +148,7 @@ class RunWriter:
         self._append(data)
 
     def _append(self, data: bytes) -> None:
-        """Append to the file, or restore it with the new lines.
-
-        After a signal or an error, the next line completes the file from `_content`, which gets each line first.
-        """
+        """Append to the file, or restore it; `_content` gets each line first, so the next one completes the file."""
         began = time.monotonic()
         before = len(self._content)
         self._content += data
@@ -177,7 +173,7 @@ class RunWriter:
         self.seconds += time.monotonic() - began
 
     def _restore(self) -> None:
-        """Write all content to the path again, and keep a file with other content. On failure the path is unchanged."""
+        """Write all content again, and keep a file with other content. On failure the path is unchanged."""
         make_folder(self.path.parent)
         former, found, aside = self._descriptor, None, None
         note = f"{self.path} was moved or deleted, and has been written again"
