@@ -119,12 +119,11 @@ class FleetFolder:
 
     def prepare(self) -> None:
         with os_errors("use", self.path, "Name another with --folder"):
-            held = self._plan.exists()
+            if self._plan.exists():
+                fix = f"Resume it: torchmark fleet run --resume {self.path}. Or name another folder"
+                raise UsageError(f"{self.path} holds a fleet already", fix)
             for folder in (self.path, self.jobs):  # not writable by others, who could then run commands as this user
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if held:
-            fix = f"Resume it: torchmark fleet run --resume {self.path}. Or name another folder"
-            raise UsageError(f"{self.path} holds a fleet already", fix)
         sweep(self.jobs)
 
     def distrust(self) -> str | None:

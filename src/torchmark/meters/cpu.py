@@ -20,7 +20,7 @@ _CPU = "sys/devices/system/cpu"
 
 
 def open_vitals(root: Path = ROOT) -> Meters:
-    """Joules, the mean clock of a few allowed cores, degrees Celsius, and times that heat or power lowered the clock."""
+    """Joules, hertz of a few allowed cores, degrees Celsius, and how often heat or power lowered the clock."""
 
     def core_files(name: str) -> list[Path]:
         files = (root / _CPU / f"cpu{core}" / name for core in sorted(allowed_cores()))
@@ -110,23 +110,16 @@ def read_power(root: Path = ROOT, platform: str = sys.platform) -> Power:
     named = (("governor", governor), ("preference", preference), ("profile", profile))
     # Drivers that scale by themselves reach the full clock with `powersave`, too.
     slow = governor == "powersave" and driver not in ("intel_pstate", "amd-pstate-epp")
-    return Power(
-        on_battery=on_battery,
-        mode=", ".join(f"{name} {value}" for name, value in named if value) or None,
-        saving=profile in ("low-power", "quiet", "cool") or preference == "power" or slow,
-    )
+    mode = ", ".join(f"{name} {value}" for name, value in named if value) or None
+    return Power(on_battery, mode, profile in ("low-power", "quiet", "cool") or preference == "power" or slow)
 
 
 def read_pmset(settings: str, battery: str) -> Power:
     """The answers of macOS's `pmset -g` and `pmset -g batt`."""
     low = re.search(r"^\s*(?:lowpowermode|powermode)\s+(\d)", settings, re.MULTILINE)
     source = re.search(r"drawing from '([^']+)'", battery)
-    modes = {"0": "automatic", "1": "low power", "2": "high power"}
-    return Power(
-        on_battery=source[1].startswith("Battery") if source else None,
-        mode=modes.get(low[1]) if low else None,
-        saving=bool(low and low[1] == "1"),
-    )
+    mode = {"0": "automatic", "1": "low power", "2": "high power"}.get(low[1]) if low else None
+    return Power(source[1].startswith("Battery") if source else None, mode, mode == "low power")
 
 
 def _ask(*command: str) -> str:

@@ -34,8 +34,7 @@ def open_nvidia(index: int) -> Meters:
 
     try:
         pynvml.nvmlInit()
-        uuid = torch.cuda.get_device_properties(index).uuid  # used only to find the GPU, and never stored
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")  # not stored
     except pynvml.NVMLError as error:
         return without_vitals(f"NVML refuses ({type(error).__name__})")
 

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from torchmark.meters import ROOT, Meters, control_groups, read_number, read_text, try_meter
+from torchmark.meters import ROOT, Meters, control_groups, read_text, try_meter
 from torchmark.records import Moment
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
@@ -30,13 +30,11 @@ def allowed_cores() -> frozenset[int]:
 def capacity(root: Path = ROOT) -> float:
     """How many cores' worth of time this process may use: its cores, or a smaller quota."""
     least = float(len(allowed_cores()))
-    for folder in _limiting_groups(root):
-        limit = (read_text(folder / "cpu.max") or "").split()
-        if len(limit) == 2 and limit[0] != "max":
-            least = min(least, int(limit[0]) / int(limit[1]))
-        quota, period = (read_number(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-        if quota and period and quota > 0:
-            least = min(least, quota / period)
+    for folder in control_groups("cpu", root):
+        first_version = (read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
+        for quota, period in (first_version, (read_text(folder / "cpu.max") or "").partition(" ")[::2]):
+            if quota.isdecimal() and period.isdecimal():  # no limit is -1 or max
+                least = min(least, int(quota) / int(period))
     return least
 
 
@@ -64,7 +62,8 @@ def open_other_cpu(root: Path = ROOT, family: int | None = None) -> Callable[[],
 
 def open_waits(root: Path = ROOT) -> Meters:
     """Seconds that the hypervisor gave to others, that a quota stopped this process, and that its threads waited."""
-    groups, scales = _limiting_groups(root), {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # of either version
+    groups = [folder for folder in control_groups("cpu", root) if (folder / "cpu.stat").exists()]
+    scales = {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # of either version
 
     def throttled() -> float | None:
         texts = (read_text(folder / "cpu.stat") or "" for folder in groups)
@@ -137,10 +136,6 @@ def _descendants(root: Path, process: str) -> list[str]:
     files = (root / "proc" / process / "task").glob("*/children")
     children = [child for file in files for child in (read_text(file) or "").split()]
     return [each for child in children for each in (child, *_descendants(root, child))]
-
-
-def _limiting_groups(root: Path) -> list[Path]:
-    return [folder for folder in control_groups("cpu", root) if (folder / "cpu.stat").exists()]
 
 
 _stops = 0

@@ -40,8 +40,7 @@ def load(path: str | Path, samples: bool = False, content: bytes | None = None, 
     path = Path(path)
     seen = _Contents(path, samples, content)
     results = tuple(result if local else replace(result, detail=None) for result in seen.results())
-    problems = (*seen.problems, *seen.unfinished())
-    run = Run(seen.header, results, seen.spread, problems, seen.ended, **seen.concluded)
+    run = Run(seen.header, results, seen.spread, (*seen.problems, *seen.unfinished()), seen.ended, **seen.concluded)
     return with_details(run, path) if local else run
 
 
