@@ -121,8 +121,7 @@ _BY_NAME = {axis.name: axis for axis in _SUFFIXED if not axis.values or len(axis
 
 def parse_case(text: str) -> Case:
     """Read what `Case.text` writes."""
-    found = _CASE.fullmatch(text)
-    if not found:
+    if not (found := _CASE.fullmatch(text)):
         raise UsageError(f"'{text}' is not a case", "A case looks like mlp/infer:batch=64@cpu/float32+threads=2")
     params: dict[str, Value] = {}
     settings: dict[str, Any] = {}

@@ -37,8 +37,7 @@ def with_details(run: Run, path: Path) -> Run:
     """The run with the last message about each case in its log: for this user's terminal, never to be shared."""
     if all(result.status == "ok" and not result.reason for result in run.results):
         return run
-    descriptor = _open(log_path(path), os.O_RDONLY)
-    if descriptor is None:
+    if (descriptor := _open(log_path(path), os.O_RDONLY)) is None:
         return run
     tail = b""
     with suppress(OSError), open(descriptor, "rb") as log:  # noqa: PTH123 -- the file that was examined
@@ -51,8 +50,7 @@ def with_details(run: Run, path: Path) -> Run:
 
 def open_log(path: str | Path) -> int:
     """A descriptor that appends to the log; to nothing if there is no file and none can be created."""
-    descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    if descriptor is None:
+    if (descriptor := _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)) is None:
         return os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, AttributeError):  # Windows has no fchmod; the file may be another user's
         os.fchmod(descriptor, 0o600)

@@ -133,8 +133,7 @@ def shareable_system(text: str) -> str:
 
 def shareable_version(text: str) -> str:
     """A package's version. A private build keeps `+local`, unlike the published one; empty: no version."""
-    release = _RELEASE.match(text)
-    if not release:
+    if not (release := _RELEASE.match(text)):
         return ""
     build = text[release.end() :]
     return text if not build or _PUBLISHED.fullmatch(build) else f"{release[0]}+local"

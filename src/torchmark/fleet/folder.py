@@ -136,8 +136,7 @@ class FleetFolder:
         write(self._plan, msgspec.json.format(msgspec.json.encode(fleet), indent=1))
 
     def load(self) -> Fleet:
-        fleet = read_record(self._plan, Fleet)
-        if fleet is None:
+        if (fleet := read_record(self._plan, Fleet)) is None:
             raise UsageError(f"there is no fleet in {self.path}", "Name the folder given to `torchmark fleet run`")
         if fleet.version > PLAN_VERSION:
             raise StoreError(f"{self.path} was made by a newer torchmark", "Use that one")

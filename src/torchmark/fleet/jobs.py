@@ -117,8 +117,7 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
     unknown, submitted = JobOutcome("unavailable", "the scheduler no longer knows it"), False
     for task in tasks:
         folder.forget(task)
-        obstacle = next((each for name in task.nodes if (each := obstacles.get(name, unknown))), None)
-        if obstacle:
+        if obstacle := next((each for name in task.nodes if (each := obstacles.get(name, unknown))), None):
             folder.keep_outcome(task, obstacle)
             continue
         os.close(open_log(folder.file(task, "log")))  # the job appends to it, and only its owner can read it
@@ -214,8 +213,7 @@ def try_nodes(
     kinds: dict[str, Node] = {}
     for node in sorted(nodes, key=lambda node: not node.idle):
         kinds.setdefault(node.about, node)
-    name = f"probe-{secrets.token_hex(4)}"
-    mark, *answers = (temporary(folder.jobs / f"{name}.{number}") for number in range(len(kinds) + 1))
+    mark, *answers = (temporary(folder.jobs / f"probe-{secrets.token_hex(4)}") for _ in range(len(kinds) + 1))
     tried: dict[str, tuple[Node, Path]] = {}
     try:
         mark.touch()
@@ -223,8 +221,7 @@ def try_nodes(
             job = engine.try_out(_trial_script(terms, str(mark), str(answer)), node.name, terms.scheduling)
             tried[job] = node, answer
         for job, (node, answer) in tried.items():
-            code = engine.exit_code(job)
-            if code is None:
+            if (code := engine.exit_code(job)) is None:
                 say(f"trying {node.name}, as one of its kind …")
             while code is None:
                 time.sleep(LOOK_S)

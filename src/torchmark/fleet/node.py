@@ -42,8 +42,7 @@ def _execute(path: Path, index: int) -> int:
     again = "Submit the job again with `torchmark fleet run --resume`"
     if why := distrust(path):
         raise FleetError(f"{why}, and jobs do what it says", again)
-    order = read_record(path, Order)
-    if order is None:
+    if (order := read_record(path, Order)) is None:
         raise StoreError(f"{path} is missing", again)
     command = [sys.executable, "-P", "-m", "torchmark", "run", *arguments(order, path, index)]
     # Schedulers signal every process of a job. The run ends by itself; this process only has to outlive it.

@@ -208,9 +208,8 @@ def lock_path() -> Path:
     """The lock file: $TORCHMARK_LOCK, else one fixed place per machine; TMPDIR differs between users and jobs."""
     if chosen := os.environ.get("TORCHMARK_LOCK"):
         return Path(chosen)
-    fixed = Path("/tmp")
-    folder = fixed if os.name == "posix" and os.access(fixed, os.W_OK) else Path(tempfile.gettempdir())
-    return folder / "torchmark.lock"
+    has_fixed = os.name == "posix" and os.access("/tmp", os.W_OK)
+    return Path("/tmp" if has_fixed else tempfile.gettempdir()) / "torchmark.lock"
 
 
 @contextmanager
