@@ -79,23 +79,21 @@ def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None,
     return tuple(tasks)
 
 
-def together(
-    nodes: Sequence[Node], counts: Sequence[int], arguments: Callable[[int], Sequence[str]], label: str | None
-) -> tuple[Task, ...]:
+def together(nodes: Sequence[Node], arguments: Mapping[int, Sequence[str]], label: str | None) -> tuple[Task, ...]:
     """For each count one run that so many nodes of one kind share; smaller teams are part of the larger ones."""
     kinds: dict[str, list[Node]] = {}
     for node in nodes:
         if node.obstacle is None:
             kinds.setdefault(node.about, []).append(node)
     team = max(kinds.values(), key=len, default=[])  # of one kind: the slowest would make the others wait
-    if len(team) < max(counts):
-        cause = f"{max(counts)} nodes of one kind are needed, and there are {len(team)} that take jobs"
+    if len(team) < max(arguments):
+        cause = f"{max(arguments)} nodes of one kind are needed, and there are {len(team)} that take jobs"
         raise UsageError(cause, "Ask for fewer with --together")
     tasks = []
-    for count in counts:
+    for count, typed in arguments.items():
         name = f"{count}-node{'s' if count > 1 else ''}"
         names, own_label = tuple(node.name for node in team[:count]), "-".join(filter(None, (label, name)))
-        tasks.append(Task(name, "A", names, tuple(arguments(count)), own_label, team[0].about))
+        tasks.append(Task(name, "A", names, tuple(typed), own_label, team[0].about))
     return tuple(tasks)
 
 

@@ -51,28 +51,20 @@ class Bench:
         self._timed: set[tuple[str, str]] = set()
 
     def __call__(
-        self,
-        step: Callable[[], object],
-        device: str = "cpu",
-        *,
-        name: str | None = None,
-        items: float = 1.0,
-        unit: str = "step",
-        budget_s: float | None = None,
-        **more: Any,
+        self, step: Callable[[], object], device: str = "cpu", *, name: str = "", budget_s: float = 0.0, **more: Any
     ) -> Result:
         """Time the step, keep the result, and fail the test where the stored run was faster.
 
-        `items` of a `unit` per call give the result a rate. A test that times several steps gives each a `name`.
+        A test that times several steps gives each a `name`. The rest is as for `torchmark.time_step`: `items` of a
+        `unit` per call give the result a rate.
         """
         case = self._case + (f".{_word(name)}" if name else f"-{len(self._timed) + 1}" * bool(self._timed))
         owner = self._recorder.owners.setdefault((case, device), self._node)  # the test that has this name
         if (case, device) in self._timed or owner != self._node:
             raise failure(f"{case} was timed already: give this step a name of its own")
         self._timed.add((case, device))
-        budget_s = budget_s or self._recorder.budget
         with store.machine_lock(wait=True):  # parallel tests would disturb each other
-            result = time_step(step, device, name=case, items=items, unit=unit, budget_s=budget_s, **more)
+            result = time_step(step, device, name=case, budget_s=budget_s or self._recorder.budget, **more)
         if slower := self._recorder.add(result):
             raise failure(slower)
         return result
