@@ -44,7 +44,6 @@ class Extract(Protocol):
 
 
 Kind = TypeVar("Kind", bound=Extract)
-Answer = TypeVar("Answer")
 Check = Callable[[Path], str]  # why nothing of a file may be used; empty if it may
 Progress = Callable[[int, int], object]  # called with the files read so far, and the files to read
 
@@ -63,32 +62,26 @@ class _File(Struct, array_like=True):
     parts: tuple[bytes, ...] = (b"",) * _PARTS
 
 
-def ask_folder(
-    folder: str | Path,
-    kind: type[Kind],
-    question: Callable[[Iterator[Kind]], Answer],
-    progress: Progress | None = None,
-    check: Check | None = None,
-) -> tuple[Answer, Folder]:
-    """The answer for the extracts of all run files; only new or changed files are read and checked."""
+def read_folder(
+    folder: str | Path, kind: type[Kind], progress: Progress = lambda *_: None, check: Check | None = None
+) -> tuple[Iterator[Kind], Folder]:
+    """The extracts of all run files; only new or changed files are read and checked."""
     version = blake2b(repr((SCHEMA_VERSION, bool(check), kind.edition, kind.__struct_fields__)).encode()).digest()
     name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
     stamps, known = _scan(Path(folder)), _remembered(name, version)
     files = {file: known[file] for file, stamp in stamps.items() if file in known and known[file].stamp == stamp}
     changed = [file for file, stamp in stamps.items() if not stamp or file not in files]
     for number, file in enumerate(changed):
-        if progress and not number % 100:
+        if not number % 100:
             progress(number, len(changed))
         files[file] = _read(Path(folder) / os.fsdecode(file), stamps[file], kind, check)
         if number % BATCH == BATCH - 1:
             _remember(name, version, files)
-    if progress and changed:
-        progress(len(changed), len(changed))
     if changed or len(files) < len(known):
         _remember(name, version, files)
     ordered = [files[file] for file in sorted(files)]
     problems = tuple(file.problem for file in ordered if file.problem)
-    return question(_extracts(ordered, kind)), Folder(len(files), sum(file.count for file in ordered), problems)
+    return _extracts(ordered, kind), Folder(len(files), sum(file.count for file in ordered), problems)
 
 
 def _extracts(files: list[_File], kind: type[Kind]) -> Iterator[Kind]:
