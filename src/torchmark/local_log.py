@@ -63,7 +63,7 @@ def size_of(descriptor: int) -> int:
     return 0
 
 
-def trim(descriptor: int, before: int = 0) -> None:
+def trim(descriptor: int, before: int) -> None:
     """Drop what exceeds the size limit of a log, but nothing that was there before this process."""
     with suppress(OSError):
         if size_of(descriptor) > (most := max(LARGEST_BYTES, before)):

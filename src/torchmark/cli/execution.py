@@ -232,7 +232,7 @@ def hold_machine(options: HoldOptions) -> AbstractContextManager[None]:
     if options.dry_run:
         return contextlib.nullcontext()
     waiting = "Waiting for another run on this machine:"
-    return store.machine_lock(options.wait, options.share, on_wait=lambda holder: say(f"{waiting} {holder.text}"))
+    return store.machine_lock(options.wait, options.share, on_wait=lambda holder: say(f"{waiting} {holder}"))
 
 
 def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:

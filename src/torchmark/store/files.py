@@ -193,15 +193,9 @@ def set_aside(path: Path, to: Path | None = None) -> Path:
             raise
 
 
-class Holder(Struct, frozen=True, forbid_unknown_fields=True):
-    """The process that measures, as recorded in the lock file."""
-
-    pid: int
+class _Holder(Struct, frozen=True, forbid_unknown_fields=True):
+    pid: int  # of the process that measures
     since: str
-
-    @property
-    def text(self) -> str:
-        return f"process {self.pid}, since {self.since}" if self.pid else "a process that left no name"
 
 
 def lock_path() -> Path:
@@ -214,7 +208,7 @@ def lock_path() -> Path:
 
 @contextmanager
 def machine_lock(
-    wait: bool = False, share: bool = False, path: Path | None = None, on_wait: Callable[[Holder], object] | None = None
+    wait: bool = False, share: bool = False, path: Path | None = None, on_wait: Callable[[str], object] | None = None
 ) -> Iterator[None]:
     """Hold the machine for one run, next to other shared ones if `share`. If another run holds it: raise LockedError,
     or call `on_wait` with the holder and wait."""
@@ -225,19 +219,19 @@ def machine_lock(
             stack.callback(let_go, descriptor)
             _held.add(descriptor)
             if not _take(descriptor, share, wait=False):
-                holder = _read_holder(descriptor)
+                holder = _read_holder(descriptor) or "a process that left no name"
                 if not wait:
                     fix = "Wait for it with --wait, or start both with --share and read the figures with care"
-                    raise LockedError(f"another run is measuring on this machine ({holder.text})", fix)
+                    raise LockedError(f"another run is measuring on this machine ({holder})", fix)
                 if on_wait:
                     on_wait(holder)
                 _take(descriptor, share, wait=True)
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         with suppress(OSError):  # the lock holds without this note
-            if not os.fstat(descriptor).st_size or _read_holder(descriptor).pid:
+            if not os.fstat(descriptor).st_size or _read_holder(descriptor):
                 os.ftruncate(descriptor, 0)
                 os.lseek(descriptor, 0, os.SEEK_SET)
-                os.write(descriptor, msgspec.json.encode(Holder(os.getpid(), since)))
+                os.write(descriptor, msgspec.json.encode(_Holder(os.getpid(), since)))
         yield
 
 
@@ -293,11 +287,13 @@ def _open_lock(path: Path) -> int:
     raise FileNotFoundError("it appears and disappears")
 
 
-def _read_holder(descriptor: int) -> Holder:
+def _read_holder(descriptor: int) -> str:
+    """The process that measures, according to the lock file; empty if that holds anything else."""
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         os.lseek(descriptor, 0, os.SEEK_SET)
-        return msgspec.json.decode(os.read(descriptor, 4096), type=Holder)
-    return Holder(0, "")
+        holder = msgspec.json.decode(os.read(descriptor, 4096), type=_Holder)
+        return f"process {holder.pid}, since {holder.since}"
+    return ""
 
 
 if sys.platform == "win32":
