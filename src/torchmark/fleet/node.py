@@ -1,4 +1,4 @@
-"""The program of a job on its node: runs `torchmark run` with the arguments of its order, and records its exit code."""
+"""The program of a job on its node: runs `torchmark run` as its order says, and records the exit code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _execute(path: Path, index: int) -> int:
     if (order := read_record(path, Order)) is None:
         raise StoreError(f"{path} is missing", again)
     command = [sys.executable, "-P", "-m", "torchmark", "run", *arguments(order, path, index)]
-    # Schedulers signal every process of a job. The run ends by itself; this process only has to outlive it.
+    # Schedulers signal every process of a job; this one has to outlive the run.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     code = subprocess.Popen(command).wait()
@@ -89,8 +89,8 @@ def meet(path: Path, index: int) -> str:
 
 
 def _can_resume(run_file: Path) -> bool:
-    """Whether an earlier job of this task has started to measure. A damaged file is kept under another name; one that
-    cannot be read now, or not by this torchmark, is an error."""
+    """Whether an earlier job of this task has started to measure. A damaged file is renamed; one that cannot be read
+    now, or not by this torchmark, is an error."""
     if not _has_content(run_file):
         return False
     if why := distrust(run_file):

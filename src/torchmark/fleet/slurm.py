@@ -118,7 +118,7 @@ def read_node(fields: Sequence[str]) -> Node:
 
 
 def with_features(constraint: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Slurm applies constraints at submission; a fleet's jobs are for certain nodes, so it applies them itself."""
+    """The nodes with these features: Slurm itself applies constraints at submission, when a fleet has chosen nodes."""
     if not re.fullmatch(r"[\w.:/+-]+([&|,][\w.:/+-]+)*", constraint):
         raise UsageError(f"'{constraint}' is no constraint that a fleet takes", "Write features joined by & and |")
     nodes, wanted = tuple(nodes), [set(re.split("[&,]", part)) for part in constraint.split("|")]

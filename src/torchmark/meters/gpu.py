@@ -42,8 +42,7 @@ def open_nvidia(index: int) -> Meters:
         return _answer(lambda: getattr(pynvml, f"nvmlDeviceGet{question}")(handle, *details), factor)
 
     def reasons() -> tuple[str, ...] | None:
-        bits = ask("CurrentClocksEventReasons")
-        if bits is None:  # the name in drivers before 535
+        if (bits := ask("CurrentClocksEventReasons")) is None:  # the name in drivers since 535
             bits = ask("CurrentClocksThrottleReasons")
         known = {words: getattr(pynvml, f"nvmlClocksThrottleReason{name}") for name, words in _NVML_REASONS.items()}
         return None if bits is None else tuple(words for words, bit in known.items() if bits & bit)
@@ -88,8 +87,7 @@ def open_amd(index: int) -> Meters:
         from zeus.device import get_gpus
     except ImportError:
         return without_vitals(_NO_ZEUS)
-    gpus = _answer(get_gpus)
-    if gpus is None:
+    if (gpus := _answer(get_gpus)) is None:
         return without_vitals("zeus finds no AMD GPU here")
 
     def ask(question: str, factor: float = 1) -> Any:
@@ -101,9 +99,8 @@ def open_amd(index: int) -> Meters:
 
     counts = ask("supports_get_total_energy_consumption")  # zeus does not offer a counter that is wrong
     return _meters(
-        "AMD SMI",
+        "AMD SMI through zeus",
         "zeus does not report it",
-        through=", through zeus",
         energy=lambda: ask("get_total_energy_consumption", 1e-3) if counts else None,
         watts=power,
         temperature=partial(ask, "get_gpu_temperature"),
@@ -116,8 +113,7 @@ def open_apple() -> Meter:
         from zeus.device import get_soc
     except ImportError:
         return missing(_NO_ZEUS)
-    chip = _answer(get_soc)
-    if chip is None:
+    if (chip := _answer(get_soc)) is None:
         return missing("zeus finds no Apple chip here")
 
     def read() -> float | None:
@@ -129,11 +125,9 @@ def open_apple() -> Meter:
     return Meter(read, "measured by the chip's own counters, through zeus: processor, GPU and memory")
 
 
-def _meters(
-    source: str, silent: str, counted: str = "", through: str = "", watts: _Read = lambda: None, **reads: _Read
-) -> Meters:
+def _meters(source: str, silent: str, counted: str = "", watts: _Read = lambda: None, **reads: _Read) -> Meters:
     """Meters of one source; those that give no reading when tried are unavailable because of `silent`."""
-    sources = {name: counted if name == "energy" and counted else source + through for name in reads}
+    sources = {name: counted if name == "energy" and counted else source for name in reads}
     found = without_vitals(silent) | {name: try_meter(reads[name], silent, sources[name]) for name in reads}
     energy = found["energy"]
     sampled = f"estimated from power that {source} reported during untimed steps"

@@ -192,7 +192,7 @@ def load_baseline(against: str | None, label: str) -> Run | None:
 
 
 def check_options(label: str, out: str | None, against: str | None) -> Run | None:
-    """The run to compare with, loaded before this session's own becomes the last one; UsageError for bad options."""
+    """The run to compare with, loaded before this session's own becomes the last one."""
     name = "label"
     try:
         if label != LABEL:
