@@ -138,8 +138,8 @@ def parse_case(text: str) -> Case:
             known = ", ".join([*(f"+{word}" for word in _BY_WORD), *(f"+{name}=…" for name in _BY_NAME)])
             raise UsageError(f"'+{suffix}' in '{text}' is not an option of a case", f"Options: {known}")
     options = {name: settings.pop(name) for name in CASE_OPTIONS if name in settings}
-    parts: dict[str, Any] = {name: found[name] for name in ("workload", "mode", "device", "dtype")}
-    return Case(params=params, options=options, **parts, **settings)
+    settings |= {name: found[name] for name in ("workload", "mode", "device", "dtype")}
+    return Case(params=params, options=options, **settings)
 
 
 def _set_once(values: dict[str, Any], name: str, value: Any, text: str) -> None:

@@ -149,10 +149,10 @@ def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
     if label is not None:
         store.check_label(label)
     header = make_header(study, label)
-    path = Path(out) if out else store.new_path(header)
+    path = out or store.new_path(header)
     store.check_writable(path)
     with store.RunWriter.create(path, header) as writer:
-        study.log = store.log_path(path)
+        study.log = store.log_path(writer.path)
         store_events(study, lambda _: writer)
         conclude(study, writer)
     return store.load(path)

@@ -89,8 +89,7 @@ def meet(path: Path, index: int) -> str:
 
 
 def _can_resume(run_file: Path) -> bool:
-    """Whether an earlier job of this task has started to measure. A damaged file is renamed; one that cannot be read
-    now, or not by this torchmark, is an error."""
+    """Whether an earlier job began to measure. Rename a damaged file; one that is only unreadable now is an error."""
     if not _has_content(run_file):
         return False
     if why := distrust(run_file):

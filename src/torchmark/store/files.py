@@ -210,8 +210,7 @@ def lock_path() -> Path:
 def machine_lock(
     wait: bool = False, share: bool = False, path: Path | None = None, on_wait: Callable[[str], object] | None = None
 ) -> Iterator[None]:
-    """Hold the machine for one run, next to other shared ones if `share`. If another run holds it: raise LockedError,
-    or call `on_wait` with the holder and wait."""
+    """Hold the machine alone, or with others that `share`. If it is held: raise LockedError, or `on_wait` and wait."""
     path = path or lock_path()
     with ExitStack() as stack:
         with os_errors("use the lock file", path, "Delete it, or name another with TORCHMARK_LOCK"):

@@ -33,10 +33,7 @@ _UNSEALED = "no checksum at its end: the file was cut off, or its run was killed
 
 
 def load(path: str | Path, samples: bool = False, content: bytes | None = None, local: bool = False) -> Run:
-    """The run in a file, or in the `content` that belongs in that file; the messages behind failures only if `local`.
-
-    Raw samples, which are most of the bytes, are left out unless asked for.
-    """
+    """The run in a file, or in its `content`; without raw samples, and `local` messages, unless asked for."""
     path = Path(path)
     seen = _Contents(path, samples, content)
     results = tuple(result if local else replace(result, detail=None) for result in seen.results())
@@ -216,9 +213,9 @@ Part = RunHeader | Account | lines.Checksum | Remark
 
 
 def examine(path: str | Path, samples: bool = True) -> Iterator[tuple[int, Part]]:
-    """Yield the parts of a run file with their line numbers, and what is not well-formed about them.
+    """Yield the parts of a run file with their line numbers, and its faults; raise only if it cannot be opened.
 
-    The last part of an unchanged file is its checksum. Raises only if the file cannot be opened.
+    The last part of an unchanged file is its checksum.
     """
     path, examiner, digest, schema, number = Path(path), _Examiner(), hashlib.sha256(), SCHEMA_VERSION, 0
     end: Part | None = _damage("the file holds no run")  # what the last line makes of the file

@@ -55,8 +55,7 @@ class Bench:
     ) -> Result:
         """Time the step, keep the result, and fail the test where the stored run was faster.
 
-        A test that times several steps gives each a `name`. The rest is as for `torchmark.time_step`: `items` of a
-        `unit` per call give the result a rate.
+        A test that times several steps gives each a `name`. The rest is as for `torchmark.time_step`.
         """
         case = self._case + (f".{_word(name)}" if name else f"-{len(self._timed) + 1}" * bool(self._timed))
         owner = self._recorder.owners.setdefault((case, device), self._node)  # the test that has this name
@@ -128,7 +127,7 @@ class Recorder:
     def keep(self) -> bool:
         header, spread = self._header(self.results), self._spread if self.stored else None
         try:
-            path = Path(self.out) if self.out else store.new_path(header)
+            path = self.out or store.new_path(header)
             with store.RunWriter.create(path, header) as writer:
                 for result in self.results:
                     writer.measured(0, result, result)
