@@ -242,18 +242,16 @@ def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
 
 def store_events(study: Study, writer_of: WriterOf, seen: Callable[[Event], object] = lambda _: None) -> None:
     """Store every event in the run of its side, then call `seen`; after an interrupt, store what is left."""
-    events = cast("Generator[Event]", study.events())
-    try:
-        for event in events:
-            _store(event, writer_of)
-            seen(event)
-    except BaseException as error:
-        events.close()  # ends its processes
-        for event in study.unfinished() if not isinstance(error, StoreError) else ():
-            _store(event, writer_of)
-        raise
-    finally:
-        events.close()
+    with contextlib.closing(cast("Generator[Event]", study.events())) as events:
+        try:
+            for event in events:
+                _store(event, writer_of)
+                seen(event)
+        except BaseException as error:
+            events.close()  # ends its processes
+            for event in study.unfinished() if not isinstance(error, StoreError) else ():
+                _store(event, writer_of)
+            raise
 
 
 def _store(event: Event, writer_of: WriterOf) -> None:

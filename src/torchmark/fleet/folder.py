@@ -160,7 +160,7 @@ class FleetFolder:
 
     def keep_outcome(self, task: Task, outcome: JobOutcome) -> None:
         """Record how a job ended, because the engine will forget it."""
-        self.write(task, "fate", msgspec.json.encode(outcome))
+        write(self.file(task, "fate"), msgspec.json.encode(outcome))
 
     def end_code(self, task: Task) -> int | None:
         content = self.content(task, "end")
@@ -175,9 +175,6 @@ class FleetFolder:
         for path in (*files, *self.jobs.glob(f".{task.name}.*")):
             with os_errors("remove", path, "Remove it by hand"):
                 path.unlink(missing_ok=True)
-
-    def write(self, task: Task, ending: str, content: bytes) -> None:
-        write(self.file(task, ending), content)
 
     def content(self, task: Task, ending: str, tail: bool = False) -> bytes:
         """One of the small files, or the end of a larger one; empty if it is missing or cannot be read."""

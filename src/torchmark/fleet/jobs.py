@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from torchmark.errors import FleetError, StoreError, UsageError
-from torchmark.fleet.folder import UNDER_WAY, FleetFolder, JobOutcome, Node, Order, Submitted, Task, Terms
+from torchmark.fleet.folder import UNDER_WAY, FleetFolder, JobOutcome, Node, Order, Submitted, Task, Terms, write
 from torchmark.fleet.local import Local
 from torchmark.fleet.slurm import Slurm
 from torchmark.local_log import open_log
@@ -127,7 +127,7 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
             if not submitted:  # the others would fail the same way
                 raise
             continue
-        folder.write(task, "job", number.encode())
+        write(folder.file(task, "job"), number.encode())
         submitted = True
 
 
@@ -150,9 +150,9 @@ def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) 
         again += [name, value] if name in ("--timeout", "--data") else []
     arguments = (*task.arguments, "--label", task.label, *always)
     order = Order(arguments, (*again, *always), str(folder.run_file(task)), len(task.nodes))
-    folder.write(task, "order", msgspec.json.encode(order))
+    write(folder.file(task, "order"), msgspec.json.encode(order))
     command = shlex.join([terms.python, "-P", "-m", "torchmark.fleet.node", str(folder.file(task, "order"))])
-    folder.write(task, "sh", "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
+    write(folder.file(task, "sh"), "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
 
 
 class Observer:

@@ -35,10 +35,8 @@ def open_vitals(root: Path = ROOT) -> Meters:
     counts += core_files("thermal_throttle/package_throttle_count")[:1]
 
     def meter(files: list[Path], combine: Callable[[list[float]], float], what: str, source: str) -> Meter:
-        def read() -> float | None:
-            return combine(numbers) if (numbers := read_numbers(files)) else None
-
-        return try_meter(read, f"the system does not {what}", source)
+        reason = f"the system does not {what}"
+        return try_meter(lambda: combine(found) if (found := read_numbers(files)) else None, reason, source)
 
     throttling, own = "count thermal throttling", "the processor's own counter"
     return {
