@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 
 from torchmark.errors import UnknownName, UsageError
 
-# Run files may come from anyone: what is longer, larger or more than this is refused.
+# Limits, as run files may come from anyone.
 MOST_CASES = 10_000
 ALL_CASES = Meta(max_length=MOST_CASES)
 SEVERAL = Meta(max_length=64)
@@ -37,7 +37,7 @@ class Axis(Struct, frozen=True):
     values: tuple[str, ...] = ()  # empty where the workload or the device decides
     words: Mapping[str, str] = {}  # values that a case's text writes as a single word
     metavar: str = ""
-    help: str = ""  # of the command-line option of that name, if there is one
+    help: str = ""  # of the command-line option, if there is one
     most: int | None = None  # of a count
 
     def read(self, text: str) -> Any:
@@ -52,7 +52,7 @@ class Axis(Struct, frozen=True):
             raise UsageError(f"{self.name} cannot be {value}", f"It takes a whole number from 1 to {self.most}")
 
 
-# Other ways to do the same work, known only to some workloads, devices or processors.
+# Known only to some workloads, devices or processors.
 CASE_OPTIONS = ("layout", "attention", "gradients", "matmul", "isa", "bind", "wait")
 # In the order of a case's text, and of a sweep: the last one changes fastest.
 AXES = (

@@ -33,7 +33,7 @@ Axes = Mapping[str, Sequence[str]]  # values as typed, by the name of an axis or
 Look = Callable[[Sequence[str] | None, Iterable[Case]], Machine]
 WriterOf = Callable[[str], store.RunWriter]  # of the run of a side
 
-# Quick means five minutes by the clock: looking at the machine and the last case's teardown come on top.
+# Quick means five minutes by the clock: looking at the machine and the last teardown come on top.
 SUITE_BUDGETS = {"quick": 275.0, "standard": 1800.0, "full": 6 * 3600.0}
 CASE_BUDGETS: dict[Rigor, float] = {"quick": 5.0, "default": 15.0, "rigorous": 60.0}
 TARGET = 0.03  # of ±, which runs of one machine hardly ever bring below that
@@ -135,7 +135,7 @@ def fit(
 
 @contextlib.contextmanager
 def _measuring(wait: bool) -> Iterator[None]:
-    """Hold the machine. Hide the main module: `multiprocessing` would run the user's script again in every process."""
+    """Hold the machine, and hide the main module, which `multiprocessing` would run again in every process."""
     main = sys.modules["__main__"]
     with store.machine_lock(wait), keep_awake():
         sys.modules["__main__"] = ModuleType("__main__")
@@ -212,7 +212,7 @@ def with_budget(plan: Plan, suite: str | None) -> Plan:
 
 
 class Measurement(Study):
-    """A plan under way, as `torchmark run` executes it; `done` are the results of the run that it continues."""
+    """A plan as `torchmark run` executes it; `done` are the results of the run that it continues."""
 
     options: Plan
 
@@ -241,7 +241,7 @@ def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
 
 
 def store_events(study: Study, writer_of: WriterOf, seen: Callable[[Event], object] = lambda _: None) -> None:
-    """Store every event in the run of its side, then call `seen`; after an interrupt, store what is left."""
+    """Store every event in the run of its side, then call `seen`; store what is left after an interrupt."""
     with contextlib.closing(cast("Generator[Event]", study.events())) as events:
         try:
             for event in events:
@@ -302,7 +302,7 @@ def usable_bytes(case: Case, machine: Machine, limit_bytes: int | None) -> int |
 
 
 def stored_ceilings(machine: Machine) -> Ceilings:
-    """The ceilings of the machine's devices, as far as they were measured with the same hardware and torch."""
+    """The ceilings of the machine's devices that were measured with the same hardware and torch."""
     found = NONE
     for device in machine.devices:
         for path in store.find_limits(machine, device):
@@ -314,7 +314,7 @@ def stored_ceilings(machine: Machine) -> Ceilings:
 
 
 def known_spread(machine: Machine, log: Path | None = None) -> float | None:
-    """How much fresh processes differed in the last run on this machine, apart from the run with this log."""
+    """How much fresh processes differed in the last run on this machine, except for the run with this log."""
     for stored in islice(store.scan_runs(), 10):
         if store.log_path(stored.path) != log and stored.header and stored.header.machine == machine:
             with contextlib.suppress(StoreError):  # a damaged file is ignored

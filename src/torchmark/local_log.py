@@ -34,7 +34,7 @@ def keep_detail(path: Path, case: str, detail: str) -> None:
 
 
 def with_details(run: Run, path: Path) -> Run:
-    """The run with the last message about each case in its log: for this user's terminal, never to be shared."""
+    """The run with the last message about each case in its log, never to be shared."""
     if all(result.status == "ok" and not result.reason for result in run.results):
         return run
     if (descriptor := _open(log_path(path), os.O_RDONLY)) is None:
@@ -64,7 +64,7 @@ def size_of(descriptor: int) -> int:
 
 
 def trim(descriptor: int, before: int) -> None:
-    """Drop what exceeds the size limit of a log, but nothing that was there before this process."""
+    """Drop what exceeds the limit of a log, but nothing from before this process."""
     with suppress(OSError):
         if size_of(descriptor) > (most := max(LARGEST_BYTES, before)):
             os.ftruncate(descriptor, most)

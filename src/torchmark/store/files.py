@@ -299,19 +299,17 @@ if sys.platform == "win32":
 
     def _take(descriptor: int, share: bool, wait: bool) -> bool:
         """Windows has no shared lock here: a shared run checks that the lock is free, and takes none."""
+        os.lseek(descriptor, _FAR, os.SEEK_SET)
         while True:
-            os.lseek(descriptor, _FAR, os.SEEK_SET)
-            try:
+            with suppress(OSError):
                 msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-            except OSError:
-                if not wait:
-                    return False
-                time.sleep(1.0)
-                continue
-            if share:
-                os.lseek(descriptor, _FAR, os.SEEK_SET)
-                msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-            return True
+                break
+            if not wait:
+                return False
+            time.sleep(1.0)
+        if share:
+            msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+        return True
 
 else:
 
