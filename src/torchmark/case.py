@@ -114,9 +114,9 @@ _CASE = re.compile(
     r"@(?P<device>[a-z]+(?::[0-9]+)?)/(?P<dtype>[a-z0-9]+)"
     r"(?P<suffixes>(?:\+[a-z0-9=-]+)*)"
 )
-_BY_WORD = {word: (axis, value) for axis in _SUFFIXED for value, word in axis.words.items()}
+_SUFFIXES = {word: (axis, value) for axis in _SUFFIXED for value, word in axis.words.items()}
 # Of the others a case's text says NAME=VALUE.
-_BY_NAME = {axis.name: axis for axis in _SUFFIXED if not axis.values or len(axis.values) > len(axis.words) + 1}
+_SUFFIXES |= {f"{a.name}=": (a, "") for a in _SUFFIXED if not a.values or len(a.values) > len(a.words) + 1}
 
 
 def parse_case(text: str) -> Case:
@@ -128,15 +128,12 @@ def parse_case(text: str) -> Case:
     for name, value in re.findall(r"([^,=]+)=([^,]+)", found["params"] or ""):
         _set_once(params, name, parse_value(value), text)
     for suffix in found["suffixes"].split("+")[1:]:
-        name, _, value = suffix.partition("=")
-        if suffix in _BY_WORD:
-            axis, value = _BY_WORD[suffix]
-            _set_once(settings, axis.name, value, text)
-        elif name in _BY_NAME and re.fullmatch(r"[a-z0-9-]+", value):
-            _set_once(settings, name, _BY_NAME[name].read(value), text)
-        else:
-            known = ", ".join([*(f"+{word}" for word in _BY_WORD), *(f"+{name}=…" for name in _BY_NAME)])
+        name, equals, given = suffix.partition("=")
+        if name + equals not in _SUFFIXES or (equals and not re.fullmatch(r"[a-z0-9-]+", given)):
+            known = ", ".join(f"+{each}…" if each.endswith("=") else f"+{each}" for each in _SUFFIXES)
             raise UsageError(f"'+{suffix}' in '{text}' is not an option of a case", f"Options: {known}")
+        axis, word = _SUFFIXES[name + equals]
+        _set_once(settings, axis.name, axis.read(given) if equals else word, text)
     options = {name: settings.pop(name) for name in CASE_OPTIONS if name in settings}
     settings |= {name: found[name] for name in ("workload", "mode", "device", "dtype")}
     return Case(params=params, options=options, **settings)

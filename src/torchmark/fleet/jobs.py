@@ -43,13 +43,11 @@ class TaskStatus(JobOutcome, frozen=True, kw_only=True):
         return ": ".join(filter(None, (self.reason, self.detail)))
 
     @property
-    def planned(self) -> int | None:
-        """Cases to measure; None until the node knows."""
+    def planned(self) -> int | None:  # cases to measure; None until the node knows
         return len(self.run.header.cases) if self.run else None
 
     @property
-    def measured(self) -> int:
-        """Cases that have a result, even a failure."""
+    def measured(self) -> int:  # cases that have a result, even a failure
         return sum(result.status != "interrupted" for result in self.run.results) if self.run else 0
 
 
