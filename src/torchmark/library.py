@@ -259,8 +259,9 @@ def _store(event: Event, writer_of: WriterOf) -> None:
         case Started(case, process):
             writer_of("").write(lines.Started(case.text, process))
         case Finished(result, process, samples_s):
-            samples = [lines.Samples(result.case.text, process, samples_s)] if samples_s else []
-            writer_of("").finished(result, *samples)
+            if samples_s:
+                writer_of("").write(lines.Samples(result.case.text, process, samples_s))
+            writer_of("").finished(result)
         case Completed(process, newest, result, side):
             writer_of(side).measured(process, newest, result)
         case Revised(result, side):
