@@ -44,6 +44,7 @@ from torchmark.records import (
     parse_case,
 )
 from torchmark.store import RunWriter, load, shareable_lines
+from torchmark.store.lines import Samples, Spread, Started
 
 CASES = ("mlp/infer@cpu/float32", "mlp/train:batch=64@cpu/bfloat16+compile+threads=2+attention=eager")
 REPLAYED = "mlp/infer@cpu/float32+as-published"
@@ -91,10 +92,10 @@ def rich_file() -> bytes:
         with RunWriter.create(path, header) as writer:
             for result in (replace(full, case=parse_case(CASES[0])), full, _replayed(full)):
                 assert result.estimate is not None
-                writer.started(result.case.text, 0)
-                writer.samples(result.case.text, 0, result.estimate.samples_s)
+                writer.write(Started(result.case.text, 0))
+                writer.write(Samples(result.case.text, 0, result.estimate.samples_s))
                 writer.finished(result)
-            writer.spread(0.04)
+            writer.write(Spread(0.04))
             for conclusion in _conclusions():
                 writer.concluded(conclusion)
         return path.read_bytes()

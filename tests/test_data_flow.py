@@ -63,7 +63,7 @@ def test_the_way_of_the_data_is_the_documented_one(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setenv("TORCHMARK_HOME", str(tmp_path))
     monkeypatch.setenv("TORCHMARK_LOCK", str(tmp_path / "lock"))
-    monkeypatch.setattr(RunWriter, "ended", stop)
+    monkeypatch.setattr(RunWriter, "seal", stop)
     arguments = ["run", "mlp", "--tiny", "--device", "cpu", "--rigor", "quick", "--steps", "3", "--share"]
 
     def parent() -> None:

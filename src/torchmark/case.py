@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 
 from torchmark.errors import UnknownName, UsageError
 
-# Run files may come from anyone: what is longer, larger or more than this is refused.
+# Limits, as run files may come from anyone.
 MOST_CASES = 10_000
 ALL_CASES = Meta(max_length=MOST_CASES)
 SEVERAL = Meta(max_length=64)
@@ -37,7 +37,7 @@ class Axis(Struct, frozen=True):
     values: tuple[str, ...] = ()  # empty where the workload or the device decides
     words: Mapping[str, str] = {}  # values that a case's text writes as a single word
     metavar: str = ""
-    help: str = ""  # of the command-line option of that name, if there is one
+    help: str = ""  # of the command-line option, if there is one
     most: int | None = None  # of a count
 
     def read(self, text: str) -> Any:
@@ -52,7 +52,7 @@ class Axis(Struct, frozen=True):
             raise UsageError(f"{self.name} cannot be {value}", f"It takes a whole number from 1 to {self.most}")
 
 
-# Other ways to do the same work, known only to some workloads, devices or processors.
+# Known only to some workloads, devices or processors.
 CASE_OPTIONS = ("layout", "attention", "gradients", "matmul", "isa", "bind", "wait")
 # In the order of a case's text, and of a sweep: the last one changes fastest.
 AXES = (
@@ -114,34 +114,29 @@ _CASE = re.compile(
     r"@(?P<device>[a-z]+(?::[0-9]+)?)/(?P<dtype>[a-z0-9]+)"
     r"(?P<suffixes>(?:\+[a-z0-9=-]+)*)"
 )
-_BY_WORD = {word: (axis, value) for axis in _SUFFIXED for value, word in axis.words.items()}
+_SUFFIXES = {word: (axis, value) for axis in _SUFFIXED for value, word in axis.words.items()}
 # Of the others a case's text says NAME=VALUE.
-_BY_NAME = {axis.name: axis for axis in _SUFFIXED if not axis.values or len(axis.values) > len(axis.words) + 1}
+_SUFFIXES |= {f"{a.name}=": (a, "") for a in _SUFFIXED if not a.values or len(a.values) > len(a.words) + 1}
 
 
 def parse_case(text: str) -> Case:
     """Read what `Case.text` writes."""
-    found = _CASE.fullmatch(text)
-    if not found:
+    if not (found := _CASE.fullmatch(text)):
         raise UsageError(f"'{text}' is not a case", "A case looks like mlp/infer:batch=64@cpu/float32+threads=2")
     params: dict[str, Value] = {}
     settings: dict[str, Any] = {}
-    for pair in filter(None, (found["params"] or "").split(",")):
-        name, _, value = pair.partition("=")
+    for name, value in re.findall(r"([^,=]+)=([^,]+)", found["params"] or ""):
         _set_once(params, name, parse_value(value), text)
     for suffix in found["suffixes"].split("+")[1:]:
-        name, _, value = suffix.partition("=")
-        if suffix in _BY_WORD:
-            axis, value = _BY_WORD[suffix]
-            _set_once(settings, axis.name, value, text)
-        elif name in _BY_NAME and re.fullmatch(r"[a-z0-9-]+", value):
-            _set_once(settings, name, _BY_NAME[name].read(value), text)
-        else:
-            known = ", ".join([*(f"+{word}" for word in _BY_WORD), *(f"+{name}=…" for name in _BY_NAME)])
+        name, equals, given = suffix.partition("=")
+        if name + equals not in _SUFFIXES or (equals and not re.fullmatch(r"[a-z0-9-]+", given)):
+            known = ", ".join(f"+{each}…" if each.endswith("=") else f"+{each}" for each in _SUFFIXES)
             raise UsageError(f"'+{suffix}' in '{text}' is not an option of a case", f"Options: {known}")
+        axis, word = _SUFFIXES[name + equals]
+        _set_once(settings, axis.name, axis.read(given) if equals else word, text)
     options = {name: settings.pop(name) for name in CASE_OPTIONS if name in settings}
-    parts: dict[str, Any] = {name: found[name] for name in ("workload", "mode", "device", "dtype")}
-    return Case(params=params, options=options, **parts, **settings)
+    settings |= {name: found[name] for name in ("workload", "mode", "device", "dtype")}
+    return Case(params=params, options=options, **settings)
 
 
 def _set_once(values: dict[str, Any], name: str, value: Any, text: str) -> None:

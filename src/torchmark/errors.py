@@ -17,8 +17,8 @@ EXIT_BUG = 70
 class TorchmarkError(Exception):
     """Anything that torchmark can explain, in one line without a traceback.
 
-    Causes and fixes of `shareable` errors get into run files: torchmark's own words, numbers and names of devices.
-    Paths, user input and messages of other programs go into `detail`, which stays on this machine.
+    Causes and fixes of `shareable` errors get into run files. Paths, user input and messages of other programs go into
+    `detail`, which stays on this machine.
     """
 
     exit_code = EXIT_COULD_NOT_RUN
@@ -26,9 +26,7 @@ class TorchmarkError(Exception):
 
     def __init__(self, cause: str, fix: str = "", detail: str = "") -> None:
         super().__init__(". ".join(filter(None, (f"{cause}: {detail}" if detail else cause, fix))))
-        self.cause = cause
-        self.fix = fix
-        self.detail = detail
+        self.cause, self.fix, self.detail = cause, fix, detail
 
 
 class UsageError(TorchmarkError):

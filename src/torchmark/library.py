@@ -23,6 +23,7 @@ from torchmark.measure.machine import keep_awake, look_around
 from torchmark.measure.session import Finished, Plan, Revised, Session, SpreadFound, Started
 from torchmark.measure.suites import Part, expand_suite, place
 from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, Value
+from torchmark.store import lines
 from torchmark.studies.fit import Fit, FitOptions, free_bytes
 from torchmark.studies.study import Completed, Event, Study, check_single
 from torchmark.studies.tune import Tune, TuneOptions
@@ -32,7 +33,7 @@ Axes = Mapping[str, Sequence[str]]  # values as typed, by the name of an axis or
 Look = Callable[[Sequence[str] | None, Iterable[Case]], Machine]
 WriterOf = Callable[[str], store.RunWriter]  # of the run of a side
 
-# Quick means five minutes by the clock: looking at the machine and the last case's teardown come on top.
+# Quick means five minutes by the clock: looking at the machine and the last teardown come on top.
 SUITE_BUDGETS = {"quick": 275.0, "standard": 1800.0, "full": 6 * 3600.0}
 CASE_BUDGETS: dict[Rigor, float] = {"quick": 5.0, "default": 15.0, "rigorous": 60.0}
 TARGET = 0.03  # of ±, which runs of one machine hardly ever bring below that
@@ -58,8 +59,8 @@ def run(
 ) -> Run:
     """Measure workloads, cases or model files on a device, by default the quick suite on every device.
 
-    The run is stored among the other runs, or in the new file `out`. Raises LockedError if another run is active,
-    unless it is to `wait`. A case that fails is a result with a status and a reason, not an exception.
+    The run is stored among the others, or in the new file `out`. Raises LockedError if another run is active, unless it
+    is to `wait`. A case that fails is a result with a status and a reason, not an exception.
     """
     if not workloads and (mode or dtype or params):
         raise UsageError("mode, dtype and params need a workload", "Name one: `torchmark list` shows them")
@@ -134,7 +135,7 @@ def fit(
 
 @contextlib.contextmanager
 def _measuring(wait: bool) -> Iterator[None]:
-    """Hold the machine. Hide the main module: `multiprocessing` would run the user's script again in every process."""
+    """Hold the machine, and hide the main module, which `multiprocessing` would run again in every process."""
     main = sys.modules["__main__"]
     with store.machine_lock(wait), keep_awake():
         sys.modules["__main__"] = ModuleType("__main__")
@@ -148,13 +149,12 @@ def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
     if label is not None:
         store.check_label(label)
     header = make_header(study, label)
-    path = Path(out) if out else store.new_path(header)
+    path = out or store.new_path(header)
     store.check_writable(path)
     with store.RunWriter.create(path, header) as writer:
-        study.log = store.log_path(path)
+        study.log = store.log_path(writer.path)
         store_events(study, lambda _: writer)
         conclude(study, writer)
-        writer.seal()
     return store.load(path)
 
 
@@ -212,7 +212,7 @@ def with_budget(plan: Plan, suite: str | None) -> Plan:
 
 
 class Measurement(Study):
-    """A plan under way, as `torchmark run` executes it; `done` are the results of the run that it continues."""
+    """A plan as `torchmark run` executes it; `done` are the results of the run that it continues."""
 
     options: Plan
 
@@ -241,42 +241,40 @@ def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
 
 
 def store_events(study: Study, writer_of: WriterOf, seen: Callable[[Event], object] = lambda _: None) -> None:
-    """Store every event in the run of its side, then call `seen`; after an interrupt, store what is left."""
-    events = cast("Generator[Event]", study.events())
-    try:
-        for event in events:
-            _store(event, writer_of)
-            seen(event)
-    except BaseException as error:
-        events.close()  # ends its processes
-        for event in study.unfinished() if not isinstance(error, StoreError) else ():
-            _store(event, writer_of)
-        raise
-    finally:
-        events.close()
+    """Store every event in the run of its side, then call `seen`; store what is left after an interrupt."""
+    with contextlib.closing(cast("Generator[Event]", study.events())) as events:
+        try:
+            for event in events:
+                _store(event, writer_of)
+                seen(event)
+        except BaseException as error:
+            events.close()  # ends its processes
+            for event in study.unfinished() if not isinstance(error, StoreError) else ():
+                _store(event, writer_of)
+            raise
 
 
 def _store(event: Event, writer_of: WriterOf) -> None:
     match event:
         case Started(case, process):
-            writer_of("").started(case.text, process)
+            writer_of("").write(lines.Started(case.text, process))
         case Finished(result, process, samples_s):
             if samples_s:
-                writer_of("").samples(result.case.text, process, samples_s)
+                writer_of("").write(lines.Samples(result.case.text, process, samples_s))
             writer_of("").finished(result)
         case Completed(process, newest, result, side):
             writer_of(side).measured(process, newest, result)
         case Revised(result, side):
             writer_of(side).finished(result)
         case SpreadFound(value):
-            writer_of("").spread(value)
+            writer_of("").write(lines.Spread(value))
 
 
 def conclude(study: Study, writer: store.RunWriter, side: str = "") -> None:
     if conclusion := study.conclusion(side):
         writer.concluded(conclusion)
     elif isinstance(study, Measurement):
-        writer.ended()
+        writer.write(lines.Ended())
 
 
 def find_case(workload: str, axes: Axes, params: Axes) -> Case:
@@ -305,7 +303,7 @@ def usable_bytes(case: Case, machine: Machine, limit_bytes: int | None) -> int |
 
 
 def stored_ceilings(machine: Machine) -> Ceilings:
-    """The ceilings of the machine's devices, as far as they were measured with the same hardware and torch."""
+    """The ceilings of the machine's devices that were measured with the same hardware and torch."""
     found = NONE
     for device in machine.devices:
         for path in store.find_limits(machine, device):
@@ -317,7 +315,7 @@ def stored_ceilings(machine: Machine) -> Ceilings:
 
 
 def known_spread(machine: Machine, log: Path | None = None) -> float | None:
-    """How much fresh processes differed in the last run on this machine, apart from the run with this log."""
+    """How much fresh processes differed in the last run on this machine, except for the run with this log."""
     for stored in islice(store.scan_runs(), 10):
         if store.log_path(stored.path) != log and stored.header and stored.header.machine == machine:
             with contextlib.suppress(StoreError):  # a damaged file is ignored

@@ -1,6 +1,6 @@
 """The log next to a run file: what workers print, and the messages behind failures.
 
-It may name hosts, people and paths: only its owner can read it, and nothing in it is exported or shown elsewhere.
+It may name hosts, people and paths: only its owner can read it, and nothing in it is exported.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ def keep_detail(path: Path, case: str, detail: str) -> None:
 
 
 def with_details(run: Run, path: Path) -> Run:
-    """The run with the last message about each case in its log: for this user's terminal, never to be shared."""
+    """The run with the last message about each case in its log, never to be shared."""
     if all(result.status == "ok" and not result.reason for result in run.results):
         return run
-    descriptor = _open(log_path(path), os.O_RDONLY)
-    if descriptor is None:
+    if (descriptor := _open(log_path(path), os.O_RDONLY)) is None:
         return run
     tail = b""
     with suppress(OSError), open(descriptor, "rb") as log:  # noqa: PTH123 -- the file that was examined
@@ -51,8 +50,7 @@ def with_details(run: Run, path: Path) -> Run:
 
 def open_log(path: str | Path) -> int:
     """A descriptor that appends to the log; to nothing if there is no file and none can be created."""
-    descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    if descriptor is None:
+    if (descriptor := _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)) is None:
         return os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, AttributeError):  # Windows has no fchmod; the file may be another user's
         os.fchmod(descriptor, 0o600)
@@ -65,11 +63,10 @@ def size_of(descriptor: int) -> int:
     return 0
 
 
-def trim(descriptor: int, before: int = 0) -> None:
-    """Drop what exceeds the size limit of a log, but nothing that was there before this process."""
-    most = max(LARGEST_BYTES, before)
-    if size_of(descriptor) > most:
-        with suppress(OSError):
+def trim(descriptor: int, before: int) -> None:
+    """Drop what exceeds the limit of a log, but nothing from before this process."""
+    with suppress(OSError):
+        if size_of(descriptor) > (most := max(LARGEST_BYTES, before)):
             os.ftruncate(descriptor, most)
 
 

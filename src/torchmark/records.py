@@ -31,18 +31,16 @@ Names = Annotated[tuple[Name, ...], SEVERAL]
 
 
 class Work(Struct, frozen=True):
-    """Of one step: the work itself, not what an implementation spends on it."""
-
-    items: Real
+    items: Real  # of one step
     unit: Name
-    flops: Real | None = None
+    flops: Real | None = None  # that the work takes, whatever an implementation spends
     bytes: Real | None = None
 
 
 class Block(Struct, frozen=True):
     total_s: float  # wall time of some steps, with one synchronisation
-    step_s: float | tuple[float, ...] | None = None  # by the device's own events: the mean, or every step alone
-    wait_s: float | None = None  # that the timing thread was runnable but waited for a core
+    step_s: float | tuple[float, ...] | None = None  # by the device's events: the mean, or each step
+    wait_s: float | None = None  # that the runnable timing thread waited for a core
     switches: int | None = None  # involuntary context switches
     issue_s: float | None = None  # until all steps were handed over to the device
 
@@ -50,8 +48,8 @@ class Block(Struct, frozen=True):
 class Moment(Struct, frozen=True):
     steady_s: float  # stands still while the machine sleeps
     wall_s: float  # can be set
-    boot_s: float | None = None  # goes on while the machine sleeps; None: there is no such clock
-    stops: int = 0  # times that this process was stopped and continued
+    boot_s: float | None = None  # goes on while the machine sleeps; None: no such clock
+    stops: int = 0  # of this process so far
 
 
 class Conditions(Struct, frozen=True):
@@ -96,17 +94,13 @@ class Metered(Struct, frozen=True):
 
 
 class Trend(Struct, frozen=True):
-    """Of the step time over the kept samples."""
-
-    change: Real  # relative, from first to last
+    change: Real  # of the step time over the kept samples: relative, from first to last
     z: Real
 
 
 class Estimate(Struct, frozen=True):
-    """The time of one step, with a 95% interval."""
-
-    center_s: Real
-    low_s: Real
+    center_s: Real  # of one step
+    low_s: Real  # of the 95% interval
     high_s: Real
     estimand: Estimand
     verdict: Verdict
@@ -118,7 +112,7 @@ class Estimate(Struct, frozen=True):
     flags: Names = ()
     evidence: Annotated[tuple[Text, ...], SEVERAL] = ()  # of the verdict
     sample_count: Whole = 0
-    void_count: Whole = 0  # samples taken again, as the machine slept or the process was stopped
+    void_count: Whole = 0  # samples taken again after a pause
     block_size: Count = 1
     autocorrelation_time: Real = 1.0
     median_s: Real = 0.0
@@ -141,7 +135,7 @@ class Estimate(Struct, frozen=True):
     call_cost_s: Real = 0.0
     target: Real = 0.01
     duration_s: Real = 0.0
-    spread: Real | None = None  # relative, between fresh processes; None: unknown, so the interval holds within one
+    spread: Real | None = None  # relative, between fresh processes; None: the interval holds within one
     freedom: Real | None = None  # of that spread
 
     @property
@@ -175,10 +169,8 @@ class NumericCheck(Struct, frozen=True):
 
 
 class DeviceInfo(Struct, frozen=True):
-    """Never a serial number or a UUID."""
-
     name: Name  # cpu, cuda:0, mps, xpu:0, fake
-    model: Name
+    model: Name  # never with a serial number or a UUID
     memory_bytes: Whole | None = None
     driver: Name | None = None
     capability: Name | None = None
@@ -206,10 +198,8 @@ STEP, START_UP = "step", "start-up"  # the stage that every job has, and the one
 
 
 class Laps(Struct, frozen=True):
-    """How long one stage of a procedure took each time. Never stored."""
-
-    stage: str
-    seconds: list[float]
+    stage: str  # of a procedure; never stored
+    seconds: list[float]  # that it took, each time
     published: int = 1  # how often the whole procedure does it
     is_work: bool = False  # that was to be timed, no overhead
 
@@ -237,10 +227,8 @@ class JobEstimate(Struct, frozen=True):
 
 
 class Sustained(Struct, frozen=True):
-    """A sustained case: a step in its first seconds against one in its last."""
-
     window_s: Real  # of each end
-    first_s: Real
+    first_s: Real  # a step in the first window, and in the last
     last_s: Real
     interval: tuple[Real, Real]  # 95%, of the relative change
     slope: Real  # relative change a minute
@@ -250,12 +238,12 @@ class Sustained(Struct, frozen=True):
 class Peak(Struct, frozen=True):
     """How close a result comes to the best that this machine was seen to do."""
 
-    share: Real  # of the arithmetic or of the bandwidth, whichever is closer to its ceiling
+    share: Real  # of arithmetic or bandwidth, whichever is closer to its ceiling
     bound: Bound  # what keeps it from more
     shares: Annotated[dict[Name, Real], SEVERAL] = {}  # of the step that each would take
     flops_per_s: Real | None = None  # the ceilings
     bytes_per_s: Real | None = None
-    again: bool = False  # its ceiling was measured once more, right after it
+    again: bool = False  # its ceiling was measured again, right after it
     limits: Name | None = None  # the run that found the ceilings; None: this one
 
 
@@ -283,7 +271,7 @@ class Result(Struct, frozen=True):
     rigor: Rigor = "quick"
     seed: Whole = 0
     peak: Peak | None = None
-    detail: Text | None = None  # what other programs said about a failure; never written into a run file
+    detail: Text | None = None  # of other programs about a failure; never in a run file
 
     @property
     def explanation(self) -> str:
@@ -307,15 +295,13 @@ class RunHeader(Struct, frozen=True):
     target: Real = 0.01
     steps: Whole | None = None
     sustain_s: Real | None = None
-    guarded: bool = False  # cases that would not fit into memory are left out, as the user did not name them
+    guarded: bool = False  # cases that the user did not name are left out if too large
     open_ended: bool = False  # more cases may follow
     seed: Whole = 0
 
 
 class Contribution(Struct, frozen=True):
-    """What one setting, or several that were only tried together, gained."""
-
-    setting: Text
+    setting: Text  # or several that were only tried together
     gain: Real  # times as fast
 
 
@@ -335,7 +321,7 @@ class Tuning(Struct, frozen=True):
     high: Real | None = None
     pairs: Whole = 0
     unconfirmed: Case | None = None  # what led the search
-    disturbed: Whole = 0  # pairs that do not count, because other programs took too much of the processor
+    disturbed: Whole = 0  # pairs that do not count, as other programs took too much
     same_precision: Case | None = None  # the best of those that compute in the default's own numbers
     same_precision_gain: Real | None = None  # as the search saw it
     contributions: Annotated[tuple[Contribution, ...], SEVERAL] = ()
@@ -360,7 +346,7 @@ class Fitting(Struct, frozen=True):
     limit_bytes: Real
     bound: Name  # what ended it above: memory, the parameter, time
     largest: Whole | None = None  # None: not even the smallest fits
-    tries: Whole = 0  # processes in which the largest fitted, each time
+    tries: Whole = 0  # processes in which the largest fitted
     efficient: Whole | None = None  # the smallest size whose rate is as good as any
     fixed_bytes: Real | None = None  # memory is this and so much for each item; None: unknown
     item_bytes: Real | None = None

@@ -1,5 +1,5 @@
-"""The privacy allow-list: each setting that a result may record with the form of its value, and names of hardware,
-systems and versions in the form in which they are shared. Any other value is recorded as `set`, or left out."""
+"""The privacy allow-list: settings with the forms of values that a result may record, and names of hardware, systems
+and versions as they are shared. Any other value is recorded as `set`, or left out."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ _ENDING = (  # of the class names of transformers
 # A base name. That torch has such an operator is checked where torch is loaded, see `operators.py`.
 _OPERATOR = r"(?:an operator|aten::[A-Za-z0-9_]{1,80})"
 
-# Environment variables that change the speed of torch, with the values that are recorded. LD_PRELOAD and MALLOC_CONF
-# may name files: only that they are set is recorded.
+# Environment variables that change the speed of torch, with the values that are recorded; some may name files.
 VARIABLES: dict[str, str] = {
     "OMP_NUM_THREADS": rf"{_NUMBER}(?:,{_NUMBER}){{0,3}}",
     "OMP_PROC_BIND": r"true|false|close|spread|primary|master",
@@ -89,19 +88,17 @@ SETTINGS: dict[str, str] = {
 
 def is_shareable(key: str, value: object) -> bool:
     """Whether a result may record this value under this key."""
-    if key not in SETTINGS or not isinstance(value, str):
-        return key in SETTINGS
-    return re.fullmatch(rf"{SETTINGS[key]}|{SET}", value, re.IGNORECASE) is not None
+    form = rf"{SETTINGS.get(key)}|{SET}"
+    return key in SETTINGS and (not isinstance(value, str) or bool(re.fullmatch(form, value, re.IGNORECASE)))
 
 
 def redacted(variable: str, text: str | None) -> str | int | None:
     """The recorded value of an environment variable: itself if it is on the list, else `set`; None: not set."""
-    if text is None or not text.strip():
-        return None
-    text = text.strip().lower() if variable != "ONEDNN_MAX_CPU_ISA" else text.strip()
-    if variable not in VARIABLES or not is_shareable(key_of(variable), text):
+    text = (text or "").strip()
+    text = text if variable == "ONEDNN_MAX_CPU_ISA" else text.lower()
+    if text and (variable not in VARIABLES or not is_shareable(key_of(variable), text)):
         return SET
-    return int(text) if re.fullmatch(_NUMBER, text) else text
+    return int(text) if re.fullmatch(_NUMBER, text) else text or None
 
 
 _SYSTEM = (  # systems, and the IDs of distributions in os-release
@@ -128,10 +125,6 @@ _ADDRESS = re.compile(
 )
 
 
-def is_known_system(name: str) -> bool:
-    return re.fullmatch(_SYSTEM, name, re.IGNORECASE) is not None
-
-
 def shareable_system(text: str) -> str:
     """A system's name and version; empty if the name is not a published one."""
     version = r"[0-9]{1,8}(?:\.[0-9]{1,4})?(?:Server(?:R2)?)?\Z"
@@ -140,8 +133,7 @@ def shareable_system(text: str) -> str:
 
 def shareable_version(text: str) -> str:
     """A package's version. A private build keeps `+local`, unlike the published one; empty: no version."""
-    release = _RELEASE.match(text)
-    if not release:
+    if not (release := _RELEASE.match(text)):
         return ""
     build = text[release.end() :]
     return text if not build or _PUBLISHED.fullmatch(build) else f"{release[0]}+local"

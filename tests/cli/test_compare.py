@@ -15,6 +15,7 @@ from command_line import run_torchmark
 from torchmark import cli
 from torchmark.records import Run
 from torchmark.store import RunWriter
+from torchmark.store.lines import Started
 
 MLP, MATMUL, LSTM = (f"{name}/infer@cpu/float32" for name in ("mlp", "matmul", "lstm"))
 
@@ -41,7 +42,7 @@ def store(tmp_path: Path, make_result, make_estimate, make_header) -> Callable[.
 def _write(path: Path, run: Run) -> str:
     with RunWriter.create(path, run.header) as writer:
         for result in run.results:
-            writer.started(result.case.text)
+            writer.write(Started(result.case.text, 0))
             writer.finished(result)
     return str(path)
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from torchmark import cli
 from torchmark.errors import DeviceError, StoreError, UsageError
 from torchmark.store import RunWriter, new_path
+from torchmark.store.lines import Samples, Started
 
 COMMAND = [sys.executable, "-c", "import sys; from torchmark.cli import main; sys.exit(main())"]
 
@@ -29,9 +30,9 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_run) -> Path:
     path = new_path(full_run.header)
     with RunWriter.create(path, full_run.header) as writer:
         for result in full_run.results:
-            writer.started(result.case.text)
+            writer.write(Started(result.case.text, 0))
             if result.estimate:
-                writer.samples(result.case.text, 0, (0.001, 0.002, 0.003))
+                writer.write(Samples(result.case.text, 0, (0.001, 0.002, 0.003)))
             writer.finished(result)
     return path
 

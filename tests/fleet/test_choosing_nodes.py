@@ -44,8 +44,8 @@ def test_all_some_or_one_of_each_kind() -> None:
 
 def test_a_team_is_of_one_kind() -> None:
     with pytest.raises(UsageError, match="3 nodes of one kind are needed"):
-        together(NODES, [1, 3], list, None)
-    tasks = together(NODES, [1, 2], lambda size: [f"--workers={size}"], "night")
+        together(NODES, {1: [], 3: []}, None)
+    tasks = together(NODES, {size: [f"--workers={size}"] for size in (1, 2)}, "night")
     assert [(task.name, task.label, task.nodes) for task in tasks] == [
         ("1-node", "night-1-node", ("n1",)),
         ("2-nodes", "night-2-nodes", ("n1", "n2")),

@@ -17,6 +17,7 @@ from torchmark.fleet.local import Local
 from torchmark.fleet.node import arguments
 from torchmark.records import Result, RunHeader
 from torchmark.store import RunWriter, load
+from torchmark.store.lines import Started
 
 CASE = "mlp/infer@cpu/float32"
 
@@ -33,7 +34,7 @@ def run_file(folder: FleetFolder, make_header: Callable[..., RunHeader], make_re
     """What an earlier job has measured."""
     path = folder.path / "A1.jsonl"
     with RunWriter.create(path, make_header((CASE,))) as writer:
-        writer.started(CASE)
+        writer.write(Started(CASE, 0))
         writer.finished(make_result(CASE))
     return path
 

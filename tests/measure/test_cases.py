@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torchmark.case import AXES
 from torchmark.errors import UnknownName, UsageError
 from torchmark.measure.cases import Sweep, expand, full_params, split_settings, split_values
-from torchmark.meters.contention import allowed_cores
+from torchmark.meters.process import allowed_cores
 from torchmark.records import parse_case
 from torchmark.workloads import find_workload
 

@@ -21,7 +21,7 @@ from torchmark.measure.engine import Progress, Settings
 from torchmark.measure.messages import Failed, Measured, MeasureJob, Phase, Rendezvous
 from torchmark.measure.process import Process, ProcessFailed
 from torchmark.measure.ranks import root_cause, threads_per_rank
-from torchmark.meters.contention import allowed_cores
+from torchmark.meters.process import allowed_cores
 from torchmark.records import Result, parse_case
 
 pytestmark = pytest.mark.usefixtures("faulty")

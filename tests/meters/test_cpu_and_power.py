@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from torchmark.meters.contention import allowed_cores
 from torchmark.meters.cpu import open_vitals, read_pmset, read_power
+from torchmark.meters.process import allowed_cores
 
 CORE = "sys/devices/system/cpu/cpu0"
 

@@ -86,7 +86,7 @@ def test_an_amd_gpu_counts_its_energy(zeus: ModuleType) -> None:
     )
     meter = open_vitals("cuda:2")
     assert (meter["energy"].read(), meter["temperature"].read()) == (5.5, 71)
-    assert meter["energy"].provenance == "measured by AMD SMI, through zeus"
+    assert meter["energy"].provenance == "measured by AMD SMI through zeus"
     assert meter["clock"].provenance == "unavailable because zeus does not report it"
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmark import meters
-from torchmark.meters.cpu import open_counter, open_rapl
+from torchmark.meters.cpu import open_rapl
 
 REFUSED = "unavailable because only root may read the energy counter of the processor"
 FULL = 262_143_328_850  # as a server's package tells it
@@ -53,14 +53,16 @@ def test_a_counter_that_begins_anew_goes_on_counting(growths: list[int]) -> None
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        counter = open_counter(zone(Path(folder) / "zone", "package-0", 5_000_000))
-        assert counter() == 0.0
+        package = Path(folder) / "sys/class/powercap/intel-rapl:0"
+        zone(package, "package-0", 5_000_000)
+        meter = open_rapl(Path(folder))
+        assert meter.read() == 0.0
         total = 5_000_000
         for growth in growths:
             total += growth
-            zone(Path(folder) / "zone", "package-0", total % (FULL + 1))
-            found = counter()
-        assert found == pytest.approx(total - 5_000_000, abs=1)
+            zone(package, "package-0", total % (FULL + 1))
+            found = meter.read()
+        assert found == pytest.approx((total - 5_000_000) / 1e6, abs=1e-6)
 
 
 def test_a_machine_without_counters_says_so() -> None:

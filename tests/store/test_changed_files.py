@@ -18,7 +18,8 @@ from injection.changes import appended_to, cut, moved, replaced
 from torchmark.errors import StoreError
 from torchmark.store import RunWriter, files, load
 from torchmark.store import writer as writing
-from torchmark.store.reader import Account, Sealed, examine
+from torchmark.store.lines import Checksum, Ended, Started
+from torchmark.store.reader import Account, examine
 
 CASES = tuple(f"mlp/infer:batch={size}@cpu/float32" for size in (1, 2, 3))
 
@@ -65,13 +66,13 @@ def test_nothing_that_was_written_is_lost(
         for number, text in enumerate(CASES):
             if number == after:
                 change(path)
-            writer.started(text, 0)
+            writer.write(Started(text, 0))
             writer.finished(make_result(text))
         if after == len(CASES):
             change(path)
     assert [result.case.text for result in load(path).results] == [*CASES]
-    assert writer.run == load(path)
-    assert isinstance([*examine(path)][-1], Sealed)
+    assert writer.read() == load(path)
+    assert isinstance([*examine(path)][-1][1], Checksum)
 
 
 @pytest.mark.parametrize("number", [2, 6, 7])
@@ -89,11 +90,11 @@ def test_an_edit_while_a_line_is_synchronised_is_noticed(
     with RunWriter.create(path, make_header(CASES)) as writer:
         monkeypatch.setattr(os, "fsync", fsync)
         for text in CASES:
-            writer.started(text, 0)
+            writer.write(Started(text, 0))
             writer.finished(make_result(text))
-        writer.ended()
+        writer.write(Ended())
     assert [result.case.text for result in load(path).results] == [*CASES]
-    assert isinstance([*examine(path)][-1], Sealed)
+    assert isinstance([*examine(path)][-1][1], Checksum)
 
 
 def test_an_edit_that_leaves_size_and_time_as_they_were_is_noticed_at_the_end(
@@ -106,7 +107,7 @@ def test_an_edit_that_leaves_size_and_time_as_they_were_is_noticed_at_the_end(
         edited_in_place(path)
         os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
     assert [result.case.text for result in load(path).results] == [*CASES]
-    assert isinstance([*examine(path)][-1], Sealed)
+    assert isinstance([*examine(path)][-1][1], Checksum)
 
 
 def test_another_programs_version_is_kept_and_named(path: Path, make_header, make_result) -> None:
@@ -127,7 +128,7 @@ def test_a_file_that_cannot_be_restored_is_an_error_and_the_results_are_still_th
         path.parent.write_text("a file where the folder was")
         with pytest.raises(StoreError, match="cannot write"):
             writer.finished(make_result(CASES[1]))
-    assert [result.case.text for result in writer.run.results] == [CASES[0], CASES[1]]
+    assert [result.case.text for result in writer.read().results] == [CASES[0], CASES[1]]
     assert writer.notes == []
 
 
@@ -174,7 +175,7 @@ def test_a_process_is_written_at_once_with_its_samples(path: Path, make_header, 
     newest = make_result(CASES[0], processes=(make_estimate(samples_s=(1.0, 2.0)),))
     with RunWriter.create(path, make_header(CASES)) as writer:
         writer.measured(0, newest, newest)
-    (account,) = (part for part in examine(path) if isinstance(part, Account))
+    (account,) = (part for _, part in examine(path) if isinstance(part, Account))
     assert account.result.case.text == CASES[0]
     assert {process: tuple(values) for process, values in account.samples.items()} == {0: (1.0, 2.0)}
 

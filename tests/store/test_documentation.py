@@ -25,7 +25,7 @@ def test_the_example_is_read_as_described(tmp_path: Path) -> None:
     assert [result.status for result in run.results] == ["ok", "interrupted"]
     assert run.results[0].estimate.center_s == 0.00252
     assert run.process_spread == 0.041
-    accounts = [part for part in examine(path) if isinstance(part, Account)]
+    accounts = [part for _, part in examine(path) if isinstance(part, Account)]
     assert [account.result.case.text for account in accounts] == ["mlp/infer@cpu/float32"] * 2
     assert [set(account.samples) for account in accounts] == [{0}, {1}]
 

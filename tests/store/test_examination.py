@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from torchmark.errors import StoreError
-from torchmark.records import Fitting, Remark, Tuning, parse_case
+from torchmark.records import Fitting, Remark, RunHeader, Tuning, parse_case
 from torchmark.store import RunWriter, load, write_export
-from torchmark.store.reader import Account, HeaderLine, Sealed, examine
+from torchmark.store.lines import Checksum, Samples, Started
+from torchmark.store.reader import Account, examine
 
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
 SAMPLES = (0.001, 0.0012, 0.0011)
@@ -23,14 +24,14 @@ def path(tmp_path: Path, make_header, make_result, make_estimate) -> Path:
     path = tmp_path / "run.jsonl"
     with RunWriter.create(path, make_header((A, B))) as writer:
         for text in (A, B):
-            writer.started(text, 0)
-            writer.samples(text, 0, SAMPLES)
+            writer.write(Started(text, 0))
+            writer.write(Samples(text, 0, SAMPLES))
             writer.finished(make_result(text, processes=(make_estimate(),)))
     return path
 
 
 def flaws(path: Path) -> list[tuple[int, str]]:
-    return [(part.line, part.place) for part in examine(path) if isinstance(part, Remark)]
+    return [(line, part.place) for line, part in examine(path) if isinstance(part, Remark)]
 
 
 def edit(path: Path, old: bytes, new: bytes) -> Path:
@@ -41,13 +42,13 @@ def edit(path: Path, old: bytes, new: bytes) -> Path:
 
 
 def test_a_sound_file_is_handed_out_part_by_part(path: Path) -> None:
-    header, first, second, end = examine(path)
-    assert isinstance(header, HeaderLine)
+    (_, header), (line, first), (_, second), (_, end) = examine(path)
+    assert isinstance(header, RunHeader)
     assert isinstance(first, Account)
     assert isinstance(second, Account)
-    assert (first.line, first.result.case.text, tuple(first.samples[0])) == (4, A, SAMPLES)
+    assert (line, first.result.case.text, tuple(first.samples[0])) == (4, A, SAMPLES)
     assert list(second.samples) == [0]
-    assert isinstance(end, Sealed)
+    assert isinstance(end, Checksum)
 
 
 def test_the_checksum_is_that_of_all_bytes_before_it(path: Path) -> None:
@@ -91,17 +92,17 @@ def test_a_file_that_was_cut_off_says_so(path: Path) -> None:
     assert flaws(path) == [(8, "")]
     for lines in range(1, 8):  # at the end of a line nothing is torn, and only the checksum tells that there was more
         path.write_bytes(b"".join(data.splitlines(keepends=True)[:lines]))
-        (flaw,) = [part for part in examine(path) if isinstance(part, Remark)]
-        assert (flaw.kind, flaw.line, flaw.place) == ("well-formed", lines, "")
+        ((line, flaw),) = [(line, part) for line, part in examine(path) if isinstance(part, Remark)]
+        assert (flaw.kind, line, flaw.place) == ("well-formed", lines, "")
         assert flaw.cause.startswith("no checksum at its end")
-        assert not any(isinstance(part, Sealed) for part in examine(path))
+        assert not any(isinstance(part, Checksum) for _, part in examine(path))
 
 
 def test_a_checksum_speaks_for_the_end_of_a_file_only_where_it_is_the_end(path: Path) -> None:
     with RunWriter.resume(path) as writer:
-        writer.started(A, 1)
+        writer.write(Started(A, 1))
         path.with_suffix(".copy").write_bytes(path.read_bytes())
-    assert isinstance([*examine(path)][-1], Sealed)
+    assert isinstance([*examine(path)][-1][1], Checksum)
     assert flaws(path.with_suffix(".copy")) == [(9, "")]
 
 
@@ -111,7 +112,7 @@ def test_a_process_that_died_after_its_samples_and_was_begun_again_is_no_flaw(pa
     path.write_bytes(b"".join(died))
     RunWriter.resume(path).__exit__(None, None, None)
     assert flaws(path) == []
-    assert [tuple(part.samples[0])[1] for part in examine(path) if isinstance(part, Account)] == [0.0013, 0.0012]
+    assert [tuple(part.samples[0])[1] for _, part in examine(path) if isinstance(part, Account)] == [0.0013, 0.0012]
 
 
 def test_a_bit_that_fell_over_in_the_samples_is_found(path: Path) -> None:
@@ -217,7 +218,7 @@ def test_an_export_is_sound_and_a_second_one_is_the_same(path: Path, tmp_path: P
     write_export(path, once)
     write_export(once, twice)
     assert flaws(once) == []
-    assert isinstance([*examine(once)][-1], Sealed)
+    assert isinstance([*examine(once)][-1][1], Checksum)
     assert once.read_bytes() == twice.read_bytes()
     assert load(once, samples=True) == load(path, samples=True)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torchmark.analyze.machines import Entry
 from torchmark.errors import StoreError
 from torchmark.store import RunWriter, index
-from torchmark.store.index import Folder, ask_folder
+from torchmark.store.index import Folder, read_folder
 
 TEXTS = ("mlp/infer@cpu/float32", "mlp/infer:batch=64@cpu/float32", "mlp/infer@cpu/bfloat16+compile+per-step")
 
@@ -46,7 +46,7 @@ def write(folder: Path, make_header, make_result):
 
 
 def everything(folder: Path) -> tuple[list[Entry], Folder]:
-    entries, found = ask_folder(folder, Entry, list)
+    entries, found = read_folder(folder, Entry)
     return sorted(entries, key=lambda entry: (entry.file, entry.case)), found
 
 
@@ -76,7 +76,7 @@ def test_an_entry_reports_what_a_ranking_needs(folder: Path, write) -> None:
 def test_entries_of_one_group_come_together(folder: Path, write) -> None:
     for name in "abc":
         write(name, *TEXTS)
-    boards = ask_folder(folder, Entry, lambda entries: [entry.group for entry in entries])[0]
+    boards = [entry.group for entry in read_folder(folder, Entry)[0]]
     assert len(boards) == 9
     assert sum(here != before for here, before in zip(boards[1:], boards, strict=False)) == 2
 
@@ -150,7 +150,7 @@ def test_a_file_whose_name_is_no_text_is_one_as_well(folder: Path, write) -> Non
 def test_what_is_no_folder_is_an_error_that_helps(tmp_path: Path, missing: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="Name a folder of run files"):
-        ask_folder(tmp_path / missing, Entry, list)
+        read_folder(tmp_path / missing, Entry)
 
 
 @pytest.mark.parametrize(
@@ -257,8 +257,8 @@ def test_a_file_that_fails_the_check_gives_nothing_and_is_not_checked_again(
         return "it is forged" if path.name == "bad.jsonl" else ""
 
     for _ in range(2):
-        entries, found = ask_folder(folder, Entry, list, check=check)
+        entries, found = read_folder(folder, Entry, check=check)
         assert [entry.file for entry in entries] == ["good.jsonl"]
         assert found.problems == ("bad.jsonl: it is forged",)
     assert sorted(checked) == ["bad.jsonl", "good.jsonl"]
-    assert len(ask_folder(folder, Entry, list)[0]) == 2  # what was not checked is another question
+    assert len(list(read_folder(folder, Entry)[0])) == 2  # what was not checked is another question

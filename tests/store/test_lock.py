@@ -15,7 +15,7 @@ import pytest
 
 from torchmark.errors import LockedError, StoreError
 from torchmark.store import machine_lock
-from torchmark.store.files import Holder, lock_path
+from torchmark.store.files import lock_path
 
 HOLD = """
 import sys
@@ -67,16 +67,16 @@ def test_a_killed_run_leaves_no_obstacle(path: Path) -> None:
 
 
 def test_waiting_ends_when_the_other_run_does(path: Path) -> None:
-    seen: list[Holder] = []
+    seen: list[str] = []
     with another_run(path) as other:
         assert other.stdin
 
-        def begin(holder: Holder) -> None:
+        def begin(holder: str) -> None:
             seen.append(holder)
             threading.Timer(0.1, other.stdin.close).start()
 
         with machine_lock(wait=True, path=path, on_wait=begin):
-            assert [holder.pid for holder in seen] == [other.pid]
+            assert [holder.partition(",")[0] for holder in seen] == [f"process {other.pid}"]
 
 
 def test_only_runs_that_both_share_go_side_by_side(path: Path) -> None:

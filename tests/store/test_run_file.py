@@ -20,6 +20,7 @@ from torchmark.errors import StoreError
 from torchmark.records import Case, Estimate, NumericCheck, Remark, Result, Trend, Work, parse_case
 from torchmark.settings import SETTINGS
 from torchmark.store import RunWriter, check_writable, load
+from torchmark.store.lines import Samples, Spread, Started
 from torchmark.store.reader import Account, examine
 
 A, B = "mlp/infer@cpu/float32", "matmul/infer:size=64@cpu/float32"
@@ -66,18 +67,18 @@ def path(tmp_path: Path) -> Path:
 
 def ended_processes(path: Path) -> Counter[str]:
     """How many processes of each case have a result."""
-    return Counter(part.result.case.text for part in examine(path) if isinstance(part, Account))
+    return Counter(part.result.case.text for _, part in examine(path) if isinstance(part, Account))
 
 
 @pytest.fixture
 def whole(path: Path, make_header, make_result, make_estimate) -> Path:
     """Two cases in two processes each, taken in turn, as a run of default rigor writes them."""
     with RunWriter.create(path, make_header((A, B))) as writer:
-        writer.spread(0.04)
+        writer.write(Spread(0.04))
         for process in (0, 1):
             for text in (B, A):
-                writer.started(text, process)
-                writer.samples(text, process, tuple(value + process for value in SAMPLES))
+                writer.write(Started(text, process))
+                writer.write(Samples(text, process, tuple(value + process for value in SAMPLES)))
                 known = tuple(make_estimate(1e-3 * (1 + each)) for each in range(process + 1))
                 writer.finished(make_result(text, processes=known))
     return path
@@ -130,7 +131,7 @@ def test_raw_samples_never_reach_a_finished_line(path: Path, make_header, make_r
 
 def test_a_case_that_never_finished_is_interrupted(path: Path, make_header) -> None:
     with RunWriter.create(path, make_header((A, B))) as writer:
-        writer.started(A, 0)
+        writer.write(Started(A, 0))
     run = load(path)
     assert [(result.case.text, result.status) for result in run.results] == [(A, "interrupted")]
     assert run.results[0].reason
@@ -140,10 +141,10 @@ def test_a_case_that_never_finished_is_interrupted(path: Path, make_header) -> N
 
 def test_a_second_process_that_died_leaves_the_first_ones_figures(path: Path, make_header, make_result) -> None:
     with RunWriter.create(path, make_header((A,))) as writer:
-        writer.started(A, 0)
+        writer.write(Started(A, 0))
         writer.finished(make_result(A))
-        writer.started(A, 1)
-        writer.samples(A, 1, SAMPLES)
+        writer.write(Started(A, 1))
+        writer.write(Samples(A, 1, SAMPLES))
     run = load(path, samples=True)
     assert run.results[0].status == "ok"
     assert run.results[0].estimate.samples_s == ()
@@ -154,8 +155,8 @@ def test_a_second_process_that_died_leaves_the_first_ones_figures(path: Path, ma
 def test_cut_at_every_byte_no_finished_line_is_lost(path: Path, tmp_path: Path, make_header) -> None:
     with RunWriter.create(path, make_header((A, B))) as writer:
         for process, text in ((0, A), (0, B), (1, A)):
-            writer.started(text, process)
-            writer.samples(text, process, SAMPLES)
+            writer.write(Started(text, process))
+            writer.write(Samples(text, process, SAMPLES))
             writer.finished(Result(parse_case(text), "oom"))
     data, cut = path.read_bytes(), tmp_path / "cut.jsonl"
     ends = [index + 1 for index, byte in enumerate(data) if byte == 10]
@@ -180,7 +181,7 @@ def test_a_resumed_run_goes_on_after_the_last_sound_line(whole: Path, make_resul
     data = whole.read_bytes()
     whole.write_bytes(data[: len(data) - dropped])
     with RunWriter.resume(whole) as writer:
-        writer.started(A, 2)
+        writer.write(Started(A, 2))
         writer.finished(make_result(A, status="timeout", estimate=None))
     run = load(whole)
     assert run.problems == ()
@@ -207,9 +208,9 @@ def test_the_writer_refuses_what_is_not_finite(path: Path, make_header, make_res
         with pytest.raises(StoreError, match=r"result\.metrics\.loss"):
             writer.finished(make_result(A, metrics={"loss": value}))
         with pytest.raises(StoreError, match="samples_s"):
-            writer.samples(A, 0, (1.0, value))
+            writer.write(Samples(A, 0, (1.0, value)))
         with pytest.raises(StoreError, match="process_spread"):
-            writer.spread(value)
+            writer.write(Spread(value))
         assert path.read_bytes() == before
 
 
@@ -298,11 +299,12 @@ def test_a_disk_that_fills_up_leaves_a_sound_file(whole: Path) -> None:
         "import resource, sys, pathlib\n"
         "from torchmark.errors import StoreError\n"
         "from torchmark.store import RunWriter\n"
+        "from torchmark.store.lines import Samples\n"
         "path = pathlib.Path(sys.argv[1])\n"
         "with RunWriter.resume(path) as writer:\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20,) * 2)\n"
         "    try:\n"
-        "        writer.samples('mlp/infer@cpu/float32', 9, tuple([0.5] * 1000))\n"
+        "        writer.write(Samples('mlp/infer@cpu/float32', 9, tuple([0.5] * 1000)))\n"
         "    except StoreError as error:\n"
         "        print(error)\n"
     )

@@ -25,7 +25,7 @@ def test_a_message_of_another_program_is_only_in_the_local_log(tmp_path: Path, m
     path, reason = tmp_path / "run.jsonl", "ValueError during build"
     with RunWriter.create(path, make_header((A,))) as writer:
         writer.finished(make_result(A, status="crashed", reason=reason, detail=f"no {PRIVATE}"))
-        assert (writer.run.results[0].detail, writer.read(local=True).results[0].detail) == (None, f"no {PRIVATE}")
+        assert (writer.read().results[0].detail, writer.read(local=True).results[0].detail) == (None, f"no {PRIVATE}")
     assert PRIVATE not in path.read_text()
     assert PRIVATE not in b"".join(shareable_lines(path)).decode()
     assert PRIVATE in log_path(path).read_text()

@@ -14,6 +14,7 @@ import pytest
 
 from torchmark import cli
 from torchmark.store import RunWriter, load
+from torchmark.store.lines import Spread
 
 TESTS = """
 import pytest
@@ -80,7 +81,7 @@ def assert_harmless(done: subprocess.CompletedProcess[str]) -> None:
 def keep_with_spread(folder: Path, spread: float, name: str = "before.jsonl") -> None:
     """As a run of several processes would have left it."""
     with RunWriter.resume(folder / name) as writer:
-        writer.spread(spread)
+        writer.write(Spread(spread))
 
 
 def test_results_are_kept_as_a_run_under_the_names_of_the_tests(folder: Path) -> None:

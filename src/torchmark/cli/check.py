@@ -20,7 +20,8 @@ from torchmark.measure.cases import compare_with_known
 from torchmark.records import Level, Remark, RunHeader
 from torchmark.report.files import FileReport, check_document
 from torchmark.store import find_run, is_folder
-from torchmark.store.reader import Account, HeaderLine, Sealed, examine
+from torchmark.store.lines import Checksum
+from torchmark.store.reader import Account, examine
 
 
 class CheckOptions(FormatOptions):
@@ -94,19 +95,19 @@ class FileCheck:
 
     @np.errstate(all="ignore")  # a foreign file may hold any figures
     def run(self) -> None:
-        for part in examine(self._path, self._samples):
+        for number, part in examine(self._path, self._samples):
             found: Iterable[Remark] = ()
             match part:
                 case Remark():
                     found = (part,)
-                case HeaderLine(header=header):
-                    self._header, self._planned = header, set() if header.open_ended else {*header.cases}
-                    found = analysis.check_header(header, datetime.now(UTC))
+                case RunHeader():
+                    self._header, self._planned = part, set() if part.open_ended else {*part.cases}
+                    found = analysis.check_header(part, datetime.now(UTC))
                 case Account():
-                    found = self._check(part)
-                case Sealed():
+                    found = self._check(part, number)
+                case Checksum():
                     self._sealed = True
-            self.flaws |= {replace(each, line=part.line): None for each in found}
+            self.flaws |= {replace(each, line=number): None for each in found}
             if len(self.flaws) >= 100:  # enough to report
                 return
         missing, stopped = sorted(self._planned - self.cases.keys()), {each.status for each in self.cases.values()}
@@ -142,7 +143,7 @@ class FileCheck:
             flaws=tuple(flaws),
         )
 
-    def _check(self, account: Account) -> Iterator[Remark]:
+    def _check(self, account: Account, line: int) -> Iterator[Remark]:
         result, header = account.result, self._header
         case = self.cases.setdefault(result.case.text, _CaseRecord())
         case.status = result.status
@@ -160,5 +161,5 @@ class FileCheck:
             yield from analysis.check_samples(result, account.samples, same_method)
             case.series += map(analysis.keep, account.samples.values())
             if header:
-                where = self.name, header.id, account.line, header.machine
+                where = self.name, header.id, line, header.machine
                 case.witness = analysis.witness(*where, result, case.series)

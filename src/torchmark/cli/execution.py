@@ -198,7 +198,7 @@ def _say_saved(ending: Ending, then: str) -> None:
     ids, name, part = [], "", ""
     for writer in ending.writers.values() if ending.format == "table" else ():
         with contextlib.suppress(StoreError):
-            stored, run = store.load(writer.path), writer.run
+            stored, run = store.load(writer.path), writer.read()
             if stored.header == run.header:
                 ids.append(f"{run.header.id} ({run.header.label})" if len(ending.writers) > 1 else run.header.id)
                 name = run.header.id if writer.path.parent == store.home() else str(writer.path)
@@ -220,7 +220,7 @@ def hold_machine(options: HoldOptions) -> AbstractContextManager[None]:
     if options.dry_run:
         return contextlib.nullcontext()
     waiting = "Waiting for another run on this machine:"
-    return store.machine_lock(options.wait, options.share, on_wait=lambda holder: say(f"{waiting} {holder.text}"))
+    return store.machine_lock(options.wait, options.share, on_wait=lambda holder: say(f"{waiting} {holder}"))
 
 
 def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:

@@ -199,7 +199,7 @@ def fleet_run(options: FleetRunOptions) -> int:
         rest = _run_arguments(leave_out="workers")
         threads = [] if options.axes.get("threads") else ["--threads", str(equal_threads(nodes, teams))]
         arguments = {size: [*rest, "--workers", ",".join(map(str, each)), *threads] for size, each in teams.items()}
-        tasks = together(nodes, [*teams], arguments.__getitem__, options.label)
+        tasks = together(nodes, arguments, options.label)
     else:
         chosen = choose(nodes, options.count, options.each_kind)
         tasks = one_each(chosen, _run_arguments(), options.label, options.names)

@@ -3,7 +3,6 @@
 import struct
 import sys
 import zlib
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -115,16 +114,17 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
         raise UsageError(f"a leaderboard is not drawn as {format_}", f"Take one of {PAGE}, {', '.join(TEXTS)}")
     from torchmark.analyze.machines import Entry, rank_boards
     from torchmark.report.machines import Source, leaderboard_document
-    from torchmark.store.index import ask_folder
+    from torchmark.store.index import read_folder
 
-    folder, rank = Path(options.leaderboard or ""), partial(rank_boards, top=options.top)
+    folder = Path(options.leaderboard or "")
     with noted("") as progress:
 
         def show(done: int, total: int) -> None:
             if done < total and total >= 500:  # fewer take no more than a moment
                 progress.note(f"reading run files: {done:,} of {total:,}")
 
-        (boards, overall), found = ask_folder(folder, Entry, rank, show, _why_unsound)
+        entries, found = read_folder(folder, Entry, show, _why_unsound)
+        boards, overall = rank_boards(entries, top=options.top)
     if not found.files:
         raise UsageError(f"there are no run files in {folder}", "Name a folder with .jsonl files of `torchmark run`")
     if not boards:

@@ -150,7 +150,7 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
     name = "last" if writer.path.parent == store.home() else str(writer.path)
 
     def first_answer(_: object) -> str:
-        headline = headline_of(writer.run) if study.options.processes > 1 and options.format == "table" else None
+        headline = headline_of(writer.read()) if study.options.processes > 1 and options.format == "table" else None
         if not headline:
             return ""
         first = replace(headline, commands=(), confidence="")  # one process says nothing about that yet
@@ -177,7 +177,7 @@ def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, b
     def fix() -> str:
         resume = f"then resume: torchmark run --resume {writer.path}"
         with contextlib.suppress(StoreError):
-            if store.read_header(writer.path) == writer.run.header:
+            if store.read_header(writer.path) == writer.read().header:
                 with contextlib.suppress(StoreError):
                     store.load(writer.path)
                     return f"Fix that, {resume}"
@@ -214,7 +214,7 @@ def _resume(options: RunOptions, name: str) -> int:
     if options.dry_run:
         return _describe(plan)
     with execution.announced(store.RunWriter.resume(path)) as writer:
-        if writer.run.results == run.results:
+        if writer.read().results == run.results:
             return _measure(Measurement(plan, run.header.machine, done), writer, options, run)
     return _resume(options, name)  # until just now, another process has added to the file
 

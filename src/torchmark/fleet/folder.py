@@ -1,8 +1,8 @@
 """The shared folder of a fleet: its plan, and the small files about every job.
 
-Run files are at the top of the folder, which makes it an ordinary folder of runs. Everything about jobs is below
-`jobs`; only there do nodes appear with their names. Other users of the folder can leave a pipe, a loop of links or a
-gigabyte in place of a file: files are read with care, written whole, and trusted only if no other user can change them.
+Run files are at its top, as in an ordinary folder of runs. Only files below `jobs` name nodes. Other users can leave a
+pipe, a loop of links or a gigabyte in place of a file: files are read with care, and trusted only if no other user can
+change them.
 """
 
 from __future__ import annotations
@@ -61,10 +61,8 @@ class Node(Struct, frozen=True):
 
 
 class Submitted(Struct, frozen=True):
-    """A job that an engine accepted, according to the shared folder: checked before it is acted upon."""
-
     task: str
-    number: str  # the engine's name for the job
+    number: str  # the engine's name for the job, from the shared folder: check it before acting on it
     script: Path
 
 
@@ -100,9 +98,7 @@ class Fleet(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True):
-    """What a node is to do, as stored in the shared folder."""
-
-    arguments: tuple[Word, ...]
+    arguments: tuple[Word, ...]  # for a node, as stored in the shared folder
     resuming: tuple[Word, ...]  # the arguments to resume a run
     run_file: Word
     nodes: int = 1
@@ -123,12 +119,11 @@ class FleetFolder:
 
     def prepare(self) -> None:
         with os_errors("use", self.path, "Name another with --folder"):
-            held = self._plan.exists()
+            if self._plan.exists():
+                fix = f"Resume it: torchmark fleet run --resume {self.path}. Or name another folder"
+                raise UsageError(f"{self.path} holds a fleet already", fix)
             for folder in (self.path, self.jobs):  # not writable by others, who could then run commands as this user
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if held:
-            fix = f"Resume it: torchmark fleet run --resume {self.path}. Or name another folder"
-            raise UsageError(f"{self.path} holds a fleet already", fix)
         sweep(self.jobs)
 
     def distrust(self) -> str | None:
@@ -141,8 +136,7 @@ class FleetFolder:
         write(self._plan, msgspec.json.format(msgspec.json.encode(fleet), indent=1))
 
     def load(self) -> Fleet:
-        fleet = read_record(self._plan, Fleet)
-        if fleet is None:
+        if (fleet := read_record(self._plan, Fleet)) is None:
             raise UsageError(f"there is no fleet in {self.path}", "Name the folder given to `torchmark fleet run`")
         if fleet.version > PLAN_VERSION:
             raise StoreError(f"{self.path} was made by a newer torchmark", "Use that one")
@@ -166,7 +160,7 @@ class FleetFolder:
 
     def keep_outcome(self, task: Task, outcome: JobOutcome) -> None:
         """Record how a job ended, because the engine will forget it."""
-        self.write(task, "fate", msgspec.json.encode(outcome))
+        write(self.file(task, "fate"), msgspec.json.encode(outcome))
 
     def end_code(self, task: Task) -> int | None:
         content = self.content(task, "end")
@@ -181,9 +175,6 @@ class FleetFolder:
         for path in (*files, *self.jobs.glob(f".{task.name}.*")):
             with os_errors("remove", path, "Remove it by hand"):
                 path.unlink(missing_ok=True)
-
-    def write(self, task: Task, ending: str, content: bytes) -> None:
-        write(self.file(task, ending), content)
 
     def content(self, task: Task, ending: str, tail: bool = False) -> bytes:
         """One of the small files, or the end of a larger one; empty if it is missing or cannot be read."""

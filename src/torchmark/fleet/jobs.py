@@ -15,11 +15,10 @@ from pathlib import Path
 from string import ascii_uppercase
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.errors import FleetError, StoreError, UsageError
-from torchmark.fleet.folder import UNDER_WAY, FleetFolder, JobOutcome, Node, Order, State, Submitted, Task, Terms
+from torchmark.fleet.folder import UNDER_WAY, FleetFolder, JobOutcome, Node, Order, Submitted, Task, Terms, write
 from torchmark.fleet.local import Local
 from torchmark.fleet.slurm import Slurm
 from torchmark.local_log import open_log
@@ -33,13 +32,10 @@ _SHARED = "Name a folder that all nodes share: --folder"
 Engine = Slurm | Local
 
 
-class TaskStatus(Struct, frozen=True):
+class TaskStatus(JobOutcome, frozen=True, kw_only=True):
     """One task: its state with the reason, and what has been measured so far. Only this user may see `detail`."""
 
     task: Task
-    state: State
-    reason: str = ""
-    detail: str = ""
     run: Run | None = None
 
     @property
@@ -47,13 +43,11 @@ class TaskStatus(Struct, frozen=True):
         return ": ".join(filter(None, (self.reason, self.detail)))
 
     @property
-    def planned(self) -> int | None:
-        """Cases to measure; None until the node knows."""
+    def planned(self) -> int | None:  # cases to measure; None until the node knows
         return len(self.run.header.cases) if self.run else None
 
     @property
-    def measured(self) -> int:
-        """Cases that have a result, even a failure."""
+    def measured(self) -> int:  # cases that have a result, even a failure
         return sum(result.status != "interrupted" for result in self.run.results) if self.run else 0
 
 
@@ -72,8 +66,7 @@ def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = Fa
 
 
 def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None, named: bool) -> tuple[Task, ...]:
-    """The same run on every node. A task is named by its kind, a letter, and a number; labels contain the names of
-    nodes only if `named`."""
+    """The same run on every node, as tasks A1, A2, B1. Labels contain the names of nodes only if `named`."""
     kinds, counts, tasks = dict[str, str](), Counter[str](), []
     for node in nodes:
         kind = kinds.setdefault(node.about, _letter(len(kinds)))
@@ -84,23 +77,21 @@ def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None,
     return tuple(tasks)
 
 
-def together(
-    nodes: Sequence[Node], counts: Sequence[int], arguments: Callable[[int], Sequence[str]], label: str | None
-) -> tuple[Task, ...]:
+def together(nodes: Sequence[Node], arguments: Mapping[int, Sequence[str]], label: str | None) -> tuple[Task, ...]:
     """For each count one run that so many nodes of one kind share; smaller teams are part of the larger ones."""
     kinds: dict[str, list[Node]] = {}
     for node in nodes:
         if node.obstacle is None:
             kinds.setdefault(node.about, []).append(node)
     team = max(kinds.values(), key=len, default=[])  # of one kind: the slowest would make the others wait
-    if len(team) < max(counts):
-        cause = f"{max(counts)} nodes of one kind are needed, and there are {len(team)} that take jobs"
+    if len(team) < max(arguments):
+        cause = f"{max(arguments)} nodes of one kind are needed, and there are {len(team)} that take jobs"
         raise UsageError(cause, "Ask for fewer with --together")
     tasks = []
-    for count in counts:
+    for count, typed in arguments.items():
         name = f"{count}-node{'s' if count > 1 else ''}"
         names, own_label = tuple(node.name for node in team[:count]), "-".join(filter(None, (label, name)))
-        tasks.append(Task(name, "A", names, tuple(arguments(count)), own_label, team[0].about))
+        tasks.append(Task(name, "A", names, tuple(typed), own_label, team[0].about))
     return tuple(tasks)
 
 
@@ -122,8 +113,7 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
     unknown, submitted = JobOutcome("unavailable", "the scheduler no longer knows it"), False
     for task in tasks:
         folder.forget(task)
-        obstacle = next((each for name in task.nodes if (each := obstacles.get(name, unknown))), None)
-        if obstacle:
+        if obstacle := next((each for name in task.nodes if (each := obstacles.get(name, unknown))), None):
             folder.keep_outcome(task, obstacle)
             continue
         os.close(open_log(folder.file(task, "log")))  # the job appends to it, and only its owner can read it
@@ -135,7 +125,7 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
             if not submitted:  # the others would fail the same way
                 raise
             continue
-        folder.write(task, "job", number.encode())
+        write(folder.file(task, "job"), number.encode())
         submitted = True
 
 
@@ -158,13 +148,13 @@ def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) 
         again += [name, value] if name in ("--timeout", "--data") else []
     arguments = (*task.arguments, "--label", task.label, *always)
     order = Order(arguments, (*again, *always), str(folder.run_file(task)), len(task.nodes))
-    folder.write(task, "order", msgspec.json.encode(order))
+    write(folder.file(task, "order"), msgspec.json.encode(order))
     command = shlex.join([terms.python, "-P", "-m", "torchmark.fleet.node", str(folder.file(task, "order"))])
-    folder.write(task, "sh", "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
+    write(folder.file(task, "sh"), "\n".join(["#!/bin/bash", *terms.setup, f"exec {command}", ""]).encode())
 
 
 class Observer:
-    """Reads the status of tasks repeatedly; unchanged run files are not read again, and outcomes are remembered."""
+    """Reads the status of tasks repeatedly, and remembers outcomes and unchanged run files."""
 
     def __init__(self, folder: FleetFolder, engine: Engine) -> None:
         self._folder, self._engine = folder, engine
@@ -197,7 +187,8 @@ class Observer:
                 self._folder.keep_outcome(task, outcome)
         file = self._folder.run_file(task)
         reasons = (f"earlier results are in {file.name}.aside-*" if renamed else "", outcome.reason)
-        return TaskStatus(task, outcome.state, ", ".join(filter(None, reasons)), outcome.detail, self._run(file))
+        reason = ", ".join(filter(None, reasons))
+        return TaskStatus(outcome.state, reason, outcome.detail, task=task, run=self._run(file))
 
     def _run(self, path: Path) -> Run | None:
         with suppress(OSError):
@@ -214,13 +205,11 @@ class Observer:
 def try_nodes(
     engine: Engine, folder: FleetFolder, terms: Terms, nodes: Iterable[Node], say: Callable[[str], None]
 ) -> None:
-    """Run one small task on one node of each kind to find out what would make every job fail: a folder that is not
-    shared, or no torchmark there. The first node that cannot take part is an error."""
+    """Run one small task on one node of each kind, as a folder that is not shared would make every job fail."""
     kinds: dict[str, Node] = {}
     for node in sorted(nodes, key=lambda node: not node.idle):
         kinds.setdefault(node.about, node)
-    name = f"probe-{secrets.token_hex(4)}"
-    mark, *answers = (temporary(folder.jobs / f"{name}.{number}") for number in range(len(kinds) + 1))
+    mark, *answers = (temporary(folder.jobs / f"probe-{secrets.token_hex(4)}") for _ in range(len(kinds) + 1))
     tried: dict[str, tuple[Node, Path]] = {}
     try:
         mark.touch()
@@ -228,8 +217,7 @@ def try_nodes(
             job = engine.try_out(_trial_script(terms, str(mark), str(answer)), node.name, terms.scheduling)
             tried[job] = node, answer
         for job, (node, answer) in tried.items():
-            code = engine.exit_code(job)
-            if code is None:
+            if (code := engine.exit_code(job)) is None:
                 say(f"trying {node.name}, as one of its kind …")
             while code is None:
                 time.sleep(LOOK_S)

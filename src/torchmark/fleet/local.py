@@ -1,7 +1,7 @@
 """Jobs in processes of this machine, one after the other: to try a fleet without a cluster.
 
-Every job has a supervisor, `python -m torchmark.fleet.local`, which waits for the job's turn, ends it in time, and
-records how it ended. It outlives the command that submitted the job.
+Every job has a supervisor, which outlives the command that submitted it: `python -m torchmark.fleet.local` waits for
+the job's turn, ends it in time, and records how it ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torchmark.store import machine_lock
 _SUPERVISOR = "torchmark.fleet.local"
 _START_S = 10.0
 GRACE_S = 10.0  # for a job that was asked to end
-LEAVING_S = 2.0  # for processes that it started, such as the server that forks workers, to clean up after it
+LEAVING_S = 2.0  # for processes that it started to clean up after it
 
 
 class Local:
@@ -51,7 +51,7 @@ class Local:
         process = _start(command, script.with_suffix(".log"))
         submitted = Submitted(task.name, str(process.pid), script)
         end = time.monotonic() + _START_S
-        # For a moment the kernel reports no command line of a new process, and it could not be recognised.
+        # For a moment the kernel reports no command line of a new process.
         while not _supervisor(submitted) and process.poll() is None and time.monotonic() < end:
             time.sleep(0.001)
         return submitted.number
@@ -72,8 +72,7 @@ class Local:
                     if os.name == "nt" or supervisor.uids().real == os.getuid():
                         supervisor.terminate()
 
-    def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:
-        del node, options
+    def try_out(self, script: str, *_: object) -> str:
         process = _start(["bash", "-c", script], Path(os.devnull))
         self._tried[str(process.pid)] = process
         return str(process.pid)
@@ -93,11 +92,10 @@ def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _supervisor(job: Submitted) -> psutil.Process | None:
-    """The supervisor of a job. The job's file may contain any number, and process numbers are reused: its command line
-    must name the supervisor's module and the script of this very task."""
+    """The supervisor of a job: a process of its number, which may be anything, whose command line names this script."""
 
     def place(script: Path) -> Path:
-        """Folders may be links; a script that is a link may lead to the job of another fleet."""
+        """Folders may be links, but a script that is one may lead to another fleet."""
         return script.parent.resolve() / script.name
 
     number = re.match(r"[0-9]{1,9}(?![0-9])", job.number)

@@ -1,4 +1,4 @@
-"""The program of a job on its node: runs `torchmark run` with the arguments of its order, and records its exit code."""
+"""The program of a job on its node: runs `torchmark run` as its order says, and records the exit code."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ def _execute(path: Path, index: int) -> int:
     again = "Submit the job again with `torchmark fleet run --resume`"
     if why := distrust(path):
         raise FleetError(f"{why}, and jobs do what it says", again)
-    order = read_record(path, Order)
-    if order is None:
+    if (order := read_record(path, Order)) is None:
         raise StoreError(f"{path} is missing", again)
     command = [sys.executable, "-P", "-m", "torchmark", "run", *arguments(order, path, index)]
-    # Schedulers signal every process of a job. The run ends by itself; this process only has to outlive it.
+    # Schedulers signal every process of a job; this one has to outlive the run.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     code = subprocess.Popen(command).wait()
@@ -90,8 +89,7 @@ def meet(path: Path, index: int) -> str:
 
 
 def _can_resume(run_file: Path) -> bool:
-    """Whether an earlier job of this task has started to measure. A damaged file is kept under another name; one that
-    cannot be read now, or not by this torchmark, is an error."""
+    """Whether an earlier job began to measure. Rename a damaged file; one that is only unreadable now is an error."""
     if not _has_content(run_file):
         return False
     if why := distrust(run_file):

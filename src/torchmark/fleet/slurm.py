@@ -55,9 +55,8 @@ class Slurm:
         nodes = {fields[0]: read_node(fields) for fields in found if partition in (None, fields[1])}
         if nodelist is not None:
             names = _ask("scontrol", "show", "hostnames", nodelist).split()  # in the order of node[3,0-2]
-            for name in names:
-                if name not in nodes:
-                    raise UnknownName("node", name, nodes)
+            for name in sorted(set(names) - nodes.keys()):
+                raise UnknownName("node", name, nodes)
             nodes = {name: nodes[name] for name in names}
         return with_features(constraint, nodes.values()) if constraint is not None else tuple(nodes.values())
 
@@ -77,13 +76,12 @@ class Slurm:
         return _batch([*options, *terms.scheduling], f"#!/bin/bash\nexec {shlex.join(inside)}\n")
 
     def outcomes(self, jobs: Sequence[Submitted]) -> dict[str, JobOutcome]:
-        """The states of jobs by the names of their tasks, without those that Slurm does not know. A job of that number
-        may be another user's, so its name is compared."""
+        """The states of jobs by the names of their tasks, without those that Slurm does not know."""
         queued = _queued(job.number for job in jobs)
         found = {}
         for job in jobs:
             name, _, outcome = queued.get(job.number, ("", "", None))
-            found[job.task] = outcome if name == _name(job.task) else _ended(job)
+            found[job.task] = outcome if name == _name(job.task) else _ended(job)  # it may be another user's
         return {task: outcome for task, outcome in found.items() if outcome}
 
     def cancel(self, jobs: Sequence[Submitted]) -> None:
@@ -112,19 +110,15 @@ def read_node(fields: Sequence[str]) -> Node:
     gpus, features = (text.removeprefix("(null)") for text in (gpus, features))
     usable = not _UNUSABLE.search(state.lower()) and not state.endswith("*")
     problem = f"{state.rstrip('*~#!%$@^+-')}{' and does not answer' if state.endswith('*') else ''}"
+    obstacle = None if usable else JobOutcome("unavailable", problem, re.sub(r"^\s*([nN]one)?\s*$", "", reason))
     hardware = f"{sockets}×{per_socket}×{threads} cores", f"{round(int(memory.rstrip('+')) / 1024)} GiB"
-    return Node(
-        name=name,
-        about=", ".join(filter(None, (*hardware, re.sub(r"\([^()]*\)", "", gpus), features))),
-        cores=int(cores.rstrip("+")),
-        features=tuple(filter(None, features.split(","))),
-        idle=state in ("idle", "planned"),
-        obstacle=None if usable else JobOutcome("unavailable", problem, re.sub(r"^\s*([nN]one)?\s*$", "", reason)),
-    )
+    about = ", ".join(filter(None, (*hardware, re.sub(r"\([^()]*\)", "", gpus), features)))
+    listed, idle = tuple(filter(None, features.split(","))), state in ("idle", "planned")
+    return Node(name, about, int(cores.rstrip("+")), listed, idle, obstacle)
 
 
 def with_features(constraint: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Slurm applies constraints at submission; a fleet's jobs are for certain nodes, so it applies them itself."""
+    """The nodes with these features: Slurm itself applies constraints at submission, when a fleet has chosen nodes."""
     if not re.fullmatch(r"[\w.:/+-]+([&|,][\w.:/+-]+)*", constraint):
         raise UsageError(f"'{constraint}' is no constraint that a fleet takes", "Write features joined by & and |")
     nodes, wanted = tuple(nodes), [set(re.split("[&,]", part)) for part in constraint.split("|")]

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from torchmark.case import AXES, MOST_CASES, parse_value
 from torchmark.devices import ACCELERATOR, KINDS
 from torchmark.errors import TorchmarkError, UnknownName, UsageError
-from torchmark.meters.contention import allowed_cores
+from torchmark.meters.process import allowed_cores
 from torchmark.records import CASE_OPTIONS, Case, Result, Value, parse_case
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Workload

@@ -30,10 +30,10 @@ from torchmark.measure.messages import Phase, Refused, Say, call
 from torchmark.measure.outcomes import AMX_FIX
 from torchmark.measure.process import Process, ProcessFailed, try_each
 from torchmark.meters import ROOT, open_conditions, open_vitals, read_text
-from torchmark.meters.contention import allowed_cores, capacity
 from torchmark.meters.cpu import read_power
+from torchmark.meters.process import allowed_cores, capacity
 from torchmark.records import Case, Conditions, DeviceInfo, Machine, Remark
-from torchmark.settings import is_known_system, shareable_build, shareable_hardware, shareable_system, shareable_version
+from torchmark.settings import shareable_build, shareable_hardware, shareable_system, shareable_version
 from torchmark.workloads import find_workload
 
 GIB, SHARED_BYTES = 1024**3, 32 << 20  # the latter holds a few batches of every loading process
@@ -75,10 +75,10 @@ def _os_name() -> str:
     with suppress(OSError):
         release = platform.freedesktop_os_release()
     name, likes = release.get("ID", ""), release.get("ID_LIKE", "").split()
-    if is_known_system(name):
+    if shareable_system(name):
         return f"{name.capitalize()} {release.get('VERSION_ID', '').partition('.')[0]}".strip()
     # A private distribution has versions of its own, which mean nothing with the name of the one that it is based on.
-    return next((like.capitalize() for like in likes if is_known_system(like)), system)
+    return next((like.capitalize() for like in likes if shareable_system(like)), system)
 
 
 def torch_version() -> tuple[str | None, str | None]:

@@ -37,8 +37,7 @@ from torchmark.measure.lifecycle import end_group, lead_own_group
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.messages import START, Measured, MeasureJob, Message, Order, Phase, Say
 from torchmark.measure.outcomes import failure_of, is_operator
-from torchmark.meters.contention import allowed_cores
-from torchmark.meters.process import count_stops, forget_peak, read_host_memory, read_moment
+from torchmark.meters.process import allowed_cores, count_stops, forget_peak, read_host_memory, read_moment
 from torchmark.records import START_UP, Case, Estimate, JobEstimate, Memory, NumericCheck, Result, StageEstimate, Value
 from torchmark.settings import PLUGIN, VARIABLES, key_of, redacted
 from torchmark.workloads import brought_by, find_workload

@@ -31,8 +31,7 @@ from torchmark.measure.cases import full_params
 from torchmark.measure.engine import DEFAULTS, measure_pair
 from torchmark.measure.lifecycle import end_group, end_with, request_death_signal
 from torchmark.measure.outcomes import Failure, death_of, failure_of, memory_kills, type_name
-from torchmark.meters.contention import allowed_cores
-from torchmark.meters.process import count_stops, forget_peak
+from torchmark.meters.process import allowed_cores, count_stops, forget_peak
 from torchmark.records import Block, Estimate, Memory, NumericCheck, Result
 from torchmark.workloads import find_workload
 

@@ -21,8 +21,7 @@ from torchmark.errors import CaseError, UsageError
 from torchmark.measure import engine
 from torchmark.measure.engine import DEFAULTS, Progress, ReadConditions, Samples, Settings, TimeBlock, as_block
 from torchmark.meters import Meter, open_conditions, open_vitals, provenance, unavailable
-from torchmark.meters.contention import Wait, wait_reader
-from torchmark.meters.process import read_moment
+from torchmark.meters.process import Wait, read_moment, wait_reader
 from torchmark.records import STEP, Block, Case, Conditions, Estimate, JobEstimate, Moment, Result, StageEstimate, Work
 from torchmark.workloads.contract import Step
 

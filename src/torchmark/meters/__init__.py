@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -64,28 +64,30 @@ def read_number(path: Path) -> float | None:
         return None
 
 
+def read_numbers(files: Iterable[Path]) -> list[float]:
+    """Of those that can be read."""
+    return [number for file in files if (number := read_number(file)) is not None]
+
+
 def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
     """Folders of this process's control groups, from the outermost to its own; a container may not see all of them."""
-    folders: list[Path] = []
-    top = root / "sys/fs/cgroup"
+    folders = list[Path]()
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
-        for name in dict.fromkeys((controller, controllers) if controllers else (".", "unified")):
-            folders += [(top / name).joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
+        if not controllers or controller in controllers.split(","):
+            for name in dict.fromkeys((controller, controllers) if controllers else (".", "unified")):
+                top = root / "sys/fs/cgroup" / name
+                folders += [top.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
     return folders
 
 
 def open_conditions(root: Path = ROOT, family: int | None = None, device: str = "cpu") -> Callable[[], Conditions]:
-    """A cheap reader of the state of the machine and `device`. All descendants of the process `family`, by default this
-    one, belong to the measurement."""
-    from torchmark.meters import contention
-    from torchmark.meters.process import read_host_memory
+    """A cheap reader of the machine's state; what descends from `family`, by default this process, is no other work."""
+    from torchmark.meters.process import capacity, open_other_cpu, open_waits, read_host_memory
 
-    cores, other_cpu = contention.capacity(root), contention.open_other_cpu(root, family)
-    meters = open_vitals(device, root) | contention.open_waits(root)
+    cores, other_cpu = capacity(root), open_other_cpu(root, family)
+    meters = open_vitals(device, root) | open_waits(root)
 
     def read() -> Conditions:
         own, found = read_host_memory(root), {field: meters[name].read() for name, field in _FIELDS.items()}
@@ -99,7 +101,7 @@ def open_conditions(root: Path = ROOT, family: int | None = None, device: str = 
 
 def provenance(device: str = "cpu", root: Path = ROOT) -> dict[str, str]:
     """Where each quantity comes from on this machine, or why it is unavailable."""
-    from torchmark.meters.contention import open_waits
+    from torchmark.meters.process import open_waits
 
     return {name: meter.provenance for name, meter in (open_vitals(device, root) | open_waits(root)).items()}
 
@@ -109,13 +111,12 @@ def open_vitals(device: str, root: Path = ROOT) -> Meters:
     from torchmark.meters import cpu, gpu
 
     kind, _, number = device.partition(":")
-    index = int(number or 0)
     if kind == "cuda":
         import torch
 
-        return gpu.open_nvidia(index) if torch.version.hip is None else gpu.open_amd(index)
+        return (gpu.open_nvidia if torch.version.hip is None else gpu.open_amd)(int(number or 0))
     if kind == "xpu":
-        return gpu.open_intel(index)
+        return gpu.open_intel(int(number or 0))
     if kind == "mps":
         return gpu.without_vitals("macOS reports it to root alone") | {"energy": gpu.open_apple()}
     return cpu.open_vitals(root) | ({"energy": gpu.open_apple()} if sys.platform == "darwin" else {})

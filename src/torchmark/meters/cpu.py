@@ -11,8 +11,8 @@ from statistics import fmean
 
 from msgspec import Struct
 
-from torchmark.meters import ROOT, Meter, Meters, missing, read_number, read_text, try_meter
-from torchmark.meters.contention import allowed_cores
+from torchmark.meters import ROOT, Meter, Meters, missing, read_number, read_numbers, read_text, try_meter
+from torchmark.meters.process import allowed_cores
 
 _CPU_ZONES = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "soc_thermal", "acpitz")
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
@@ -20,8 +20,7 @@ _CPU = "sys/devices/system/cpu"
 
 
 def open_vitals(root: Path = ROOT) -> Meters:
-    """Joules of the processor, the mean clock of a few allowed cores in hertz, degrees Celsius, and how often the
-    hardware lowered its clock because of heat or power."""
+    """Joules, hertz of a few allowed cores, degrees Celsius, and how often heat or power lowered the clock."""
 
     def core_files(name: str) -> list[Path]:
         files = (root / _CPU / f"cpu{core}" / name for core in sorted(allowed_cores()))
@@ -30,17 +29,14 @@ def open_vitals(root: Path = ROOT) -> Meters:
     zones = {read_text(zone / "type"): zone / "temp" for zone in (root / "sys/class/thermal").glob("thermal_zone*")}
     chips = {read_text(chip / "name"): chip / "temp1_input" for chip in (root / "sys/class/hwmon").glob("hwmon*")}
     sensors = (zones.get(_CPU_ZONES[0]), *map(chips.get, _CPU_CHIPS), *map(zones.get, _CPU_ZONES[1:]))
-    sensor = [file for file in sensors if file and read_number(file) is not None][:1]
+    sensor = [file for file in sensors if file and read_numbers([file])][:1]
     clocks = core_files("cpufreq/scaling_cur_freq")
     counts = core_files("thermal_throttle/core_throttle_count")
     counts += core_files("thermal_throttle/package_throttle_count")[:1]
 
     def meter(files: list[Path], combine: Callable[[list[float]], float], what: str, source: str) -> Meter:
-        def read() -> float | None:
-            numbers = [number for file in files if (number := read_number(file)) is not None]
-            return combine(numbers) if numbers else None
-
-        return try_meter(read, f"the system does not {what}", source)
+        reason = f"the system does not {what}"
+        return try_meter(lambda: combine(found) if (found := read_numbers(files)) else None, reason, source)
 
     throttling, own = "count thermal throttling", "the processor's own counter"
     return {
@@ -52,55 +48,41 @@ def open_vitals(root: Path = ROOT) -> Meters:
 
 
 def open_rapl(root: Path = ROOT) -> Meter:
-    """Joules that all packages used since the first reading, and their memory where it is counted separately. `core`
-    and `uncore` zones are parts of a package, and `psys` contains all packages."""
+    """Joules of all packages since the first reading, with memory that is counted separately. Other zones overlap."""
 
     def zones(folder: Path, pattern: str, name: str) -> list[Path]:
         return [zone for zone in sorted(folder.glob(pattern)) if (read_text(zone / "name") or "").startswith(name)]
 
-    def readable(folders: list[Path]) -> bool:
-        return all(read_number(zone / "energy_uj") is not None for zone in folders)
+    def energies(folders: list[Path]) -> list[float]:
+        """In microjoules; none unless all can be read."""
+        found = read_numbers(folder / "energy_uj" for folder in folders)
+        return found if len(found) == len(folders) else []
 
     packages = zones(root / "sys/class/powercap", "intel-rapl:*", "package")
     if not packages:
         return missing("the system shows no energy counter of the processor, as in most virtual machines")
-    if not readable(packages):
+    if not energies(packages):
         return missing("only root may read the energy counter of the processor")
     memories = [zone for package in packages for zone in zones(package, f"{package.name}:*", "dram")]
-    memories = memories if readable(memories) else []
-    counters = [open_counter(folder) for folder in (*packages, *memories)]
-
-    def read() -> float | None:
-        readings = [reading for counter in counters if (reading := counter()) is not None]
-        return sum(readings) * 1e-6 if len(readings) == len(counters) else None
-
-    read()
-    return Meter(read, "measured by RAPL: the whole processor" + (" and its memory" if memories else ""))
-
-
-def open_counter(folder: Path) -> Callable[[], float | None]:
-    """A reader of microjoules since the first reading of one zone, whose counter starts again at zero when it is full.
-    It lasts for at least a minute, so it never wraps twice."""
-    most = (read_number(folder / "max_energy_range_uj") or 0.0) + 1  # the file holds the largest value
-    last: float | None = None
-    total = 0.0
+    counted = [*packages, *memories] if energies(memories) else packages
+    # A counter starts again at zero after its largest value. That takes at least a minute, so it never wraps twice.
+    sizes = [(read_number(zone / "max_energy_range_uj") or 0.0) + 1 for zone in counted]
+    last, total = energies(counted), 0.0
 
     def read() -> float | None:
         nonlocal last, total
-        if (now := read_number(folder / "energy_uj")) is None:
+        if not (now := energies(counted)):
             return None
-        passed = 0.0 if last is None else now - last
-        total += passed if passed >= 0 else passed + most
+        pairs = zip(now, last or now, sizes, strict=True)
+        total += sum(new - old + (size if new < old else 0) for new, old, size in pairs)
         last = now
-        return total
+        return total * 1e-6
 
-    return read
+    return Meter(read, "measured by RAPL: the whole processor" + (" and its memory" if counted != packages else ""))
 
 
 class Power(Struct, frozen=True):
-    """How the machine is powered; None is unreadable."""
-
-    on_battery: bool | None = None
+    on_battery: bool | None = None  # None is unreadable
     mode: str | None = None  # as the system names it
     saving: bool = False  # set to be slower than it can be
 
@@ -126,23 +108,16 @@ def read_power(root: Path = ROOT, platform: str = sys.platform) -> Power:
     named = (("governor", governor), ("preference", preference), ("profile", profile))
     # Drivers that scale by themselves reach the full clock with `powersave`, too.
     slow = governor == "powersave" and driver not in ("intel_pstate", "amd-pstate-epp")
-    return Power(
-        on_battery=on_battery,
-        mode=", ".join(f"{name} {value}" for name, value in named if value) or None,
-        saving=profile in ("low-power", "quiet", "cool") or preference == "power" or slow,
-    )
+    mode = ", ".join(f"{name} {value}" for name, value in named if value) or None
+    return Power(on_battery, mode, profile in ("low-power", "quiet", "cool") or preference == "power" or slow)
 
 
 def read_pmset(settings: str, battery: str) -> Power:
     """The answers of macOS's `pmset -g` and `pmset -g batt`."""
     low = re.search(r"^\s*(?:lowpowermode|powermode)\s+(\d)", settings, re.MULTILINE)
     source = re.search(r"drawing from '([^']+)'", battery)
-    modes = {"0": "automatic", "1": "low power", "2": "high power"}
-    return Power(
-        on_battery=source[1].startswith("Battery") if source else None,
-        mode=modes.get(low[1]) if low else None,
-        saving=bool(low and low[1] == "1"),
-    )
+    mode = {"0": "automatic", "1": "low power", "2": "high power"}.get(low[1]) if low else None
+    return Power(source[1].startswith("Battery") if source else None, mode, mode == "low power")
 
 
 def _ask(*command: str) -> str:

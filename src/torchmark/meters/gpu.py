@@ -34,18 +34,14 @@ def open_nvidia(index: int) -> Meters:
 
     try:
         pynvml.nvmlInit()
-        uuid = torch.cuda.get_device_properties(index).uuid  # used only to find the GPU, and never stored
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")  # not stored
     except pynvml.NVMLError as error:
         return without_vitals(f"NVML refuses ({type(error).__name__})")
-
-    def ask(question: str, *details: int, factor: float = 1) -> Any:
-        return _answer(lambda: getattr(pynvml, f"nvmlDeviceGet{question}")(handle, *details), factor)
+    ask = partial(_ask, pynvml, handle)
 
     def reasons() -> tuple[str, ...] | None:
-        bits = ask("CurrentClocksEventReasons")
-        if bits is None:  # the name in drivers before 535
-            bits = ask("CurrentClocksThrottleReasons")
+        if (bits := ask("nvmlDeviceGetCurrentClocksEventReasons")) is None:  # the name in drivers since 535
+            bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         known = {words: getattr(pynvml, f"nvmlClocksThrottleReason{name}") for name, words in _NVML_REASONS.items()}
         return None if bits is None else tuple(words for words, bit in known.items() if bits & bit)
 
@@ -53,10 +49,10 @@ def open_nvidia(index: int) -> Meters:
         "NVML",
         "this GPU's driver does not report it",
         counted="NVML: the whole board",
-        energy=partial(ask, "TotalEnergyConsumption", factor=1e-3),
-        watts=partial(ask, "PowerUsage", factor=1e-3),
-        clock=partial(ask, "ClockInfo", pynvml.NVML_CLOCK_SM, factor=1e6),
-        temperature=partial(ask, "Temperature", pynvml.NVML_TEMPERATURE_GPU),
+        energy=partial(ask, "nvmlDeviceGetTotalEnergyConsumption", factor=1e-3),
+        watts=partial(ask, "nvmlDeviceGetPowerUsage", factor=1e-3),
+        clock=partial(ask, "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, factor=1e6),
+        temperature=partial(ask, "nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
         throttling=reasons,
     )
 
@@ -71,14 +67,12 @@ def open_intel(index: int) -> Meters:
         return without_vitals(f"pyzes cannot be used ({type(error).__name__})")
     import torch
 
-    def ask(question: str, factor: float = 1) -> Any:  # this torch, driver or user may not be able to read it
-        return _answer(lambda: float(getattr(torch.xpu, question)(index)), factor)
-
+    ask = partial(_ask, torch.xpu, index)
     return _meters(
         "Level Zero",
         "torch does not report it",
         watts=partial(ask, "power_draw"),
-        clock=partial(ask, "clock_rate", 1e6),
+        clock=partial(ask, "clock_rate", factor=1e6),
         temperature=partial(ask, "temperature"),
     )
 
@@ -89,23 +83,19 @@ def open_amd(index: int) -> Meters:
         from zeus.device import get_gpus
     except ImportError:
         return without_vitals(_NO_ZEUS)
-    gpus = _answer(get_gpus)
-    if gpus is None:
+    if (gpus := _answer(get_gpus)) is None:
         return without_vitals("zeus finds no AMD GPU here")
-
-    def ask(question: str, factor: float = 1) -> Any:
-        return _answer(lambda: getattr(gpus, question)(index), factor)
+    ask = partial(_ask, gpus, index)
 
     def power() -> Any:
-        watts = ask("get_instant_power_usage", 1e-3)  # some boards only know an average
-        return ask("get_average_power_usage", 1e-3) if watts is None else watts
+        watts = ask("get_instant_power_usage", factor=1e-3)  # some boards only know an average
+        return ask("get_average_power_usage", factor=1e-3) if watts is None else watts
 
     counts = ask("supports_get_total_energy_consumption")  # zeus does not offer a counter that is wrong
     return _meters(
-        "AMD SMI",
+        "AMD SMI through zeus",
         "zeus does not report it",
-        through=", through zeus",
-        energy=lambda: ask("get_total_energy_consumption", 1e-3) if counts else None,
+        energy=lambda: ask("get_total_energy_consumption", factor=1e-3) if counts else None,
         watts=power,
         temperature=partial(ask, "get_gpu_temperature"),
     )
@@ -117,8 +107,7 @@ def open_apple() -> Meter:
         from zeus.device import get_soc
     except ImportError:
         return missing(_NO_ZEUS)
-    chip = _answer(get_soc)
-    if chip is None:
+    if (chip := _answer(get_soc)) is None:
         return missing("zeus finds no Apple chip here")
 
     def read() -> float | None:
@@ -130,23 +119,25 @@ def open_apple() -> Meter:
     return Meter(read, "measured by the chip's own counters, through zeus: processor, GPU and memory")
 
 
-def _meters(
-    source: str, silent: str, counted: str = "", through: str = "", watts: _Read = lambda: None, **reads: _Read
-) -> Meters:
+def _meters(source: str, silent: str, counted: str = "", watts: _Read = lambda: None, **reads: _Read) -> Meters:
     """Meters of one source; those that give no reading when tried are unavailable because of `silent`."""
-    found = without_vitals(silent)
-    for name, read in reads.items():
-        found[name] = try_meter(read, silent, counted if name == "energy" and counted else source + through)
+    sources = {name: counted if name == "energy" and counted else source for name in reads}
+    found = without_vitals(silent) | {name: try_meter(reads[name], silent, sources[name]) for name in reads}
     energy = found["energy"]
     sampled = f"estimated from power that {source} reported during untimed steps"
     by_power = energy.read() is None and watts() is not None
     return found | {"energy": Meter(energy.read, sampled if by_power else energy.provenance, watts)}
 
 
-def _answer(question: Callable[[], Any], factor: float = 1) -> Any:
+def _ask(library: Any, device: Any, question: str, *details: Any, factor: float = 1) -> Any:
+    """What a function of a library says about a device. The library, driver or user may not be able to read it."""
+    value = _answer(lambda: getattr(library, question)(device, *details))
+    return value if value is None or factor == 1 else value * factor
+
+
+def _answer(question: Callable[[], Any]) -> Any:
     """None on any error: each maker's library has errors of its own, and none may end a run."""
     try:
-        value = question()
+        return question()
     except Exception:
         return None
-    return value if value is None or factor == 1 else value * factor

@@ -3,9 +3,11 @@
 from torchmark.local_log import log_path
 from torchmark.store.files import machine_lock
 from torchmark.store.lines import as_shared
-from torchmark.store.notes import find_limits, find_origin, keep_limits, keep_note, keep_origin, read_note
 from torchmark.store.reader import load, read_header, shareable_lines, write_export
-from torchmark.store.runs import check_label, find_run, home, is_folder, load_runs, new_header, new_path, scan_runs
+from torchmark.store.runs import check_label, find_limits, find_origin, find_run, home, is_folder, keep_limits
+
+# isort: split
+from torchmark.store.runs import keep_note, keep_origin, load_runs, new_header, new_path, read_note, scan_runs
 from torchmark.store.writer import RunWriter, check_writable
 
 __all__ = [

@@ -1,7 +1,6 @@
 """Safe reading and writing of files, and locks: one per machine, and one on each run file that is being written.
 
-The machine's lock is outside the folder of runs, which the machines of a cluster share. The operating system releases
-it when its holder ends in any way, so there are no stale locks.
+The machine's lock is outside the folder of runs, which a cluster may share. The system releases it with its holder.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ _FIXES = {
     errno.EISDIR: "Name a file, not a folder",
     errno.ENOTDIR: f"A part of the path is a file. {_ELSEWHERE}",
 } | dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT), _ELSEWHERE)
-_BUFFER = 16 << 10  # a header of a run file and a bit more: lists of runs read no further
+_BUFFER = 16 << 10  # more than most headers: lists of runs read no further
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-_FAR = 1 << 30  # Windows locks are mandatory: a byte far behind the text keeps the text readable
+_FAR = 1 << 30  # Windows locks are mandatory: this leaves the text readable
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # file systems that cannot lock
 _MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"  # in names of temporary files
 _held: set[int] = set()  # descriptors with a lock
@@ -55,7 +54,7 @@ _held: set[int] = set()  # descriptors with a lock
 
 @contextmanager
 def os_errors(action: str, path: Path | str, fix: str | None = None) -> Iterator[None]:
-    """Turn an OSError into a StoreError: which action on which path failed, why, and what to do about it."""
+    """Turn an OSError into a StoreError with the action, the path, the reason and the fix."""
     try:
         yield
     except OSError as error:
@@ -91,7 +90,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def distrust(path: Path, private: bool = False) -> str | None:
-    """Why users except this one and root may have changed an existing file, or read a `private` one; None if not."""
+    """Why other users, except root, may have changed an existing file, or read a `private` one; None if not."""
     found = None
     with os_errors("use", path, CHECK), suppress(FileNotFoundError):
         found = path.lstat()
@@ -184,8 +183,7 @@ def sweep(folder: Path) -> None:
 def set_aside(path: Path, to: Path | None = None) -> Path:
     """Rename a file to the first free of `….aside-1`, `….aside-2` or of names like `to`; nothing is overwritten."""
     stem = to or path.with_name(f"{path.name}.aside")  # not `.jsonl`, so that it is not one of the runs
-    names = (stem.with_name(f"{stem.name}-{number}") for number in count(1))
-    free = next(name for name in names if not os.path.lexists(name))
+    free = next(name for n in count(1) if not os.path.lexists(name := stem.with_name(f"{stem.name}-{n}")))
     with os_errors("rename", path, CHECK):
         os.close(os.open(free, _CREATE, 0o600))  # takes the name
         try:
@@ -195,34 +193,24 @@ def set_aside(path: Path, to: Path | None = None) -> Path:
             raise
 
 
-class Holder(Struct, frozen=True, forbid_unknown_fields=True):
-    """The process that measures, as recorded in the lock file."""
-
-    pid: int
+class _Holder(Struct, frozen=True, forbid_unknown_fields=True):
+    pid: int  # of the process that measures
     since: str
-
-    @property
-    def text(self) -> str:
-        return f"process {self.pid}, since {self.since}" if self.pid else "a process that left no name"
 
 
 def lock_path() -> Path:
     """The lock file: $TORCHMARK_LOCK, else one fixed place per machine; TMPDIR differs between users and jobs."""
     if chosen := os.environ.get("TORCHMARK_LOCK"):
         return Path(chosen)
-    fixed = Path("/tmp")
-    folder = fixed if os.name == "posix" and os.access(fixed, os.W_OK) else Path(tempfile.gettempdir())
-    return folder / "torchmark.lock"
+    has_fixed = os.name == "posix" and os.access("/tmp", os.W_OK)
+    return Path("/tmp" if has_fixed else tempfile.gettempdir()) / "torchmark.lock"
 
 
 @contextmanager
 def machine_lock(
-    wait: bool = False, share: bool = False, path: Path | None = None, on_wait: Callable[[Holder], object] | None = None
+    wait: bool = False, share: bool = False, path: Path | None = None, on_wait: Callable[[str], object] | None = None
 ) -> Iterator[None]:
-    """Hold the machine for one run. If another holds it: wait for its end, or raise LockedError.
-
-    Shared runs are allowed next to other shared runs. `on_wait` is called with the holder just before the waiting.
-    """
+    """Hold the machine alone, or with others that `share`. If it is held: raise LockedError, or `on_wait` and wait."""
     path = path or lock_path()
     with ExitStack() as stack:
         with os_errors("use the lock file", path, "Delete it, or name another with TORCHMARK_LOCK"):
@@ -230,19 +218,19 @@ def machine_lock(
             stack.callback(let_go, descriptor)
             _held.add(descriptor)
             if not _take(descriptor, share, wait=False):
-                holder = _read_holder(descriptor)
+                holder = _read_holder(descriptor) or "a process that left no name"
                 if not wait:
                     fix = "Wait for it with --wait, or start both with --share and read the figures with care"
-                    raise LockedError(f"another run is measuring on this machine ({holder.text})", fix)
+                    raise LockedError(f"another run is measuring on this machine ({holder})", fix)
                 if on_wait:
                     on_wait(holder)
                 _take(descriptor, share, wait=True)
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        with suppress(OSError):  # the lock holds without this note, on a full disk or in another's file
-            if not os.fstat(descriptor).st_size or _read_holder(descriptor).pid:
+        with suppress(OSError):  # the lock holds without this note
+            if not os.fstat(descriptor).st_size or _read_holder(descriptor):
                 os.ftruncate(descriptor, 0)
                 os.lseek(descriptor, 0, os.SEEK_SET)
-                os.write(descriptor, msgspec.json.encode(Holder(os.getpid(), since)))
+                os.write(descriptor, msgspec.json.encode(_Holder(os.getpid(), since)))
         yield
 
 
@@ -268,7 +256,7 @@ def let_go(descriptor: int) -> None:
     _held.discard(descriptor)
     with suppress(OSError):
         if sys.platform != "win32":
-            # Closing releases the lock only if no child that was just forked still has a copy.
+            # Closing alone would not release it if a child that was just forked has a copy.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     with suppress(OSError):
         os.close(descriptor)
@@ -298,30 +286,30 @@ def _open_lock(path: Path) -> int:
     raise FileNotFoundError("it appears and disappears")
 
 
-def _read_holder(descriptor: int) -> Holder:
+def _read_holder(descriptor: int) -> str:
+    """The process that measures, according to the lock file; empty if that holds anything else."""
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         os.lseek(descriptor, 0, os.SEEK_SET)
-        return msgspec.json.decode(os.read(descriptor, 4096), type=Holder)
-    return Holder(0, "")
+        holder = msgspec.json.decode(os.read(descriptor, 4096), type=_Holder)
+        return f"process {holder.pid}, since {holder.since}"
+    return ""
 
 
 if sys.platform == "win32":
 
     def _take(descriptor: int, share: bool, wait: bool) -> bool:
         """Windows has no shared lock here: a shared run checks that the lock is free, and takes none."""
+        os.lseek(descriptor, _FAR, os.SEEK_SET)
         while True:
-            os.lseek(descriptor, _FAR, os.SEEK_SET)
-            try:
+            with suppress(OSError):
                 msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-            except OSError:
-                if not wait:
-                    return False
-                time.sleep(1.0)
-                continue
-            if share:
-                os.lseek(descriptor, _FAR, os.SEEK_SET)
-                msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-            return True
+                break
+            if not wait:
+                return False
+            time.sleep(1.0)
+        if share:
+            msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+        return True
 
 else:
 

@@ -1,6 +1,6 @@
 """Records extracted from every run file of a folder, and an index that remembers them.
 
-The index is in the user's own folder, as run files may come from strangers. A damaged or older one is written anew.
+It is in the user's own folder, as run files may come from strangers. A damaged or older one is written anew.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from msgspec import Struct
 from torchmark.errors import StoreError
 from torchmark.records import SCHEMA_VERSION, Run
 from torchmark.store.files import os_errors
-from torchmark.store.notes import keep_note, read_note
 from torchmark.store.reader import load
+from torchmark.store.runs import keep_note, read_note
 
 BATCH = 1000  # files between two writes of the index, the most that a kill loses
 _PARTS = 16
@@ -44,7 +44,6 @@ class Extract(Protocol):
 
 
 Kind = TypeVar("Kind", bound=Extract)
-Answer = TypeVar("Answer")
 Check = Callable[[Path], str]  # why nothing of a file may be used; empty if it may
 Progress = Callable[[int, int], object]  # called with the files read so far, and the files to read
 
@@ -59,36 +58,30 @@ class _File(Struct, array_like=True):
     stamp: str | None  # differs whenever the content does; None: to be read again
     problem: str | None
     count: int = 0  # of extracts
-    # By the first bits of their groups' hashes, each compressed: only one part of a million is in memory at a time.
+    # By the first bits of their groups' hashes, compressed: only one part is in memory at a time.
     parts: tuple[bytes, ...] = (b"",) * _PARTS
 
 
-def ask_folder(
-    folder: str | Path,
-    kind: type[Kind],
-    question: Callable[[Iterator[Kind]], Answer],
-    progress: Progress | None = None,
-    check: Check | None = None,
-) -> tuple[Answer, Folder]:
-    """The result of `question` for the extracts of all run files; only new or changed files are read and checked."""
+def read_folder(
+    folder: str | Path, kind: type[Kind], progress: Progress = lambda *_: None, check: Check | None = None
+) -> tuple[Iterator[Kind], Folder]:
+    """The extracts of all run files; only new or changed files are read and checked."""
     version = blake2b(repr((SCHEMA_VERSION, bool(check), kind.edition, kind.__struct_fields__)).encode()).digest()
     name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
     stamps, known = _scan(Path(folder)), _remembered(name, version)
     files = {file: known[file] for file, stamp in stamps.items() if file in known and known[file].stamp == stamp}
     changed = [file for file, stamp in stamps.items() if not stamp or file not in files]
     for number, file in enumerate(changed):
-        if progress and not number % 100:
+        if not number % 100:
             progress(number, len(changed))
         files[file] = _read(Path(folder) / os.fsdecode(file), stamps[file], kind, check)
         if number % BATCH == BATCH - 1:
             _remember(name, version, files)
-    if progress and changed:
-        progress(len(changed), len(changed))
     if changed or len(files) < len(known):
         _remember(name, version, files)
     ordered = [files[file] for file in sorted(files)]
     problems = tuple(file.problem for file in ordered if file.problem)
-    return question(_extracts(ordered, kind)), Folder(len(files), sum(file.count for file in ordered), problems)
+    return _extracts(ordered, kind), Folder(len(files), sum(file.count for file in ordered), problems)
 
 
 def _extracts(files: list[_File], kind: type[Kind]) -> Iterator[Kind]:
@@ -113,8 +106,7 @@ def _remember(name: str, version: bytes, files: dict[bytes, _File]) -> None:
 
 
 def _scan(folder: Path) -> dict[bytes, str | None]:
-    """The run files of a folder, each with a stamp that differs whenever its content does; none for a file that may be
-    written again within the same tick of its clock."""
+    """The run files of a folder with their stamps; None for a file that may change again within a tick of its clock."""
     now, found = time.time_ns(), dict[bytes, str | None]()
     with os_errors("read", folder, "Name a folder of run files"):
         for path in folder.iterdir():

@@ -1,7 +1,7 @@
 """The lines of a run file: their kinds, what may be in them, how they are written, and how any file's are read.
 
-Run files are shared, so every line passes through `shareable` before it is written. Texts are torchmark's own; names
-are those of hardware and software, or the user's: labels, model files, parameters, metrics.
+Run files are shared, so every line passes through `shareable`. Texts are torchmark's own; names are those of hardware
+and software, or the user's: labels, model files, parameters, metrics.
 """
 
 from __future__ import annotations
@@ -35,30 +35,22 @@ class Header(_Line, frozen=True):
 
 
 class Started(_Line, frozen=True):
-    """A fresh process is about to measure a case."""
-
     case: Text
-    process: Whole
+    process: Whole  # a fresh one, which is about to measure the case
 
 
 class Samples(_Line, frozen=True):
-    """Seconds per step in one process, in order, nothing deleted."""
-
     case: Text
     process: Whole
-    samples_s: Annotated[tuple[Real, ...], Meta(max_length=1_000_000)]
+    samples_s: Annotated[tuple[Real, ...], Meta(max_length=1_000_000)]  # per step, in order, nothing deleted
 
 
 class Finished(_Line, frozen=True):
-    """The result of a case so far; a later line for the same case replaces it."""
-
-    result: Result
+    result: Result  # so far; a later line for the same case replaces it
 
 
 class Spread(_Line, frozen=True):
-    """How much fresh processes of this machine differ, from the reference case."""
-
-    process_spread: Annotated[float, Meta(ge=0, le=1e100)]
+    process_spread: Annotated[float, Meta(ge=0, le=1e100)]  # between fresh processes, from the reference case
 
 
 class Concluded(_Line, frozen=True):
@@ -73,9 +65,7 @@ class Ended(_Line, frozen=True):
 
 
 class Checksum(_Line, frozen=True):
-    """Of all bytes before this line, written when a run ends normally. It detects damage, not forgery."""
-
-    sha256: Name
+    sha256: Name  # of all bytes before, when a run ends normally: it detects damage, not forgery
 
 
 Line = Header | Started | Samples | Finished | Spread | Concluded | Ended | Checksum
@@ -89,17 +79,13 @@ class _Version(Struct):
 
 
 class RunName(Struct, frozen=True):
-    """What finds a run by name: a part of its header, which takes a fraction of the time to decode."""
-
-    id: Name
+    id: Name  # these find a run by name, and take a fraction of the header's time to decode
     created: Name
     label: Name | None = None
 
 
 class NamedHeader(_Line, frozen=True, tag="header"):
-    """A header of any version, even one that is damaged elsewhere."""
-
-    header: RunName
+    header: RunName  # of any version, even one that is damaged elsewhere
 
 
 class NewerFileError(StoreError):
@@ -121,7 +107,7 @@ def encode_line(line: Line) -> bytes:
 
 
 def _not_finite(value: Any, place: str) -> Iterator[str]:
-    """The places of numbers that JSON cannot express. Samples, which are many, are decoded after they are encoded."""
+    """The places of numbers that JSON cannot express."""
     if isinstance(value, float) and not math.isfinite(value):
         yield place
     elif isinstance(value, dict | list | tuple):
@@ -192,7 +178,7 @@ _NAME = re.compile(r"[\w(][\w .,:;()+@=%*&®™'-]*")  # no slash and no line br
 
 
 def shareable(value: Any, name: str = "") -> Any:
-    """The plain data of a line, or of a field of this name, as it may be written and sent around."""
+    """The plain data of a line, or of a field of this name, as it may be shared."""
     match value:
         case dict() if name == "settings":
             kept = {key: inner for key, inner in value.items() if key in settings.SETTINGS}
@@ -204,7 +190,7 @@ def shareable(value: Any, name: str = "") -> Any:
             return {_name(key): shareable(inner, _TABLES[name]) for key, inner in value.items()}
         case dict():
             kept = {key: inner for key, inner in value.items() if (name, key) != ("result", "detail")}
-            # Of a model file's parameters only those in the case: the defaults are content of the file.
+            # A model file's default parameters are content of the file.
             if name == "result" and re.search(r"\.(py|json)(:|$)", value["case"]["workload"]):
                 given = value["case"]["params"]
                 kept["params"] = {key: inner for key, inner in value["params"].items() if key in given}

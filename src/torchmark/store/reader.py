@@ -10,7 +10,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain, count
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +33,20 @@ _UNSEALED = "no checksum at its end: the file was cut off, or its run was killed
 
 
 def load(path: str | Path, samples: bool = False, content: bytes | None = None, local: bool = False) -> Run:
-    """The run in a file, or in the `content` that belongs in that file.
-
-    Raw samples, which are most of the bytes, are left out unless asked for; so are the messages behind failures, which
-    are never shared, unless `local`.
-    """
+    """The run in a file, or in its `content`; without raw samples, and `local` messages, unless asked for."""
     path = Path(path)
     seen = _Contents(path, samples, content)
     results = tuple(result if local else replace(result, detail=None) for result in seen.results())
-    problems = (*seen.problems, *seen.unfinished())
-    run = Run(seen.header, results, seen.spread, problems, seen.ended, **seen.concluded)
+    run = Run(seen.header, results, seen.spread, (*seen.problems, *seen.unfinished()), seen.ended, **seen.concluded)
     return with_details(run, path) if local else run
 
 
 def read_header(path: str | Path) -> RunHeader:
     path = Path(path)
-    for number, _, line in read_lines(path):
-        if isinstance(line, lines.Header):
-            return line.header
-        raise line if isinstance(line, StoreError) else lines.damaged(path, number, "not a header")
-    raise _empty(path)
+    _, _, line = next(read_lines(path), (0, b"", _empty(path)))
+    if isinstance(line, lines.Header):
+        return line.header
+    raise line if isinstance(line, StoreError) else lines.damaged(path, 1, "not a header")
 
 
 def shareable_lines(path: str | Path) -> Iterator[bytes]:
@@ -210,55 +204,41 @@ def _empty(path: Path) -> StoreError:
     return StoreError(f"{path} holds no run", "Its run died before it began: delete the file")
 
 
-class HeaderLine(Struct, frozen=True):
-    line: int
-    header: RunHeader
-
-
 class Account(Struct, frozen=True):
-    """A `finished` line with the raw samples since the one before it, by process."""
-
-    line: int
-    result: Result
-    samples: dict[int, array[float]]
+    result: Result  # of a `finished` line
+    samples: dict[int, array[float]]  # since the one before, by process
 
 
-class Sealed(Struct, frozen=True):
-    """The end of an unchanged file: its last line is a checksum, and the checksum is right."""
-
-    line: int
+Part = RunHeader | Account | lines.Checksum | Remark
 
 
-Part = HeaderLine | Account | Sealed | Remark
+def examine(path: str | Path, samples: bool = True) -> Iterator[tuple[int, Part]]:
+    """Yield the parts of a run file with their line numbers, and its faults; raise only if it cannot be opened.
 
-
-def examine(path: str | Path, samples: bool = True) -> Iterator[Part]:
-    """Yield the parts of a run file in order, and what is not well-formed about them.
-
-    Raises only if the file cannot be opened, and holds only the samples of the cases under way, or none if not wanted.
+    The last part of an unchanged file is its checksum.
     """
-    path, examiner, digest, schema = Path(path), _Examiner(), hashlib.sha256(), SCHEMA_VERSION
+    path, examiner, digest, schema, number = Path(path), _Examiner(), hashlib.sha256(), SCHEMA_VERSION, 0
     end: Part | None = _damage("the file holds no run")  # what the last line makes of the file
     try:
         for number, raw, line in read_lines(path, samples=samples):
-            end = _damage(_UNSEALED, number)
+            end = _damage(_UNSEALED)
             if isinstance(line, StoreError):
                 if raw.endswith(b"\n"):
                     yield _fault(path, line)
                 else:
-                    end = _damage("the line is torn: the file was cut off", number)
+                    end = _damage("the line is torn: the file was cut off")
             elif line is not None:
                 schema = line.schema if isinstance(line, lines.Header) else schema
                 if schema == SCHEMA_VERSION:  # older lines were upgraded, so they encode differently
-                    yield from (_damage(text, number, place) for place, text in _oddities(raw, line))
+                    yield from zip(repeat(number), _oddities(raw, line))
                 if isinstance(line, lines.Checksum):
-                    end = Sealed(number) if line.sha256 == digest.hexdigest() else None
+                    end = line if line.sha256 == digest.hexdigest() else None
                     if not end:
-                        yield _damage("wrong checksum: the lines before it have changed", number, "$.sha256")
-                yield from examiner.check(number, line)
+                        yield number, _damage("wrong checksum: the lines before it have changed", "$.sha256")
+                yield from zip(repeat(number), examiner.check(line))
             digest.update(raw)
         if end:
-            yield end
+            yield number, end
     except StoreError as error:
         if isinstance(error.__cause__, OSError):
             raise
@@ -275,79 +255,78 @@ class _Examiner:
         self._samples: dict[str, dict[int, array[float]]] = {}
         self._sample_count = 0
 
-    def check(self, number: int, line: lines.Line) -> Iterator[Part]:
+    def check(self, line: lines.Line) -> Iterator[Part]:
         match line:
             case lines.Header() if self._header is not None:
-                yield _damage("a second header", number, "$.kind")
+                yield _damage("a second header", "$.kind")
             case lines.Header():
                 self._header, self._cases = line.header, frozenset(line.header.cases)
-                yield HeaderLine(number, line.header)
+                yield line.header
             case lines.Started():
                 self._begun.add(line.case)
                 # A process that is started again had died: its result does not include the samples from before.
                 self._sample_count -= len(self._samples.get(line.case, {}).pop(line.process, ()))
-                yield from self._known(number, "$.case", line.case)
+                yield from self._known("$.case", line.case)
             case lines.Samples():
                 kept = self._samples.setdefault(line.case, {})
                 if line.case not in self._begun:
-                    yield _damage("samples of a case that was never started", number, "$.case")
+                    yield _damage("samples of a case that was never started", "$.case")
                 if line.process in kept:
-                    yield _damage(f"process {line.process} has samples already", number, "$.process")
+                    yield _damage(f"process {line.process} has samples already", "$.process")
                 elif self._sample_count + len(line.samples_s) > MOST_SAMPLES_AT_ONCE:
-                    yield _damage("more samples than ever belong to cases under way", number, "$.samples_s")
+                    yield _damage("more samples than ever belong to cases under way", "$.samples_s")
                 else:
                     kept[line.process] = array("d", line.samples_s)
                     self._sample_count += len(line.samples_s)
             case lines.Finished():
                 text = line.result.case.text
-                yield from self._known(number, "$.result.case", text)
+                yield from self._known("$.result.case", text)
                 if any(remark.cases or remark.line or remark.place for remark in line.result.cautions):
-                    yield _damage("a field that torchmark does not write", number, "$.result.cautions")
+                    yield _damage("a field that torchmark does not write", "$.result.cautions")
                 samples = self._samples.pop(text, {})
                 self._sample_count -= sum(map(len, samples.values()))
-                yield Account(number, line.result, samples)
+                yield Account(line.result, samples)
             case lines.Concluded():
                 if sum(each is not None for each in asdict(line).values()) != 1:
-                    yield _damage("a study concludes one thing", number, "$")
-                yield from self._check_tuning(number, line.tuning) if line.tuning else ()
+                    yield _damage("a study concludes one thing", "$")
+                yield from self._check_tuning(line.tuning) if line.tuning else ()
                 if (fit := line.fitting) and fit.efficient is not None and fit.efficient > (fit.largest or 0):
-                    place = "$.fitting.efficient"
-                    yield Remark("consistent", "larger than the largest that fits", line=number, place=place)
+                    yield Remark("consistent", "larger than the largest that fits", place="$.fitting.efficient")
 
-    def _check_tuning(self, number: int, tuning: Tuning) -> Iterator[Remark]:
+    def _check_tuning(self, tuning: Tuning) -> Iterator[Remark]:
         for name, case in (("case", tuning.default), ("winner", tuning.winner)):
             if case.text not in self._begun:
-                yield _damage(f"{case.text} was never started", number, f"$.tuning.{name}")
+                yield _damage(f"{case.text} was never started", f"$.tuning.{name}")
         known = [value for value in (tuning.low, tuning.gain, tuning.high) if value is not None]
         if known and (len(known) < 3 or known != sorted(known)):
-            yield Remark("consistent", "it is outside of its own interval", line=number, place="$.tuning.gain")
+            yield Remark("consistent", "it is outside of its own interval", place="$.tuning.gain")
         if known and tuning.winner == tuning.default and tuning.unconfirmed is None:
-            yield Remark("consistent", "the default has a gain over itself", line=number, place="$.tuning.winner")
+            yield Remark("consistent", "the default has a gain over itself", place="$.tuning.winner")
 
-    def _known(self, number: int, place: str, text: str) -> Iterator[Remark]:
+    def _known(self, place: str, text: str) -> Iterator[Remark]:
         if text not in self._cases and not (self._header and self._header.open_ended):
-            yield _damage(f"{text} is none of the cases in the header", number, place)
+            yield _damage(f"{text} is none of the cases in the header", place)
 
 
-def _fault(path: Path, error: StoreError) -> Remark:
+def _fault(path: Path, error: StoreError) -> tuple[int, Remark]:
     """The fault that an error reports, with the line and the field that it names."""
     form = r", line (\d+): (.*?)(?: - at `([^`]*)`)?|:? (.*)"
     found = re.fullmatch(form, error.cause.removeprefix(str(path)), re.DOTALL)
-    return _damage(found[2] or found[4], int(found[1] or 0), found[3] or "") if found else _damage(error.cause)
+    return (int(found[1] or 0), _damage(found[2] or found[4], found[3] or "")) if found else (0, _damage(error.cause))
 
 
-def _damage(cause: str, line: int = 0, place: str = "") -> Remark:
-    return Remark("well-formed", cause, line=line, place=place)
+def _damage(cause: str, place: str = "") -> Remark:
+    return Remark("well-formed", cause, place=place)
 
 
-def _oddities(raw: bytes, line: lines.Line) -> Iterator[tuple[str, str]]:
+def _oddities(raw: bytes, line: lines.Line) -> Iterator[Remark]:
     """Repeated and unknown keys, which the decoder accepts. A line that encodes to itself has neither."""
     if msgspec.json.encode(line) + b"\n" != raw:
         text = re.sub(rb"\[[^\[\]{}\"]*\]", b"[]", raw) if lines.is_samples(raw) else raw  # without the numbers
         try:
             found = json.loads(text, object_pairs_hook=_Object, parse_int=str, parse_float=str)
         except (ValueError, RecursionError) as error:
-            yield "", f"not plain JSON: {error}"
+            yield _damage(f"not plain JSON: {error}")
         else:
             yield from _compare(found, None if isinstance(line, lines.Samples) else msgspec.to_builtins(line), "$")
 
@@ -358,12 +337,12 @@ class _Object(dict[str, Any]):
         self.repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
 
 
-def _compare(found: Any, known: Any, place: str) -> Iterator[tuple[str, str]]:
+def _compare(found: Any, known: Any, place: str) -> Iterator[Remark]:
     if isinstance(found, _Object):
-        yield from ((f"{place}.{name}", "the key is repeated") for name in found.repeated)
+        yield from (_damage("the key is repeated", f"{place}.{name}") for name in found.repeated)
         for name, inner in found.items():
             if isinstance(known, dict) and name not in known:
-                yield f"{place}.{name}", "torchmark writes no such field"
+                yield _damage("torchmark writes no such field", f"{place}.{name}")
             else:
                 yield from _compare(inner, known and known[name], f"{place}.{name}")
     elif isinstance(found, list):

@@ -1,14 +1,15 @@
-"""The user's folder of runs: new runs, and runs found by name."""
+"""The user's folder: new runs, runs found by name, and local notes, which are never exported."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +20,14 @@ from msgspec import Struct
 
 from torchmark import __version__, publications
 from torchmark.errors import StoreError, UnknownName, UsageError
-from torchmark.records import Machine, Run, RunHeader
-from torchmark.store.files import distrust, open_regular, os_errors, plain
+from torchmark.records import DeviceInfo, Machine, Run, RunHeader
+from torchmark.store.files import distrust, make_folder, open_regular, os_errors, plain, write_whole
 from torchmark.store.lines import HEADER_BYTES, NamedHeader, RunName
 from torchmark.store.reader import load, read_header
 
 _LAST = r"last(?:~([0-9]{1,6}))?"
 _SHOWN = 10  # candidates that an error lists
+_MOST_LIMITS = 8  # runs that hold limits of one device
 _LIST_RUNS = "`torchmark runs` lists the runs that are here"
 
 
@@ -59,15 +61,8 @@ def home() -> Path:
 
 
 def new_header(command: str, machine: Machine, cases: Iterable[str], **rest: Any) -> RunHeader:
-    return RunHeader(
-        id=secrets.token_hex(4),
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        machine=machine,
-        cases=tuple(cases),
-        command=command,
-        version=__version__,
-        **rest,
-    )
+    created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return RunHeader(secrets.token_hex(4), created, machine, tuple(cases), command, __version__, **rest)
 
 
 def new_path(header: RunHeader) -> Path:
@@ -78,8 +73,8 @@ def new_path(header: RunHeader) -> Path:
 def load_runs(text: str, samples: bool = False, repeats: bool = False, local: bool = False) -> tuple[Run, ...]:
     """One run for a path, `last`, a label, an id or a published machine; one for each machine of a publication.
 
-    A machine is named as in `m1-chips/M1 Ultra GPU`, or as in `3090` to have its figures from all publications.
-    `repeats` keeps a published figure that appears in two tables twice; `local` adds the messages behind failures.
+    A machine is `m1-chips/M1 Ultra GPU`, or `3090` for its figures from all publications. `repeats` keeps a figure
+    that appears in two tables twice; `local` adds the messages behind failures.
     """
     path = _find_stored(text)
     return (load(path, samples=samples, local=local),) if path else publications.find_published(text, repeats)
@@ -115,8 +110,7 @@ def _run_files() -> list[Path]:
 
 
 def _named_runs() -> list[tuple[Path, RunName]]:
-    """All runs with their names, newest first. One whose header is damaged has those in the name of its file, so that
-    reading it reports the damage."""
+    """All runs, newest first. A damaged header is replaced by the name of the file: reading it reports the damage."""
     found = []
     for path in _run_files():
         raw = b""
@@ -179,8 +173,6 @@ def _find_stored(text: str) -> Path | None:
 def _is(kind: Callable[[Path], bool], text: str) -> bool:
     try:
         return kind(Path(text))
-    except ValueError:  # a name that no file can have
-        return False
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG or not _looks_like_a_file(text):
             return False
@@ -189,3 +181,70 @@ def _is(kind: Callable[[Path], bool], text: str) -> bool:
 
 def _looks_like_a_file(text: str) -> bool:
     return os.sep in text or text.endswith(".jsonl")
+
+
+def _note(kind: str, name: str) -> Path:
+    return home() / kind / plain(name)[:80]
+
+
+def keep_note(kind: str, name: str, *content: bytes, mode: int = 0o600) -> None:
+    path = _note(kind, name)
+    make_folder(path.parent)
+    write_whole(path, content, mode=mode)
+
+
+def read_note(kind: str, name: str, most: int = 1 << 20) -> bytes | None:
+    """The content of a note; None unless there is one that no other user can have written."""
+    with suppress(OSError, ValueError, StoreError):
+        path = _note(kind, name)
+        if not distrust(path):
+            with path.open("rb") as file:
+                return file.read(most)
+    return None
+
+
+def keep_origin(run: str, files: Mapping[str, Path]) -> None:
+    """Remember the model files of a run: a run file alone never decides what is executed."""
+    content = {name: os.fspath(path) for name, path in files.items()}
+    with suppress(OSError):  # then resuming the run has to ask
+        if content:
+            keep_note("origins", run, msgspec.json.encode(content))
+
+
+def find_origin(run: str) -> dict[str, Path]:
+    """The model files of a run by name; empty if that is not certain."""
+    with suppress(msgspec.MsgspecError):
+        found = msgspec.json.decode(read_note("origins", run) or b"{}", type=dict[str, str])
+        return {name: Path(path) for name, path in found.items()}
+    return {}
+
+
+def keep_limits(machine: Machine, device: DeviceInfo, run: Path, alongside: bool = False) -> None:
+    """Remember the run file with the limits of the device, alone or in addition to those known before."""
+    digest = _limits_digest(machine, device)
+    names = [run.name if run.parent == home() else os.path.realpath(run)]
+    names += [name for name in _limits_names(digest) if name not in names][: _MOST_LIMITS - 1] if alongside else []
+    with os_errors("write", _note("limits", digest)):
+        keep_note("limits", digest, "\n".join(names).encode(), mode=0o666)
+
+
+def find_limits(machine: Machine, device: DeviceInfo) -> list[Path]:
+    """The run files with the limits of a device that still exist, newest first."""
+    found = []
+    for name in _limits_names(_limits_digest(machine, device)):
+        with suppress(OSError, ValueError):
+            found += [home() / name] if (home() / name).is_file() else []
+    return found
+
+
+def _limits_names(digest: str) -> list[str]:
+    with suppress(OSError, ValueError):
+        return _note("limits", digest).read_text(encoding="utf-8")[: _MOST_LIMITS * 4096].splitlines()[:_MOST_LIMITS]
+    return []
+
+
+def _limits_digest(machine: Machine, device: DeviceInfo) -> str:
+    """A hash of what decides how fast a device can be: hardware, driver and torch."""
+    machine_facts = (machine.cpu, machine.physical_cores, machine.logical_cores, machine.memory_gib, machine.torch)
+    device_facts = (device.name, device.model, device.memory_bytes, device.driver, device.capability, device.cores)
+    return hashlib.sha256(msgspec.json.encode((*machine_facts, machine.torch_build, *device_facts))).hexdigest()[:24]

@@ -26,11 +26,10 @@ _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_
 
 
 class RunWriter:
-    """Appends to one run file. What a method has written survives all later failures.
+    """Appends to one run file, which is locked meanwhile. What a method has written survives all later failures.
 
-    The file is locked while it is open: a second writer is refused. Its content is also kept in memory. If another
-    program replaces, cuts, moves or deletes the file, the next line restores all of it. A line that could not be
-    written raises StoreError and stays in memory, so that it can be shown.
+    The content is also in memory. If another program replaces, cuts, moves or deletes the file, the next line restores
+    all of it. A line that could not be written raises StoreError and stays in memory, so that it can be shown.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,36 +77,27 @@ class RunWriter:
         return writer
 
     def _take_over(self) -> None:
-        if not os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+        descriptor, ending = self._descriptor, b""
+        if not os.path.samestat(self.path.stat(), os.fstat(descriptor)):
             raise StoreError(f"{self.path} was replaced by another program just now", "Try again")
-        content = _read(self._descriptor, FILE_BYTES)
+        content = _read(descriptor, FILE_BYTES)
         schema = lines.decode_schema(content.partition(b"\n")[0], self.path)
         if schema != SCHEMA_VERSION:
             cause = f"{self.path} was begun by an older torchmark (schema {schema}, now {SCHEMA_VERSION})"
             raise StoreError(cause, "Start a new run without --resume")
-        length, ending = content.rfind(b"\n") + 1, b""
+        length = content.rfind(b"\n") + 1
         if length < len(content):
             with suppress(StoreError):
                 lines.decode_line(content[length:], schema, self.path, 0)
                 length, ending = len(content), b"\n"  # all but the newline was written
-        os.ftruncate(self._descriptor, length)
-        self._stamp = os.fstat(self._descriptor).st_mtime_ns
+        os.ftruncate(descriptor, length)
+        self._stamp = os.fstat(descriptor).st_mtime_ns
         self._content += content[:length]
         self._append(ending)
 
-    @property
-    def run(self) -> Run:
-        """The run as it was measured, even if the file was changed."""
-        return self.read()
-
     def read(self, local: bool = False) -> Run:
+        """The run as it was measured, even if the file was changed."""
         return load(self.path, content=bytes(self._content), local=local)
-
-    def started(self, case: str, process: int = 0) -> None:
-        self._write(lines.Started(case, process))
-
-    def samples(self, case: str, process: int, samples_s: tuple[float, ...]) -> None:
-        self._write(lines.Samples(case, process, samples_s))
 
     def measured(self, process: int, newest: Result, result: Result) -> None:
         """A process that has just ended, with its samples, and the result of its case including it."""
@@ -119,29 +109,23 @@ class RunWriter:
         """The result of a case with all its processes so far; raw samples have a line of their own."""
         estimate = result.estimate and replace(result.estimate, samples_s=())
         processes = tuple(replace(process, samples_s=()) for process in result.processes)
-        self._write(*before, lines.Finished(replace(result, estimate=estimate, processes=processes)))
+        self.write(*before, lines.Finished(replace(result, estimate=estimate, processes=processes)))
         if result.detail and result.detail not in self._details:
             self._details.add(result.detail)
             keep_detail(self.path, result.case.text, result.detail)
 
-    def spread(self, process_spread: float) -> None:
-        self._write(lines.Spread(process_spread))
-
     def concluded(self, conclusion: Conclusion) -> None:
-        self._write(lines.Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
-
-    def ended(self) -> None:
-        self._write(lines.Ended())
+        self.write(lines.Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
 
     def seal(self) -> None:
-        """Add a checksum of everything so far, so that damage to the file can be detected."""
+        """Add a checksum of everything so far."""
         if not self._sealed and self._descriptor >= 0:
             self._stamp = -1  # compare the whole file once: a change within one tick of the clock leaves its time
-            self._write(lines.Checksum(hashlib.sha256(self._content).hexdigest()))
+            self.write(lines.Checksum(hashlib.sha256(self._content).hexdigest()))
             self._sealed = True
 
     def close(self) -> None:
-        """Close the file; everything is on the disk already, so nothing is lost if this fails."""
+        """Close the file; everything is on the disk already."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             let_go(descriptor)
@@ -155,7 +139,7 @@ class RunWriter:
                 self.seal()
         self.close()
 
-    def _write(self, *more: lines.Line) -> None:
+    def write(self, *more: lines.Line) -> None:
         try:
             data = b"".join(map(lines.encode_line, more))
         except StoreError as error:
@@ -164,10 +148,7 @@ class RunWriter:
         self._append(data)
 
     def _append(self, data: bytes) -> None:
-        """Append to the file, or restore it with the new lines.
-
-        After a signal or an error, the next line completes the file from `_content`, which gets each line first.
-        """
+        """Append to the file, or restore it; `_content` gets each line first, so the next one completes the file."""
         began = time.monotonic()
         before = len(self._content)
         self._content += data
@@ -192,7 +173,7 @@ class RunWriter:
         self.seconds += time.monotonic() - began
 
     def _restore(self) -> None:
-        """Write all content to the path again, and keep a file with other content. On failure the path is unchanged."""
+        """Write all content again, and keep a file with other content. On failure the path is unchanged."""
         make_folder(self.path.parent)
         former, found, aside = self._descriptor, None, None
         note = f"{self.path} was moved or deleted, and has been written again"

@@ -80,9 +80,9 @@ def _recorder(config: pytest.Config) -> Recorder:
 
     if _RECORDER not in config.stash:
         given = {name: config.getoption(f"torchmark_{name}") for name in _OPTIONS}
-        known = _BASELINE in config.stash
-        stored = config.stash[_BASELINE] if known else load_baseline(given["against"], given["label"])
-        config.stash[_RECORDER] = Recorder(stored, **given)
+        if _BASELINE not in config.stash:
+            config.stash[_BASELINE] = load_baseline(given["against"], given["label"])
+        config.stash[_RECORDER] = Recorder(config.stash[_BASELINE], **given)
     return config.stash[_RECORDER]
 
 

@@ -29,6 +29,7 @@ from torchmark.records import Result, Run, RunHeader
 from torchmark.report import render
 from torchmark.report.comparison import complaints_of, gate_lines, interval, speed
 from torchmark.report.text import clean, printable
+from torchmark.store.lines import Spread
 from torchmark.testing import LABEL
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
@@ -50,28 +51,19 @@ class Bench:
         self._timed: set[tuple[str, str]] = set()
 
     def __call__(
-        self,
-        step: Callable[[], object],
-        device: str = "cpu",
-        *,
-        name: str | None = None,
-        items: float = 1.0,
-        unit: str = "step",
-        budget_s: float | None = None,
-        **more: Any,
+        self, step: Callable[[], object], device: str = "cpu", *, name: str = "", budget_s: float = 0.0, **more: Any
     ) -> Result:
         """Time the step, keep the result, and fail the test where the stored run was faster.
 
-        `items` of a `unit` per call give the result a rate. A test that times several steps gives each a `name`.
+        A test that times several steps gives each a `name`. The rest is as for `torchmark.time_step`.
         """
         case = self._case + (f".{_word(name)}" if name else f"-{len(self._timed) + 1}" * bool(self._timed))
         owner = self._recorder.owners.setdefault((case, device), self._node)  # the test that has this name
         if (case, device) in self._timed or owner != self._node:
             raise failure(f"{case} was timed already: give this step a name of its own")
         self._timed.add((case, device))
-        budget_s = budget_s or self._recorder.budget
         with store.machine_lock(wait=True):  # parallel tests would disturb each other
-            result = time_step(step, device, name=case, items=items, unit=unit, budget_s=budget_s, **more)
+            result = time_step(step, device, name=case, budget_s=budget_s or self._recorder.budget, **more)
         if slower := self._recorder.add(result):
             raise failure(slower)
         return result
@@ -135,12 +127,12 @@ class Recorder:
     def keep(self) -> bool:
         header, spread = self._header(self.results), self._spread if self.stored else None
         try:
-            path = Path(self.out) if self.out else store.new_path(header)
+            path = self.out or store.new_path(header)
             with store.RunWriter.create(path, header) as writer:
                 for result in self.results:
                     writer.measured(0, result, result)
                 if spread is not None:
-                    writer.spread(spread)
+                    writer.write(Spread(spread))
             self.run = store.load(path)
         except StoreError as error:
             self.run, self._problem = Run(header, tuple(self.results), spread), error.cause
@@ -199,7 +191,7 @@ def load_baseline(against: str | None, label: str) -> Run | None:
 
 
 def check_options(label: str, out: str | None, against: str | None) -> Run | None:
-    """The run to compare with, loaded before this session's own becomes the last one; UsageError for bad options."""
+    """The run to compare with, loaded before this session's own becomes the last one."""
     name = "label"
     try:
         if label != LABEL:
