@@ -1,7 +1,5 @@
 """Records for programs: CSV that no spreadsheet takes for formulas, JSON that moves no terminal."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

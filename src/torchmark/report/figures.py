@@ -1,7 +1,5 @@
 """Results: their figures, grades, jobs, meters and costs in words; as a table, CSV and JSON; failures and cautions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Run files: a list of what is stored, and what `torchmark check` found in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter, itemgetter
 from sys import intern

@@ -1,7 +1,5 @@
 """The headline of a run, its speed in each area between published machines; and the same as a picture to post."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from string import ascii_lowercase
 from typing import Any

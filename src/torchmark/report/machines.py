@@ -1,7 +1,5 @@
 """Many machines: a leaderboard with its boards and places, and a fleet with its jobs and what its nodes measured."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Documents as Markdown, for an issue or a chat: it renders the same on every site that has tables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Names of runs, cases and machines: just enough to distinguish them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -129,11 +127,6 @@ def plain_model(model: str) -> str:
 def devices_of(run: Run) -> tuple[str, ...]:
     """The devices that results came from, in the order of their first one."""
     return tuple(dict.fromkeys(result.case.device for result in run.results))
-
-
-def same_work(case: Case) -> str:
-    """The case without device and protocol: equal texts are the same work."""
-    return replace(case, device="cpu", protocol="steady").text
 
 
 def full_name(case: Case) -> str:

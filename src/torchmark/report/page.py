@@ -1,7 +1,5 @@
 """The page about one or more runs: headline, findings, speeds, comparisons, all results, caveats and machines."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Publications: their figures as they are read, and their tables next to the figures of this machine."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial

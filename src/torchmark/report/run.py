@@ -1,7 +1,5 @@
 """The report of a run: its headline, its results, what should be read next to them; one result in full; limits."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial

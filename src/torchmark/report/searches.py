@@ -1,7 +1,5 @@
 """What searches have found, for the fastest settings and for what fits into memory: the answer, then its basis."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

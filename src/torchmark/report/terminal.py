@@ -1,7 +1,5 @@
 """Documents for a terminal: nothing is wider than it, no figure is cut, and only our own colours are obeyed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest

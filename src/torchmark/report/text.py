@@ -1,7 +1,5 @@
 """Text from files, file names and other programs, made safe to print: nothing in it is obeyed by a terminal."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Quantities in base units written as people read them: scaled, with three significant digits."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import TypeGuard

@@ -1,7 +1,5 @@
 """The charts of a page. Here is what they share: series and their colours, parts of a specification, and drawing it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
