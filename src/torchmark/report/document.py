@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.records import Remark
 
-Key = TypeVar("Key")
-Item = TypeVar("Item")
 Look = Literal["good", "mixed", "bad", "quiet", "strong"]
 Field = str | Callable[[Any], Any]  # what a column shows of a record: the path of an attribute, or a function
 
@@ -87,17 +85,22 @@ class Column(Struct, frozen=True):
     wraps: bool = False  # on a page, a long unit may go to a second line
     about: str = ""  # what the figure is
     of: Field = ""  # what it shows of a record
-    written: Callable[[Any], str] | None = None  # formats the value; a page sorts the column by a number
+    written: Callable[[Any], str] | None = None  # formats the value
+    key: Field = ""  # the number that a page sorts by, where that is not the value
+    note: Field = ""  # smaller, below the value
     shown: bool = True  # whether `table` has it at all
 
     @property
     def is_number(self) -> bool:
         return self.kind in ("figure", "value")
 
-    def cell(self, record: Any) -> str | Cell:
-        value: Any = value_of(record, self.of)
-        sort = finite(value) if isinstance(value, int | float) else None
-        return Cell(self.written(value), sort=sort) if self.written else value
+    def cell(self, record: Any) -> Any:
+        value, key = value_of(record, self.of), value_of(record, self.key or self.of)
+        if not self.written and not self.key:
+            return value
+        sort = float(f"{key:.6g}") if isinstance(key, int | float) and math.isfinite(key) else None
+        note = value_of(record, self.note) if self.note else ""
+        return Cell(self.written(value) if self.written else value, sort=sort, note=note)
 
 
 class Table(Struct, frozen=True):
@@ -221,23 +224,10 @@ def fields(text: str) -> dict[str, Field]:
     return {name: path or name for name, _, path in (word.partition("=") for word in text.split())}
 
 
-def finite(value: float | None) -> float | None:
-    """To as many digits as a table can be sorted by."""
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
-
-
 def table(columns: Sequence[Column], records: Iterable[Any], **more: Any) -> Table:
-    """A row for each record, by what each column shows of it."""
+    """A row for each record."""
     columns = [column for column in columns if column.shown]
     return Table(columns, [[column.cell(record) for column in columns] for record in records], **more)
-
-
-def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
-    """What belongs to each key, in the order in which it came up."""
-    found: dict[Key, list[Item]] = {}
-    for key, item in pairs:
-        found.setdefault(key, []).append(item)
-    return found
 
 
 def as_cell(text: str | Cell) -> Cell:

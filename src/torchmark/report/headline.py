@@ -1,11 +1,12 @@
 """The headline of a run, its speed in each area between published machines; and the same as a picture to post."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 from typing import Any
 
+from torchmark.analyze.comparison import compare_runs
 from torchmark.analyze.grades import is_published
-from torchmark.analyze.headline import Area, Headline, Neighbour, times
+from torchmark.analyze.headline import Area, Block, Headline, Neighbour, times
 from torchmark.records import Machine, Result, Run
 from torchmark.report import document as doc
 from torchmark.report import figures, names, units
@@ -21,14 +22,14 @@ _INSIDE = 304  # pixels of a tile between its margins
 
 
 def headline_blocks(headline: Headline, machine: Machine, named: bool = True) -> Iterator[doc.Block]:
-    """A table for each device, what it says in words, and the next commands; `named`: with the machine above it."""
-    marks = footnotes(headline)
+    """A table for each device, its summary, and the next commands; `named`: with the machine above it."""
+    marks = footnotes(headline.blocks)
     for areas in headline.blocks:
         device = "CPU" if areas.device == "cpu" else areas.device
         about = filter(None, (names.plain_model(names.machine_line(machine, areas.device)), f"{device} float32"))
         yield from [doc.Title(" · ".join(about))] if named or len(headline.blocks) > 1 else []
         faster, slower = any(area.faster for area in areas.areas), any(area.slower for area in areas.areas)
-        columns = [  # the first three always fit; a column without neighbours is left out
+        columns = [  # the first three always fit
             doc.Column("area", "name", of="name"),
             doc.Column("this machine", "name", of=figure),
             doc.Column("±", "name", of=lambda area: doc.Cell(margin(area), doc.word(area.grade.word).look)),
@@ -36,8 +37,8 @@ def headline_blocks(headline: Headline, machine: Machine, named: bool = True) ->
             doc.Column("next faster", "name", 1, shown=faster, of=lambda area: neighbour(area.faster, marks)),
             doc.Column("next slower", "name", 2, shown=slower, of=lambda area: neighbour(area.slower, marks)),
         ]
-        others = [other for area in areas.areas for other in (area.faster, area.slower) if other]
-        notes = [(mark, flaw) for flaw, mark in marks.items() if any(flaw in other.flaws for other in others)]
+        flaws = footnotes([areas])
+        notes = [(mark, flaw) for flaw, mark in marks.items() if flaw in flaws]
         yield doc.table(columns, areas.areas, footnotes=notes, rule=False)
         sure = headline.confidence and areas is headline.blocks[-1]
         confidence = f"Confidence: {headline.grade}. {headline.confidence}" if sure else ""
@@ -46,9 +47,9 @@ def headline_blocks(headline: Headline, machine: Machine, named: bool = True) ->
     yield doc.Section("", [commands], only="terminal")  # they may name a folder of this machine
 
 
-def footnotes(headline: Headline) -> dict[str, str]:
+def footnotes(blocks: Sequence[Block]) -> dict[str, str]:
     """The known flaws of the published figures, each with its mark."""
-    others = [other for areas in headline.blocks for area in areas.areas for other in (area.faster, area.slower)]
+    others = (other for areas in blocks for area in areas.areas for other in (area.faster, area.slower))
     flaws = dict.fromkeys(flaw for other in others if other for flaw in other.flaws)
     return {flaw: f"[{letter}]" for flaw, letter in zip(flaws, ascii_lowercase, strict=False)}
 
@@ -83,7 +84,7 @@ def render_card(run: Run, version: str, baseline: Run | None = None, headline: H
     name = (names.plain_model(machine.cpu) if of_cpu else "") or names.machine_name(run)
     cores, memory, torch = names.machine_parts(machine)
     tiles = _tiles(run, baseline, headline)
-    failed = [result for result in run.results if result.status != "ok"]
+    failed = [each for each in run.results if each.status != "ok"]
     reasons = [f"{each.case.task}: {each.status}, {each.reason or 'no reason was given'}" for each in failed]
     failures = ["Nothing was measured", *(shorten(text, 100) for text in reasons[:FAILURES])]
     failures += [f"and {len(reasons) - FAILURES} more"] if len(reasons) > FAILURES else []
@@ -94,7 +95,7 @@ def render_card(run: Run, version: str, baseline: Run | None = None, headline: H
         facts=shorten(" · ".join(filter(None, (cores, memory, machine.os, torch, run.header.label))), 90),
         tiles=tiles,
         failures=[] if tiles else failures,
-        notes="  ".join(f"{mark} {flaw}" for flaw, mark in footnotes(headline).items()) if headline else "",
+        notes="  ".join(f"{mark} {flaw}" for flaw, mark in footnotes(headline.blocks if headline else ()).items()),
         baseline=shorten(names.run_names([baseline])[0], 60) if baseline else "",
         footer=f"torchmark {version} · {shorten(run.header.id, 40)} · {shorten(names.moment(run.header.created), 30)}",
         interval=figures.interval_note(run),
@@ -118,11 +119,9 @@ def headline_results(run: Run) -> list[Result]:
 
 
 def _tiles(run: Run, baseline: Run | None, headline: Headline | None) -> list[dict[str, Any]]:
-    from torchmark.analyze.comparison import compare_runs  # late: it imports numpy
-
     pairs = compare_runs(baseline, run).pairs if baseline else ()
     factors = {pair.b.case.text: units.factor(1 / pair.ratio) for pair in pairs}
-    marks = footnotes(headline) if headline else {}
+    marks = footnotes(headline.blocks if headline else ())
     shown: list[tuple[str, str, str, str, str, list[str]]] = []
     for area in headline.blocks[0].areas if headline else ():
         others = (("faster", area.faster), ("slower", area.slower))

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -10,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from torchmark.analyze.efficiency import Scaling, find_scaling
 from torchmark.analyze.machines import Board, Entry, KindRow, Outlier, Overall, Place, Standing, find_outliers, tabulate
+from torchmark.analyze.pairing import grouped
 from torchmark.analyze.wording import counted
 from torchmark.records import DISTURBED, Remark, Run
 from torchmark.report import document as doc
@@ -18,7 +20,6 @@ from torchmark.report.names import machine_line
 from torchmark.report.run import scaling_section
 from torchmark.report.text import clean_record, shorten
 
-FORMATS = ("html", "md", "csv", "json")
 BOARDS_SHOWN = 100  # on a page and in Markdown; CSV and JSON have them all
 FAILURES_SHOWN = 3  # of each board
 PROBLEMS_SHOWN = 20
@@ -37,7 +38,7 @@ _CSV = doc.fields("""
 
 
 class Source(Struct, frozen=True):
-    """What a leaderboard is made of: how much was read, and what could not be. The folder is not shared."""
+    """What a leaderboard is made of, and what could not be read. The folder is not shared."""
 
     files: int
     results: int
@@ -49,13 +50,15 @@ def leaderboard_document(
 ) -> doc.Document:
     """The boards with the most places first."""
 
-    def json() -> dict[str, Any]:
+    def plain(board: Board) -> dict[str, Any]:
         kinds = ("places", "disturbed", "failed")
-        places = [{kind: [_record(each, place) for place in getattr(each, kind)] for kind in kinds} for each in boards]
-        all_boards = [asdict(board) | own for board, own in zip(boards, places, strict=True)]
-        return {"source": source, "overall": overall, "boards": all_boards}
+        return asdict(board) | {kind: [_record(board, each) for each in getattr(board, kind)] for kind in kinds}
 
-    records = doc.Records(_CSV, lambda: (_record(each, place) for each in boards for place in _places(each)), json)
+    records = doc.Records(
+        _CSV,
+        lambda: (_record(each, place) for each in boards for place in _places(each)),
+        lambda: {"source": source, "overall": overall, "boards": [*map(plain, boards)]},
+    )
     return doc.Document(lambda: _blocks(boards, source, overall), records, version)
 
 
@@ -117,8 +120,8 @@ def _board(board: Board) -> list[doc.Block]:
     ranked = board.ranked_count - len(board.places)
     disturbed = board.disturbed_count - len(board.disturbed[:FAILURES_SHOWN])
     failed = board.failed_count - len(board.failed[:FAILURES_SHOWN])
-    more = {_count(ranked, "slower place"): ranked, f"{disturbed:,} graded poor": disturbed}
-    left = [text for text, count in (more | {f"{failed:,} that failed": failed}).items() if count]
+    left = [_count(ranked, "slower place")] if ranked else []
+    left += [f"{count:,} {what}" for count, what in ((disturbed, "graded poor"), (failed, "that failed")) if count]
     return [doc.Table(columns, list(map(row, shown))), doc.Lines([f"Not shown: {', '.join(left)}." if left else ""])]
 
 
@@ -244,23 +247,22 @@ def _fleet_blocks(
     note = "± is half the range between the nodes of a kind; of a single node it is half its 95% interval."
     yield doc.quiet(note if rows else "")
     yield from (scaling_section(each, nodes=True) for each in scalings)
-    disturbed = doc.grouped(  # rows of a scaling table that something else slowed down
-        (result.estimate.verdict, f"{member.label} with {counted(result.case.workers, 'worker')}")
-        for member in members
-        for result in (member.run.results if member.run and scalings else ())
-        if result.estimate and result.estimate.verdict in DISTURBED
-    )
-    yield doc.remarks("Disturbed", [Remark(name, ", ".join(dict.fromkeys(jobs))) for name, jobs in disturbed.items()])
+    disturbed: dict[str, dict[str, None]] = {}  # rows of a scaling table that something else slowed down
+    for member in members:
+        for result in member.run.results if member.run and scalings else ():
+            if result.estimate and result.estimate.verdict in DISTURBED:
+                job = f"{member.label} with {counted(result.case.workers, 'worker')}"
+                disturbed.setdefault(result.estimate.verdict, {})[job] = None
+    yield doc.remarks("Disturbed", [Remark(verdict, ", ".join(jobs)) for verdict, jobs in disturbed.items()])
     yield doc.remarks("Outliers", [outlier.text for outlier in outliers])
     lost: list[Remark] = []  # of teams: unlike the table of kinds, a scaling table has no failures
-    for label, run in ((member.label, member.run) for member in members if member.run and not rows):
-        found = figures.failures(run.results, lambda result: result.case.text).remarks
-        lost += [replace(each, cases=tuple(f"{label}: {case}" for case in each.cases)) for each in found]
+    for member in members if not rows else ():
+        found = figures.failures(member.run.results if member.run else (), lambda result: result.case.text).remarks
+        lost += [replace(each, cases=tuple(f"{member.label}: {case}" for case in each.cases)) for each in found]
     yield doc.remarks("Without a figure", lost)
-    undone = doc.grouped(
-        ((each.state, each.reason), each.label + ("" if each.planned is None else f" ({each.cases} cases)"))
-        for each in members
-        if each.state != "done"
-    )
-    missing = [Remark(key[0], ": ".join(filter(None, (", ".join(names), key[1])))) for key, names in undone.items()]
+    undone = grouped((each for each in members if each.state != "done"), attrgetter("state", "reason"))
+    missing = []
+    for (state, reason), jobs in undone.items():
+        names = (each.label + ("" if each.planned is None else f" ({each.cases} cases)") for each in jobs)
+        missing.append(Remark(state, ": ".join(filter(None, (", ".join(names), reason)))))
     yield doc.remarks("Not measured, or not all", missing)

@@ -154,15 +154,13 @@ def _factor(row: Row) -> float | None:
 
 def _notes(sheet: Sheet) -> Iterator[str]:
     yield from sheet.notes
-    reasons = doc.grouped(
-        ("- is out of memory: " * (own.status in NO_ROOM) + own.reason, ", ".join(row.labels))
-        for row in sheet.rows
-        for own in row.own
-        if own.status not in ("", "ok", "skipped")
-    )
+    reasons: dict[str, dict[str, None]] = {}
+    for row, own in [(each, own) for each in sheet.rows for own in each.own]:
+        if own.status not in ("", "ok", "skipped"):
+            reason = ("- is out of memory: " if own.status in NO_ROOM else "") + own.reason
+            reasons.setdefault(reason, {})[", ".join(row.labels)] = None
     for reason, rows in reasons.items():
-        known = dict.fromkeys(rows)
-        yield reason if len(known) > 2 else f"{'; '.join(known)}: {reason}"
+        yield reason if len(rows) > 2 else f"{'; '.join(rows)}: {reason}"
 
 
 def _lines(replicated: Sequence[Replicated]) -> Iterator[dict[str, Any]]:
@@ -173,4 +171,5 @@ def _lines(replicated: Sequence[Replicated]) -> Iterator[dict[str, Any]]:
         for figure, own in product(published or [None], row.own):
             known = {"sheet": source, "row": row, "label": " / ".join(row.labels), "each": figure, "own": own}
             values = {name: doc.value_of(known, path) for name, path in _FIELDS.items()}
-            yield {name: None if value == "" else value for name, value in values.items()}
+            blank = ("case", "device", "status", "reason")  # empty where nothing was tried here
+            yield {name: None if value == "" and name in blank else value for name, value in values.items()}

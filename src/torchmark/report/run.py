@@ -1,20 +1,22 @@
 """The report of a run: its headline, its results, what should be read next to them; one result in full; limits."""
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import get_args
+from typing import Any, get_args
 
 from torchmark.analyze import efficiency
 from torchmark.analyze.efficiency import Ceiling, DeviceCeilings, Prices, Scaling, ScalingRow, find_scaling
 from torchmark.analyze.findings import find_all
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.headline import Headline
+from torchmark.analyze.pairing import grouped
 from torchmark.analyze.wording import counted
 from torchmark.records import Bound, Estimate, Remark, Result, Run, parse_case
+from torchmark.report import comparison, figures, units
 from torchmark.report import document as doc
-from torchmark.report import figures, units
 from torchmark.report.headline import headline_blocks
 from torchmark.report.names import machine_line, machine_of, names_of, shared_place, title
 from torchmark.report.text import shorten
@@ -23,7 +25,7 @@ _WIDE = 120  # columns from which the table has room for the share of the peak
 
 
 def run_document(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> doc.Document:
-    """The report of one run; of a stored study what its command reported. With prices it has costs."""
+    """The report of one run; of a stored study what its command reported, unless costs are wanted."""
 
     def blocks() -> Iterable[doc.Block]:
         if prices is not None or not (run.tuning or run.limiting or (run.fitting and run.fitting.tried)):
@@ -47,22 +49,21 @@ def runs_document(
         for run, headline in pairs:
             yield from _blocks(run, prices, headline, findings=False)
 
-    records = figures.run_records(
-        runs, prices, lambda: {"runs": [figures.run_object(run, prices, found) for run, found in pairs]}
-    )
-    return doc.Document(blocks, records)
+    def objects() -> dict[str, Any]:
+        return {"runs": [figures.run_object(run, prices, headline) for run, headline in pairs]}
+
+    return doc.Document(blocks, figures.run_records(runs, prices, objects))
 
 
 def conclusion(run: Run) -> list[str]:
     """What a study came to: the answer in one sentence, then what it rests on; empty for a plain run."""
     said = limits_conclusion(run)
-    if run.tuning or run.fitting or run.live:
-        from torchmark.report import comparison, searches  # late: they import numpy
+    if run.tuning or run.fitting:
+        from torchmark.report import searches  # late: it imports numpy
 
         said += searches.tuning_conclusion(run) if run.tuning else []
         said += searches.fitting_conclusion(run) if run.fitting else []
-        said += comparison.live_conclusion(run) if run.live else []
-    return said
+    return said + (comparison.live_conclusion(run) if run.live else [])
 
 
 def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings: bool = True) -> Iterator[doc.Block]:
@@ -75,8 +76,10 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
     yield doc.quiet(figures.interval_note(run))
     closest = [(each.peak, names.of(each)) for each in run.results if each.peak]
     closest.sort(key=lambda each: -each[0].share)
-    bounds = doc.grouped((peak.bound, f"{case} {units.percent(peak.share)}") for peak, case in closest)
-    shares = [Remark(bound, ", ".join(bounds[bound])) for bound in get_args(Bound) if bound in bounds]
+    shares = []
+    for bound in get_args(Bound):
+        own = [f"{case} {units.percent(peak.share)}" for peak, case in closest if peak.bound == bound]
+        shares += [Remark(bound, ", ".join(own))] if own else []
     heading = "Of this machine's peak, by what bounds it"
     yield doc.Section(heading, [doc.Remarks(shares)], only="terminal", below=_WIDE)
     if findings and len(run.results) > 1:  # that some were disturbed is among the cautions
@@ -97,7 +100,7 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
 
 
 def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = False) -> doc.Section:
-    """What more workers bring; `nodes`: on several machines, whose count begins each row."""
+    """What more workers bring; `nodes`: on several machines."""
 
     def efficiency(row: ScalingRow) -> str:
         reach = units.relative(row.margin * row.efficiency) if row.margin and row.efficiency is not None else ""
@@ -140,9 +143,9 @@ def details_document(runs: Sequence[Run], prices: Prices | None = None) -> doc.D
 
 def strip(samples_s: Sequence[float], width: int = 50) -> str:
     """Step times as a row of bars from the fastest to the slowest, each the median of its share of the samples."""
-    width = min(width, len(samples_s))
-    if not width:
+    if not samples_s:
         return ""
+    width = min(width, len(samples_s))
     edges = [round(index * len(samples_s) / width) for index in range(width + 1)]
     heights = [statistics.median(samples_s[start:end]) for start, end in pairwise(edges)]
     low, span = min(heights), max(heights) - min(heights)
@@ -164,7 +167,7 @@ def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]
         yield "first step", units.duration(found.first_step_s) if found.first_step_s else ""
     grade = grade_of(result)
     yield "grade", grade.text + (f" → {grade.fix}" if grade.fix else "") if grade else ""
-    flops, bandwidth = (figures.step_rate(result, "flops"), figures.step_rate(result, "bytes"))
+    flops, bandwidth = figures.step_rate(result, "flops"), figures.step_rate(result, "bytes")
     yield "rate", _known(figures.rate(result), units.arithmetic(flops), units.bandwidth(bandwidth))
     if peak := result.peak:
         shares = [f"{name} {units.percent(share)}" for name, share in peak.shares.items() if share > 0]
@@ -227,7 +230,7 @@ def _estimate_rows(found: Estimate) -> Iterator[tuple[str, str]]:
     slower = None if seen.probe_dilation is None else seen.probe_dilation - 1
     shares |= {"throttled": seen.throttled_share, "probe slower by": slower}
     known = [f"{name} {percent(share)}" for name, share in shares.items() if share is not None]
-    known += [f"{seen.switches} involuntary switches"] if seen.switches is not None else []
+    known += [] if seen.switches is None else [f"{seen.switches} involuntary switches"]
     yield "contention", ", ".join(known) or "not readable here"
     yield "costs taken off", f"{duration(found.sync_cost_s)} a synchronisation, {duration(found.call_cost_s)} a call"
     yield "precision wanted", units.relative(found.target)
@@ -238,7 +241,6 @@ def _known(*texts: str) -> str:
     return ", ".join(text for text in texts if text != units.NOTHING)
 
 
-# Why the limits that were found are not kept.
 _NOT_KEPT = {
     "tiny": "sizes as tiny as these show no limits",
     "incomplete": "the search is not complete",
@@ -249,24 +251,21 @@ Limit = tuple[str, str, str, str]  # of what, which, the figure, what is to be s
 
 
 def limits_document(run: Run) -> doc.Document:
-    """What the run found out about each device: its best at everything, what has no fast path, and where work turns."""
+    """What the run found out about each device."""
 
     def blocks() -> Iterator[doc.Block]:
         known = efficiency.ceilings_of(run.results)
         yield doc.Title(title(run), [machine_line(run.header.machine)])
         names = [doc.Column("", "name", repeats="blank"), doc.Column("", "name")]
-        for device, own in doc.grouped((result.case.device, result) for result in run.results).items():
+        for device, own in grouped(run.results, lambda result: result.case.device).items():
             found = _limits(own, known.devices.get(device, DeviceCeilings()))
-            rows = [
-                (doc.Cell(what, "quiet"), which, figure, doc.Cell(note, "quiet")) for what, which, figure, note in found
-            ]
+            rows = [(doc.Cell(row[0], "quiet"), row[1], row[2], doc.Cell(row[3], "quiet")) for row in found]
             table = doc.Table([*names, doc.Column("", "figure"), doc.Column("")], rows, headings=False)
             yield doc.Section(device, [table])
         yield doc.Lines(limits_conclusion(run))
-        skipped = sum(result.status == "skipped" for result in run.results)
-        failed = sum(result.status != "ok" for result in run.results) - skipped
+        ends = Counter("failed" if each.status not in ("ok", "skipped") else each.status for each in run.results)
         said = [f"{len(run.results)} cases, the best of their fresh processes"]
-        said += [f"{count} {what}" for what, count in (("failed", failed), ("skipped", skipped)) if count]
+        said += [f"{ends[end]} {end}" for end in ("failed", "skipped") if ends[end]]
         yield doc.quiet(f"{', '.join(said)}. `torchmark show --details` shows every case in full")
 
     return doc.Document(blocks)
@@ -292,10 +291,9 @@ def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]
         yield _arithmetic([each for each in products if efficiency.arithmetic(each.case) == name], known, name)
     links = {path: sorted(points, key=lambda point: point.bytes) for path, points in known.paths.items()}
     memory, exchange = links.pop(efficiency.MEMORY, []), links.pop(efficiency.EXCHANGE, [])
-    for result in results:
-        if result.case.workload == "bandwidth":
-            kind = str(result.params.get("kind", result.case.params.get("kind", "triad")))
-            yield _bandwidth("memory", kind, result, memory[:-1] if kind == "update" else ())
+    for result in (each for each in results if each.case.workload == "bandwidth"):
+        kind = str(result.params.get("kind", result.case.params.get("kind", "triad")))
+        yield _bandwidth("memory", kind, result, memory[:-1] if kind == "update" else ())
     for path, points in links.items():
         most = units.bandwidth(max(point.value for point in points))
         yield "link", path.replace("-", " "), most, _by_size(points)
@@ -303,14 +301,12 @@ def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]
         yield "launch", "issue", units.duration(known.issue_s), "to hand one operator over"
     if known.round_trip_s:
         yield "launch", "round trip", units.duration(known.round_trip_s), "until its result is on the host"
-    for result in results:
-        if result.case.workload == "all-reduce":
-            yield _bandwidth("all-reduce", f"{result.case.workers} workers", result, exchange[:-1])
+    for result in (each for each in results if each.case.workload == "all-reduce"):
+        yield _bandwidth("all-reduce", f"{result.case.workers} workers", result, exchange[:-1])
     # What twice the work took, relative to once.
-    works = doc.grouped(
-        ((efficiency.arithmetic(each.case), repr(sorted((each.params | {"batch": 0}).items()))), each)
-        for each in products
-        if each.processes
+    works = grouped(
+        (each for each in products if each.processes),
+        lambda each: (efficiency.arithmetic(each.case), repr(sorted((each.params | {"batch": 0}).items()))),
     )
     for alike in works.values():
         double = next((each for each in alike if each.params.get("batch") == 2), None)

@@ -22,16 +22,15 @@ _STOPPED = {
     "interrupted": "It was interrupted.",
 }
 _STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was spent"}
-_UNDECIDED = 1.25  # times as fast: where no less than this is possible, the advice must not be to keep the default
+_UNDECIDED = 1.25  # times as fast: where this much is possible, do not advise to keep the default
 _VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
 _VARYING = 1.02  # times the smallest peak memory of a size: a larger spread is reported
-_NOT_MEMORY = "It was not memory that ended it: see the reason below."
 _BOUNDS = {
     "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
     "time": "The budget was spent before the answer was known to a step: give it more with --budget.",
     "timeout": "A size took longer than --timeout: larger ones may fit, but take too long.",
-    **dict.fromkeys(("crashed", "wrong-result", "unsupported"), _NOT_MEMORY),
     "interrupted": "It was interrupted.",
+    **dict.fromkeys(("crashed", "wrong-result", "unsupported"), "Memory did not end it: see the reason below."),
 }
 _FAILED = {
     "crashed": "crashed",
@@ -58,13 +57,16 @@ def tuning_document(run: Run) -> doc.Document:
     def record(result: Result) -> dict[str, Any]:
         text, fair = result.case.text, _on_equal_terms(tuned, result)
         by_chance = relative.get(text, 0.0) > relative.get(winner.text, math.inf)
-        known: dict[str, Any] = {"result": result, "fair": fair, "items_per_s": figures.step_rate(fair)}
-        known |= {"winner": text == winner.text, "same_precision": text == tuned.same_precision.text}
-        known |= {"relative": relative.get(text), "answer": tuned if text == winner.text else None}
-        return known | {"note": notes.get(text, "within chance" if by_chance else "")}
-
-    def called(result: Result) -> str:
-        return name_of(result.case, default)
+        return {
+            "result": result,
+            "fair": fair,
+            "items_per_s": figures.step_rate(fair),
+            "winner": text == winner.text,
+            "same_precision": text == tuned.same_precision.text,
+            "relative": relative.get(text),
+            "answer": tuned if text == winner.text else None,
+            "note": notes.get(text, "within chance" if by_chance else ""),
+        }
 
     def blocks() -> Iterator[doc.Block]:
         yield doc.Title(f"tuned {default.text}", [machine_line(run.header.machine)])
@@ -73,7 +75,7 @@ def tuning_document(run: Run) -> doc.Document:
         brought = [(each.setting, units.factor(each.gain)) for each in tuned.contributions]
         yield doc.Section("What each setting brought", [doc.Table(columns, brought)] if len(brought) > 1 else [])
         columns = [
-            doc.Column("settings", of=lambda each: called(each["result"])),
+            doc.Column("settings", of="result.case", written=partial(name_of, default=default)),
             doc.Column("per step", "figure", of="fair.estimate", written=figures.step_time),
             doc.Column("rate", "figure", drop=1, of="fair", written=figures.rate),
             doc.Column("as fast", "figure", of="relative", written=units.factor),
@@ -83,7 +85,9 @@ def tuning_document(run: Run) -> doc.Document:
         measured = [record(result) for result in tuned.results if result.estimate and result.status == "ok"]
         measured.sort(key=lambda each: -(each["relative"] or 0.0))
         yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
-        yield doc.Section("Without a figure", [figures.failures(tuned.results, called)])
+        yield doc.Section(
+            "Without a figure", [figures.failures(tuned.results, lambda result: name_of(result.case, default))]
+        )
         code = snippet(default, winner)
         yield doc.Section("To paste into a script that has a `model`", [doc.Code(code, "python")])
         yield doc.quiet("Again:")
@@ -96,13 +100,13 @@ def tuning_document(run: Run) -> doc.Document:
 
 def _tuned_object(tuned: Tuned) -> dict[str, object]:
     """Everything but the results, which are in the run."""
-    known = {name: each for name, each in asdict(tuned).items() if name != "results"}
-    cases = {name: each.text for name, each in known.items() if isinstance(each, Case)}
-    return known | cases | {"snippet": snippet(tuned.default, tuned.winner)}
+    known = {name: each.text if isinstance(each, Case) else each for name, each in asdict(tuned).items()}
+    del known["results"]
+    return known | {"snippet": snippet(tuned.default, tuned.winner)}
 
 
 def tuning_conclusion(run: Run) -> list[str]:
-    """The answer, what it rests on, what is missing, and what else is worth knowing, a sentence each."""
+    """The answer, what it rests on, what is missing, and what else is worth knowing: a sentence each."""
     tuned = recall_tuned(run)
     found = [_fastest(tuned)]
     if tuned.gain is not None:
@@ -150,7 +154,7 @@ def _fastest(tuned: Tuned) -> str:
 
 
 def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
-    """With the time that belongs to its gain."""
+    """The result with the time that its gain over the default stands for."""
     gain = tuned.relative.get(result.case.text)
     default = next((each for each in tuned.results if each.case.text == tuned.default.text), None)
     if not gain or not result.estimate or not default or not default.estimate:
@@ -159,7 +163,7 @@ def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
 
 
 def snippet(default: Case, winner: Case) -> str:
-    """A piece of a script that has a `model`; `ready` is for each of its inputs. Empty where nothing has to change.
+    """Code for a script that has a `model`; empty where nothing has to change.
     A case may come from a stranger's file: text other than plain words makes no code."""
     changes = {name: str(setting(winner, name)) for name in differing(default, winner)}
     if not changes or not all(re.fullmatch(r"[\w.-]+", text, re.ASCII) for pair in changes.items() for text in pair):
@@ -222,14 +226,11 @@ def fitting_document(run: Run) -> doc.Document:
 
     def facts() -> dict[str, object]:
         """Everything but the results, which are in the run."""
-        names = ("parameter", "unit", "probes", "limit_bytes", "bound", "step", "largest", "efficient")
         paths = doc.fields("size fits tries bytes peaks rate case status=result.status") | {"bytes": csv["peak_bytes"]}
         tried = [{name: doc.value_of(probe, path) for name, path in paths.items()} for probe in probes]
-        last = {"model": recall_model(fitted), "duration_s": fitted.duration_s}
-        return {name: tried if name == "probes" else getattr(fitted, name) for name in names} | last
-
-    def bar(rate: float | None) -> str:
-        return "█" * max(1, round(24 * rate / highest)) if rate else ""
+        known: dict[str, object] = {"parameter": fitted.parameter, "unit": fitted.unit, "probes": tried}
+        known |= {name: getattr(fitted, name) for name in ("limit_bytes", "bound", "step", "largest", "efficient")}
+        return known | {"model": recall_model(fitted), "duration_s": fitted.duration_s}
 
     def note(probe: Probe) -> str:
         largest = "largest" if fitted.bound == "memory" else "largest that fitted"
@@ -244,15 +245,15 @@ def fitting_document(run: Run) -> doc.Document:
             doc.Column(fitted.parameter, "figure", of="size", written=str),
             doc.Column("memory", "figure", of=csv["peak_bytes"], written=units.size),
             doc.Column("rate", "figure", of=lambda probe: units.rate(probe.rate, fitted.unit)),
-            doc.Column("", "name", 1, of="rate", written=bar),
+            doc.Column("", "name", 1, of=lambda it: "█" * max(1, round(24 * it.rate / highest)) if it.rate else ""),
             doc.Column("note", of=note),
         ]
         yield doc.table(columns, probes)
-        # One for each status, by the smallest size that ended so: larger ones say the same.
+        # Of each status only the smallest size: larger ones say the same.
         smallest = {probe.result.status: probe for probe in reversed(probes) if not probe.fits}
-        sizes = {id(probe.result): f"{fitted.parameter} {probe.size}" for probe in smallest.values()}
-        lost = figures.failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
-        yield doc.Section("Without a figure", [lost])
+        lost = [probe.result for probe in smallest.values()]
+        sizes = {status: f"{fitted.parameter} {probe.size}" for status, probe in smallest.items()}
+        yield doc.Section("Without a figure", [figures.failures(lost, lambda result: sizes[result.status])])
 
     records = doc.Records(csv, lambda: probes, lambda: figures.run_object(run) | {"fitted": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
@@ -288,8 +289,8 @@ def fitting_conclusion(run: Run) -> list[str]:
         found.append(f"It should have been tried {search.TRIES} times: give it more time with --budget or --timeout.")
     if len(peaks) > 1 and max(peaks) > _VARYING * min(peaks):
         spread = f"{units.size(min(peaks))} to {units.size(max(peaks))}"
-        found.append(f"The same size took {spread}: where in memory things come to lie is chance. Leave some room.")
-    return [*found, *([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])]
+        found.append(f"The same size took {spread}: memory layout varies by chance. Leave some room.")
+    return found + ([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])
 
 
 def _largest(fitted: Fitting, probes: Sequence[Probe], model: MemoryModel | None) -> str:

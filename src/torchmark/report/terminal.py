@@ -7,6 +7,7 @@ from itertools import zip_longest
 from msgspec.structs import replace
 from rich.cells import cell_len, chop_cells, set_cell_size
 
+from torchmark.analyze.pairing import grouped
 from torchmark.report import document as doc
 from torchmark.report.text import Drawn, clean, shorten
 
@@ -58,12 +59,12 @@ def _block(block: doc.Block, width: int) -> Iterator[Line]:
 
 
 def _remarks(block: doc.Remarks, width: int) -> Iterator[Line]:
-    kinds = doc.grouped((each.kind if block.brief else number, number) for number, each in enumerate(block.remarks))
+    shown = list(zip_longest(block.remarks, block.local))
+    kinds = grouped(shown, lambda each: each[0].kind if block.brief else id(each))
     left = max((cell_len(clean(remark.kind)) for remark in block.remarks), default=0)
     room = width - left - GAP * bool(left)
-    for alike in kinds.values():
-        first, local = block.remarks[alike[0]], block.local[alike[0]] if block.local else None
-        cases = [case for number in alike for case in block.remarks[number].cases]
+    for (first, local), *more in kinds.values():
+        cases = [*first.cases, *(case for each, _ in more for case in each.cases)]
         where = doc.some(cases, 1 if block.brief else 6) or "all cases" * block.brief
         body = [*_wrapped(shorten(": ".join(filter(None, (where, first.cause)))), room)]
         for text in [*(local or "").split("\n"), f"→ {first.fix}" * bool(first.fix)]:
