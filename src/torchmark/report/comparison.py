@@ -94,7 +94,6 @@ def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) 
     sides = [(header, header) for header in headers] if inside else [(headers[0], other) for other in headers[1:]]
     pairs = zip(comparisons, sides, strict=True)
     rows = [_row(row, a, b) for each, (a, b) in pairs for row in (*each.pairs, *each.unpaired)]
-    about = {"runs": headers, "comparisons": comparisons}
 
     def blocks() -> Iterator[doc.Block]:
         flaws = (flaw.cause for comparison in comparisons for pair in comparison.pairs for flaw in pair.flaws)
@@ -117,6 +116,7 @@ def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) 
         yield doc.Section("Known flaws of the published figures", [doc.Facts(marked)])
         yield doc.Lines([_resolution(comparisons)])
 
+    about = {"runs": headers, "comparisons": comparisons}
     return doc.Document(blocks, doc.Records(_CSV, lambda: rows, lambda: about, lambda: [each["row"] for each in rows]))
 
 
@@ -126,7 +126,7 @@ def letter(index: int) -> str:
 
 
 def speed(row: Pair | Family) -> str:
-    """How many times as fast the second side is as the first; a published figure deserves two digits."""
+    """How many times as fast the second side is as the first; to two digits against a published figure."""
     return units.factor(1 / row.ratio, rough=isinstance(row, Pair) and row.assumed is not None)
 
 
@@ -270,9 +270,9 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
 def gate_lines(gate: Gate, complaints: Sequence[str] = (), option: str = "--fail-if-slower") -> list[str]:
     """The answer of a gate and why, one line each."""
     limit = units.percent(gate.limit)
-    seen = f"differences under {units.percent(gate.visible)} would not be visible" if gate.visible is not None else ""
+    seen = "" if gate.visible is None else f"differences under {units.percent(gate.visible)} would not be visible"
     if gate.word == "FAIL":
-        return [*(f"FAIL: {text}" for text in complaints), *([seen] if seen else [])]
+        return [*(f"FAIL: {text}" for text in complaints), *filter(None, [seen])]
     if gate.word == "PASS":
         return [f"PASS: nothing is slower by more than {limit}; {seen}"]
     where = f" in {doc.some([pair.b.case.text for pair in gate.blind], 5)}" if gate.blind else ""
@@ -380,8 +380,8 @@ def _sides(found: LiveComparison, failed: bool = False) -> list[tuple[str, LiveS
 def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.Block]:
     a, b = found.a.result.case.text, found.b.result.case.text
     machine = found.a.machine or found.b.machine
-    title = f"{a} · A against B" if a == b else f"A {a} against B {b}"
-    yield doc.Title(title, [machine_line(replace(machine, torch=None))] if machine else [])
+    about = [machine_line(replace(machine, torch=None))] if machine else []
+    yield doc.Title(f"{a} · A against B" if a == b else f"A {a} against B {b}", about)
     yield doc.answer([answer(found), basis(found)], doc.word(found.verdict).look)
     columns = [
         doc.Column("", "name", of="0"),

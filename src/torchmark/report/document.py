@@ -1,4 +1,4 @@
-"""A report as data: what every builder makes and every renderer draws. Nothing here knows a format."""
+"""A report as data: what builders make and renderers draw. Nothing here knows a format."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Field = str | Callable[[Any], Any]  # what a column shows of a record: the path 
 
 
 class Word(Struct, frozen=True):
-    """A word that judges something: how it looks, where it sorts (best first), and what it means."""
+    """The look, rank (best first) and meaning of a judgement."""
 
     look: Look
     rank: int
     meaning: str = ""
-    mark: str = ""  # in place of the word, where there is no room for it
+    mark: str = ""  # instead of the word where there is no room
 
 
-# Every grade, answer, status and state that a report shows. What is not listed is the status of a failure.
+# Every grade, answer, status and state that a report shows; any other is the status of a failure.
 WORDS: Mapping[str, Word] = {
     "good": Word("good", 0, "±5% or less on a quiet machine"),
     "fair": Word("mixed", 1, "±15% or less, or other programs took up to 10% of the processor"),
@@ -49,21 +49,19 @@ WORDS: Mapping[str, Word] = {
     "file": Word("quiet", 5),
     "": Word("quiet", 4),
 }
-# The colours in a picture, where no style sheet is at hand.
+# For pictures, which have no style sheet.
 COLORS = {"good": "#1a6f3c", "mixed": "#8a5a00", "bad": "#b3261e", "quiet": "#5a616b"}
 
 
 def word(text: str, look: Look = "bad") -> Word:
-    """The entry of a word, with or without a cause: `fair: noisy`; `look` is for a word without an entry."""
+    """The entry of a word, with or without a cause (`fair: noisy`); `look` is for an unknown word."""
     return WORDS.get(text.partition(":")[0], Word(look, 3))
 
 
 class Cell(Struct, frozen=True):
-    """A text with its look: a key of COLORS, `strong`, or nothing."""
-
     text: str
-    look: str = ""
-    sort: float | str | None = None  # what a page sorts by, where that is not the text
+    look: str = ""  # a key of COLORS, or `strong`
+    sort: float | str | None = None  # what a page sorts by instead of the text
     note: str = ""  # smaller, below the text on a page
     chip: bool = False  # a judgement, which a page shows as a coloured label
     bar: tuple[float, float, float] | None = None  # low, value and high, in percent of the longest bar
@@ -77,10 +75,10 @@ class Column(Struct, frozen=True):
     # text; case: broken where the parts of a case begin; cut: ends in … where it is too long
     kind: Literal["text", "name", "figure", "value", "case", "cut"] = "text"
     drop: int = 0  # the column with the highest number is left out first; 0: never
-    wide: int = 0  # shown from this width of the terminal on
-    least: int = 16  # of a case and of what may be cut
+    wide: int = 0  # the least width of a terminal that shows it
+    least: int = 16  # width of a case and of what may be cut
     most: int = 1000
-    repeats: Literal["", "blank", "heading"] = ""  # how a terminal shows that a cell is that of the row above
+    repeats: Literal["", "blank", "heading"] = ""  # how a terminal shows a cell like that of the row above
     minor: bool = False  # left out of a page on a narrow screen
     wraps: bool = False  # on a page, a long unit may go to a second line
     about: str = ""  # what the figure is
@@ -104,28 +102,22 @@ class Column(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """Rows below headings. `notes` has a remark for each row, or is empty."""
-
     columns: Sequence[Column]
     rows: Sequence[Sequence[str | Cell]]
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # one for each row, or none
     note_title: str = "note"
     footnotes: Sequence[tuple[str, str]] = ()  # marks in the cells, and what they mean
     headings: bool = True
     rule: bool = True
     split: bool = False  # may be broken into blocks of columns, each with the first column
-    caption: str = ""  # on a page, where a table with a caption can be sorted and filtered
+    caption: str = ""  # on a page, where it makes a table sortable and filtered
 
 
 class Lines(Struct, frozen=True):
-    """Sentences that belong together, each on a line of its own."""
-
-    lines: Sequence[str | Cell]
+    lines: Sequence[str | Cell]  # sentences that belong together
 
 
 class Title(Struct, frozen=True):
-    """What a report is about, and what else identifies it."""
-
     text: str
     about: Sequence[str] = ()
     kicker: str = ""  # a small line above it, on a page
@@ -136,10 +128,8 @@ class Facts(Struct, frozen=True):
 
 
 class Remarks(Struct, frozen=True):
-    """Remarks as a list. In a terminal `brief` shows the first of each kind, with the cases of all."""
-
     remarks: Sequence[Remark]
-    brief: bool = False
+    brief: bool = False  # a terminal shows the first of each kind, with the cases of all
     where: Sequence[str] = ()  # for each of them, what a page says instead of the cases
     local: Sequence[str | None] = ()  # for each of them, what only the terminal of this machine shows
 
@@ -169,19 +159,15 @@ class Card(Struct, frozen=True):
 
 
 class Cards(Struct, frozen=True):
-    """Cards for a page, with the series that their colours stand for: name and fill."""
-
-    cards: Sequence[Card]
-    legend: Sequence[tuple[str, str]] = ()
+    cards: Sequence[Card]  # for a page
+    legend: Sequence[tuple[str, str]] = ()  # name and fill of each series
 
 
 class Section(Struct, frozen=True):
-    """Blocks below a heading. An anchor is its address in a page: chosen by us, never by a file."""
-
     title: str  # may be empty
     blocks: Sequence[Block]
     lead: str = ""
-    anchor: str = ""
+    anchor: str = ""  # its address in a page: chosen by us, never by a file
     folded: Literal["", "open", "closed"] = ""  # on a page, whether it can be closed
     only: Literal["", "terminal", "text"] = ""  # text: everywhere but in a terminal
     below: int = 100_000  # in a terminal, the width from which it is left out
@@ -191,12 +177,12 @@ Block = Title | Lines | Table | Facts | Remarks | Code | Cards | Section
 
 
 class Records(Struct, frozen=True):
-    """What programs read: columns of records for CSV, one object for JSON, a value per line for JSONL."""
+    """What programs read."""
 
-    columns: Mapping[str, Field] | None = None
+    columns: Mapping[str, Field] | None = None  # of CSV
     rows: Callable[[], Iterable[Any]] = tuple
     json: Callable[[], Any] | None = None
-    lines: Callable[[], Iterable[Any]] | None = None
+    lines: Callable[[], Iterable[Any]] | None = None  # of JSONL
 
 
 class Document(Struct, frozen=True):
@@ -220,7 +206,7 @@ def value_of(record: Any, field: Field) -> Any:
 
 
 def fields(text: str) -> dict[str, Field]:
-    """CSV columns by name, written `name=path` where the attribute has another path."""
+    """Columns by name, written `name=path` where the path differs."""
     return {name: path or name for name, _, path in (word.partition("=") for word in text.split())}
 
 
@@ -259,7 +245,7 @@ def some(names: Sequence[str], most: int = 6) -> str:
 
 
 def without_empty(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks that show something, so that builders need not ask whether there is anything below a heading."""
+    """The blocks that show something: builders need not ask whether there is anything below a heading."""
     for block in blocks:
         match block:
             case Section():

@@ -284,15 +284,14 @@ def run_records(
 
 
 def run_object(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> dict[str, Any]:
-    """`run` is the header with what is known of the whole run, `results` is one entry per case."""
-    about = msgspec.to_builtins(run.header)
+    """`run`: the header and what is known of the whole run; `results`: one entry per case."""
     cases = dict.fromkeys((*run.header.cases, *(result.case.text for result in run.results)))  # a search adds some
+    about = msgspec.to_builtins(run.header)
     about |= {"cases": [*cases], "process_spread": run.process_spread, "problems": run.problems}
-    studies = {name: getattr(run, name) for name in ("tuning", "fitting", "limiting", "live")}
-    about |= {name: study for name, study in studies.items() if study}
-    priced = {"prices": prices} if prices else {}
+    about |= {name: study for name in ("tuning", "fitting", "limiting", "live") if (study := getattr(run, name))}
     results = [_priced(result, prices) for result in run.results]
-    return {"run": about, **priced, "results": results} | ({"headline": headline} if headline else {})
+    whole = {"run": about, "prices": prices, "results": results, "headline": headline}
+    return {name: each for name, each in whole.items() if each or name in ("run", "results")}
 
 
 def _priced(result: Result, prices: Prices | None) -> Any:

@@ -27,16 +27,14 @@ _CAVEAT = "This detects damage, not forgery. That several files are independent 
 
 
 def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ()) -> doc.Document:
-    """The headers of runs, newest first; `problems` are files that could not be read, and are looked at last.
-    There may be a hundred thousand runs: for a table only the row of each is kept."""
+    """The headers of runs, newest first; `problems`, read last, are files that could not be read.
+    There may be a hundred thousand runs: a table keeps one row for each, and equal texts once."""
 
     def row(header: RunHeader) -> tuple[str, ...]:
-        """What a run was: its command, and what that was about. Texts that many runs have in common are kept once."""
         machine = header.machine
         verb, *about = header.command.removeprefix("torchmark ").split(" ")
         names = list(dict.fromkeys(case.partition("/")[0] for case in header.cases or about[:1]))
         count = f", {len(header.cases)} cases" if len(header.cases) > 1 and not header.open_ended else ""
-        # limits always measures the same
         what = verb if verb == "limits" else f"{verb} {doc.some(names, 2)}".rstrip() + count
         alike = map(intern, (what, machine.torch or "", machine.cpu, str(len(header.cases))))
         return header.id, moment(header.created), header.label or "", *alike
@@ -78,7 +76,7 @@ class FileReport(Struct, frozen=True):
 
 
 def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Document:
-    """The findings of all files, a line for each; then the level of trust that each file reaches.
+    """The findings of all files, then the level of trust that each file reaches.
     Findings are never broken in a terminal: other programs read them line by line."""
     found = [(report, flaw) for report in reports for flaw in report.flaws]
     fields = doc.fields("file=0.file line place=1.place level=1.kind finding=1.cause")

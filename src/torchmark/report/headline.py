@@ -14,7 +14,7 @@ from torchmark.report.charts import is_measured
 from torchmark.report.html import GENERATOR, fill
 from torchmark.report.text import clean_record, shorten
 
-# What people ask about first; other workloads follow in the order in which they were measured.
+# What people ask about first; other workloads follow in the order of the run.
 HEADLINES = ("resnet50", "bert-classify", "llm-decode", "stable-diffusion", "vit-train", "mlp", "lstm", "matmul")
 TILES = 6
 FAILURES = 6  # that a card without a figure names
@@ -75,8 +75,7 @@ def neighbour(other: Neighbour | None, marks: dict[str, str]) -> str:
 
 
 def render_card(run: Run, version: str, baseline: Run | None = None, headline: Headline | None = None) -> str:
-    """An SVG of 1200 by 630, the size that posts are shown in. Its tiles are the areas of the headline's first device;
-    without a headline they are the run's first results."""
+    """An SVG of 1200 by 630, as posts show it, with the areas of the headline's first device or with first results."""
     run, headline = clean_record(run), headline and clean_record(headline)
     baseline = baseline and clean_record(baseline)
     machine = run.header.machine
@@ -110,7 +109,7 @@ def draw_png(card: str) -> bytes:
 
 
 def headline_results(run: Run) -> list[Result]:
-    """One result for each workload, its first, those that people ask about most in front."""
+    """The first result of each workload, those that people ask about most in front."""
     first: dict[str, Result] = {}
     for result in run.results:
         if is_measured(result) and figures.step_rate(result):
@@ -147,6 +146,6 @@ def _fit(text: str, size: float, room: float = _INSIDE) -> str:
 
 
 def _breadth(text: str) -> float:
-    """How broad the text is, relative to the font size, in the broadest of the fonts that a viewer may take."""
+    """The width of the text relative to the font size, in the widest likely font."""
     narrow, broad = " ilj.,:;'|!·/()[]", "MWmw@%—…"
     return sum(0.42 if each in narrow else 1.0 if each in broad or ord(each) > 0x2FF else 0.7 for each in text)

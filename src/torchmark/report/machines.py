@@ -26,10 +26,10 @@ PROBLEMS_SHOWN = 20
 _OPEN = 3  # boards that a page shows without a click
 
 RULES = (
-    "Only the same work is ranked: one task, version, precision and procedure. A machine takes one place for each "
-    "choice of settings, with its latest undisturbed result. A rank is shared (=) where intervals overlap. A result "
-    "graded poor has no rank: other programs were busy, or its ± is above 15% or unknown. Every file was checked as by "
-    "`torchmark check`, but for its raw samples: one that fails is left out, and named at the end."
+    "Only the same work is ranked: one task, version, precision and procedure. A machine has one place per choice of "
+    "settings, by its latest undisturbed result. A rank is shared (=) where intervals overlap. A result graded poor "
+    "has no rank: other programs were busy, or its ± is above 15% or unknown. Every file was checked as by "
+    "`torchmark check`, except for raw samples: files that fail are left out and named at the end."
 )
 _CSV = doc.fields("""
     task version dtype procedure rank tied cpu cores memory_gib device model setting rate low high unit
@@ -154,7 +154,7 @@ def _record(board: Board, place: Place) -> dict[str, Any]:
 
 
 class Member(Struct, frozen=True):
-    """One job of a fleet: who does it, how it stands, and what it has measured."""
+    """One job of a fleet: its node, its state, and what it has measured."""
 
     label: str
     kind: str
@@ -178,7 +178,7 @@ def _facts(members: Sequence[Member]) -> list[dict[str, Any]]:
 
 
 def gathered_document(members: Sequence[Member]) -> doc.Document:
-    """What single nodes measured, and apart from it what several did together."""
+    """What single nodes measured, and separately what several did together."""
     members = tuple(map(clean_record, members))
     runs = [member.run for member in members if member.run]
     alone = [(each.kind, each.run) for each in members if each.run and each.nodes == 1]
@@ -218,10 +218,9 @@ def status_document(members: Sequence[Member], shown: Sequence[Member] | None = 
 def summary(members: Sequence[Member]) -> str:
     """20 nodes of 3 kinds: 12 done, 8 running"""
     kinds = len({member.about for member in members})
-    teams = any(member.nodes > 1 for member in members)
-    of = f" of {kinds} kinds" if kinds > 1 else ""
+    noun = "job" if any(member.nodes > 1 for member in members) else "node"
     counts = ", ".join(f"{count} {state}" for state, count in Counter(each.state for each in members).most_common())
-    return f"{counted(len(members), 'job' if teams else 'node')}{of}: {counts}"
+    return f"{counted(len(members), noun)}{f' of {kinds} kinds' if kinds > 1 else ''}: {counts}"
 
 
 def _fleet_blocks(
@@ -237,7 +236,7 @@ def _fleet_blocks(
         doc.Column("rate", "figure", of=lambda row: units.rate(row.rate, row.unit)),
         doc.Column("verdict", of="verdicts", written=", ".join),
     ]
-    # Kinds in words: as its nodes describe themselves, else as the scheduler does.
+    # Kinds in words: as the nodes describe themselves, else as the scheduler does.
     kinds = {member.kind: member.about for member in reversed(members)}
     known = [(member.kind, member.run.header.machine) for member in members if member.run]
     kinds |= {kind: machine_line(machine) for kind, machine in known if machine.cpu}

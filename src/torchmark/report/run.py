@@ -154,7 +154,7 @@ def strip(samples_s: Sequence[float], width: int = 50) -> str:
 
 def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]:
     published = is_published(result)
-    yield "status", result.status + (f": {result.reason}" if result.reason else "")
+    yield "status", ": ".join(filter(None, (result.status, result.reason)))
     yield from (("", line) for line in (result.detail or "").splitlines())
     if (found := result.estimate) and not published:
         yield from _estimate_rows(found)
@@ -165,8 +165,8 @@ def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]
         if job := result.job:
             yield "all steps", units.duration(job.seconds) + ("" if job.whole else ", projected")
         yield "first step", units.duration(found.first_step_s) if found.first_step_s else ""
-    grade = grade_of(result)
-    yield "grade", grade.text + (f" → {grade.fix}" if grade.fix else "") if grade else ""
+    if grade := grade_of(result):
+        yield "grade", " → ".join(filter(None, (grade.text, grade.fix)))
     flops, bandwidth = figures.step_rate(result, "flops"), figures.step_rate(result, "bytes")
     yield "rate", _known(figures.rate(result), units.arithmetic(flops), units.bandwidth(bandwidth))
     if peak := result.peak:
@@ -192,12 +192,11 @@ def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]
         yield "numeric check", f"error {numeric.error:.1e}, {within} {numeric.tolerance:.0e}, against {numeric.method}"
     phases = {name: units.duration(seconds) for name, seconds in result.phases_s.items()}
     metrics = {name: units.digits(value) for name, value in result.metrics.items()}
-    shown: dict[str, Mapping[str, object]]
-    shown = {"parameters": result.params, "settings": result.settings, "metrics": metrics, "phases": phases}
-    for name, values in shown.items():
+    shown: tuple[Mapping[str, object], ...] = (result.params, result.settings, metrics, phases)
+    for name, values in zip(("parameters", "settings", "metrics", "phases"), shown, strict=True):
         yield name, ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)  # None: not set
-    how = f"rigor {result.rigor}, seed {result.seed}, workload version {result.version}"
-    yield "measured with", "" if published else how
+    if not published:
+        yield "measured with", f"rigor {result.rigor}, seed {result.seed}, workload version {result.version}"
     yield "budget", "" if result.budget_s is None else units.duration(result.budget_s)
     yield from ((f"caution {caution.kind}", f"{caution.cause} → {caution.fix}") for caution in result.cautions)
     if prices and (cost := figures.cost_text(result, prices)):
@@ -295,8 +294,7 @@ def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]
         kind = str(result.params.get("kind", result.case.params.get("kind", "triad")))
         yield _bandwidth("memory", kind, result, memory[:-1] if kind == "update" else ())
     for path, points in links.items():
-        most = units.bandwidth(max(point.value for point in points))
-        yield "link", path.replace("-", " "), most, _by_size(points)
+        yield "link", path.replace("-", " "), units.bandwidth(max(each.value for each in points)), _by_size(points)
     if known.issue_s:
         yield "launch", "issue", units.duration(known.issue_s), "to hand one operator over"
     if known.round_trip_s:
@@ -325,14 +323,13 @@ def _arithmetic(own: Sequence[Result], known: DeviceCeilings, name: str) -> Limi
     ceiling = known.flops.get(name)
     if ceiling is None:
         return "arithmetic", name, own[0].status, shorten(own[0].reason or "", 200)
-    limited = next((each.settings.get("onednn_max_isa") for each in own if each.case.text == ceiling.case), None)
-    said = [f"a product of {_size(ceiling.case)}" + (f" with {limited} instructions" if limited else "")]
+    isa = next((each.settings.get("onednn_max_isa") for each in own if each.case.text == ceiling.case), None)
+    said = [f"a product of {_size(ceiling.case)}" + (f" with {isa} instructions" if isa else "")]
     skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
     said += [f"{units.arithmetic(figures.step_rate(each, 'flops'))} with {each.params['rows']} rows" for each in skinny]
-    slower = efficiency.slower_than_float32(known, name) or 1.0
-    if slower >= efficiency.NO_FAST_PATH:
+    if (slower := efficiency.slower_than_float32(known, name) or 1.0) >= efficiency.NO_FAST_PATH:
         said = [f"no fast path: {units.digits(slower)} times slower than float32"]
-    failed = [each for each in own if each.status != "ok" and "batch" not in each.case.params]
+    failed = (each for each in own if each.status != "ok" and "batch" not in each.case.params)
     said += [f"{_size(each.case.text)}: {each.status}" for each in failed]
     return "arithmetic", name, units.arithmetic(ceiling.value), ", ".join(said)
 

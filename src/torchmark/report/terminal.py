@@ -25,9 +25,9 @@ def draw(blocks: Iterable[doc.Block], width: int = 80, color: bool = False) -> D
     width = max(width, NARROWEST)
 
     def paint(line: Line) -> str:
-        """The line in our colours. Every text passes here, so this is where foreign control characters end."""
-        pieces = [(clean(text), look) for text, look in line]
-        painted = [f"\x1b[{_CODES[look]}m{text}\x1b[0m" if color and look and text else text for text, look in pieces]
+        """The line in our colours. Every text passes here and loses its control characters."""
+        pieces = ((clean(text), look) for text, look in line)
+        painted = (f"\x1b[{_CODES[look]}m{text}\x1b[0m" if color and look and text else text for text, look in pieces)
         return "".join(painted).rstrip() + "\n"
 
     drawn = [lines for block in blocks if (lines := list(_block(block, width)))]
@@ -88,7 +88,7 @@ def _wrapped(text: str, width: int, look: str = "") -> Iterator[Line]:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns, broken between words; a word that is too long for one is broken inside."""
+    """Lines of at most `width` columns, broken between words, or inside a word that is too long for a line."""
     lines, line = [], None
     for word in text.split(" "):
         longer = word if line is None else f"{line} {word}"
@@ -102,11 +102,10 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def fold_case(text: str, width: int) -> str:
-    """A case on as many lines as it needs, broken where a person would break it."""
+    """A case on as many lines as it needs, broken between its parts."""
     if len(text) <= width:
         return text
-    width -= 2  # for the indent of the lines after the first
-    lines: list[str] = [""]
+    lines, width = [""], width - 2  # for the indent of later lines
     for piece in re.findall(r"[:@+]?[^:@+,]*,?", text):
         if len(lines[-1]) + len(piece) <= width:
             lines[-1] += piece
@@ -116,7 +115,7 @@ def fold_case(text: str, width: int) -> str:
 
 
 def _table(table: doc.Table, width: int) -> Iterator[Line]:
-    """The table without columns that there is no room for; as a whole, or in blocks of as many columns as fit."""
+    """The table without columns that do not fit; as a whole, or in blocks of as many columns as fit."""
     rows = [[doc.Cell(clean(cell.text), cell.look) for cell in map(doc.as_cell, row)] for row in table.rows]
     grid: Grid = [
         (replace(column, title=clean(column.title)), [row[index] for row in rows])
@@ -145,7 +144,7 @@ def _laid_out(table: doc.Table, grid: Grid, width: int) -> Iterator[Line]:
     heading = next((cells for column, cells in grid if column.repeats == "heading"), None)
     grid = [each for each in grid if each[0].repeats != "heading"]
     columns, indent = [column for column, _ in grid], 2 * bool(heading)
-    # The least widths, and what is left for the cells that would be broken, from the left; then for headings.
+    # The least widths; the spare room goes to cells that would be broken, from the left, then to headings.
     widths = [_least(*each) for each in grid]
     spare = width - indent - sum(widths) - GAP * (len(widths) - 1)
     for titles in (False, True):
