@@ -70,9 +70,8 @@ class Pairs:
         """Workloads with several cases, and all together where several were measured."""
         families = self.comparison.families
         found = [(f"{each.name}, {each.count} cases", each) for each in families if each.count > 1]
-        total = overall(families)
         measured = all(pair.assumed is None for pair in self.comparison.pairs)
-        if total is not None and len(families) > 1 and measured:
+        if len(families) > 1 and measured and (total := overall(families)):
             found.append((f"all {len(families)} workloads, each counted once", total))
         return found
 
@@ -230,14 +229,13 @@ def _not_compared(every: Sequence[Pairs]) -> doc.Section:
     """A missing case is named once for all runs that lack it; every reason has its own cases."""
     missing: dict[str, dict[str, None]] = {}
     groups: dict[tuple[str, str], dict[str, None]] = {}
-    for pairs in every:
-        for each in pairs.comparison.unpaired:
-            known = each.a or each.b
-            name = pairs.names.of(known) if known else each.case
-            if each.kind == "missing" and len(every) > 1:
-                missing.setdefault(name, {})[pairs.b if each.a else "A"] = None
-            else:
-                groups.setdefault((each.kind, each.reason), {})[name] = None
+    for pairs, each in [(own, each) for own in every for each in own.comparison.unpaired]:
+        known = each.a or each.b
+        name = pairs.names.of(known) if known else each.case
+        if each.kind == "missing" and len(every) > 1:
+            missing.setdefault(name, {})[pairs.b if each.a else "A"] = None
+        else:
+            groups.setdefault((each.kind, each.reason), {})[name] = None
     for name, letters in missing.items():
         groups.setdefault(("missing", f"not in {', '.join(letters)}"), {})[name] = None
     return doc.remarks("Not compared", [Remark(kind, why, cases=tuple(own)) for (kind, why), own in groups.items()])
@@ -246,11 +244,12 @@ def _not_compared(every: Sequence[Pairs]) -> doc.Section:
 def _footnote(comparisons: Sequence[Comparison], what: str, shown: bool = True) -> str:
     """What the answers rest on; `shown`: the intervals are in the table."""
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
-    known = [pair for pair in pairs if pair.low is not None]
-    interval = ", with its 95% interval over fresh processes" if shown and known else ""
-    rows = f"; the verdicts hold for all {len(known)} of them together" if len(known) > 1 else ""
-    assumed = f" Published figures have no interval: {units.relative(ASSUMED)} or more is assumed for each."
-    return f"Speed: {what}{interval}{rows}." + assumed * any(pair.assumed is not None for pair in pairs)
+    count = sum(pair.low is not None for pair in pairs)
+    said = f"Speed: {what}{', with its 95% interval over fresh processes' if shown and count else ''}"
+    said += f"; the verdicts hold for all {count} of them together." if count > 1 else "."
+    if any(pair.assumed is not None for pair in pairs):
+        said += f" Published figures have no interval: {units.relative(ASSUMED)} or more is assumed for each."
+    return said
 
 
 def _resolution(comparisons: Sequence[Comparison]) -> str:
@@ -260,11 +259,11 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
     measured = [pair for each in known for pair in each.pairs if pair.assumed is None and pair.visible is not None]
     counts = {word: sum(pair.verdict == word for pair in measured) for word in ("slower", "faster")}
     said = [f"{count or 'no'} {'row is' if count < 2 else 'rows are'} {word}" for word, count in counts.items()]
+    said = said if counts["faster"] else said[:1]
     middle = units.percent(median(each.visible or 0.0 for each in known))
     worst = units.percent(max(each.visible_worst or 0.0 for each in known))
     more = f" (in the worst row, under {worst})" if worst != middle else ""
-    found = said[0] if not counts["faster"] else ", ".join(said)
-    return f"{found.capitalize()}; differences under {middle} would not be visible{more}."
+    return f"{', '.join(said).capitalize()}; differences under {middle} would not be visible{more}."
 
 
 def gate_lines(gate: Gate, complaints: Sequence[str] = (), option: str = "--fail-if-slower") -> list[str]:

@@ -1,6 +1,7 @@
 """Run files: a list of what is stored, and what `torchmark check` found in them."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter, itemgetter
 from sys import intern
 from typing import Any
@@ -39,9 +40,6 @@ def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ())
         alike = map(intern, (what, machine.torch or "", machine.cpu, str(len(header.cases))))
         return header.id, moment(header.created), header.label or "", *alike
 
-    def newest_first() -> list[RunHeader]:
-        return sorted(headers, key=attrgetter("created"), reverse=True)
-
     def rows() -> list[tuple[str, ...]]:
         return sorted(map(row, headers), key=itemgetter(1), reverse=True)
 
@@ -57,8 +55,9 @@ def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ())
         yield doc.Lines(problems)
 
     fields = {title: str(index) for index, title in enumerate([*_TITLES, "cases"])}
-    about = {"problems": [*problems]}
-    return doc.Document(blocks, doc.Records(fields, rows, lambda: {"runs": newest_first()} | about, newest_first))
+    newest_first = partial(sorted, headers, key=attrgetter("created"), reverse=True)
+    runs = doc.Records(fields, rows, lambda: {"runs": newest_first(), "problems": [*problems]}, newest_first)
+    return doc.Document(blocks, runs)
 
 
 class FileReport(Struct, frozen=True):

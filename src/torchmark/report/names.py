@@ -40,8 +40,7 @@ class Names(Struct, frozen=True):
 def names_of(results: Sequence[Result]) -> Names:
     """Names for the rows of one table. Equal parameters of different workloads need not mean the same."""
     cases = [result.case for result in results]
-    alone = len(cases) < 2 or len({case.workload for case in cases}) > 1
-    params = {} if alone else cases[0].params
+    params = cases[0].params if len(cases) > 1 and len({case.workload for case in cases}) == 1 else {}
     # By their text: 1 and True are equal, but not alike.
     alike = {key: value for key, value in params.items() if len({repr(case.params.get(key)) for case in cases}) == 1}
     return Names(shared_place(results), alike)
@@ -90,8 +89,8 @@ def machine_line(machine: Machine, device: str | None = None) -> str:
     """The processor, or the one device that all cases used, with cores, memory and torch."""
     models = {info.name: info.model for info in machine.devices if info.model != machine.cpu}
     parts = [models[device]] if device in models and device != "cpu" else []
-    cores, memory, torch = machine_parts(machine)
-    return " · ".join(filter(None, (*parts, ", ".join(filter(None, (machine.cpu, cores, memory))), torch)))
+    *size, torch = machine_parts(machine)
+    return " · ".join(filter(None, (*parts, ", ".join(filter(None, (machine.cpu, *size))), torch)))
 
 
 def machine_of(run: Run) -> str:

@@ -23,7 +23,7 @@ from torchmark.report.headline import headline_blocks
 from torchmark.report.run import conclusion
 from torchmark.report.text import clean_record, shorten
 
-# A page must stay small enough to send around.
+# A page stays small enough to send around.
 MOST_CARDS = 48  # in a section
 _SECTION_BYTES = 200_000  # of charts in a section
 _MOST_NOTES = 60
@@ -37,8 +37,8 @@ _ROOFLINE = (
     "by something else, such as launch overhead or data loading. Unlabelled points show their names on hover."
 )
 _STEPS = (
-    "Samples in the order they were taken. Shaded samples were discarded as warm-up; a slope indicates drift or "
-    "heating. In sustained runs, two bars mark the first and the last seconds."
+    "Samples in the order they were taken, discarded warm-up shaded. A slope indicates drift or heating. In sustained "
+    "runs, two bars mark the first and the last seconds."
 )
 
 

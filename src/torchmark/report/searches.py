@@ -93,16 +93,15 @@ def tuning_document(run: Run) -> doc.Document:
         yield doc.quiet("Again:")
         yield doc.Code(f"torchmark run {winner.text}")  # in one piece, however long: it is to be pasted
 
-    rows, facts = partial(map, record, tuned.results), partial(_tuned_object, tuned)
+    def facts() -> dict[str, object]:
+        """Everything but the results, which are in the run."""
+        known = {name: each.text if isinstance(each, Case) else each for name, each in asdict(tuned).items()}
+        del known["results"]
+        return known | {"snippet": snippet(default, winner)}
+
+    rows = partial(map, record, tuned.results)
     records = doc.Records(_TUNED_CSV, rows, lambda: figures.run_object(run) | {"tuned": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
-
-
-def _tuned_object(tuned: Tuned) -> dict[str, object]:
-    """Everything but the results, which are in the run."""
-    known = {name: each.text if isinstance(each, Case) else each for name, each in asdict(tuned).items()}
-    del known["results"]
-    return known | {"snippet": snippet(tuned.default, tuned.winner)}
 
 
 def tuning_conclusion(run: Run) -> list[str]:

@@ -1,7 +1,7 @@
 """Speeds as bars, relative to a baseline, and over what was varied; and step times in the order they were taken."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -21,9 +21,9 @@ from torchmark.report.names import devices_of, full_name, run_names, variant_nam
 from torchmark.report.run import scaling_note
 from torchmark.report.text import shorten
 
-_FEWEST_VALUES = 3  # from which a parameter makes a curve
+_FEWEST_VALUES = 3  # of a curve
 _STEPS = Work(items=1, unit="step")
-_NARROWEST = 1.25  # the scale of ratios reaches at least from 1/1.25 to 1.25
+_NARROWEST = 1.25  # times: the least reach of a scale of ratios to either side
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 170  # of curves
 _NO_LINES = {"domain": False, "ticks": False}
 COLUMNS = 240  # more cannot be distinguished on the screen
@@ -84,7 +84,7 @@ def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
 
 
 def _speed_range(result: Result, items: float, widest: float) -> tuple[float, float, float]:
-    """Items per second, and the interval around it: at most `widest` times the rate."""
+    """Items per second with its interval, which ends at `widest` times the rate."""
     assert result.estimate
     found, value = result.estimate, items / result.estimate.center_s
     low = min(items / found.high_s, value) if found.high_s > 0 else 0.0
@@ -92,7 +92,7 @@ def _speed_range(result: Result, items: float, widest: float) -> tuple[float, fl
 
 
 def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
-    """Bars from zero with their intervals; a pale one is graded poor. A single figure is written large instead."""
+    """Bars from zero with their intervals, pale where graded poor; a single figure has no chart."""
     title, made = shorten(title, charts.TITLE), None
     if len(bars) > 1:
         rows = [bar | {"figure": f"{bar['figure']} {bar['margin']}".rstrip()} for bar in bars]
@@ -133,14 +133,12 @@ def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
     shown = [bar for _, bars, _ in found for bar in bars]
     if not shown:
         return []
-    # As far to either side as the values reach; an interval that reaches much further is cut by the edge.
+    # As far as the values reach; an interval that reaches much further is cut by the edge.
     low, high = min(bar["value"] for bar in shown), max(bar["value"] for bar in shown)
     low_end, high_end = max(min(bar["low"] for bar in shown), low / 2), min(max(bar["high"] for bar in shown), high * 2)
     domain = [min(low_end / 1.1, 1 / _NARROWEST), max(high_end * 1.1, _NARROWEST)]
-    return [
-        Panel(title, _ratios_chart(bars[:60], domain), f"Relative speed: {title}", note, rows=bars)
-        for title, bars, note in found
-    ]
+    charted = ((title, _ratios_chart(bars[:60], domain), note, bars) for title, bars, note in found)
+    return [Panel(title, made, f"Relative speed: {title}", note, rows=bars) for title, made, note, bars in charted]
 
 
 def _factor(row: Pair | Family) -> str:
@@ -172,8 +170,7 @@ def _ratios_chart(bars: Rows, domain: Sequence[float]) -> Spec:
 
 
 def find_curves(series: Sequence[Series]) -> list[Panel]:
-    """A panel for every parameter of which a workload was measured with three values or more. A line is a series with
-    everything but the parameter held fixed."""
+    """A panel for every parameter of a workload with three values or more; a line is a series with all others fixed."""
     # Parameters of a workload that always are the items of a step: published cases leave a usual batch unsaid.
     found = [(each, result) for each in series for result in each.results]
     seen: dict[tuple[str, str], set[tuple[Value, float]]] = {}
@@ -197,17 +194,15 @@ def find_curves(series: Sequence[Series]) -> list[Panel]:
                 line[2].append((result, float(value)))
     panels = []
     for (workload, name, _, unit), lines in groups.items():
-        swept = [{x for result, x in line[2] if is_measured(result)} for line in lines.values()]
-        rows, lost = _points(
-            [line for line, xs in zip(lines.values(), swept, strict=True) if len(xs) >= _FEWEST_VALUES]
-        )
+        rows, lost = _points(lines.values())
         title, by = shorten(workload, charts.TITLE), shorten(f"{unit}/s by {name}", charts.TITLE)
         panels += [Panel(title, _curves_chart(name, rows, lost), f"{title}: {by}", by, rows=rows)] if rows else []
     return panels
 
 
-def _points(lines: Sequence[Line]) -> tuple[Rows, Rows]:
+def _points(lines: Iterable[Line]) -> tuple[Rows, Rows]:
     """The points of all lines, each named by its difference from the others; and the values without a figure."""
+    lines = [each for each in lines if len({x for result, x in each[2] if is_measured(result)}) >= _FEWEST_VALUES]
     fixed = [each for _, each, _ in lines]
     keys = dict.fromkeys(key for each in fixed for key in each)
     differing = [key for key in keys if len({repr(each.get(key)) for each in fixed}) > 1]
@@ -320,7 +315,7 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
     window = low, high = low - missing / 2 - margin, high + missing / 2 + margin
     if not high - low < _FURTHEST * estimate.center_s:
         return None
-    ends: Rows = []  # the first seconds and the last, each with its own step time
+    ends: Rows = []  # the step times of the first and the last seconds
     if sustained and sum(samples := processes[0].samples_s) > 0:
         early, late = end_counts(np.array(samples), processes[0].duration_s, sustained.window_s)
         first, last = (float(np.clip(step_s, *window)) / scale for step_s in two_ends)
@@ -366,12 +361,10 @@ def _steps_about(estimate: Estimate, processes: list[Estimate]) -> str:
     longest, shortest = (pick(pick(each.samples_s) for each in processes) for pick in (max, min))
     blocks = f" of {estimate.block_size} steps" if estimate.block_size > 1 else ""
     several = f" in {len(processes)} processes" if len(processes) > 1 else ""
-    return (
-        f"{sum(len(each.samples_s) for each in processes)} samples{blocks}{several}, "
-        f"{sum(map(_cut, processes))} cut as warm-up; from {units.duration(max(shortest, 0.0))} to "
-        f"{units.duration(longest)}, typically {figures.step_time(estimate)}; "
-        f"first step {units.duration(estimate.first_step_s)}"
-    )
+    count, cut = sum(len(each.samples_s) for each in processes), sum(map(_cut, processes))
+    low, high, first = map(units.duration, (max(shortest, 0.0), longest, estimate.first_step_s))
+    taken = f"{count} samples{blocks}{several}, {cut} cut as warm-up"
+    return f"{taken}; from {low} to {high}, typically {figures.step_time(estimate)}; first step {first}"
 
 
 def _cut(process: Estimate) -> int:
