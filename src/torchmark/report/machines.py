@@ -139,8 +139,8 @@ def _machine(entry: Entry | Standing) -> str:
 
 def _described(entry: Entry | Standing) -> str:
     """Xeon Gold (32 cores, 64 GiB); H100 (Xeon Gold, 32 cores, 64 GiB)"""
-    cores = f"{_count(entry.cores, 'core')}, {entry.memory_gib} GiB"
-    return f"{_machine(entry)} ({cores if entry.device == 'cpu' else f'{shorten(entry.cpu, 80)}, {cores}'})"
+    cpu = "" if entry.device == "cpu" else f"{shorten(entry.cpu, 80)}, "
+    return f"{_machine(entry)} ({cpu}{_count(entry.cores, 'core')}, {entry.memory_gib} GiB)"
 
 
 def _count(number: int, thing: str) -> str:

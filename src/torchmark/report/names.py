@@ -56,17 +56,13 @@ def shared_place(results: Sequence[Result]) -> str | None:
     return next((name for name, count in Counter(map(place, results)).items() if count > len(results) / 2), None)
 
 
-def place_note(results: Sequence[Result]) -> str | None:
-    shared = shared_place(results)
-    alike = len(set(map(place, results))) == 1
-    return None if shared is None else f"on {shared}{'' if alike else ' unless said otherwise'}"
-
-
 def title(run: Run) -> str:
     """run 10a3e21e · nightly · 2026-11-18 03:16:20 UTC · on cpu/float32"""
-    header = run.header
+    header, shared = run.header, shared_place(run.results)
     names = [header.id] if header.label == header.id else [f"run {header.id}", header.label]
-    return " · ".join(part for part in (*names, moment(header.created), place_note(run.results)) if part)
+    alike = all(place(result) == shared for result in run.results)
+    where = f"on {shared}{'' if alike else ' unless said otherwise'}" if shared else ""
+    return " · ".join(filter(None, (*names, moment(header.created), where)))
 
 
 def moment(created: str) -> str:

@@ -212,9 +212,8 @@ def _together(alike: Sequence[tuple[str, Remark]]) -> tuple[Remark, str]:
     mlp/infer; M1 GPU: 3 cases; M1 GPU, M1 CPU; 6 machines"""
     first, varied = alike[0][1], len({each.cause for _, each in alike}) > 1
     cases = [(name, shorten(case, TITLE), each) for name, each in alike for case in each.cases or ("all cases",)]
-    if varied:
-        parts = [(name, case, shorten(each.cause, _REASON)) for name, case, each in cases]
-    else:
+    parts = [(name, case, shorten(each.cause, _REASON)) for name, case, each in cases]
+    if not varied:
         own = grouped(cases, itemgetter(0)) if len(cases) > 1 else {}
         parts = [(name, ", ".join(_cut([case for _, case, _ in each])), "") for name, each in own.items()]
     lines = [": ".join(filter(None, each)) for each in parts]
@@ -223,14 +222,13 @@ def _together(alike: Sequence[tuple[str, Remark]]) -> tuple[Remark, str]:
     machines = list(dict.fromkeys(name for name, _ in alike))
     if len(machines) > 1:
         return remark, ", ".join(machines) if len(machines) <= 3 else f"{len(machines)} machines"
-    named = [case for _, each in alike for case in each.cases]
-    count = "all cases" if not named else shorten(named[0], TITLE) if len(named) == 1 else f"{len(named)} cases"
+    named = [case for _, each in alike for case in each.cases] or ["all cases"]
+    count = shorten(named[0], TITLE) if len(named) == 1 else f"{len(named)} cases"
     return remark, f"{machines[0]}: {count}" if machines[0] else count
 
 
 def _cut(texts: Sequence[str]) -> list[str]:
-    more = len(texts) - 30
-    return [*texts[:30], *([f"{more} more"] if more > 0 else [])]
+    return [*texts[:30], *([f"{len(texts) - 30} more"] if len(texts) > 30 else [])]
 
 
 def _can_be_pasted(command: str) -> bool:

@@ -255,12 +255,12 @@ def limits_document(run: Run) -> doc.Document:
     def blocks() -> Iterator[doc.Block]:
         known = efficiency.ceilings_of(run.results)
         yield doc.Title(title(run), [machine_line(run.header.machine)])
-        names = [doc.Column("", "name", repeats="blank"), doc.Column("", "name")]
+        figure = doc.Column("", "figure")
+        columns = [doc.Column("", "name", repeats="blank"), doc.Column("", "name"), figure, doc.Column("")]
         for device, own in grouped(run.results, lambda result: result.case.device).items():
             found = _limits(own, known.devices.get(device, DeviceCeilings()))
             rows = [(doc.Cell(row[0], "quiet"), row[1], row[2], doc.Cell(row[3], "quiet")) for row in found]
-            table = doc.Table([*names, doc.Column("", "figure"), doc.Column("")], rows, headings=False)
-            yield doc.Section(device, [table])
+            yield doc.Section(device, [doc.Table(columns, rows, headings=False)])
         yield doc.Lines(limits_conclusion(run))
         ends = Counter("failed" if each.status not in ("ok", "skipped") else each.status for each in run.results)
         said = [f"{len(run.results)} cases, the best of their fresh processes"]
@@ -271,23 +271,23 @@ def limits_document(run: Run) -> doc.Document:
 
 
 def limits_conclusion(run: Run) -> list[str]:
-    """Whether later results are held against these limits, what is missing, and how to get it."""
+    """Whether later results are compared with these limits, what is missing, and how to get it."""
     found = run.limiting
     if found is None:
         return []
     kept = "Kept: later results are compared with these limits."
     said = [kept if found.kept else f"Not kept: {_NOT_KEPT[found.why]}."]
     if found.missing:
-        busy = "other programs were busy, or the times varied too much"
-        said.append(f"Not known, because {busy}: {', '.join(found.missing)}.")
+        missing = ", ".join(found.missing)
+        said.append(f"Not known, because other programs were busy, or the times varied too much: {missing}.")
         said.append("To find them, close other programs and run: torchmark limits")
     return said
 
 
 def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
     products = [each for each in results if each.case.workload == "matmul"]
-    for name in dict.fromkeys(efficiency.arithmetic(each.case) for each in products):
-        yield _arithmetic([each for each in products if efficiency.arithmetic(each.case) == name], known, name)
+    for name, own in grouped(products, lambda each: efficiency.arithmetic(each.case)).items():
+        yield _arithmetic(own, known, name)
     links = {path: sorted(points, key=lambda point: point.bytes) for path, points in known.paths.items()}
     memory, exchange = links.pop(efficiency.MEMORY, []), links.pop(efficiency.EXCHANGE, [])
     for result in (each for each in results if each.case.workload == "bandwidth"):

@@ -54,8 +54,13 @@ def tuning_document(run: Run) -> doc.Document:
     notes = {tuned.same_precision.text: f"best in {default.dtype}", winner.text: "fastest", default.text: "default"}
     notes |= {tuned.unconfirmed.text: "not confirmed"} if tuned.unconfirmed else {}
 
+    before = next((each for each in tuned.results if each.case.text == default.text and each.estimate), None)
+
     def record(result: Result) -> dict[str, Any]:
-        text, fair = result.case.text, _on_equal_terms(tuned, result)
+        text, fair = result.case.text, result
+        if before and result.estimate and (gain := relative.get(text)):  # the step time that its gain stands for
+            center_s = search.step_scaled(before, result, gain)
+            fair = replace(result, estimate=replace(result.estimate, center_s=center_s))
         by_chance = relative.get(text, 0.0) > relative.get(winner.text, math.inf)
         return {
             "result": result,
@@ -132,9 +137,9 @@ def tuning_conclusion(run: Run) -> list[str]:
 
 def _fastest(tuned: Tuned) -> str:
     leader = tuned.unconfirmed or tuned.winner
-    if leader.text == tuned.default.text and tuned.stopped != "done" and not tuned.relative:
-        return f"Inconclusive: {_STOPPED_EARLY[tuned.stopped]} before any settings were compared."
     if leader.text == tuned.default.text:
+        if tuned.stopped != "done" and not tuned.relative:
+            return f"Inconclusive: {_STOPPED_EARLY[tuned.stopped]} before any settings were compared."
         return "Nothing that was tried is faster than the default beyond chance."
     name = name_of(leader, tuned.default)
     led = f"{name} led the search, but"
@@ -150,15 +155,6 @@ def _fastest(tuned: Tuned) -> str:
         answer = "Inconclusive" if tuned.high > _UNDECIDED else "Stay with the default"
         return f"{answer}: {led} measured again it is {known}."
     return f"{name} is {known}."
-
-
-def _on_equal_terms(tuned: Tuned, result: Result) -> Result:
-    """The result with the time that its gain over the default stands for."""
-    gain = tuned.relative.get(result.case.text)
-    default = next((each for each in tuned.results if each.case.text == tuned.default.text), None)
-    if not gain or not result.estimate or not default or not default.estimate:
-        return result
-    return replace(result, estimate=replace(result.estimate, center_s=search.step_scaled(default, result, gain)))
 
 
 def snippet(default: Case, winner: Case) -> str:
@@ -302,7 +298,7 @@ def _largest(fitted: Fitting, probes: Sequence[Probe], model: MemoryModel | None
         if not by_memory:
             return "Nothing is known: it ended before any size had fitted."
         return f"Not even {name} {smallest} fits into {limit}."
-    # Where memory ended the search, a crash above the largest was want of it, too.
+    # Where memory ended the search, crashes above the largest were for lack of it, too.
     above = [each for each in probes if not each.fits and each.size > largest]
     lost = [each.size for each in above if by_memory or each.result.status in NO_ROOM]
     beyond = f"; {min(lost)} does not" if lost else ""

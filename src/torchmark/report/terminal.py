@@ -21,7 +21,7 @@ Grid = list[tuple[doc.Column, list[doc.Cell]]]  # columns with their cells, clea
 
 
 def draw(blocks: Iterable[doc.Block], width: int = 80, color: bool = False) -> Drawn:
-    """The blocks, one below the other, with an empty line between two of them."""
+    """The blocks with an empty line between two of them."""
     width = max(width, NARROWEST)
 
     def paint(line: Line) -> str:
@@ -143,7 +143,7 @@ def _table(table: doc.Table, width: int) -> Iterator[Line]:
 def _laid_out(table: doc.Table, grid: Grid, width: int) -> Iterator[Line]:
     heading = next((cells for column, cells in grid if column.repeats == "heading"), None)
     grid = [each for each in grid if each[0].repeats != "heading"]
-    columns, indent = [column for column, _ in grid], 2 * bool(heading)
+    columns, indent = [column for column, _ in grid], 2 if heading else 0
     # The least widths; the spare room goes to cells that would be broken, from the left, then to headings.
     widths = [_least(*each) for each in grid]
     spare = width - indent - sum(widths) - GAP * (len(widths) - 1)
@@ -151,8 +151,7 @@ def _laid_out(table: doc.Table, grid: Grid, width: int) -> Iterator[Line]:
         for index, (column, cells) in enumerate(grid):
             wanted = _longest([*(cell.text for cell in cells), *([column.title] if titles else [])])
             more = max(min(min(wanted, column.most) - widths[index], spare), 0)
-            widths[index] += more
-            spare -= more
+            widths[index], spare = widths[index] + more, spare - more
     if table.headings:
         yield from _indented(_row([doc.Cell(column.title, "quiet") for column in columns], columns, widths), indent)
         rule = "─" * (sum(widths) + GAP * (len(widths) - 1))
