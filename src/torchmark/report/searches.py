@@ -62,16 +62,10 @@ def tuning_document(run: Run) -> doc.Document:
             center_s = search.step_scaled(before, result, gain)
             fair = replace(result, estimate=replace(result.estimate, center_s=center_s))
         by_chance = relative.get(text, 0.0) > relative.get(winner.text, math.inf)
-        return {
-            "result": result,
-            "fair": fair,
-            "items_per_s": figures.step_rate(fair),
-            "winner": text == winner.text,
-            "same_precision": text == tuned.same_precision.text,
-            "relative": relative.get(text),
-            "answer": tuned if text == winner.text else None,
-            "note": notes.get(text, "within chance" if by_chance else ""),
-        }
+        known: dict[str, Any] = {"result": result, "fair": fair, "items_per_s": figures.step_rate(fair)}
+        known |= {"winner": text == winner.text, "same_precision": text == tuned.same_precision.text}
+        known |= {"relative": relative.get(text), "answer": tuned if text == winner.text else None}
+        return known | {"note": notes.get(text, "within chance" if by_chance else "")}
 
     def blocks() -> Iterator[doc.Block]:
         yield doc.Title(f"tuned {default.text}", [machine_line(run.header.machine)])
@@ -98,15 +92,16 @@ def tuning_document(run: Run) -> doc.Document:
         yield doc.quiet("Again:")
         yield doc.Code(f"torchmark run {winner.text}")  # in one piece, however long: it is to be pasted
 
-    def facts() -> dict[str, object]:
-        """Everything but the results, which are in the run."""
-        known = {name: each.text if isinstance(each, Case) else each for name, each in asdict(tuned).items()}
-        del known["results"]
-        return known | {"snippet": snippet(default, winner)}
-
-    rows = partial(map, record, tuned.results)
+    rows, facts = partial(map, record, tuned.results), partial(_tuned_object, tuned)
     records = doc.Records(_TUNED_CSV, rows, lambda: figures.run_object(run) | {"tuned": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
+
+
+def _tuned_object(tuned: Tuned) -> dict[str, object]:
+    """Everything but the results, which are in the run."""
+    known = {name: each.text if isinstance(each, Case) else each for name, each in asdict(tuned).items()}
+    del known["results"]
+    return known | {"snippet": snippet(tuned.default, tuned.winner)}
 
 
 def tuning_conclusion(run: Run) -> list[str]:
