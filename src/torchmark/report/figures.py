@@ -21,7 +21,7 @@ from torchmark.report.units import NOTHING, duration, percent, relative
 
 _WIDE, _WIDEST = 120, 150  # columns of a terminal from which more figures are shown
 _REASON = 160
-# What a good grade answers already: `show --details` has them all the same.
+# What a good grade already answers; `show --details` has them nevertheless.
 _ANSWERED = frozenset(("noisy", "warming", "drifting", "slowing", "contended", "few-samples", "process-spread"))
 
 Maker = Callable[[Result], str | doc.Cell]
@@ -38,8 +38,7 @@ def margin(estimate: Estimate | None) -> str:
         return NOTHING
     if estimate.center_s <= estimate.call_cost_s:
         return f"±{duration((estimate.high_s - estimate.low_s) / 2)}"
-    # Of one process it is not known how far others would differ.
-    return "±?" if estimate.spread is None else relative(estimate.precision)
+    return "±?" if estimate.spread is None else relative(estimate.precision)  # one process says nothing of others
 
 
 def step_rate(result: Result, amount: Literal["items", "flops", "bytes"] = "items") -> float | None:
@@ -72,10 +71,9 @@ def grade_text(result: Result) -> str:
 
 def interval_note(run: Run) -> str:
     """What ± means, and how many processes are behind the figures; empty for published ones."""
-    measured = [result for result in run.results if result.estimate and not is_published(result)]
-    if not measured:
+    counts = [max(1, len(each.processes)) for each in run.results if each.estimate and not is_published(each)]
+    if not counts:
         return ""
-    counts = [max(1, len(result.processes)) for result in measured]
     low, high = min(counts), max(counts)
     each = f"{low} to {high} processes" if low < high else counted(low, "process")
     return f"± is where a repeat of this command on this machine would land (95%). {each} per case."
@@ -179,12 +177,9 @@ def results_table(
     results: Sequence[Result], name: Maker, machine: Maker = lambda _: "", caption: str = ""
 ) -> doc.Table:
     """A row for each result; a failed one has its status instead of figures. Columns without figures are left out."""
-    kept = []
+    figured, kept = {id(each) for each in results if each.status == "ok" and each.estimate}, []
     for column in (doc.Column("case", "case", of=name), doc.Column("machine", of=machine), *_FIGURES):
-        cells = [
-            NOTHING if column.is_number and (each.status != "ok" or not each.estimate) else column.cell(each)
-            for each in results
-        ]
+        cells = [column.cell(each) if id(each) in figured or not column.is_number else NOTHING for each in results]
         if column.title in ("per step", "rate") or any(doc.as_cell(cell).text not in ("", NOTHING) for cell in cells):
             kept.append((column, cells))
     rows = list(zip(*(cells for _, cells in kept), strict=True))

@@ -37,8 +37,7 @@ def headline_blocks(headline: Headline, machine: Machine, named: bool = True) ->
             doc.Column("next faster", "name", 1, shown=faster, of=lambda area: neighbour(area.faster, marks)),
             doc.Column("next slower", "name", 2, shown=slower, of=lambda area: neighbour(area.slower, marks)),
         ]
-        flaws = footnotes([areas])
-        notes = [(mark, flaw) for flaw, mark in marks.items() if flaw in flaws]
+        notes = sorted((marks[flaw], flaw) for flaw in footnotes([areas]))
         yield doc.table(columns, areas.areas, footnotes=notes, rule=False)
         sure = headline.confidence and areas is headline.blocks[-1]
         confidence = f"Confidence: {headline.grade}. {headline.confidence}" if sure else ""
@@ -123,8 +122,8 @@ def _tiles(run: Run, baseline: Run | None, headline: Headline | None) -> list[di
     marks = footnotes(headline.blocks if headline else ())
     shown: list[tuple[str, str, str, str, str, list[str]]] = []
     for area in headline.blocks[0].areas if headline else ():
-        others = (("faster", area.faster), ("slower", area.slower))
-        lines = [f"{side}: {neighbour(other, marks)}" for side, other in others if other]
+        sides = {"faster": area.faster, "slower": area.slower}
+        lines = [f"{side}: {neighbour(other, marks)}" for side, other in sides.items() if other]
         shown.append((area.name, figure(area), margin(area), area.grade.text, area.case, lines))
     for result in () if headline else headline_results(run)[:TILES]:
         reach = "" if is_published(result) else figures.margin(result.estimate)

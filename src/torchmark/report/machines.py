@@ -50,15 +50,13 @@ def leaderboard_document(
 ) -> doc.Document:
     """The boards with the most places first."""
 
-    def plain(board: Board) -> dict[str, Any]:
+    def json() -> dict[str, Any]:
         kinds = ("places", "disturbed", "failed")
-        return asdict(board) | {kind: [_record(board, each) for each in getattr(board, kind)] for kind in kinds}
+        places = [{kind: [_record(each, place) for place in getattr(each, kind)] for kind in kinds} for each in boards]
+        plain = [asdict(board) | own for board, own in zip(boards, places, strict=True)]
+        return {"source": source, "overall": overall, "boards": plain}
 
-    records = doc.Records(
-        _CSV,
-        lambda: (_record(each, place) for each in boards for place in _places(each)),
-        lambda: {"source": source, "overall": overall, "boards": [*map(plain, boards)]},
-    )
+    records = doc.Records(_CSV, lambda: (_record(each, place) for each in boards for place in _places(each)), json)
     return doc.Document(lambda: _blocks(boards, source, overall), records, version)
 
 
@@ -201,10 +199,9 @@ def gathered_document(members: Sequence[Member]) -> doc.Document:
 
 def status_document(members: Sequence[Member], shown: Sequence[Member] | None = None) -> doc.Document:
     shown = members if shown is None else shown
-    named = any(member.names for member in shown)
     columns = [
         doc.Column("node", "name", of="label"),
-        doc.Column("name", shown=named, of="names", written=",".join),
+        doc.Column("name", shown=any(member.names for member in shown), of="names", written=",".join),
         doc.Column("kind", of="about"),
         doc.Column("state", "name", of=lambda each: doc.judged(each.state)),
         doc.Column("cases", "name", of="cases"),

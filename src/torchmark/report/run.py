@@ -102,7 +102,7 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
 def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = False) -> doc.Section:
     """What more workers bring; `nodes`: on several machines."""
 
-    def efficiency(row: ScalingRow) -> str:
+    def share(row: ScalingRow) -> str:
         reach = units.relative(row.margin * row.efficiency) if row.margin and row.efficiency is not None else ""
         return f"{units.percent(row.efficiency)} {reach}".strip()
 
@@ -111,7 +111,7 @@ def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = Fal
         doc.Column("workers", "figure", of="workers", written=str),
         doc.Column("per step", "figure", of="step_s", written=units.duration),
         doc.Column("rate", "figure", of=lambda row: units.rate(row.rate, found.unit)),
-        doc.Column("efficiency", "figure", of=efficiency),
+        doc.Column("efficiency", "figure", of=share),
         doc.Column("communication", "figure", of="communication_share", written=units.percent),
     ]
     name = found.case.replace(f"@{shared}", "", 1) if shared else found.case
@@ -120,12 +120,12 @@ def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = Fal
 
 def scaling_note(found: Scaling) -> str:
     """What the rows have in common, and what their efficiency is relative to."""
-    footing = "Threads per rank differ between the rows or are unknown: the efficiency is not a fair one"
-    if found.threads is not None:
-        footing = f"Every rank has {counted(found.threads, 'thread')}, in all rows"
+    basis = "Without a row for one worker there is no efficiency: measure it with --workers 1, too."
     if any(row.workers == 1 for row in found.rows):
-        return f"{footing}. Efficiency: the rate for each worker against that of one alone."
-    return f"{footing}. Without a row for one worker there is no efficiency: measure it with --workers 1, too."
+        basis = "Efficiency: the rate for each worker against that of one alone."
+    if found.threads is None:
+        return f"Threads per rank differ between the rows or are unknown: the efficiency is not a fair one. {basis}"
+    return f"Every rank has {counted(found.threads, 'thread')}, in all rows. {basis}"
 
 
 def details_document(runs: Sequence[Run], prices: Prices | None = None) -> doc.Document:

@@ -84,13 +84,12 @@ def tuning_document(run: Run) -> doc.Document:
         measured = [record(result) for result in tuned.results if result.estimate and result.status == "ok"]
         measured.sort(key=lambda each: -(each["relative"] or 0.0))
         yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
-        yield doc.Section(
-            "Without a figure", [figures.failures(tuned.results, lambda result: name_of(result.case, default))]
-        )
-        code = snippet(default, winner)
-        yield doc.Section("To paste into a script that has a `model`", [doc.Code(code, "python")])
+        lost = figures.failures(tuned.results, lambda result: name_of(result.case, default))
+        yield doc.Section("Without a figure", [lost])
+        code = doc.Code(snippet(default, winner), "python")
+        yield doc.Section("To paste into a script that has a `model`", [code])
         yield doc.quiet("Again:")
-        yield doc.Code(f"torchmark run {winner.text}")  # in one piece, however long: it is to be pasted
+        yield doc.Code(f"torchmark run {winner.text}")  # never broken: it is to be pasted
 
     rows, facts = partial(map, record, tuned.results), partial(_tuned_object, tuned)
     records = doc.Records(_TUNED_CSV, rows, lambda: figures.run_object(run) | {"tuned": facts()}, lambda: [facts()])
