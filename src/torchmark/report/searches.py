@@ -196,8 +196,10 @@ def _model_code(changes: dict[str, str], winner: Case) -> Iterator[str]:
         yield f"model = torch.compile(model{mode})"
     yield from (f"# {name} = {changes[name]}" for name in sorted(winner.params) if name in changes)
     if "transfer" in changes:
-        inputs.append("    # Pin it once, in the loader.")
-        inputs.append("    tensor = tensor.pin_memory().to(DEVICE, non_blocking=True)")
+        inputs += [
+            "    # Pin it once, in the loader.",
+            "    tensor = tensor.pin_memory().to(DEVICE, non_blocking=True)",
+        ]
     if inputs:
         yield from ("", "", "def ready(tensor):", '    """Call it on every input."""', *inputs, "    return tensor")
 
