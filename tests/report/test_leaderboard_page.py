@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from torchmark.analyze.machines import Board, Entry, rank_boards
 from torchmark.errors import UnknownName
 from torchmark.report import render
-from torchmark.report.machines import BOARDS_SHOWN, FORMATS, PROBLEMS_SHOWN, Source, leaderboard_document
+from torchmark.report.machines import BOARDS_SHOWN, PROBLEMS_SHOWN, Source, leaderboard_document
 
 SOURCE = Source(3, 27, ("bad.jsonl is not a run file",))
 HOSTILE = "</code></details><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\"'`|=cmd"
@@ -98,7 +98,7 @@ def test_csv_and_json_have_every_place_under_the_names_of_the_records(entries: l
     assert whole["source"] == asdict(SOURCE) | {"problems": list(SOURCE.problems)}
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["html", "md", "csv", "json"])
 def test_hostile_strings_in_every_field_stay_strings(entries: list[Entry], format: str) -> None:  # noqa: A002
     free = {name: value for name, value in asdict(entries[0]).items() if name not in ("status", "verdict")}
     texts = [name for name, value in free.items() if isinstance(value, str)]

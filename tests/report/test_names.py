@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmark.records import Result, parse_case
-from torchmark.report.names import names_of, place_note
+from torchmark.records import Result, Run, RunHeader, parse_case
+from torchmark.report.names import names_of, title
 
 
 def results(*texts: str) -> list[Result]:
@@ -30,7 +32,7 @@ def results(*texts: str) -> list[Result]:
         ),
         (
             ["mlp/infer:batch=8@cpu/float32", "mlp/infer:batch=8@cpu/bfloat16"],
-            (None, "All with batch=8"),
+            ("", "All with batch=8"),
             ["mlp/infer@cpu/float32", "mlp/infer@cpu/bfloat16"],
         ),
         (
@@ -46,11 +48,12 @@ def results(*texts: str) -> list[Result]:
     ],
 )
 def test_what_all_have_in_common_stands_in_the_heading(
-    texts: list[str], heading: tuple[str | None, str], names: list[str]
+    make_header: Callable[..., RunHeader], texts: list[str], heading: tuple[str, str], names: list[str]
 ) -> None:
     given_results = results(*texts)
     shown = names_of(given_results)
-    assert (place_note(given_results), shown.note) == heading
+    where = title(Run(make_header(), tuple(given_results))).partition(" UTC · ")[2]
+    assert (where, shown.note) == heading
     assert [shown.of(result) for result in given_results] == names
 
 

@@ -124,6 +124,10 @@ def test_formats_for_programs_can_be_read(full_run: Run) -> None:
     assert set(whole) == {"run", "results", "publications"}
     assert whole["publications"][0]["sheets"][0]["rows"][0]["own"][0]["value"] == 25.2
     assert len(rendered(full_run, by_machine(), "jsonl").splitlines()) == 4
+    bare = Row(("M1",), (Printed("", "", "", None, ""),), (Own(reason="no accelerator here"),), "")
+    line = json.loads(rendered(full_run, by_machine(rows=(bare,)), "jsonl"))  # not tried here is null, not empty
+    assert [line[name] for name in ("printed", "machine", "column", "unit")] == ["", "", "", ""]
+    assert [line[name] for name in ("case", "device", "status", "published")] == [None, None, None, None]
 
 
 def test_what_came_from_elsewhere_cannot_steer_the_terminal(full_run: Run) -> None:

@@ -1,7 +1,5 @@
 """Comparisons: two runs row by row, several as a matrix against the first, settings inside one run, and live."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from string import ascii_letters
@@ -31,22 +29,22 @@ _NOTHING = doc.Lines(["Nothing could be compared."])
 
 
 class Pairs:
-    """One comparison with what its rows need: how both sides are called, and what all pairs have in common.
-    `letters` are of known flaws, by their causes: of all comparisons that are shown together."""
+    """One comparison with the names of both sides and what all pairs have in common.
+    `letters` stand for known flaws, by cause, of all comparisons that are shown together."""
 
     def __init__(self, comparison: Comparison, letters: Mapping[str, str], b: str = "") -> None:
         self.comparison, self.letters = comparison, letters
         self.axis = None if b else comparison.axis  # what is compared inside a run
         self.a, self.b = "A", b
-        self.shown_axis: str | None = None  # the axis, where the rows must say which two values of it they compare
-        if axis := self.axis:  # called by the two values where all rows compare the same two
+        self.shown_axis: str | None = None  # set where rows compare different pairs of values
+        if axis := self.axis:
             values = {(axis_value(pair.a, axis), axis_value(pair.b, axis)) for pair in comparison.pairs}
             names = [each if isinstance(each, str) else f"{axis} {written(each)}" for both in values for each in both]
             self.a, self.b = names if len(names) == 2 else ("baseline", "other")
             self.shown_axis = axis if len(names) != 2 else None
         firsts = [pair.a for pair in comparison.pairs] or [each.a for each in comparison.unpaired if each.a]
         self.names = Names(shared_place(firsts))
-        alike = [self._remarks(pair) for pair in comparison.pairs]
+        alike = list(map(self._remarks, comparison.pairs))
         self.shared = [text for text in alike[0] if all(text in texts for texts in alike)] if alike else []
 
     def _remarks(self, pair: Pair) -> list[str]:
@@ -57,7 +55,7 @@ class Pairs:
         return found + ([f"no interval: {pair.no_interval}"] if pair.no_interval else [])
 
     def remarks(self, pair: Pair) -> list[str]:
-        """What a pair has in particular: the values it compares, what differs, what disturbed."""
+        """What is particular to a pair."""
         axis = self.shown_axis
         values = [f"{axis} {written(axis_value(pair.a, axis))} → {written(axis_value(pair.b, axis))}"] if axis else []
         return values + [text for text in self._remarks(pair) if text not in self.shared]
@@ -69,18 +67,17 @@ class Pairs:
 
     @property
     def means(self) -> list[tuple[str, Family]]:
-        """The workloads with several cases, and all together where there are several and all were measured."""
+        """Workloads with several cases, and all together where several were measured."""
         families = self.comparison.families
         found = [(f"{each.name}, {each.count} cases", each) for each in families if each.count > 1]
-        total = overall(families)
         measured = all(pair.assumed is None for pair in self.comparison.pairs)
-        if total is not None and len(families) > 1 and measured:
+        if len(families) > 1 and measured and (total := overall(families)):
             found.append((f"all {len(families)} workloads, each counted once", total))
         return found
 
 
 def _row(row: Any, a: RunHeader, b: RunHeader) -> dict[str, Any]:
-    """The values of a CSV row about a pair or an uncompared case; `a` and `b` are the headers of both runs."""
+    """The values of a CSV row about a pair or an uncompared case."""
     ratios = {"speed": "ratio", "speed_low": "high", "speed_high": "low"}
     speeds = {name: 1 / ratio if (ratio := getattr(row, field, None)) else None for name, field in ratios.items()}
     differences = "; ".join(known.text for known in getattr(row, "differences", ()))
@@ -96,7 +93,6 @@ def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) 
     sides = [(header, header) for header in headers] if inside else [(headers[0], other) for other in headers[1:]]
     pairs = zip(comparisons, sides, strict=True)
     rows = [_row(row, a, b) for each, (a, b) in pairs for row in (*each.pairs, *each.unpaired)]
-    about = {"runs": headers, "comparisons": comparisons}
 
     def blocks() -> Iterator[doc.Block]:
         flaws = (flaw.cause for comparison in comparisons for pair in comparison.pairs for flaw in pair.flaws)
@@ -104,24 +100,22 @@ def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) 
         if inside:
             for comparison, run in zip(comparisons, runs, strict=True):
                 pairs = Pairs(comparison, letters)
-                two = f"how many times as fast {pairs.b} is as {pairs.a}"
-                what = f"that of the second {pairs.axis} against that of the first" if pairs.shown_axis else two
                 yield doc.Title(title(run), [machine_of(run)])
-                yield from _pairs(pairs, what)
+                yield from _pairs(pairs)
                 yield _not_compared([pairs])
         else:
             yield doc.Facts([(letter(at), f"{title(run)} · {machine_of(run)}") for at, run in enumerate(runs)])
             every = [Pairs(comparison, letters, letter(number)) for number, comparison in enumerate(comparisons, 1)]
             one = len(every) == 1
-            yield from _pairs(every[0], "how many times as fast B is as A") if one else _overview(every, runs)
+            yield from _pairs(every[0]) if one else _overview(every, runs)
             yield _not_compared(every)
             for pairs in () if one else every:
-                details = [*_pairs(pairs, f"how many times as fast {pairs.b} is as A")]
-                yield doc.Section(f"{pairs.b} against A", details, only="text")
-        known = [(f"[{mark}]", cause) for cause, mark in letters.items()]
-        yield doc.Section("Known flaws of the published figures", [doc.Facts(known)])
+                yield doc.Section(f"{pairs.b} against A", [*_pairs(pairs)], only="text")
+        marked = [(f"[{mark}]", cause) for cause, mark in letters.items()]
+        yield doc.Section("Known flaws of the published figures", [doc.Facts(marked)])
         yield doc.Lines([_resolution(comparisons)])
 
+    about = {"runs": headers, "comparisons": comparisons}
     return doc.Document(blocks, doc.Records(_CSV, lambda: rows, lambda: about, lambda: [each["row"] for each in rows]))
 
 
@@ -131,7 +125,7 @@ def letter(index: int) -> str:
 
 
 def speed(row: Pair | Family) -> str:
-    """How many times as fast the second side is as the first; a published figure deserves two digits."""
+    """How many times as fast the second side is as the first; to two digits against a published figure."""
     return units.factor(1 / row.ratio, rough=isinstance(row, Pair) and row.assumed is not None)
 
 
@@ -144,7 +138,7 @@ def interval(row: Pair | Family) -> str:
     return " – ".join(f"{x:.2f}" if 0.095 <= x < 9.995 else f"{x:.2g}" if x < 1 else units.digits(x) for x in ends)
 
 
-def _pairs(pairs: Pairs, what: str) -> Iterator[doc.Block]:
+def _pairs(pairs: Pairs) -> Iterator[doc.Block]:
     found = pairs.comparison.pairs
     yield doc.Lines([" · ".join(("Every pair", *pairs.shared)) if pairs.shared else ""])
     if not found:
@@ -168,48 +162,54 @@ def _pairs(pairs: Pairs, what: str) -> Iterator[doc.Block]:
     ]
     notes = [" · ".join(pairs.remarks(pair)) for pair in found]
     yield doc.table(columns, found, notes=notes, note_title="differs in")
+    what = f"how many times as fast {pairs.b} is as {pairs.a}"
+    if pairs.shown_axis:
+        what = f"that of the second {pairs.axis} against that of the first"
     yield doc.quiet(_footnote([pairs.comparison], what))
-    columns = [doc.Column("cases"), doc.Column("speed", "figure"), doc.Column("95% interval", "figure")]
-    answers = [("", "") if mean.low is None else (interval(mean), doc.judged(mean.verdict)) for _, mean in pairs.means]
-    means = [(name, speed(mean), *answer) for (name, mean), answer in zip(pairs.means, answers, strict=True)]
-    table = doc.Table([*columns, doc.Column("verdict", "name")], means, headings=False)
-    yield doc.Section("Geometric means", [table])
+    columns = [
+        doc.Column("cases", of="0"),
+        doc.Column("speed", "figure", of=lambda mean: speed(mean[1])),
+        doc.Column("95% interval", "figure", of=lambda mean: "" if mean[1].low is None else interval(mean[1])),
+        doc.Column("verdict", "name", of=lambda mean: "" if mean[1].low is None else doc.judged(mean[1].verdict)),
+    ]
+    yield doc.Section("Geometric means", [doc.table(columns, pairs.means, headings=False)])
 
 
 def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block]:
-    """A matrix with a row for each case of A that has a partner somewhere: its own time, then the speeds."""
+    """A matrix: a row for each case of A that has a partner, with its own time, then the speeds."""
     by_case = [{pair.case: pair for pair in pairs.comparison.pairs} for pairs in every]
     known = [result for result in runs[0].results if any(result.case.text in found for found in by_case)]
     if not known:
         yield _NOTHING
         return
 
-    def answer(pairs: Pairs, row: Pair | Family | None) -> doc.Cell:
-        """2.00× ▲"""
-        if row is None:
-            return doc.Cell(units.NOTHING)
-        answered = isinstance(row, Pair) or row.low is not None
-        said, _, marks = pairs.speed(row).partition(" ")
-        look = doc.WORDS[row.verdict]
-        return doc.Cell(" ".join(filter(None, (said, look.mark if answered else " ", marks))), look.look)
+    def speeds(rows: Sequence[Mapping[str, Pair | Family]], name: str) -> Iterator[doc.Cell]:
+        """2.00× ▲, for each run"""
+        for pairs, row in zip(every, (of_run.get(name) for of_run in rows), strict=True):
+            if row is None:
+                yield doc.Cell(units.NOTHING)
+            else:
+                answered = isinstance(row, Pair) or row.low is not None
+                said, _, marks = pairs.speed(row).partition(" ")
+                look = doc.WORDS[row.verdict]
+                yield doc.Cell(" ".join(filter(None, (said, look.mark if answered else " ", marks))), look.look)
 
     names = Names(shared_place(known))
-    cells = [list(map(doc.Cell, ("case", *map(letter, range(len(runs))))))]
+    cells = [[doc.Cell("case"), *(doc.Cell(letter(index)) for index in range(len(runs)))]]
     for result in known:
-        speeds = [answer(pairs, found.get(result.case.text)) for pairs, found in zip(every, by_case, strict=True)]
-        cells.append([doc.Cell(names.of(result)), doc.Cell(figures.step_time(result.estimate)), *speeds])
+        first = [doc.Cell(names.of(result)), doc.Cell(figures.step_time(result.estimate))]
+        cells.append([*first, *speeds(by_case, result.case.text)])
     means = [{mean.name: mean for _, mean in pairs.means} for pairs in every]
     families = dict.fromkeys(name for each in means for name in each)
-    for name in sorted(families, key=lambda name: name == "all workloads"):
-        speeds = [answer(pairs, each.get(name)) for pairs, each in zip(every, means, strict=True)]
-        cells.append([doc.Cell(f"mean of {name}"), doc.Cell(""), *speeds])
+    ordered = sorted(families, key=lambda name: name == "all workloads")
+    cells += [[doc.Cell(f"mean of {name}"), doc.Cell(""), *speeds(means, name)] for name in ordered]
     if len(cells) < len(cells[0]):  # more runs than cases: runs go down, with their names
         cells = [list(column) for column in zip(*cells, strict=True)]
         for row, (number, run) in zip(cells[1:], enumerate(runs), strict=True):
             row[0] = doc.Cell(f"{letter(number)} {run.header.label or run.header.id}")
-    (first, *titles), *rows = cells
+    (corner, *titles), *rows = cells
     columns = [doc.Column(title.text, "value", most=22) for title in titles]
-    yield doc.Table([doc.Column(first.text, "case"), *columns], rows, split=True)
+    yield doc.Table([doc.Column(corner.text, "case"), *columns], rows, split=True)
     comparisons = [pairs.comparison for pairs in every]
     published = any(pair.assumed is not None for each in comparisons for pair in each.pairs)
     looks = {name: look.mark for name, look in doc.WORDS.items() if look.mark and (published or name != "similar")}
@@ -226,17 +226,16 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
 
 
 def _not_compared(every: Sequence[Pairs]) -> doc.Section:
-    """What is missing is named once for all runs that lack it; why two results may not be compared, each by itself."""
+    """A missing case is named once for all runs that lack it; every reason has its own cases."""
     missing: dict[str, dict[str, None]] = {}
     groups: dict[tuple[str, str], dict[str, None]] = {}
-    for pairs in every:
-        for each in pairs.comparison.unpaired:
-            known = each.a or each.b
-            name = pairs.names.of(known) if known else each.case
-            if each.kind == "missing" and len(every) > 1:
-                missing.setdefault(name, {})[pairs.b if each.a else "A"] = None
-            else:
-                groups.setdefault((each.kind, each.reason), {})[name] = None
+    for pairs, each in [(own, each) for own in every for each in own.comparison.unpaired]:
+        known = each.a or each.b
+        name = pairs.names.of(known) if known else each.case
+        if each.kind == "missing" and len(every) > 1:
+            missing.setdefault(name, {})[pairs.b if each.a else "A"] = None
+        else:
+            groups.setdefault((each.kind, each.reason), {})[name] = None
     for name, letters in missing.items():
         groups.setdefault(("missing", f"not in {', '.join(letters)}"), {})[name] = None
     return doc.remarks("Not compared", [Remark(kind, why, cases=tuple(own)) for (kind, why), own in groups.items()])
@@ -245,41 +244,41 @@ def _not_compared(every: Sequence[Pairs]) -> doc.Section:
 def _footnote(comparisons: Sequence[Comparison], what: str, shown: bool = True) -> str:
     """What the answers rest on; `shown`: the intervals are in the table."""
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
-    known = [pair for pair in pairs if pair.low is not None]
-    interval = ", with its 95% interval over fresh processes" if shown and known else ""
-    rows = f"; the verdicts hold for all {len(known)} of them together" if len(known) > 1 else ""
-    assumed = f" Published figures have no interval: {units.relative(ASSUMED)} or more is assumed for each."
-    return f"Speed: {what}{interval}{rows}." + assumed * any(pair.assumed is not None for pair in pairs)
+    count = sum(pair.low is not None for pair in pairs)
+    said = f"Speed: {what}{', with its 95% interval over fresh processes' if shown and count else ''}"
+    said += f"; the verdicts hold for all {count} of them together." if count > 1 else "."
+    if any(pair.assumed is not None for pair in pairs):
+        said += f" Published figures have no interval: {units.relative(ASSUMED)} or more is assumed for each."
+    return said
 
 
 def _resolution(comparisons: Sequence[Comparison]) -> str:
-    """How many measured rows differ, and which differences would not have been seen."""
     known = [each for each in comparisons if each.visible is not None]
     if not known:
         return ""
     measured = [pair for each in known for pair in each.pairs if pair.assumed is None and pair.visible is not None]
     counts = {word: sum(pair.verdict == word for pair in measured) for word in ("slower", "faster")}
     said = [f"{count or 'no'} {'row is' if count < 2 else 'rows are'} {word}" for word, count in counts.items()]
+    said = said if counts["faster"] else said[:1]
     middle = units.percent(median(each.visible or 0.0 for each in known))
     worst = units.percent(max(each.visible_worst or 0.0 for each in known))
     more = f" (in the worst row, under {worst})" if worst != middle else ""
-    found = said[0] if not counts["faster"] else ", ".join(said)
-    return f"{found.capitalize()}; differences under {middle} would not be visible{more}."
+    return f"{', '.join(said).capitalize()}; differences under {middle} would not be visible{more}."
 
 
 def gate_lines(gate: Gate, complaints: Sequence[str] = (), option: str = "--fail-if-slower") -> list[str]:
     """The answer of a gate and why, one line each."""
     limit = units.percent(gate.limit)
-    seen = f"differences under {units.percent(gate.visible)} would not be visible" if gate.visible is not None else ""
+    seen = "" if gate.visible is None else f"differences under {units.percent(gate.visible)} would not be visible"
     if gate.word == "FAIL":
-        return [*(f"FAIL: {text}" for text in complaints), *([seen] if seen else [])]
+        return [*(f"FAIL: {text}" for text in complaints), *filter(None, [seen])]
     if gate.word == "PASS":
         return [f"PASS: nothing is slower by more than {limit}; {seen}"]
     where = f" in {doc.some([pair.b.case.text for pair in gate.blind], 5)}" if gate.blind else ""
     first = f"INCONCLUSIVE: a slowdown of {limit} would not be visible{where}; {seen or 'no interval is known'}"
-    if gate.decidable is None:
-        return [first, "no limit can be decided by this data; measure in more processes"]
-    return [first, f"{option} {gate.decidable:.0%} can be decided by this data; for less, measure in more processes"]
+    limits = "no limit" if gate.decidable is None else f"{option} {gate.decidable:.0%}"
+    more = "" if gate.decidable is None else "for less, "
+    return [first, f"{limits} can be decided by this data; {more}measure in more processes"]
 
 
 def complaints_of(gate: Gate) -> list[str]:
@@ -308,15 +307,17 @@ _STOPPED = {
     "failed": "It stopped when a process failed.",
     "interrupted": "It was interrupted.",
 }
-# What would spoil a comparison of two runs that were measured one after the other; here both sides had it.
-_DISTURBED = ("contended", "throttled", "slowing", "paging", "oversubscribed")
+_FIXES = {
+    "budget": "Give it more time with --budget.",
+    "pairs": "The machine is too restless: stop what else is running.",
+}
+_DISTURBED = ("contended", "throttled", "slowing", "paging", "oversubscribed")  # alike for sides that take turns
 _ALIKE = "Both sides took turns, so the ratio suffers less than the times; on a quiet machine the interval is narrower."
 _NOTHING_DIFFERS = "Nothing is known to differ between A and B: a difference would be chance."
 
 
 def live_document(found: LiveComparison) -> doc.Document:
-    """The comparison. What is made to be passed on has no names of variables that torchmark does not know, and no
-    local versions."""
+    """The comparison. What may be passed on names neither unknown environment variables nor local versions."""
     unknown = [name for name in {**found.a.environment, **found.b.environment} if name not in VARIABLES]
     names = {name: f"a variable {number}" if number > 1 else "a variable" for number, name in enumerate(unknown, 1)}
 
@@ -338,7 +339,6 @@ def so_far(interval: Interval | None) -> str:
 
 
 def side_line(name: str, case: Case, python: str, environment: Mapping[str, str]) -> str:
-    """One side as it was asked for."""
     return " ".join([f"{name}: {case.text} by {python}", *(f"{key}={value}" for key, value in environment.items())])
 
 
@@ -346,7 +346,7 @@ def answer(found: LiveComparison) -> str:
     broken = [name for name, _ in _sides(found, failed=True)]
     if not found.ratios or found.ratio is None:
         return f"No answer: {' and '.join(broken) or 'nothing'} {'failed' if broken else 'was measured'}."
-    verdict = {"same": "the same within 3%"}.get(found.verdict, found.verdict)
+    verdict = "the same within 3%" if found.verdict == "same" else found.verdict
     speed = f"B is {units.factor(1 / found.ratio)} as fast as A"
     if found.low is None or found.high is None:
         return f"{speed}, by one pair of processes: {verdict}."
@@ -360,18 +360,15 @@ def basis(found: LiveComparison) -> str:
         return _STOPPED[found.stopped]
     pairs = f"{counted(count, 'pair')} of fresh processes that took turns"
     known = f"95% interval over {pairs}." if count > 1 else f"{pairs.capitalize()}."
-    restless = "The machine is too restless: stop what else is running."
-    fixes = {"budget": "Give it more time with --budget.", "pairs": restless} if found.verdict == "unsure" else {}
-    return " ".join(filter(None, (known, _STOPPED[found.stopped], fixes.get(found.stopped))))
+    fix = _FIXES.get(found.stopped, "") if found.verdict == "unsure" else ""
+    return f"{known} {_STOPPED[found.stopped]} {fix}".rstrip()
 
 
 def live_conclusion(run: Run) -> list[str]:
-    """The answer as the command gave it, and which side this run is."""
     assert run.live
-    found = compared.recall_live(run.live)
-    other = run.live.a if run.live.side == "B" else run.live.b
-    against = "" if found.a.result.case == found.b.result.case else f", measured against {other.text}"
-    return [answer(found), basis(found), f"This run is side {run.live.side}{against}."]
+    live, found = run.live, compared.recall_live(run.live)
+    against = "" if live.a == live.b else f", measured against {(live.a if live.side == 'B' else live.b).text}"
+    return [answer(found), basis(found), f"This run is side {live.side}{against}."]
 
 
 def _sides(found: LiveComparison, failed: bool = False) -> list[tuple[str, LiveSide]]:
@@ -382,8 +379,8 @@ def _sides(found: LiveComparison, failed: bool = False) -> list[tuple[str, LiveS
 def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.Block]:
     a, b = found.a.result.case.text, found.b.result.case.text
     machine = found.a.machine or found.b.machine
-    title = f"{a} · A against B" if a == b else f"A {a} against B {b}"
-    yield doc.Title(title, [machine_line(replace(machine, torch=None))] if machine else [])
+    about = [machine_line(replace(machine, torch=None))] if machine else []
+    yield doc.Title(f"{a} · A against B" if a == b else f"A {a} against B {b}", about)
     yield doc.answer([answer(found), basis(found)], doc.word(found.verdict).look)
     columns = [
         doc.Column("", "name", of="0"),
@@ -404,10 +401,9 @@ def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.
         yield doc.Section("Without a figure", [doc.Remarks([remark], local=[side.result.detail])])
         yield doc.Section("", [doc.Code("\n".join(side.last_words))], only="terminal")
     cautions: dict[str, Remark] = {}  # one for each kind: what disturbed one side will have disturbed the other
-    for name, side in _sides(found):
-        for caution in side.result.cautions:
-            if caution.kind in _DISTURBED:
-                cautions.setdefault(caution.kind, Remark(caution.kind, caution.cause, cases=(name,)))
+    for name, each in [(name, each) for name, side in _sides(found) for each in side.result.cautions]:
+        if each.kind in _DISTURBED:
+            cautions.setdefault(each.kind, Remark(each.kind, each.cause, cases=(name,)))
     yield doc.Section("Cautions", [doc.Remarks([*cautions.values()]), doc.quiet(_ALIKE if cautions else "")])
 
 

@@ -1,7 +1,5 @@
 """Records for programs: CSV that no spreadsheet takes for formulas, JSON that moves no terminal."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -13,8 +11,8 @@ import msgspec
 from torchmark.report.document import Field, value_of
 from torchmark.report.text import clean, clean_values, is_plain, printable
 
-# Where a spreadsheet would begin a formula: at the start of a cell, or after what it may take for the end of one, as
-# it does ; where numbers have a decimal comma. Some take the wide forms of the signs for the same.
+# Where a spreadsheet would begin a formula: at the start of a cell, or after what it may take for the end of one, such
+# as ; where numbers have a decimal comma. Some also accept the wide forms of the signs.
 _FORMULA = re.compile(r"""(?:^|[;|\t\r\n])(?=[\s"\0]*[=+\-@＝＋－＠])|^(?=[\t\r\n\0])""")
 
 
@@ -36,13 +34,10 @@ def write_csv(columns: Mapping[str, Field], records: Iterable[Any]) -> str:
 
 def write_json(value: Any) -> str:
     """Any value under the names of its records and in base units, indented."""
-    return msgspec.json.format(_encoded(value), indent=2).decode() + "\n"
+    return msgspec.json.format(write_lines([value]), indent=2) + "\n"
 
 
 def write_lines(values: Iterable[Any]) -> str:
     """Each value as JSON on a line of its own."""
-    return "".join(_encoded(value).decode() + "\n" for value in values)
-
-
-def _encoded(value: Any) -> bytes:
-    return msgspec.json.encode(value if is_plain(value) else clean_values(msgspec.to_builtins(value), printable))
+    cleaned = (each if is_plain(each) else clean_values(msgspec.to_builtins(each), printable) for each in values)
+    return "".join(msgspec.json.encode(each).decode() + "\n" for each in cleaned)

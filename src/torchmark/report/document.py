@@ -1,32 +1,30 @@
-"""A report as data: what every builder makes and every renderer draws. Nothing here knows a format."""
+"""A report as data: what builders make and renderers draw. Nothing here knows a format."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from torchmark.records import Remark
 
-Key = TypeVar("Key")
-Item = TypeVar("Item")
 Look = Literal["good", "mixed", "bad", "quiet", "strong"]
 Field = str | Callable[[Any], Any]  # what a column shows of a record: the path of an attribute, or a function
 
 
 class Word(Struct, frozen=True):
-    """A word that judges something: how it looks, where it sorts (best first), and what it means."""
+    """The look, rank (best first) and meaning of a judgement."""
 
     look: Look
     rank: int
     meaning: str = ""
-    mark: str = ""  # in place of the word, where there is no room for it
+    mark: str = ""  # instead of the word where there is no room
 
 
-# Every grade, answer, status and state that a report shows. What is not listed is the status of a failure.
+# Every grade, answer, status and state that a report shows; any other is the status of a failure.
 WORDS: Mapping[str, Word] = {
     "good": Word("good", 0, "±5% or less on a quiet machine"),
     "fair": Word("mixed", 1, "±15% or less, or other programs took up to 10% of the processor"),
@@ -51,21 +49,19 @@ WORDS: Mapping[str, Word] = {
     "file": Word("quiet", 5),
     "": Word("quiet", 4),
 }
-# The colours in a picture, where no style sheet is at hand.
+# For pictures, which have no style sheet.
 COLORS = {"good": "#1a6f3c", "mixed": "#8a5a00", "bad": "#b3261e", "quiet": "#5a616b"}
 
 
 def word(text: str, look: Look = "bad") -> Word:
-    """The entry of a word, with or without a cause: `fair: noisy`; `look` is for a word without an entry."""
+    """The entry of a word, with or without a cause (`fair: noisy`); `look` is for an unknown word."""
     return WORDS.get(text.partition(":")[0], Word(look, 3))
 
 
 class Cell(Struct, frozen=True):
-    """A text with its look: a key of COLORS, `strong`, or nothing."""
-
     text: str
-    look: str = ""
-    sort: float | str | None = None  # what a page sorts by, where that is not the text
+    look: str = ""  # a key of COLORS, or `strong`
+    sort: float | str | None = None  # what a page sorts by instead of the text
     note: str = ""  # smaller, below the text on a page
     chip: bool = False  # a judgement, which a page shows as a coloured label
     bar: tuple[float, float, float] | None = None  # low, value and high, in percent of the longest bar
@@ -79,50 +75,49 @@ class Column(Struct, frozen=True):
     # text; case: broken where the parts of a case begin; cut: ends in … where it is too long
     kind: Literal["text", "name", "figure", "value", "case", "cut"] = "text"
     drop: int = 0  # the column with the highest number is left out first; 0: never
-    wide: int = 0  # shown from this width of the terminal on
-    least: int = 16  # of a case and of what may be cut
+    wide: int = 0  # the least width of a terminal that shows it
+    least: int = 16  # width of a case and of what may be cut
     most: int = 1000
-    repeats: Literal["", "blank", "heading"] = ""  # how a terminal shows that a cell is that of the row above
+    repeats: Literal["", "blank", "heading"] = ""  # how a terminal shows a cell like that of the row above
     minor: bool = False  # left out of a page on a narrow screen
     wraps: bool = False  # on a page, a long unit may go to a second line
     about: str = ""  # what the figure is
     of: Field = ""  # what it shows of a record
-    written: Callable[[Any], str] | None = None  # formats the value; a page sorts the column by a number
+    written: Callable[[Any], str] | None = None  # formats the value
+    key: Field = ""  # the number that a page sorts by, where that is not the value
+    note: Field = ""  # smaller, below the value
     shown: bool = True  # whether `table` has it at all
 
     @property
     def is_number(self) -> bool:
         return self.kind in ("figure", "value")
 
-    def cell(self, record: Any) -> str | Cell:
-        value: Any = value_of(record, self.of)
-        sort = finite(value) if isinstance(value, int | float) else None
-        return Cell(self.written(value), sort=sort) if self.written else value
+    def cell(self, record: Any) -> Any:
+        value, key = value_of(record, self.of), value_of(record, self.key or self.of)
+        if not self.written and not self.key:
+            return value
+        sort = float(f"{key:.6g}") if isinstance(key, int | float) and math.isfinite(key) else None
+        note = value_of(record, self.note) if self.note else ""
+        return Cell(self.written(value) if self.written else value, sort=sort, note=note)
 
 
 class Table(Struct, frozen=True):
-    """Rows below headings. `notes` has a remark for each row, or is empty."""
-
     columns: Sequence[Column]
     rows: Sequence[Sequence[str | Cell]]
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # one for each row, or none
     note_title: str = "note"
     footnotes: Sequence[tuple[str, str]] = ()  # marks in the cells, and what they mean
     headings: bool = True
     rule: bool = True
     split: bool = False  # may be broken into blocks of columns, each with the first column
-    caption: str = ""  # on a page, where a table with a caption can be sorted and filtered
+    caption: str = ""  # on a page, where it makes a table sortable and filtered
 
 
 class Lines(Struct, frozen=True):
-    """Sentences that belong together, each on a line of its own."""
-
-    lines: Sequence[str | Cell]
+    lines: Sequence[str | Cell]  # sentences that belong together
 
 
 class Title(Struct, frozen=True):
-    """What a report is about, and what else identifies it."""
-
     text: str
     about: Sequence[str] = ()
     kicker: str = ""  # a small line above it, on a page
@@ -133,10 +128,8 @@ class Facts(Struct, frozen=True):
 
 
 class Remarks(Struct, frozen=True):
-    """Remarks as a list. In a terminal `brief` shows the first of each kind, with the cases of all."""
-
     remarks: Sequence[Remark]
-    brief: bool = False
+    brief: bool = False  # a terminal shows the first of each kind, with the cases of all
     where: Sequence[str] = ()  # for each of them, what a page says instead of the cases
     local: Sequence[str | None] = ()  # for each of them, what only the terminal of this machine shows
 
@@ -166,19 +159,15 @@ class Card(Struct, frozen=True):
 
 
 class Cards(Struct, frozen=True):
-    """Cards for a page, with the series that their colours stand for: name and fill."""
-
-    cards: Sequence[Card]
-    legend: Sequence[tuple[str, str]] = ()
+    cards: Sequence[Card]  # for a page
+    legend: Sequence[tuple[str, str]] = ()  # name and fill of each series
 
 
 class Section(Struct, frozen=True):
-    """Blocks below a heading. An anchor is its address in a page: chosen by us, never by a file."""
-
     title: str  # may be empty
     blocks: Sequence[Block]
     lead: str = ""
-    anchor: str = ""
+    anchor: str = ""  # its address in a page: chosen by us, never by a file
     folded: Literal["", "open", "closed"] = ""  # on a page, whether it can be closed
     only: Literal["", "terminal", "text"] = ""  # text: everywhere but in a terminal
     below: int = 100_000  # in a terminal, the width from which it is left out
@@ -188,12 +177,12 @@ Block = Title | Lines | Table | Facts | Remarks | Code | Cards | Section
 
 
 class Records(Struct, frozen=True):
-    """What programs read: columns of records for CSV, one object for JSON, a value per line for JSONL."""
+    """What programs read."""
 
-    columns: Mapping[str, Field] | None = None
+    columns: Mapping[str, Field] | None = None  # of CSV
     rows: Callable[[], Iterable[Any]] = tuple
     json: Callable[[], Any] | None = None
-    lines: Callable[[], Iterable[Any]] | None = None
+    lines: Callable[[], Iterable[Any]] | None = None  # of JSONL
 
 
 class Document(Struct, frozen=True):
@@ -217,27 +206,14 @@ def value_of(record: Any, field: Field) -> Any:
 
 
 def fields(text: str) -> dict[str, Field]:
-    """CSV columns by name, written `name=path` where the attribute has another path."""
+    """Columns by name, written `name=path` where the path differs."""
     return {name: path or name for name, _, path in (word.partition("=") for word in text.split())}
 
 
-def finite(value: float | None) -> float | None:
-    """To as many digits as a table can be sorted by."""
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
-
-
 def table(columns: Sequence[Column], records: Iterable[Any], **more: Any) -> Table:
-    """A row for each record, by what each column shows of it."""
+    """A row for each record."""
     columns = [column for column in columns if column.shown]
     return Table(columns, [[column.cell(record) for column in columns] for record in records], **more)
-
-
-def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
-    """What belongs to each key, in the order in which it came up."""
-    found: dict[Key, list[Item]] = {}
-    for key, item in pairs:
-        found.setdefault(key, []).append(item)
-    return found
 
 
 def as_cell(text: str | Cell) -> Cell:
@@ -269,7 +245,7 @@ def some(names: Sequence[str], most: int = 6) -> str:
 
 
 def without_empty(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks that show something, so that builders need not ask whether there is anything below a heading."""
+    """The blocks that show something: builders need not ask whether there is anything below a heading."""
     for block in blocks:
         match block:
             case Section():

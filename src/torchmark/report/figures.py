@@ -1,7 +1,5 @@
 """Results: their figures, grades, jobs, meters and costs in words; as a table, CSV and JSON; failures and cautions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -12,6 +10,7 @@ from msgspec.structs import replace
 from torchmark.analyze.efficiency import Cost, Prices, cost_of, item_energy, step_energy
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.headline import Headline
+from torchmark.analyze.pairing import grouped
 from torchmark.analyze.wording import counted, plural
 from torchmark.records import Estimate, Metered, Remark, Result, Run, RunHeader
 from torchmark.report import document as doc
@@ -22,7 +21,7 @@ from torchmark.report.units import NOTHING, duration, percent, relative
 
 _WIDE, _WIDEST = 120, 150  # columns of a terminal from which more figures are shown
 _REASON = 160
-# What a good grade answers already: `show --details` has them all the same.
+# What a good grade already answers; `show --details` has them nevertheless.
 _ANSWERED = frozenset(("noisy", "warming", "drifting", "slowing", "contended", "few-samples", "process-spread"))
 
 Maker = Callable[[Result], str | doc.Cell]
@@ -34,17 +33,16 @@ def step_time(estimate: Estimate | None) -> str:
 
 
 def margin(estimate: Estimate | None) -> str:
-    """Where a repeat would land, relative to the step; in seconds where the step is no longer than the call of one."""
+    """Where a repeat would land, relative to the step; in seconds where a step takes no longer than its call."""
     if estimate is None or estimate.verdict == "as-published":
         return NOTHING
     if estimate.center_s <= estimate.call_cost_s:
         return f"±{duration((estimate.high_s - estimate.low_s) / 2)}"
-    # Of one process it is not known how far others would differ.
-    return "±?" if estimate.spread is None else relative(estimate.precision)
+    return "±?" if estimate.spread is None else relative(estimate.precision)  # one process says nothing of others
 
 
 def step_rate(result: Result, amount: Literal["items", "flops", "bytes"] = "items") -> float | None:
-    """Items, operations, or bytes that the work needs at least, per second; None where a step has none of them."""
+    """Items, operations or bytes per second; None where a step has none of them."""
     center, each = result.estimate.center_s if result.estimate else 0.0, getattr(result.work, amount, None)
     return each / center if each and center > 0 else None
 
@@ -59,7 +57,7 @@ def peak_memory(result: Result) -> int | None:
 
 
 def printed(result: Result) -> str:
-    """A published figure as it was printed; with its unit, which may have stood in the heading."""
+    """A published figure as it was printed, with its unit, which may have been in the heading."""
     text, unit = (str(result.settings.get(name) or "") for name in ("printed", "unit"))
     return f"{text} {unit}" if text[-1:].isdigit() else text or NOTHING
 
@@ -73,10 +71,9 @@ def grade_text(result: Result) -> str:
 
 def interval_note(run: Run) -> str:
     """What ± means, and how many processes are behind the figures; empty for published ones."""
-    measured = [result for result in run.results if result.estimate and not is_published(result)]
-    if not measured:
+    counts = [max(1, len(each.processes)) for each in run.results if each.estimate and not is_published(each)]
+    if not counts:
         return ""
-    counts = [max(1, len(result.processes)) for result in measured]
     low, high = min(counts), max(counts)
     each = f"{low} to {high} processes" if low < high else counted(low, "process")
     return f"± is where a repeat of this command on this machine would land (95%). {each} per case."
@@ -102,7 +99,7 @@ def time_by_phase(run: Run) -> str | None:
 
 
 def energy(result: Result) -> str:
-    """The energy of one item; of a step where a step has no items."""
+    """The energy of an item, or of a step without items."""
     joules, unit = item_energy(result), result.work.unit if result.work else ""
     if joules is None:
         joules, unit = step_energy(result.estimate) if result.estimate else None, "step"
@@ -111,7 +108,7 @@ def energy(result: Result) -> str:
 
 
 def readings(result: Result) -> Iterator[tuple[str, str]]:
-    """Everything that meters read, each with where it comes from, or why it is missing."""
+    """What meters read, each with its source, or why it is missing."""
     seen = result.estimate.metered if result.estimate else Metered()
     clock, heat, power = seen.clock_hz, seen.temperature_c, ""
     if result.estimate and seen.mean_w is not None:
@@ -166,7 +163,7 @@ def cost_text(result: Result, prices: Prices) -> str:
 
 
 def cost_note(results: Sequence[Result], prices: Prices) -> str:
-    """What the costs leave out: power that was not metered, and work without items."""
+    """What the costs leave out."""
     measured = [result for result in results if result.status == "ok" and result.estimate]
     silent = [result for result in measured if result.estimate and result.estimate.metered.mean_w is None]
     if prices.kilowatt_hour is None or not silent:
@@ -179,37 +176,20 @@ def cost_note(results: Sequence[Result], prices: Prices) -> str:
 def results_table(
     results: Sequence[Result], name: Maker, machine: Maker = lambda _: "", caption: str = ""
 ) -> doc.Table:
-    """A row for each result; a failed one has its status instead of figures. Only columns with figures are there."""
-    figured = {id(each) for each in results if each.status == "ok" and each.estimate}
-    every = (doc.Column("case", "case", of=name), doc.Column("machine", of=machine), *_FIGURES)
-    rows = [
-        [column.cell(each) if id(each) in figured or not column.is_number else NOTHING for column in every]
-        for each in results
-    ]
-    always = [column.title in ("per step", "rate") for column in every]
-    filled = [any(doc.as_cell(cell).text not in ("", NOTHING) for cell in cells) for cells in zip(*rows, strict=True)]
-    shown = [index for index in range(len(every)) if always[index] or (rows and filled[index])]
-    columns = [every[index] for index in shown]
-    return doc.Table(columns, [[row[index] for index in shown] for row in rows], caption=caption)
+    """A row for each result; a failed one has its status instead of figures. Columns without figures are left out."""
+    figured, kept = {id(each) for each in results if each.status == "ok" and each.estimate}, []
+    for column in (doc.Column("case", "case", of=name), doc.Column("machine", of=machine), *_FIGURES):
+        cells = [column.cell(each) if id(each) in figured or not column.is_number else NOTHING for each in results]
+        if column.title in ("per step", "rate") or any(doc.as_cell(cell).text not in ("", NOTHING) for cell in cells):
+            kept.append((column, cells))
+    rows = list(zip(*(cells for _, cells in kept), strict=True))
+    return doc.Table([column for column, _ in kept], rows, caption=caption)
 
 
 def grade_cell(result: Result) -> doc.Cell:
     """How far a figure can be relied on, or why there is none."""
     failed = result.status != "ok" or result.estimate is None
     return doc.judged(grade_text(result), shorten(result.reason or "", _REASON) if failed else "")
-
-
-def _figure(value: doc.Field, text: Callable[[Result], str], note: Callable[[Result], str] = lambda _: "") -> Maker:
-    """A cell with a text, sorted by a value."""
-    return lambda result: doc.Cell(text(result), sort=doc.finite(doc.value_of(result, value)), note=note(result))
-
-
-def _whole_job(result: Result) -> str:
-    return f"whole job {duration(result.job.seconds)}" if result.job and result.job.seconds > 0 else ""
-
-
-def _share(result: Result) -> str:
-    return f"{percent(result.peak.share)} {result.peak.bound}" if result.peak else NOTHING
 
 
 def _first_step(result: Result) -> float | None:
@@ -223,28 +203,36 @@ def _tail(result: Result) -> float | None:
     return estimate.p99_s if estimate and estimate.block_size == 1 and estimate.p99_s > 0 else None
 
 
+def _whole_job(result: Result) -> str:
+    return f"whole job {duration(result.job.seconds)}" if result.job and result.job.seconds > 0 else ""
+
+
+def _share(result: Result) -> str:
+    return f"{percent(result.peak.share)} {result.peak.bound}" if result.peak else NOTHING
+
+
 def _power(result: Result) -> str:
     power = doc.value_of(result, "estimate.metered.mean_w")
     return "" if power is None else units.power(power)
 
 
 _FLOPS, _BYTES = partial(step_rate, amount="flops"), partial(step_rate, amount="bytes")
+_AGAIN = "where a repeat would land, 95%"
 _PEAK = "share of the highest rate measured on this machine, and the limiting resource"
 _P99 = "99% of steps take no longer than this"
 _MEMORY = "peak; device memory where the device has its own"
-_STEP = _figure("estimate.center_s", lambda result: step_time(result.estimate), _whole_job)
-_MARGIN = _figure("estimate.precision", lambda result: margin(result.estimate))
-_ENERGY = _figure(item_energy, energy, _power)
 _FIGURES = (
-    doc.Column("per step", "figure", of=_STEP),
-    doc.Column("±", "figure", drop=1, about="where a repeat would land, 95%", of=_MARGIN),
-    doc.Column("published", "figure", drop=2, of=printed),
-    doc.Column("rate", "figure", 3, wraps=True, about="items per second", of=_figure(step_rate, rate)),
-    doc.Column("of peak", "figure", 4, _WIDE, wraps=True, about=_PEAK, of=_figure("peak.share", _share)),
+    doc.Column("per step", "figure", of="estimate", written=step_time, key="estimate.center_s", note=_whole_job),
+    doc.Column("±", "figure", 1, about=_AGAIN, of="estimate", written=margin, key="estimate.precision"),
+    doc.Column("published", "figure", 2, of=printed),
+    doc.Column("rate", "figure", 3, wraps=True, about="items per second", of=rate, key=step_rate),
+    doc.Column("of peak", "figure", 4, _WIDE, wraps=True, about=_PEAK, of=_share, key="peak.share"),
     doc.Column("first step", "figure", 5, _WIDE, minor=True, of=_first_step, written=duration),
     doc.Column("p99", "figure", 6, _WIDE, minor=True, about=_P99, of=_tail, written=duration),
     doc.Column("memory", "figure", 10, _WIDEST - 1, minor=True, about=_MEMORY, of=peak_memory, written=units.size),
-    doc.Column("energy", "figure", 7, _WIDE, minor=True, wraps=True, about="per item", of=_ENERGY),
+    doc.Column(
+        "energy", "figure", 7, _WIDE, minor=True, wraps=True, about="per item", of=energy, key=item_energy, note=_power
+    ),
     doc.Column("arithmetic", "figure", 8, _WIDEST, minor=True, of=_FLOPS, written=units.arithmetic),
     doc.Column("bandwidth", "figure", 9, _WIDEST, minor=True, of=_BYTES, written=units.bandwidth),
     doc.Column("grade", of=grade_cell),
@@ -252,18 +240,15 @@ _FIGURES = (
 
 
 def failures(results: Sequence[Result], called: Callable[[Result], str]) -> doc.Remarks:
-    """Results without a figure, each with its reason; what failed for the same reason stands together."""
-    failed = [each for each in results if each.status != "ok"]
-    alike = doc.grouped(
-        ((each.status, each.reason or "no reason was given", each.detail), called(each)) for each in failed
-    )
-    remarks = [Remark(status, reason, cases=tuple(cases)) for (status, reason, _), cases in alike.items()]
+    """Results without a figure, together where they failed for the same reason."""
+    failed = (each for each in results if each.status != "ok")
+    alike = grouped(failed, lambda each: (each.status, each.reason or "no reason was given", each.detail))
+    remarks = [Remark(status, why, cases=tuple(map(called, own))) for (status, why, _), own in alike.items()]
     return doc.Remarks(remarks, local=[detail for _, _, detail in alike])
 
 
 def cautions(run: Run, names: Names) -> list[Remark]:
-    """The cautions of all results: equal ones together, in the order in which their kinds came up.
-    One without cases is about all of them."""
+    """The cautions of all results: equal ones together, by kind. One without cases is about all of them."""
     cases: dict[Remark, list[str]] = {}
     for result in run.results:
         grade = grade_of(result)
@@ -294,15 +279,14 @@ def run_records(
 
 
 def run_object(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> dict[str, Any]:
-    """`run` is the header with what is known of the whole run, `results` is one entry per case."""
-    about = msgspec.to_builtins(run.header)
+    """`run`: the header and what is known of the whole run; `results`: one entry per case."""
     cases = dict.fromkeys((*run.header.cases, *(result.case.text for result in run.results)))  # a search adds some
+    about = msgspec.to_builtins(run.header)
     about |= {"cases": [*cases], "process_spread": run.process_spread, "problems": run.problems}
-    studies = {name: getattr(run, name) for name in ("tuning", "fitting", "limiting", "live")}
-    about |= {name: study for name, study in studies.items() if study}
-    priced = {"prices": prices} if prices else {}
+    about |= {name: study for name in ("tuning", "fitting", "limiting", "live") if (study := getattr(run, name))}
     results = [_priced(result, prices) for result in run.results]
-    return {"run": about, **priced, "results": results} | ({"headline": headline} if headline else {})
+    whole = {"run": about, "prices": prices, "results": results, "headline": headline}
+    return {name: each for name, each in whole.items() if each or name in ("run", "results")}
 
 
 def _priced(result: Result, prices: Prices | None) -> Any:

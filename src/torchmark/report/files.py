@@ -1,8 +1,7 @@
 """Run files: a list of what is stored, and what `torchmark check` found in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter, itemgetter
 from sys import intern
 from typing import Any
@@ -29,22 +28,17 @@ _CAVEAT = "This detects damage, not forgery. That several files are independent 
 
 
 def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ()) -> doc.Document:
-    """The headers of runs, newest first; `problems` are files that could not be read, and are looked at last.
-    There may be a hundred thousand runs: for a table only the row of each is kept."""
+    """The headers of runs, newest first; `problems`, read last, are files that could not be read.
+    There may be a hundred thousand runs: a table keeps one row for each, and equal texts once."""
 
     def row(header: RunHeader) -> tuple[str, ...]:
-        """What a run was: its command, and what that was about. Texts that many runs have in common are kept once."""
         machine = header.machine
         verb, *about = header.command.removeprefix("torchmark ").split(" ")
         names = list(dict.fromkeys(case.partition("/")[0] for case in header.cases or about[:1]))
         count = f", {len(header.cases)} cases" if len(header.cases) > 1 and not header.open_ended else ""
-        # limits always measures the same
         what = verb if verb == "limits" else f"{verb} {doc.some(names, 2)}".rstrip() + count
         alike = map(intern, (what, machine.torch or "", machine.cpu, str(len(header.cases))))
         return header.id, moment(header.created), header.label or "", *alike
-
-    def newest_first() -> list[RunHeader]:
-        return sorted(headers, key=attrgetter("created"), reverse=True)
 
     def rows() -> list[tuple[str, ...]]:
         return sorted(map(row, headers), key=itemgetter(1), reverse=True)
@@ -61,8 +55,9 @@ def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ())
         yield doc.Lines(problems)
 
     fields = {title: str(index) for index, title in enumerate([*_TITLES, "cases"])}
-    about = {"problems": [*problems]}
-    return doc.Document(blocks, doc.Records(fields, rows, lambda: {"runs": newest_first()} | about, newest_first))
+    newest_first = partial(sorted, headers, key=attrgetter("created"), reverse=True)
+    runs = doc.Records(fields, rows, lambda: {"runs": newest_first(), "problems": [*problems]}, newest_first)
+    return doc.Document(blocks, runs)
 
 
 class FileReport(Struct, frozen=True):
@@ -80,7 +75,7 @@ class FileReport(Struct, frozen=True):
 
 
 def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Document:
-    """The findings of all files, a line for each; then the level of trust that each file reaches.
+    """The findings of all files, then the level of trust that each file reaches.
     Findings are never broken in a terminal: other programs read them line by line."""
     found = [(report, flaw) for report in reports for flaw in report.flaws]
     fields = doc.fields("file=0.file line place=1.place level=1.kind finding=1.cause")

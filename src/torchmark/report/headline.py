@@ -1,13 +1,12 @@
 """The headline of a run, its speed in each area between published machines; and the same as a picture to post."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 from typing import Any
 
+from torchmark.analyze.comparison import compare_runs
 from torchmark.analyze.grades import is_published
-from torchmark.analyze.headline import Area, Headline, Neighbour, times
+from torchmark.analyze.headline import Area, Block, Headline, Neighbour, times
 from torchmark.records import Machine, Result, Run
 from torchmark.report import document as doc
 from torchmark.report import figures, names, units
@@ -15,7 +14,7 @@ from torchmark.report.charts import is_measured
 from torchmark.report.html import GENERATOR, fill
 from torchmark.report.text import clean_record, shorten
 
-# What people ask about first; other workloads follow in the order in which they were measured.
+# What people ask about first; other workloads follow in the order of the run.
 HEADLINES = ("resnet50", "bert-classify", "llm-decode", "stable-diffusion", "vit-train", "mlp", "lstm", "matmul")
 TILES = 6
 FAILURES = 6  # that a card without a figure names
@@ -23,14 +22,14 @@ _INSIDE = 304  # pixels of a tile between its margins
 
 
 def headline_blocks(headline: Headline, machine: Machine, named: bool = True) -> Iterator[doc.Block]:
-    """A table for each device, what it says in words, and the next commands; `named`: with the machine above it."""
-    marks = footnotes(headline)
+    """A table for each device, its summary, and the next commands; `named`: with the machine above it."""
+    marks = footnotes(headline.blocks)
     for areas in headline.blocks:
         device = "CPU" if areas.device == "cpu" else areas.device
         about = filter(None, (names.plain_model(names.machine_line(machine, areas.device)), f"{device} float32"))
         yield from [doc.Title(" · ".join(about))] if named or len(headline.blocks) > 1 else []
         faster, slower = any(area.faster for area in areas.areas), any(area.slower for area in areas.areas)
-        columns = [  # the first three always fit; a column without neighbours is left out
+        columns = [  # the first three always fit
             doc.Column("area", "name", of="name"),
             doc.Column("this machine", "name", of=figure),
             doc.Column("±", "name", of=lambda area: doc.Cell(margin(area), doc.word(area.grade.word).look)),
@@ -38,8 +37,7 @@ def headline_blocks(headline: Headline, machine: Machine, named: bool = True) ->
             doc.Column("next faster", "name", 1, shown=faster, of=lambda area: neighbour(area.faster, marks)),
             doc.Column("next slower", "name", 2, shown=slower, of=lambda area: neighbour(area.slower, marks)),
         ]
-        others = [other for area in areas.areas for other in (area.faster, area.slower) if other]
-        notes = [(mark, flaw) for flaw, mark in marks.items() if any(flaw in other.flaws for other in others)]
+        notes = sorted((marks[flaw], flaw) for flaw in footnotes([areas]))
         yield doc.table(columns, areas.areas, footnotes=notes, rule=False)
         sure = headline.confidence and areas is headline.blocks[-1]
         confidence = f"Confidence: {headline.grade}. {headline.confidence}" if sure else ""
@@ -48,9 +46,9 @@ def headline_blocks(headline: Headline, machine: Machine, named: bool = True) ->
     yield doc.Section("", [commands], only="terminal")  # they may name a folder of this machine
 
 
-def footnotes(headline: Headline) -> dict[str, str]:
+def footnotes(blocks: Sequence[Block]) -> dict[str, str]:
     """The known flaws of the published figures, each with its mark."""
-    others = [other for areas in headline.blocks for area in areas.areas for other in (area.faster, area.slower)]
+    others = (other for areas in blocks for area in areas.areas for other in (area.faster, area.slower))
     flaws = dict.fromkeys(flaw for other in others if other for flaw in other.flaws)
     return {flaw: f"[{letter}]" for flaw, letter in zip(flaws, ascii_lowercase, strict=False)}
 
@@ -76,8 +74,7 @@ def neighbour(other: Neighbour | None, marks: dict[str, str]) -> str:
 
 
 def render_card(run: Run, version: str, baseline: Run | None = None, headline: Headline | None = None) -> str:
-    """An SVG of 1200 by 630, the size that posts are shown in. Its tiles are the areas of the headline's first device;
-    without a headline they are the run's first results."""
+    """An SVG of 1200 by 630, as posts show it, with the areas of the headline's first device or with first results."""
     run, headline = clean_record(run), headline and clean_record(headline)
     baseline = baseline and clean_record(baseline)
     machine = run.header.machine
@@ -85,7 +82,7 @@ def render_card(run: Run, version: str, baseline: Run | None = None, headline: H
     name = (names.plain_model(machine.cpu) if of_cpu else "") or names.machine_name(run)
     cores, memory, torch = names.machine_parts(machine)
     tiles = _tiles(run, baseline, headline)
-    failed = [result for result in run.results if result.status != "ok"]
+    failed = [each for each in run.results if each.status != "ok"]
     reasons = [f"{each.case.task}: {each.status}, {each.reason or 'no reason was given'}" for each in failed]
     failures = ["Nothing was measured", *(shorten(text, 100) for text in reasons[:FAILURES])]
     failures += [f"and {len(reasons) - FAILURES} more"] if len(reasons) > FAILURES else []
@@ -96,7 +93,7 @@ def render_card(run: Run, version: str, baseline: Run | None = None, headline: H
         facts=shorten(" · ".join(filter(None, (cores, memory, machine.os, torch, run.header.label))), 90),
         tiles=tiles,
         failures=[] if tiles else failures,
-        notes="  ".join(f"{mark} {flaw}" for flaw, mark in footnotes(headline).items()) if headline else "",
+        notes="  ".join(f"{mark} {flaw}" for flaw, mark in footnotes(headline.blocks if headline else ()).items()),
         baseline=shorten(names.run_names([baseline])[0], 60) if baseline else "",
         footer=f"torchmark {version} · {shorten(run.header.id, 40)} · {shorten(names.moment(run.header.created), 30)}",
         interval=figures.interval_note(run),
@@ -111,7 +108,7 @@ def draw_png(card: str) -> bytes:
 
 
 def headline_results(run: Run) -> list[Result]:
-    """One result for each workload, its first, those that people ask about most in front."""
+    """The first result of each workload, those that people ask about most in front."""
     first: dict[str, Result] = {}
     for result in run.results:
         if is_measured(result) and figures.step_rate(result):
@@ -120,15 +117,13 @@ def headline_results(run: Run) -> list[Result]:
 
 
 def _tiles(run: Run, baseline: Run | None, headline: Headline | None) -> list[dict[str, Any]]:
-    from torchmark.analyze.comparison import compare_runs  # late: it imports numpy
-
     pairs = compare_runs(baseline, run).pairs if baseline else ()
     factors = {pair.b.case.text: units.factor(1 / pair.ratio) for pair in pairs}
-    marks = footnotes(headline) if headline else {}
+    marks = footnotes(headline.blocks if headline else ())
     shown: list[tuple[str, str, str, str, str, list[str]]] = []
     for area in headline.blocks[0].areas if headline else ():
-        others = (("faster", area.faster), ("slower", area.slower))
-        lines = [f"{side}: {neighbour(other, marks)}" for side, other in others if other]
+        sides = {"faster": area.faster, "slower": area.slower}
+        lines = [f"{side}: {neighbour(other, marks)}" for side, other in sides.items() if other]
         shown.append((area.name, figure(area), margin(area), area.grade.text, area.case, lines))
     for result in () if headline else headline_results(run)[:TILES]:
         reach = "" if is_published(result) else figures.margin(result.estimate)
@@ -150,6 +145,6 @@ def _fit(text: str, size: float, room: float = _INSIDE) -> str:
 
 
 def _breadth(text: str) -> float:
-    """How broad the text is, relative to the font size, in the broadest of the fonts that a viewer may take."""
+    """The width of the text relative to the font size, in the widest likely font."""
     narrow, broad = " ilj.,:;'|!·/()[]", "MWmw@%—…"
     return sum(0.42 if each in narrow else 1.0 if each in broad or ord(each) > 0x2FF else 0.7 for each in text)

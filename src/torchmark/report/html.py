@@ -20,14 +20,14 @@ from torchmark.report.text import clean, shorten
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-GENERATOR = "torchmark"  # how a page that was written by torchmark is recognised
-# Nothing may be loaded, sent or framed; only this very script and style may act.
+GENERATOR = "torchmark"  # marks our own pages and cards
+# Nothing may be loaded, sent or framed; only our own script and style may act.
 _POLICY = "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 _TOO_WIDE = 150  # columns that a terminal shows only from here on are left out
 
 
 def write(blocks: Iterable[doc.Block], version: str) -> str:
-    """The whole page. A first block that is no title comes below one, and every block is in a section."""
+    """The whole page: a title, then sections."""
     head, *rest = blocks
     if not isinstance(head, doc.Title):
         head, rest = doc.Title(GENERATOR), [head, *rest]
@@ -54,7 +54,7 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
 
 
 def fill(template: str, **values: Any) -> Markup:
-    """A template with values: everything but Markup is cleaned and escaped."""
+    """A template with values: all but Markup is cleaned and escaped."""
     return Markup(_environment().get_template(template).render(values))
 
 
@@ -78,7 +78,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Texts are cleaned; what is markup already was made of cleaned texts.
+        # Markup was made of cleaned texts already.
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
     helpers = (cells, code_of, noted, sentence, doc.as_cell, doc.word)
@@ -89,13 +89,13 @@ def _environment() -> Environment:
 
 
 def cells(table: doc.Table) -> list[list[doc.Cell]]:
-    """The cells of a table as its template needs them: a note is in the first one, a judgement's cause below it."""
+    """The cells as the template needs them: with the row's note in the first one, and a judgement's cause below it."""
 
     def shown(cell: doc.Cell, note: str) -> doc.Cell:
-        text, _, cause = cell.text.partition(": ") if cell.chip else (cell.text, "", "")
-        return replace(
-            cell, text=text or "-" * cell.chip, chip=cell.chip and bool(text), note=note or cause or cell.note
-        )
+        if not cell.chip:
+            return replace(cell, note=note or cell.note)
+        text, _, cause = cell.text.partition(": ")
+        return replace(cell, text=text or "-", chip=bool(text), note=note or cause or cell.note)
 
     kept = [index for index, column in enumerate(table.columns) if column.wide < _TOO_WIDE]
     rows = zip_longest(table.rows, table.notes, fillvalue="")
@@ -108,7 +108,7 @@ def code_of(block: doc.Code) -> Markup:
 
 
 def noted(block: doc.Remarks) -> Iterator[tuple[Remark, str, str]]:
-    """Remarks of a kind, each with what it is about and its look."""
+    """Remarks of a kind, each with its place and look."""
     for remark, where in zip_longest(block.remarks, block.where):
         cases = f"{len(remark.cases)} cases" if len(remark.cases) > 1 else "".join(remark.cases)
         if remark.kind:

@@ -1,10 +1,9 @@
 """Many machines: a leaderboard with its boards and places, and a fleet with its jobs and what its nodes measured."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -12,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from torchmark.analyze.efficiency import Scaling, find_scaling
 from torchmark.analyze.machines import Board, Entry, KindRow, Outlier, Overall, Place, Standing, find_outliers, tabulate
+from torchmark.analyze.pairing import grouped
 from torchmark.analyze.wording import counted
 from torchmark.records import DISTURBED, Remark, Run
 from torchmark.report import document as doc
@@ -20,17 +20,16 @@ from torchmark.report.names import machine_line
 from torchmark.report.run import scaling_section
 from torchmark.report.text import clean_record, shorten
 
-FORMATS = ("html", "md", "csv", "json")
 BOARDS_SHOWN = 100  # on a page and in Markdown; CSV and JSON have them all
 FAILURES_SHOWN = 3  # of each board
 PROBLEMS_SHOWN = 20
 _OPEN = 3  # boards that a page shows without a click
 
 RULES = (
-    "Only the same work is ranked: one task, version, precision and procedure. A machine takes one place for each "
-    "choice of settings, with its latest undisturbed result. A rank is shared (=) where intervals overlap. A result "
-    "graded poor has no rank: other programs were busy, or its ± is above 15% or unknown. Every file was checked as by "
-    "`torchmark check`, but for its raw samples: one that fails is left out, and named at the end."
+    "Only the same work is ranked: one task, version, precision and procedure. A machine has one place per choice of "
+    "settings, by its latest undisturbed result. A rank is shared (=) where intervals overlap. A result graded poor "
+    "has no rank: other programs were busy, or its ± is above 15% or unknown. Every file was checked as by "
+    "`torchmark check`, except for raw samples: files that fail are left out and named at the end."
 )
 _CSV = doc.fields("""
     task version dtype procedure rank tied cpu cores memory_gib device model setting rate low high unit
@@ -39,7 +38,7 @@ _CSV = doc.fields("""
 
 
 class Source(Struct, frozen=True):
-    """What a leaderboard is made of: how much was read, and what could not be. The folder is not shared."""
+    """What a leaderboard is made of, and what could not be read. The folder is not shared."""
 
     files: int
     results: int
@@ -54,8 +53,8 @@ def leaderboard_document(
     def json() -> dict[str, Any]:
         kinds = ("places", "disturbed", "failed")
         places = [{kind: [_record(each, place) for place in getattr(each, kind)] for kind in kinds} for each in boards]
-        all_boards = [asdict(board) | own for board, own in zip(boards, places, strict=True)]
-        return {"source": source, "overall": overall, "boards": all_boards}
+        plain = [asdict(board) | own for board, own in zip(boards, places, strict=True)]
+        return {"source": source, "overall": overall, "boards": plain}
 
     records = doc.Records(_CSV, lambda: (_record(each, place) for each in boards for place in _places(each)), json)
     return doc.Document(lambda: _blocks(boards, source, overall), records, version)
@@ -119,8 +118,8 @@ def _board(board: Board) -> list[doc.Block]:
     ranked = board.ranked_count - len(board.places)
     disturbed = board.disturbed_count - len(board.disturbed[:FAILURES_SHOWN])
     failed = board.failed_count - len(board.failed[:FAILURES_SHOWN])
-    more = {_count(ranked, "slower place"): ranked, f"{disturbed:,} graded poor": disturbed}
-    left = [text for text, count in (more | {f"{failed:,} that failed": failed}).items() if count]
+    left = [_count(ranked, "slower place")] if ranked else []
+    left += [f"{count:,} {what}" for count, what in ((disturbed, "graded poor"), (failed, "that failed")) if count]
     return [doc.Table(columns, list(map(row, shown))), doc.Lines([f"Not shown: {', '.join(left)}." if left else ""])]
 
 
@@ -138,8 +137,8 @@ def _machine(entry: Entry | Standing) -> str:
 
 def _described(entry: Entry | Standing) -> str:
     """Xeon Gold (32 cores, 64 GiB); H100 (Xeon Gold, 32 cores, 64 GiB)"""
-    cores = f"{_count(entry.cores, 'core')}, {entry.memory_gib} GiB"
-    return f"{_machine(entry)} ({cores if entry.device == 'cpu' else f'{shorten(entry.cpu, 80)}, {cores}'})"
+    cpu = "" if entry.device == "cpu" else f"{shorten(entry.cpu, 80)}, "
+    return f"{_machine(entry)} ({cpu}{_count(entry.cores, 'core')}, {entry.memory_gib} GiB)"
 
 
 def _count(number: int, thing: str) -> str:
@@ -153,7 +152,7 @@ def _record(board: Board, place: Place) -> dict[str, Any]:
 
 
 class Member(Struct, frozen=True):
-    """One job of a fleet: who does it, how it stands, and what it has measured."""
+    """One job of a fleet: its node, its state, and what it has measured."""
 
     label: str
     kind: str
@@ -177,7 +176,7 @@ def _facts(members: Sequence[Member]) -> list[dict[str, Any]]:
 
 
 def gathered_document(members: Sequence[Member]) -> doc.Document:
-    """What single nodes measured, and apart from it what several did together."""
+    """What single nodes measured, and separately what several did together."""
     members = tuple(map(clean_record, members))
     runs = [member.run for member in members if member.run]
     alone = [(each.kind, each.run) for each in members if each.run and each.nodes == 1]
@@ -200,10 +199,9 @@ def gathered_document(members: Sequence[Member]) -> doc.Document:
 
 def status_document(members: Sequence[Member], shown: Sequence[Member] | None = None) -> doc.Document:
     shown = members if shown is None else shown
-    named = any(member.names for member in shown)
     columns = [
         doc.Column("node", "name", of="label"),
-        doc.Column("name", shown=named, of="names", written=",".join),
+        doc.Column("name", shown=any(member.names for member in shown), of="names", written=",".join),
         doc.Column("kind", of="about"),
         doc.Column("state", "name", of=lambda each: doc.judged(each.state)),
         doc.Column("cases", "name", of="cases"),
@@ -217,10 +215,9 @@ def status_document(members: Sequence[Member], shown: Sequence[Member] | None = 
 def summary(members: Sequence[Member]) -> str:
     """20 nodes of 3 kinds: 12 done, 8 running"""
     kinds = len({member.about for member in members})
-    teams = any(member.nodes > 1 for member in members)
-    of = f" of {kinds} kinds" if kinds > 1 else ""
+    noun = "job" if any(member.nodes > 1 for member in members) else "node"
     counts = ", ".join(f"{count} {state}" for state, count in Counter(each.state for each in members).most_common())
-    return f"{counted(len(members), 'job' if teams else 'node')}{of}: {counts}"
+    return f"{counted(len(members), noun)}{f' of {kinds} kinds' if kinds > 1 else ''}: {counts}"
 
 
 def _fleet_blocks(
@@ -236,7 +233,7 @@ def _fleet_blocks(
         doc.Column("rate", "figure", of=lambda row: units.rate(row.rate, row.unit)),
         doc.Column("verdict", of="verdicts", written=", ".join),
     ]
-    # Kinds in words: as its nodes describe themselves, else as the scheduler does.
+    # Kinds in words: as the nodes describe themselves, else as the scheduler does.
     kinds = {member.kind: member.about for member in reversed(members)}
     known = [(member.kind, member.run.header.machine) for member in members if member.run]
     kinds |= {kind: machine_line(machine) for kind, machine in known if machine.cpu}
@@ -246,23 +243,22 @@ def _fleet_blocks(
     note = "± is half the range between the nodes of a kind; of a single node it is half its 95% interval."
     yield doc.quiet(note if rows else "")
     yield from (scaling_section(each, nodes=True) for each in scalings)
-    disturbed = doc.grouped(  # rows of a scaling table that something else slowed down
-        (result.estimate.verdict, f"{member.label} with {counted(result.case.workers, 'worker')}")
-        for member in members
-        for result in (member.run.results if member.run and scalings else ())
-        if result.estimate and result.estimate.verdict in DISTURBED
-    )
-    yield doc.remarks("Disturbed", [Remark(name, ", ".join(dict.fromkeys(jobs))) for name, jobs in disturbed.items()])
+    disturbed: dict[str, dict[str, None]] = {}  # rows of a scaling table that something else slowed down
+    for member in members:
+        for result in member.run.results if member.run and scalings else ():
+            if result.estimate and result.estimate.verdict in DISTURBED:
+                job = f"{member.label} with {counted(result.case.workers, 'worker')}"
+                disturbed.setdefault(result.estimate.verdict, {})[job] = None
+    yield doc.remarks("Disturbed", [Remark(verdict, ", ".join(jobs)) for verdict, jobs in disturbed.items()])
     yield doc.remarks("Outliers", [outlier.text for outlier in outliers])
     lost: list[Remark] = []  # of teams: unlike the table of kinds, a scaling table has no failures
-    for label, run in ((member.label, member.run) for member in members if member.run and not rows):
-        found = figures.failures(run.results, lambda result: result.case.text).remarks
-        lost += [replace(each, cases=tuple(f"{label}: {case}" for case in each.cases)) for each in found]
+    for member in members if not rows else ():
+        found = figures.failures(member.run.results if member.run else (), lambda result: result.case.text).remarks
+        lost += [replace(each, cases=tuple(f"{member.label}: {case}" for case in each.cases)) for each in found]
     yield doc.remarks("Without a figure", lost)
-    undone = doc.grouped(
-        ((each.state, each.reason), each.label + ("" if each.planned is None else f" ({each.cases} cases)"))
-        for each in members
-        if each.state != "done"
-    )
-    missing = [Remark(key[0], ": ".join(filter(None, (", ".join(names), key[1])))) for key, names in undone.items()]
+    undone = grouped((each for each in members if each.state != "done"), attrgetter("state", "reason"))
+    missing = []
+    for (state, reason), jobs in undone.items():
+        names = (each.label + ("" if each.planned is None else f" ({each.cases} cases)") for each in jobs)
+        missing.append(Remark(state, ": ".join(filter(None, (", ".join(names), reason)))))
     yield doc.remarks("Not measured, or not all", missing)

@@ -1,6 +1,4 @@
-"""Documents as Markdown, for an issue or a chat: it renders the same on every site that has tables."""
-
-from __future__ import annotations
+"""Documents as Markdown, for an issue or a chat."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,7 +15,6 @@ def write(blocks: Iterable[doc.Block]) -> str:
 
 
 def escape(text: str) -> str:
-    """The text with its Markdown and HTML escaped."""
     text = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]#|~])", r"\\\1", text)
 

@@ -1,7 +1,5 @@
 """Names of runs, cases and machines: just enough to distinguish them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,17 +38,16 @@ class Names(Struct, frozen=True):
 
 
 def names_of(results: Sequence[Result]) -> Names:
-    """Names for the rows of one table. Parameters of different workloads may mean different things."""
+    """Names for the rows of one table. Equal parameters of different workloads need not mean the same."""
     cases = [result.case for result in results]
-    alone = len(cases) < 2 or len({case.workload for case in cases}) > 1
-    params = {} if alone else cases[0].params
-    # By their text: 1 and on are equal, but not alike.
+    params = cases[0].params if len(cases) > 1 and len({case.workload for case in cases}) == 1 else {}
+    # By their text: 1 and True are equal, but not alike.
     alike = {key: value for key, value in params.items() if len({repr(case.params.get(key)) for case in cases}) == 1}
     return Names(shared_place(results), alike)
 
 
 def place(result: Result) -> str:
-    """Where a case ran, and whether as published: what most cases of a run have in common."""
+    """Where a case ran, and whether as published."""
     return f"{result.case.device}/{result.case.dtype}{' as published' if is_published(result) else ''}"
 
 
@@ -59,17 +56,13 @@ def shared_place(results: Sequence[Result]) -> str | None:
     return next((name for name, count in Counter(map(place, results)).items() if count > len(results) / 2), None)
 
 
-def place_note(results: Sequence[Result]) -> str | None:
-    shared = shared_place(results)
-    alike = len(set(map(place, results))) == 1
-    return None if shared is None else f"on {shared}{'' if alike else ' unless said otherwise'}"
-
-
 def title(run: Run) -> str:
     """run 10a3e21e · nightly · 2026-11-18 03:16:20 UTC · on cpu/float32"""
-    header = run.header
+    header, shared = run.header, shared_place(run.results)
     names = [header.id] if header.label == header.id else [f"run {header.id}", header.label]
-    return " · ".join(part for part in (*names, moment(header.created), place_note(run.results)) if part)
+    alike = all(place(result) == shared for result in run.results)
+    where = f"on {shared}{'' if alike else ' unless said otherwise'}" if shared else ""
+    return " · ".join(filter(None, (*names, moment(header.created), where)))
 
 
 def moment(created: str) -> str:
@@ -92,8 +85,8 @@ def machine_line(machine: Machine, device: str | None = None) -> str:
     """The processor, or the one device that all cases used, with cores, memory and torch."""
     models = {info.name: info.model for info in machine.devices if info.model != machine.cpu}
     parts = [models[device]] if device in models and device != "cpu" else []
-    cores, memory, torch = machine_parts(machine)
-    return " · ".join(filter(None, (*parts, ", ".join(filter(None, (machine.cpu, cores, memory))), torch)))
+    *size, torch = machine_parts(machine)
+    return " · ".join(filter(None, (*parts, ", ".join(filter(None, (machine.cpu, *size))), torch)))
 
 
 def machine_of(run: Run) -> str:
@@ -102,12 +95,11 @@ def machine_of(run: Run) -> str:
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """What to call each run: its label, else its machine, with the id where that is not enough.
-    A published machine goes without the name of its publication."""
+    """What to call each run: its label, else its machine, with the id where that is not enough."""
     names = []
     for run in runs:
         label = run.header.label or ""
-        published = bool(run.results) and all(map(is_published, run.results))
+        published = run.results and all(map(is_published, run.results))  # it goes without its publication
         names.append(shorten((label.partition("/")[2] if published else label) or label or machine_name(run), _NAME))
     often = Counter(names)
     pairs = zip(runs, names, strict=True)
@@ -122,18 +114,12 @@ def machine_name(run: Run) -> str:
 
 
 def plain_model(model: str) -> str:
-    """A model's name without trademark signs: Intel Xeon Platinum 8370C"""
+    """Intel Xeon Platinum 8370C, without trademark signs"""
     return " ".join(re.sub(r"\((?:R|TM|C)\)|®|™", " ", model, flags=re.IGNORECASE).split())
 
 
 def devices_of(run: Run) -> tuple[str, ...]:
-    """The devices that results came from, in the order of their first one."""
     return tuple(dict.fromkeys(result.case.device for result in run.results))
-
-
-def same_work(case: Case) -> str:
-    """The case without device and protocol: equal texts are the same work."""
-    return replace(case, device="cpu", protocol="steady").text
 
 
 def full_name(case: Case) -> str:
@@ -151,6 +137,6 @@ def variant_parts(case: Case) -> list[str]:
     text = replace(case, device="cpu", dtype="", protocol="steady").text
     work, _, options = text.partition("/")[2].partition("@cpu/")
     dtype = [case.dtype] if case.dtype != "float32" else []
-    # What speaks for itself comes without its name, and what is there for another setting's sake at the end.
+    # The instruction set, which only limits another setting, comes last.
     said = [setting_text(*each.split("=", 1)) if "=" in each else each for each in options.split("+") if each]
     return [*work.replace(":", ",", 1).split(","), *dtype, *sorted(said, key=lambda each: each.startswith("isa="))]

@@ -1,12 +1,11 @@
 """The page about one or more runs: headline, findings, speeds, comparisons, all results, caveats and machines."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from torchmark.analyze.efficiency import Prices, cost_of
 from torchmark.analyze.findings import find_all
 from torchmark.analyze.headline import Headline
+from torchmark.analyze.pairing import grouped
 from torchmark.errors import UsageError
 from torchmark.records import Remark, Result, Run, parse_case
 from torchmark.report import document as doc
@@ -23,7 +23,7 @@ from torchmark.report.headline import headline_blocks
 from torchmark.report.run import conclusion
 from torchmark.report.text import clean_record, shorten
 
-# A page must stay small enough to send around.
+# A page stays small enough to send around.
 MOST_CARDS = 48  # in a section
 _SECTION_BYTES = 200_000  # of charts in a section
 _MOST_NOTES = 60
@@ -37,16 +37,16 @@ _ROOFLINE = (
     "by something else, such as launch overhead or data loading. Unlabelled points show their names on hover."
 )
 _STEPS = (
-    "Samples in the order they were taken. Shaded samples were discarded as warm-up; a slope indicates drift or "
-    "heating. In sustained runs, two bars mark the first and the last seconds."
+    "Samples in the order they were taken, discarded warm-up shaded. A slope indicates drift or heating. In sustained "
+    "runs, two bars mark the first and the last seconds."
 )
 
 
 class _Page:
-    """What all sections need: the runs, their names and series, and how a chart is drawn."""
+    """What all sections need."""
 
     def __init__(self, runs: Sequence[Run], on_chart: Callable[[], object]) -> None:
-        self.runs = [clean_record(run) for run in runs]
+        self.runs = list(map(clean_record, runs))
         self.names = names.run_names(self.runs)
         self.series = find_series(self.runs)
         self.several = len(self.series) > 1
@@ -67,7 +67,7 @@ class _Page:
     def cards(
         self, anchor: str, title: str, lead: str, panels: Iterable[Panel | None], count: int, **more: Any
     ) -> doc.Section:
-        """A section of charts, as many as a page has room for; the ones that were left out are counted."""
+        """A section with as many charts as a page has room for, and the count of the others."""
         cards: list[doc.Card | None] = []
         for panel in islice(panels, MOST_CARDS):
             cards.append(self.card(panel) if panel else None)
@@ -86,16 +86,14 @@ def page_document(
     prices: Prices | None = None,
     headlines: Sequence[Headline | None] = (),
 ) -> doc.Document:
-    """The page about all runs. `baseline` is the index of the run that the others are compared with.
-    With prices it has a table of costs. A headline opens the page where only one run has one."""
+    """The page about all runs, compared with the one at index `baseline`. A headline of one run alone opens it."""
     page = _Page(runs, on_chart)
 
     def blocks() -> Iterator[doc.Block]:
         yield _title(page, baseline)
-        known = [(found, run) for found, run in zip(headlines, page.runs, strict=False) if found]
+        known = [(replace(each, commands=()), run) for each, run in zip(headlines, page.runs, strict=False) if each]
         if len(known) == 1:
-            [(headline, run)] = known
-            shown = [*headline_blocks(replace(headline, commands=()), run.header.machine, named=False)]
+            shown = [*headline_blocks(known[0][0], known[0][1].header.machine, named=False)]
             yield doc.Section("Headline", shown, anchor="headline")
         several = len(page.runs) > 1
         named = [replace(run, header=replace(run.header, label=run.header.label or name)) for run, name in page.named]
@@ -113,8 +111,8 @@ def page_document(
         cards = []
         for run, name in page.named[:MOST_CARDS]:
             facts = [(title, shorten(text, _REASON)) for title, text in _machine_facts(run) if text]
-            command = run.header.command if _can_be_pasted(run.header.command) else ""
-            cards.append(doc.Card(name, facts=facts, command=command))
+            command = run.header.command
+            cards.append(doc.Card(name, facts=facts, command=command if _can_be_pasted(command) else ""))
         left = _left(len(page.runs) - MOST_CARDS)
         yield doc.Section("Machines" if several else "Machine", [doc.Cards(cards)], left, "machines")
 
@@ -126,15 +124,15 @@ def _left(count: int) -> str:
 
 
 def _title(page: _Page, baseline: int) -> doc.Title:
-    machines = list(dict.fromkeys(names.machine_name(run) for run in page.runs))
+    machines = list(dict.fromkeys(map(names.machine_name, page.runs)))
     name = " and ".join(machines) if len(machines) <= 2 else f"{machines[0]} and {len(page.runs) - 1} others"
     labels = [run.header.label for run in page.runs if run.header.label]
-    header = page.runs[0].header
-    cores, memory, torch = names.machine_parts(header.machine)
-    facts = [cores, f"{memory} memory" if memory else "", torch, names.moment(header.created)]
     if len(page.runs) > 1:
         count = sum(len(run.results) for run in page.runs)
         facts = [f"{len(page.runs)} runs", f"{count} results", f"baseline: {page.names[baseline]}"]
+    else:
+        cores, memory, torch = names.machine_parts(page.runs[0].header.machine)
+        facts = [cores, f"{memory} memory" if memory else "", torch, names.moment(page.runs[0].header.created)]
     kicker = shorten(" and ".join(labels), TITLE) if len(labels) <= 2 else ""
     return doc.Title(shorten(name, TITLE), [shorten(fact, TITLE) for fact in facts], kicker)
 
@@ -146,8 +144,8 @@ def _charts(page: _Page, baseline: int) -> Iterator[doc.Block]:
     yield page.cards("speed", "Speed", lead, found, len(found), legend=legend)
     ratios = speeds.find_ratios(page.runs, baseline)
     who, base = page.names[1 - baseline] if len(page.runs) == 2 else "each run", page.names[baseline]
-    lead = f"Speed of {who} relative to {base}: right of 1× is faster."
-    lead += " Lines are 95% intervals; a hollow point is inconclusive."
+    meaning = "right of 1× is faster. Lines are 95% intervals; a hollow point is inconclusive."
+    lead = f"Speed of {who} relative to {base}: {meaning}"
     yield page.cards("against", f"Compared with {base}", lead, ratios, len(ratios))
     scalings = [*speeds.find_scalings(page.series)]
     growth = [*speeds.find_curves(page.series), *scalings]
@@ -159,26 +157,24 @@ def _charts(page: _Page, baseline: int) -> Iterator[doc.Block]:
 
 
 def _results(page: _Page) -> doc.Section:
-    found = [(result, each.name) for each in page.series for result in each.results]
-    if not found:
+    owners = {id(result): each.name if page.several else "" for each in page.series for result in each.results}
+    results = [result for each in page.series for result in each.results]
+    if not results:
         return doc.Section("Results", [doc.Lines(["No case was finished."])], anchor="results")
 
     def called(result: Result) -> doc.Cell:
         name, order = shorten(result.case.workload, _REASON), shorten(result.case.text, _REASON)
         return doc.Cell(name, sort=order, note=names.variant_name(result.case))
 
-    left = f" Showing the first {_MOST_ROWS} of {len(found)}." if len(found) > _MOST_ROWS else ""
+    left = f" Showing the first {_MOST_ROWS} of {len(results)}." if len(results) > _MOST_ROWS else ""
     caption = f"All results with their 95% intervals.{left}"
-    owners = {id(result): name if page.several else "" for result, name in found}
-    results = [result for result, _ in found[:_MOST_ROWS]]
-    table = figures.results_table(results, called, lambda result: owners[id(result)], caption)
-    has_figures = any(result.status == "ok" and result.estimate for result, _ in found)
+    table = figures.results_table(results[:_MOST_ROWS], called, lambda result: owners[id(result)], caption)
+    has_figures = any(result.status == "ok" and result.estimate for result in results)
     lead = "" if has_figures else "No case gave a figure. The last column says why."
-    # How many results have which grade or failed, the best first.
-    words = Counter(text.partition(":")[0] for result, _ in found if (text := figures.grade_text(result)))
-    order = sorted(words, key=lambda text: doc.word(text).rank)
-    chips = doc.Lines([replace(doc.judged(text), text=f"{words[text]} {text}") for text in order])
-    return doc.Section("Results", [chips, table], lead, "results")
+    words = Counter(text.partition(":")[0] for text in map(figures.grade_text, results) if text)
+    best_first = sorted(words, key=lambda text: doc.word(text).rank)
+    chips = [replace(doc.judged(text), text=f"{words[text]} {text}") for text in best_first]
+    return doc.Section("Results", [doc.Lines(chips), table], lead, "results")
 
 
 def _costs(page: _Page, prices: Prices) -> doc.Section:
@@ -205,40 +201,38 @@ def caveats(runs: Sequence[Run], owners: Sequence[str]) -> doc.Remarks:
     pairs = [(run, name, names.Names(names.shared_place(run.results))) for run, name in zip(runs, owners, strict=True)]
     found = [(name, each) for run, name, called in pairs for each in figures.failures(run.results, called.of).remarks]
     found += [(name, each) for run, name, called in pairs for each in figures.cautions(run, called)]
-    groups = doc.grouped(((each.kind, each.fix), (name, each)) for name, each in found)
+    groups = grouped(found, lambda pair: (pair[1].kind, pair[1].fix))
     together = list(map(_together, groups.values()))
     together += [(Remark("file", shorten(problem)), name) for run, name, _ in pairs for problem in run.problems]
     return doc.Remarks([remark for remark, _ in together], where=[where for _, where in together])
 
 
 def _together(alike: Sequence[tuple[str, Remark]]) -> tuple[Remark, str]:
-    """The first as an example, with one line per machine, or per case where their causes differ; and where they are:
+    """The first as an example, with a line per machine, or per case where causes differ; and where they are:
     mlp/infer; M1 GPU: 3 cases; M1 GPU, M1 CPU; 6 machines"""
     first, varied = alike[0][1], len({each.cause for _, each in alike}) > 1
     cases = [(name, shorten(case, TITLE), each) for name, each in alike for case in each.cases or ("all cases",)]
-    if varied:
-        parts = [(name, case, shorten(each.cause, _REASON)) for name, case, each in cases]
-    else:
-        by_machine = doc.grouped((name, case) for name, case, _ in cases)
-        parts = [(name, ", ".join(_cut(own)), "") for name, own in by_machine.items() if len(cases) > 1]
+    parts = [(name, case, shorten(each.cause, _REASON)) for name, case, each in cases]
+    if not varied:
+        own = grouped(cases, itemgetter(0)) if len(cases) > 1 else {}
+        parts = [(name, ", ".join(_cut([case for _, case, _ in each])), "") for name, each in own.items()]
     lines = [": ".join(filter(None, each)) for each in parts]
-    cause = "For example: " * varied + shorten(first.cause)
+    cause = ("For example: " if varied else "") + shorten(first.cause)
     remark = Remark(shorten(first.kind, 40), cause, shorten(first.fix), tuple(_cut(lines)))
     machines = list(dict.fromkeys(name for name, _ in alike))
     if len(machines) > 1:
         return remark, ", ".join(machines) if len(machines) <= 3 else f"{len(machines)} machines"
-    named = [case for _, each in alike for case in each.cases]
-    count = "all cases" if not named else shorten(named[0], TITLE) if len(named) == 1 else f"{len(named)} cases"
+    named = [case for _, each in alike for case in each.cases] or ["all cases"]
+    count = shorten(named[0], TITLE) if len(named) == 1 else f"{len(named)} cases"
     return remark, f"{machines[0]}: {count}" if machines[0] else count
 
 
 def _cut(texts: Sequence[str]) -> list[str]:
-    more = len(texts) - 30
-    return [*texts[:30], *([f"{more} more"] if more > 0 else [])]
+    return [*texts[:30], *([f"{len(texts) - 30} more"] if len(texts) > 30 else [])]
 
 
 def _can_be_pasted(command: str) -> bool:
-    """People paste commands, and files may come from strangers: only measuring commands, of plain words and cases."""
+    """Whether a stranger's file may suggest it: only measuring commands of plain words and cases are safe to paste."""
     program, *words = command.split(" ")
     if len(command) > 10_000 or program != "torchmark" or not words or words[0] not in _MEASURING:
         return command == "pytest"
@@ -264,8 +258,7 @@ def _machine_facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "torch", " ".join(filter(None, (machine.torch, machine.torch_build)))
     plugged = {True: "on battery", False: "plugged in", None: ""}[machine.on_battery]
     yield "Power", ", ".join(filter(None, (machine.power_mode, plugged)))
-    # Where readings of meters come from, or why there are none; said once where all cases agree.
-    meters = ("energy", "clock", "temperature", "throttling")
+    meters = ("energy", "clock", "temperature", "throttling")  # sources on which all cases agree
     sources = {name: {each.provenance[name] for each in run.results if name in each.provenance} for name in meters}
     yield "Meters", "; ".join(f"{name} {found.pop()}" for name, found in sources.items() if len(found) == 1)
     yield "Measured", names.moment(header.created)

@@ -1,7 +1,5 @@
 """Publications: their figures as they are read, and their tables next to the figures of this machine."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -28,8 +26,8 @@ _FIELDS = doc.fields("""
 
 
 def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) -> doc.Document:
-    """The machines of a publication in one table, and what to be careful about: results of the same case together.
-    A letter stands for each caution that is about some figures only."""
+    """The machines of a publication in one table, by case, and what to be careful about.
+    A letter stands for a caution about some figures only."""
 
     def blocks() -> Iterator[doc.Block]:
         results = [result for run in runs for result in run.results]
@@ -59,8 +57,8 @@ def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) 
 
 def replication_document(run: Run, replicated: Sequence[Replicated]) -> doc.Document:
     """The tables of each publication in its own shape, unit and notation."""
-    rows, publications = partial(_lines, replicated), {"publications": replicated}
-    records = doc.Records({name: name for name in _FIELDS}, rows, lambda: figures.run_object(run) | publications, rows)
+    rows, columns = partial(_lines, replicated), {name: name for name in _FIELDS}
+    records = doc.Records(columns, rows, lambda: figures.run_object(run) | {"publications": replicated}, rows)
     return doc.Document(lambda: _replication_blocks(run, replicated), records)
 
 
@@ -69,19 +67,14 @@ def like_printed(value: float, unit: str, examples: Sequence[str]) -> str:
     if unit == "s" and any(re.search(r"\d[hm]\b", example) for example in examples):
         if value < 99.5:
             return f"{units.digits(value) if value < 9.95 else round(value)}s"
-        minutes, rest = divmod(round(value), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours}h {minutes}m {rest}s" if hours else f"{minutes}m {rest}s"
+        minutes, seconds = divmod(round(value), 60)
+        return f"{f'{minutes // 60}h ' if minutes >= 60 else ''}{minutes % 60}m {seconds}s"
     units_seen = (re.fullmatch(r"\d+(?:\.\d+)?( ?[a-zA-Z].*)", example) for example in examples)
     return units.digits(value) + next((found[1] for found in units_seen if found), "")
 
 
 def _replication_blocks(run: Run, replicated: Sequence[Replicated]) -> Iterator[doc.Block]:
     header = run.header
-    name = " · ".join(filter(None, (f"run {header.id}", header.label, moment(header.created))))
-
-    def steady(bias: Bias) -> str:
-        return units.duration(bias.steady_s) + ("" if bias.verdict == "stable" else f" {bias.verdict}")
 
     def causes(bias: Bias) -> str:
         """warm-up counted +2.1%, autograd graph +4.0%, not explained +0.3%"""
@@ -92,18 +85,21 @@ def _replication_blocks(run: Run, replicated: Sequence[Replicated]) -> Iterator[
     columns = [
         doc.Column("case", "case", of=lambda bias: bias.case + (" (whole job)" if bias.whole_job else "")),
         doc.Column("as published", "figure", of="published_s", written=units.duration),
-        doc.Column("steady", "figure", of=steady),
+        doc.Column(
+            "steady", "figure", of=lambda it: f"{units.duration(it.steady_s)} {it.verdict}".removesuffix(" stable")
+        ),
         doc.Column("±", "figure", of="precision", written=units.relative),
         doc.Column("bias", "figure", of="share", written=units.signed),
     ]
-    yield doc.Title(name, [machine_line(header.machine)])
+    name = filter(None, (f"run {header.id}", header.label, moment(header.created)))
+    yield doc.Title(" · ".join(name), [machine_line(header.machine)])
     for each in replicated:
         yield doc.Title(f"{each.name}: {each.title}")
         for sheet in each.sheets:
             yield doc.Section(sheet.title, [_table(sheet), doc.quiet(*_notes(sheet))])
         table = doc.table(columns, each.biases, notes=[*map(causes, each.biases)], note_title="causes")
         yield doc.Section("The published method against the steady one", [table])
-    # What the signs mean that several tables use, once below all of them.
+    # What the signs in all tables mean.
     own = [own for each in replicated for sheet in each.sheets for row in sheet.rows for own in row.own]
     legend = [_EXTRAPOLATED] if any(each.extrapolated for each in own) else []
     if any(each.status == "skipped" and "--budget" in each.reason for each in own):
@@ -124,30 +120,30 @@ def _table(sheet: Sheet) -> doc.Table:
     columns += [doc.Column(title, "value") for title in (*sheet.columns, *sheet.places, *more)]
     examples = [each.text for row in sheet.rows for each in row.printed if each.unit == row.unit]
 
-    def own_cell(own: Own, unit: str) -> doc.Cell:
+    def own_text(own: Own, unit: str) -> str:
         if own.value is not None:
-            text = "~" * own.extrapolated + like_printed(own.value, unit, examples)
-        elif own.status in NO_ROOM:
-            text = "-"
-        else:
-            text = own.status if own.status not in ("", "skipped") else own.reason.partition(". ")[0]
-        return doc.Cell(text, "strong")
+            return ("~" if own.extrapolated else "") + like_printed(own.value, unit, examples)
+        if own.status in NO_ROOM:
+            return "-"
+        return own.status if own.status not in ("", "skipped") else own.reason.partition(". ")[0]
 
     def cells(row: Row) -> Iterator[str | doc.Cell]:
         printed = {each.column: each.text for each in row.printed}
         yield from (*row.labels, *(printed.get(column, "") for column in sheet.columns))
-        yield from (own_cell(own, row.unit) for own in row.own)
-        yield from [units.relative(row.own[0].precision) if row.own[0].value else ""] * margins
-        yield from [units.factor(_factor(row)) if _factor(row) else ""] * factors
-        values = [own.value for own in row.own[:2]]  # how many times as fast the second place is as the first
-        faster = units.factor(values[0] / values[1]) if len(values) == 2 and values[0] and values[1] else ""
-        yield from [faster] * sheet.has_speedup
+        yield from (doc.Cell(own_text(own, row.unit), "strong") for own in row.own)
+        if margins:
+            yield units.relative(row.own[0].precision) if row.own[0].value else ""
+        if factors:
+            yield units.factor(_factor(row)) if _factor(row) else ""
+        if sheet.has_speedup:  # how many times as fast the second place is as the first
+            first, second = ([own.value or 0.0 for own in row.own] + [0.0, 0.0])[:2]
+            yield units.factor(first / second) if first and second else ""
 
     return doc.Table(columns, [[*cells(row)] for row in sheet.rows])
 
 
 def _factor(row: Row) -> float | None:
-    """How many times as fast as the machine of the row this machine is."""
+    """How many times as fast this machine is as that of the row."""
     published, here = next((each.value for each in row.printed if each.unit == row.unit), None), row.own[0].value
     if not published or not here:
         return None
@@ -156,23 +152,21 @@ def _factor(row: Row) -> float | None:
 
 def _notes(sheet: Sheet) -> Iterator[str]:
     yield from sheet.notes
-    reasons = doc.grouped(
-        ("- is out of memory: " * (own.status in NO_ROOM) + own.reason, ", ".join(row.labels))
-        for row in sheet.rows
-        for own in row.own
-        if own.status not in ("", "ok", "skipped")
-    )
+    reasons: dict[str, dict[str, None]] = {}
+    for row, own in [(each, own) for each in sheet.rows for own in each.own]:
+        if own.status not in ("", "ok", "skipped"):
+            reason = ("- is out of memory: " if own.status in NO_ROOM else "") + own.reason
+            reasons.setdefault(reason, {})[", ".join(row.labels)] = None
     for reason, rows in reasons.items():
-        known = dict.fromkeys(rows)
-        yield reason if len(known) > 2 else f"{'; '.join(known)}: {reason}"
+        yield reason if len(rows) > 2 else f"{'; '.join(rows)}: {reason}"
 
 
 def _lines(replicated: Sequence[Replicated]) -> Iterator[dict[str, Any]]:
-    """A line for each published figure with each figure of this machine; a row without published ones has one, too."""
-    rows = [(sheet, row) for each in replicated for sheet in each.sheets for row in sheet.rows]
-    for source, row in rows:
+    """A line for each published figure, or row without one, with each figure of this machine."""
+    for source, row in [(sheet, row) for each in replicated for sheet in each.sheets for row in sheet.rows]:
         published: list[Any] = [each for each in row.printed if each.unit == row.unit]
         for figure, own in product(published or [None], row.own):
             known = {"sheet": source, "row": row, "label": " / ".join(row.labels), "each": figure, "own": own}
             values = {name: doc.value_of(known, path) for name, path in _FIELDS.items()}
-            yield {name: None if value == "" else value for name, value in values.items()}
+            blank = ("case", "device", "status", "reason")  # empty where nothing was tried here
+            yield {name: None if value == "" and name in blank else value for name, value in values.items()}

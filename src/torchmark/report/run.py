@@ -1,22 +1,22 @@
 """The report of a run: its headline, its results, what should be read next to them; one result in full; limits."""
 
-from __future__ import annotations
-
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import get_args
+from typing import Any, get_args
 
 from torchmark.analyze import efficiency
 from torchmark.analyze.efficiency import Ceiling, DeviceCeilings, Prices, Scaling, ScalingRow, find_scaling
 from torchmark.analyze.findings import find_all
 from torchmark.analyze.grades import grade_of, is_published
 from torchmark.analyze.headline import Headline
+from torchmark.analyze.pairing import grouped
 from torchmark.analyze.wording import counted
 from torchmark.records import Bound, Estimate, Remark, Result, Run, parse_case
+from torchmark.report import comparison, figures, units
 from torchmark.report import document as doc
-from torchmark.report import figures, units
 from torchmark.report.headline import headline_blocks
 from torchmark.report.names import machine_line, machine_of, names_of, shared_place, title
 from torchmark.report.text import shorten
@@ -25,7 +25,7 @@ _WIDE = 120  # columns from which the table has room for the share of the peak
 
 
 def run_document(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> doc.Document:
-    """The report of one run; of a stored study what its command reported. With prices it has costs."""
+    """The report of one run; of a stored study what its command reported, unless costs are wanted."""
 
     def blocks() -> Iterable[doc.Block]:
         if prices is not None or not (run.tuning or run.limiting or (run.fitting and run.fitting.tried)):
@@ -49,22 +49,21 @@ def runs_document(
         for run, headline in pairs:
             yield from _blocks(run, prices, headline, findings=False)
 
-    records = figures.run_records(
-        runs, prices, lambda: {"runs": [figures.run_object(run, prices, found) for run, found in pairs]}
-    )
-    return doc.Document(blocks, records)
+    def objects() -> dict[str, Any]:
+        return {"runs": [figures.run_object(run, prices, headline) for run, headline in pairs]}
+
+    return doc.Document(blocks, figures.run_records(runs, prices, objects))
 
 
 def conclusion(run: Run) -> list[str]:
     """What a study came to: the answer in one sentence, then what it rests on; empty for a plain run."""
     said = limits_conclusion(run)
-    if run.tuning or run.fitting or run.live:
-        from torchmark.report import comparison, searches  # late: they import numpy
+    if run.tuning or run.fitting:
+        from torchmark.report import searches  # late: it imports numpy
 
         said += searches.tuning_conclusion(run) if run.tuning else []
         said += searches.fitting_conclusion(run) if run.fitting else []
-        said += comparison.live_conclusion(run) if run.live else []
-    return said
+    return said + (comparison.live_conclusion(run) if run.live else [])
 
 
 def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings: bool = True) -> Iterator[doc.Block]:
@@ -77,8 +76,10 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
     yield doc.quiet(figures.interval_note(run))
     closest = [(each.peak, names.of(each)) for each in run.results if each.peak]
     closest.sort(key=lambda each: -each[0].share)
-    bounds = doc.grouped((peak.bound, f"{case} {units.percent(peak.share)}") for peak, case in closest)
-    shares = [Remark(bound, ", ".join(bounds[bound])) for bound in get_args(Bound) if bound in bounds]
+    shares = []
+    for bound in get_args(Bound):
+        own = [f"{case} {units.percent(peak.share)}" for peak, case in closest if peak.bound == bound]
+        shares += [Remark(bound, ", ".join(own))] if own else []
     heading = "Of this machine's peak, by what bounds it"
     yield doc.Section(heading, [doc.Remarks(shares)], only="terminal", below=_WIDE)
     if findings and len(run.results) > 1:  # that some were disturbed is among the cautions
@@ -99,9 +100,9 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
 
 
 def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = False) -> doc.Section:
-    """What more workers bring; `nodes`: on several machines, whose count begins each row."""
+    """What more workers bring; `nodes`: on several machines."""
 
-    def efficiency(row: ScalingRow) -> str:
+    def share(row: ScalingRow) -> str:
         reach = units.relative(row.margin * row.efficiency) if row.margin and row.efficiency is not None else ""
         return f"{units.percent(row.efficiency)} {reach}".strip()
 
@@ -110,7 +111,7 @@ def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = Fal
         doc.Column("workers", "figure", of="workers", written=str),
         doc.Column("per step", "figure", of="step_s", written=units.duration),
         doc.Column("rate", "figure", of=lambda row: units.rate(row.rate, found.unit)),
-        doc.Column("efficiency", "figure", of=efficiency),
+        doc.Column("efficiency", "figure", of=share),
         doc.Column("communication", "figure", of="communication_share", written=units.percent),
     ]
     name = found.case.replace(f"@{shared}", "", 1) if shared else found.case
@@ -119,12 +120,12 @@ def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = Fal
 
 def scaling_note(found: Scaling) -> str:
     """What the rows have in common, and what their efficiency is relative to."""
-    footing = "Threads per rank differ between the rows or are unknown: the efficiency is not a fair one"
-    if found.threads is not None:
-        footing = f"Every rank has {counted(found.threads, 'thread')}, in all rows"
+    basis = "Without a row for one worker there is no efficiency: measure it with --workers 1, too."
     if any(row.workers == 1 for row in found.rows):
-        return f"{footing}. Efficiency: the rate for each worker against that of one alone."
-    return f"{footing}. Without a row for one worker there is no efficiency: measure it with --workers 1, too."
+        basis = "Efficiency: the rate for each worker against that of one alone."
+    if found.threads is None:
+        return f"Threads per rank differ between the rows or are unknown: the efficiency is not a fair one. {basis}"
+    return f"Every rank has {counted(found.threads, 'thread')}, in all rows. {basis}"
 
 
 def details_document(runs: Sequence[Run], prices: Prices | None = None) -> doc.Document:
@@ -142,9 +143,9 @@ def details_document(runs: Sequence[Run], prices: Prices | None = None) -> doc.D
 
 def strip(samples_s: Sequence[float], width: int = 50) -> str:
     """Step times as a row of bars from the fastest to the slowest, each the median of its share of the samples."""
-    width = min(width, len(samples_s))
-    if not width:
+    if not samples_s:
         return ""
+    width = min(width, len(samples_s))
     edges = [round(index * len(samples_s) / width) for index in range(width + 1)]
     heights = [statistics.median(samples_s[start:end]) for start, end in pairwise(edges)]
     low, span = min(heights), max(heights) - min(heights)
@@ -153,7 +154,7 @@ def strip(samples_s: Sequence[float], width: int = 50) -> str:
 
 def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]:
     published = is_published(result)
-    yield "status", result.status + (f": {result.reason}" if result.reason else "")
+    yield "status", ": ".join(filter(None, (result.status, result.reason)))
     yield from (("", line) for line in (result.detail or "").splitlines())
     if (found := result.estimate) and not published:
         yield from _estimate_rows(found)
@@ -164,9 +165,9 @@ def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]
         if job := result.job:
             yield "all steps", units.duration(job.seconds) + ("" if job.whole else ", projected")
         yield "first step", units.duration(found.first_step_s) if found.first_step_s else ""
-    grade = grade_of(result)
-    yield "grade", grade.text + (f" → {grade.fix}" if grade.fix else "") if grade else ""
-    flops, bandwidth = (figures.step_rate(result, "flops"), figures.step_rate(result, "bytes"))
+    if grade := grade_of(result):
+        yield "grade", " → ".join(filter(None, (grade.text, grade.fix)))
+    flops, bandwidth = figures.step_rate(result, "flops"), figures.step_rate(result, "bytes")
     yield "rate", _known(figures.rate(result), units.arithmetic(flops), units.bandwidth(bandwidth))
     if peak := result.peak:
         shares = [f"{name} {units.percent(share)}" for name, share in peak.shares.items() if share > 0]
@@ -191,12 +192,11 @@ def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]
         yield "numeric check", f"error {numeric.error:.1e}, {within} {numeric.tolerance:.0e}, against {numeric.method}"
     phases = {name: units.duration(seconds) for name, seconds in result.phases_s.items()}
     metrics = {name: units.digits(value) for name, value in result.metrics.items()}
-    shown: dict[str, Mapping[str, object]]
-    shown = {"parameters": result.params, "settings": result.settings, "metrics": metrics, "phases": phases}
-    for name, values in shown.items():
+    shown: tuple[Mapping[str, object], ...] = (result.params, result.settings, metrics, phases)
+    for name, values in zip(("parameters", "settings", "metrics", "phases"), shown, strict=True):
         yield name, ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)  # None: not set
-    how = f"rigor {result.rigor}, seed {result.seed}, workload version {result.version}"
-    yield "measured with", "" if published else how
+    if not published:
+        yield "measured with", f"rigor {result.rigor}, seed {result.seed}, workload version {result.version}"
     yield "budget", "" if result.budget_s is None else units.duration(result.budget_s)
     yield from ((f"caution {caution.kind}", f"{caution.cause} → {caution.fix}") for caution in result.cautions)
     if prices and (cost := figures.cost_text(result, prices)):
@@ -229,7 +229,7 @@ def _estimate_rows(found: Estimate) -> Iterator[tuple[str, str]]:
     slower = None if seen.probe_dilation is None else seen.probe_dilation - 1
     shares |= {"throttled": seen.throttled_share, "probe slower by": slower}
     known = [f"{name} {percent(share)}" for name, share in shares.items() if share is not None]
-    known += [f"{seen.switches} involuntary switches"] if seen.switches is not None else []
+    known += [] if seen.switches is None else [f"{seen.switches} involuntary switches"]
     yield "contention", ", ".join(known) or "not readable here"
     yield "costs taken off", f"{duration(found.sync_cost_s)} a synchronisation, {duration(found.call_cost_s)} a call"
     yield "precision wanted", units.relative(found.target)
@@ -240,7 +240,6 @@ def _known(*texts: str) -> str:
     return ", ".join(text for text in texts if text != units.NOTHING)
 
 
-# Why the limits that were found are not kept.
 _NOT_KEPT = {
     "tiny": "sizes as tiny as these show no limits",
     "incomplete": "the search is not complete",
@@ -251,68 +250,61 @@ Limit = tuple[str, str, str, str]  # of what, which, the figure, what is to be s
 
 
 def limits_document(run: Run) -> doc.Document:
-    """What the run found out about each device: its best at everything, what has no fast path, and where work turns."""
+    """What the run found out about each device."""
 
     def blocks() -> Iterator[doc.Block]:
         known = efficiency.ceilings_of(run.results)
         yield doc.Title(title(run), [machine_line(run.header.machine)])
-        names = [doc.Column("", "name", repeats="blank"), doc.Column("", "name")]
-        for device, own in doc.grouped((result.case.device, result) for result in run.results).items():
+        figure = doc.Column("", "figure")
+        columns = [doc.Column("", "name", repeats="blank"), doc.Column("", "name"), figure, doc.Column("")]
+        for device, own in grouped(run.results, lambda result: result.case.device).items():
             found = _limits(own, known.devices.get(device, DeviceCeilings()))
-            rows = [
-                (doc.Cell(what, "quiet"), which, figure, doc.Cell(note, "quiet")) for what, which, figure, note in found
-            ]
-            table = doc.Table([*names, doc.Column("", "figure"), doc.Column("")], rows, headings=False)
-            yield doc.Section(device, [table])
+            rows = [(doc.Cell(row[0], "quiet"), row[1], row[2], doc.Cell(row[3], "quiet")) for row in found]
+            yield doc.Section(device, [doc.Table(columns, rows, headings=False)])
         yield doc.Lines(limits_conclusion(run))
-        skipped = sum(result.status == "skipped" for result in run.results)
-        failed = sum(result.status != "ok" for result in run.results) - skipped
+        ends = Counter("failed" if each.status not in ("ok", "skipped") else each.status for each in run.results)
         said = [f"{len(run.results)} cases, the best of their fresh processes"]
-        said += [f"{count} {what}" for what, count in (("failed", failed), ("skipped", skipped)) if count]
+        said += [f"{ends[end]} {end}" for end in ("failed", "skipped") if ends[end]]
         yield doc.quiet(f"{', '.join(said)}. `torchmark show --details` shows every case in full")
 
     return doc.Document(blocks)
 
 
 def limits_conclusion(run: Run) -> list[str]:
-    """Whether later results are held against these limits, what is missing, and how to get it."""
+    """Whether later results are compared with these limits, what is missing, and how to get it."""
     found = run.limiting
     if found is None:
         return []
     kept = "Kept: later results are compared with these limits."
     said = [kept if found.kept else f"Not kept: {_NOT_KEPT[found.why]}."]
     if found.missing:
-        busy = "other programs were busy, or the times varied too much"
-        said.append(f"Not known, because {busy}: {', '.join(found.missing)}.")
+        missing = ", ".join(found.missing)
+        said.append(f"Not known, because other programs were busy, or the times varied too much: {missing}.")
         said.append("To find them, close other programs and run: torchmark limits")
     return said
 
 
 def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
     products = [each for each in results if each.case.workload == "matmul"]
-    for name in dict.fromkeys(efficiency.arithmetic(each.case) for each in products):
-        yield _arithmetic([each for each in products if efficiency.arithmetic(each.case) == name], known, name)
+    for name, own in grouped(products, lambda each: efficiency.arithmetic(each.case)).items():
+        yield _arithmetic(own, known, name)
     links = {path: sorted(points, key=lambda point: point.bytes) for path, points in known.paths.items()}
     memory, exchange = links.pop(efficiency.MEMORY, []), links.pop(efficiency.EXCHANGE, [])
-    for result in results:
-        if result.case.workload == "bandwidth":
-            kind = str(result.params.get("kind", result.case.params.get("kind", "triad")))
-            yield _bandwidth("memory", kind, result, memory[:-1] if kind == "update" else ())
+    for result in (each for each in results if each.case.workload == "bandwidth"):
+        kind = str(result.params.get("kind", result.case.params.get("kind", "triad")))
+        yield _bandwidth("memory", kind, result, memory[:-1] if kind == "update" else ())
     for path, points in links.items():
-        most = units.bandwidth(max(point.value for point in points))
-        yield "link", path.replace("-", " "), most, _by_size(points)
+        yield "link", path.replace("-", " "), units.bandwidth(max(each.value for each in points)), _by_size(points)
     if known.issue_s:
         yield "launch", "issue", units.duration(known.issue_s), "to hand one operator over"
     if known.round_trip_s:
         yield "launch", "round trip", units.duration(known.round_trip_s), "until its result is on the host"
-    for result in results:
-        if result.case.workload == "all-reduce":
-            yield _bandwidth("all-reduce", f"{result.case.workers} workers", result, exchange[:-1])
+    for result in (each for each in results if each.case.workload == "all-reduce"):
+        yield _bandwidth("all-reduce", f"{result.case.workers} workers", result, exchange[:-1])
     # What twice the work took, relative to once.
-    works = doc.grouped(
-        ((efficiency.arithmetic(each.case), repr(sorted((each.params | {"batch": 0}).items()))), each)
-        for each in products
-        if each.processes
+    works = grouped(
+        (each for each in products if each.processes),
+        lambda each: (efficiency.arithmetic(each.case), repr(sorted((each.params | {"batch": 0}).items()))),
     )
     for alike in works.values():
         double = next((each for each in alike if each.params.get("batch") == 2), None)
@@ -331,14 +323,13 @@ def _arithmetic(own: Sequence[Result], known: DeviceCeilings, name: str) -> Limi
     ceiling = known.flops.get(name)
     if ceiling is None:
         return "arithmetic", name, own[0].status, shorten(own[0].reason or "", 200)
-    limited = next((each.settings.get("onednn_max_isa") for each in own if each.case.text == ceiling.case), None)
-    said = [f"a product of {_size(ceiling.case)}" + (f" with {limited} instructions" if limited else "")]
+    isa = next((each.settings.get("onednn_max_isa") for each in own if each.case.text == ceiling.case), None)
+    said = [f"a product of {_size(ceiling.case)}" + (f" with {isa} instructions" if isa else "")]
     skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
     said += [f"{units.arithmetic(figures.step_rate(each, 'flops'))} with {each.params['rows']} rows" for each in skinny]
-    slower = efficiency.slower_than_float32(known, name) or 1.0
-    if slower >= efficiency.NO_FAST_PATH:
+    if (slower := efficiency.slower_than_float32(known, name) or 1.0) >= efficiency.NO_FAST_PATH:
         said = [f"no fast path: {units.digits(slower)} times slower than float32"]
-    failed = [each for each in own if each.status != "ok" and "batch" not in each.case.params]
+    failed = (each for each in own if each.status != "ok" and "batch" not in each.case.params)
     said += [f"{_size(each.case.text)}: {each.status}" for each in failed]
     return "arithmetic", name, units.arithmetic(ceiling.value), ", ".join(said)
 

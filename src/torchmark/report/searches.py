@@ -1,7 +1,5 @@
 """What searches have found, for the fastest settings and for what fits into memory: the answer, then its basis."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -24,16 +22,15 @@ _STOPPED = {
     "interrupted": "It was interrupted.",
 }
 _STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was spent"}
-_UNDECIDED = 1.25  # times as fast: where no less than this is possible, the advice must not be to keep the default
+_UNDECIDED = 1.25  # times as fast: where this much is possible, do not advise to keep the default
 _VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
 _VARYING = 1.02  # times the smallest peak memory of a size: a larger spread is reported
-_NOT_MEMORY = "It was not memory that ended it: see the reason below."
 _BOUNDS = {
     "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
     "time": "The budget was spent before the answer was known to a step: give it more with --budget.",
     "timeout": "A size took longer than --timeout: larger ones may fit, but take too long.",
-    **dict.fromkeys(("crashed", "wrong-result", "unsupported"), _NOT_MEMORY),
     "interrupted": "It was interrupted.",
+    **dict.fromkeys(("crashed", "wrong-result", "unsupported"), "Memory did not end it: see the reason below."),
 }
 _FAILED = {
     "crashed": "crashed",
@@ -58,16 +55,18 @@ def tuning_document(run: Run) -> doc.Document:
     notes = {same: f"best in {default.dtype}", winner.text: "fastest", default.text: "default"}
     notes |= {tuned.unconfirmed.text: "not confirmed"} if tuned.unconfirmed else {}
 
+    before = next((each for each in run.results if each.case.text == default.text and each.estimate), None)
+
     def record(result: Result) -> dict[str, Any]:
-        text, fair = result.case.text, _on_equal_terms(run, result)
+        text, fair = result.case.text, result
+        if before and result.estimate and (gain := relative.get(text)):  # the step time that its gain stands for
+            center_s = search.step_scaled(before, result, gain)
+            fair = replace(result, estimate=replace(result.estimate, center_s=center_s))
         by_chance = relative.get(text, 0.0) > relative.get(winner.text, math.inf)
         known: dict[str, Any] = {"result": result, "fair": fair, "items_per_s": figures.step_rate(fair)}
         known |= {"winner": text == winner.text, "same_precision": text == same}
         known |= {"relative": relative.get(text), "answer": tuned if text == winner.text else None}
         return known | {"note": notes.get(text, "within chance" if by_chance else "")}
-
-    def called(result: Result) -> str:
-        return name_of(result.case, default)
 
     def blocks() -> Iterator[doc.Block]:
         yield doc.Title(f"tuned {default.text}", [machine_line(run.header.machine)])
@@ -76,7 +75,7 @@ def tuning_document(run: Run) -> doc.Document:
         brought = [(each.setting, units.factor(each.gain)) for each in tuned.contributions]
         yield doc.Section("What each setting brought", [doc.Table(columns, brought)] if len(brought) > 1 else [])
         columns = [
-            doc.Column("settings", of=lambda each: called(each["result"])),
+            doc.Column("settings", of="result.case", written=partial(name_of, default=default)),
             doc.Column("per step", "figure", of="fair.estimate", written=figures.step_time),
             doc.Column("rate", "figure", drop=1, of="fair", written=figures.rate),
             doc.Column("as fast", "figure", of="relative", written=units.factor),
@@ -86,11 +85,12 @@ def tuning_document(run: Run) -> doc.Document:
         measured = [record(result) for result in run.results if result.estimate and result.status == "ok"]
         measured.sort(key=lambda each: -(each["relative"] or 0.0))
         yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
-        yield doc.Section("Without a figure", [figures.failures(run.results, called)])
-        code = snippet(default, winner)
-        yield doc.Section("To paste into a script that has a `model`", [doc.Code(code, "python")])
+        lost = figures.failures(run.results, lambda result: name_of(result.case, default))
+        yield doc.Section("Without a figure", [lost])
+        code = doc.Code(snippet(default, winner), "python")
+        yield doc.Section("To paste into a script that has a `model`", [code])
         yield doc.quiet("Again:")
-        yield doc.Code(f"torchmark run {winner.text}")  # in one piece, however long: it is to be pasted
+        yield doc.Code(f"torchmark run {winner.text}")  # never broken: it is to be pasted
 
     rows, facts = partial(map, record, run.results), partial(_tuned_object, tuned)
     records = doc.Records(_TUNED_CSV, rows, lambda: figures.run_object(run) | {"tuned": facts()}, lambda: [facts()])
@@ -99,13 +99,12 @@ def tuning_document(run: Run) -> doc.Document:
 
 def _tuned_object(tuned: Tuning) -> dict[str, object]:
     """Everything but the results, which are in the run."""
-    known = asdict(tuned)
-    cases = {name: each.text for name, each in known.items() if isinstance(each, Case)}
-    return known | cases | {"snippet": snippet(tuned.default, tuned.winner)}
+    known = {name: each.text if isinstance(each, Case) else each for name, each in asdict(tuned).items()}
+    return known | {"snippet": snippet(tuned.default, tuned.winner)}
 
 
 def tuning_conclusion(run: Run) -> list[str]:
-    """The answer, what it rests on, what is missing, and what else is worth knowing, a sentence each."""
+    """The answer, what it rests on, what is missing, and what else is worth knowing: a sentence each."""
     tuned = recall_tuning(run)
     found = [_fastest(tuned)]
     if tuned.gain is not None:
@@ -132,9 +131,9 @@ def tuning_conclusion(run: Run) -> list[str]:
 
 def _fastest(tuned: Tuning) -> str:
     leader = tuned.unconfirmed or tuned.winner
-    if leader.text == tuned.default.text and tuned.stopped != "done" and not tuned.relative:
-        return f"Inconclusive: {_STOPPED_EARLY[tuned.stopped]} before any settings were compared."
     if leader.text == tuned.default.text:
+        if tuned.stopped != "done" and not tuned.relative:
+            return f"Inconclusive: {_STOPPED_EARLY[tuned.stopped]} before any settings were compared."
         return "Nothing that was tried is faster than the default beyond chance."
     name = name_of(leader, tuned.default)
     led = f"{name} led the search, but"
@@ -152,18 +151,8 @@ def _fastest(tuned: Tuning) -> str:
     return f"{name} is {known}."
 
 
-def _on_equal_terms(run: Run, result: Result) -> Result:
-    """With the time that belongs to its gain."""
-    assert run.tuning is not None
-    gain = run.tuning.relative.get(result.case.text)
-    default = next((each for each in run.results if each.case.text == run.tuning.default.text), None)
-    if not gain or not result.estimate or not default or not default.estimate:
-        return result
-    return replace(result, estimate=replace(result.estimate, center_s=search.step_scaled(default, result, gain)))
-
-
 def snippet(default: Case, winner: Case) -> str:
-    """A piece of a script that has a `model`; `ready` is for each of its inputs. Empty where nothing has to change.
+    """Code for a script that has a `model`; empty where nothing has to change.
     A case may come from a stranger's file: text other than plain words makes no code."""
     changes = {name: str(setting(winner, name)) for name in differing(default, winner)}
     if not changes or not all(re.fullmatch(r"[\w.-]+", text, re.ASCII) for pair in changes.items() for text in pair):
@@ -207,8 +196,10 @@ def _model_code(changes: dict[str, str], winner: Case) -> Iterator[str]:
         yield f"model = torch.compile(model{mode})"
     yield from (f"# {name} = {changes[name]}" for name in sorted(winner.params) if name in changes)
     if "transfer" in changes:
-        inputs.append("    # Pin it once, in the loader.")
-        inputs.append("    tensor = tensor.pin_memory().to(DEVICE, non_blocking=True)")
+        inputs += [
+            "    # Pin it once, in the loader.",
+            "    tensor = tensor.pin_memory().to(DEVICE, non_blocking=True)",
+        ]
     if inputs:
         yield from ("", "", "def ready(tensor):", '    """Call it on every input."""', *inputs, "    return tensor")
 
@@ -226,14 +217,11 @@ def fitting_document(run: Run) -> doc.Document:
 
     def facts() -> dict[str, object]:
         """Everything but the results, which are in the run."""
-        names = ("parameter", "unit", "probes", "limit_bytes", "bound", "step", "largest", "efficient")
         paths = doc.fields("size fits tries bytes peaks rate case status=result.status") | {"bytes": csv["peak_bytes"]}
         tried = [{name: doc.value_of(probe, path) for name, path in paths.items()} for probe in probes]
-        last = {"model": recall_model(fitted), "duration_s": fitted.duration_s}
-        return {name: tried if name == "probes" else getattr(fitted, name) for name in names} | last
-
-    def bar(rate: float | None) -> str:
-        return "█" * max(1, round(24 * rate / highest)) if rate else ""
+        known: dict[str, object] = {"parameter": fitted.parameter, "unit": fitted.unit, "probes": tried}
+        known |= {name: getattr(fitted, name) for name in ("limit_bytes", "bound", "step", "largest", "efficient")}
+        return known | {"model": recall_model(fitted), "duration_s": fitted.duration_s}
 
     def note(probe: Probe) -> str:
         largest = "largest" if fitted.bound == "memory" else "largest that fitted"
@@ -248,15 +236,15 @@ def fitting_document(run: Run) -> doc.Document:
             doc.Column(fitted.parameter, "figure", of="size", written=str),
             doc.Column("memory", "figure", of=csv["peak_bytes"], written=units.size),
             doc.Column("rate", "figure", of=lambda probe: units.rate(probe.rate, fitted.unit)),
-            doc.Column("", "name", 1, of="rate", written=bar),
+            doc.Column("", "name", 1, of=lambda it: "█" * max(1, round(24 * it.rate / highest)) if it.rate else ""),
             doc.Column("note", of=note),
         ]
         yield doc.table(columns, probes)
-        # One for each status, by the smallest size that ended so: larger ones say the same.
+        # Of each status only the smallest size: larger ones say the same.
         smallest = {probe.result.status: probe for probe in reversed(probes) if not probe.fits}
-        sizes = {id(probe.result): f"{fitted.parameter} {probe.size}" for probe in smallest.values()}
-        lost = figures.failures([probe.result for probe in smallest.values()], lambda result: sizes[id(result)])
-        yield doc.Section("Without a figure", [lost])
+        lost = [probe.result for probe in smallest.values()]
+        sizes = {status: f"{fitted.parameter} {probe.size}" for status, probe in smallest.items()}
+        yield doc.Section("Without a figure", [figures.failures(lost, lambda result: sizes[result.status])])
 
     records = doc.Records(csv, lambda: probes, lambda: figures.run_object(run) | {"fitted": facts()}, lambda: [facts()])
     return doc.Document(blocks, records)
@@ -292,8 +280,8 @@ def fitting_conclusion(run: Run) -> list[str]:
         found.append(f"It should have been tried {search.TRIES} times: give it more time with --budget or --timeout.")
     if len(peaks) > 1 and max(peaks) > _VARYING * min(peaks):
         spread = f"{units.size(min(peaks))} to {units.size(max(peaks))}"
-        found.append(f"The same size took {spread}: where in memory things come to lie is chance. Leave some room.")
-    return [*found, *([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])]
+        found.append(f"The same size took {spread}: memory layout varies by chance. Leave some room.")
+    return found + ([_BOUNDS[fitted.bound]] if fitted.bound in _BOUNDS else [])
 
 
 def _largest(fitted: Fitting, probes: Sequence[Probe], model: MemoryModel | None) -> str:
@@ -306,7 +294,7 @@ def _largest(fitted: Fitting, probes: Sequence[Probe], model: MemoryModel | None
         if not by_memory:
             return "Nothing is known: it ended before any size had fitted."
         return f"Not even {name} {smallest} fits into {limit}."
-    # Where memory ended the search, a crash above the largest was want of it, too.
+    # Where memory ended the search, crashes above the largest were for lack of it, too.
     above = [each for each in probes if not each.fits and each.size > largest]
     lost = [each.size for each in above if by_memory or each.result.status in NO_ROOM]
     beyond = f"; {min(lost)} does not" if lost else ""

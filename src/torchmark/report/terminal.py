@@ -1,7 +1,5 @@
 """Documents for a terminal: nothing is wider than it, no figure is cut, and only our own colours are obeyed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -9,6 +7,7 @@ from itertools import zip_longest
 from msgspec.structs import replace
 from rich.cells import cell_len, chop_cells, set_cell_size
 
+from torchmark.analyze.pairing import grouped
 from torchmark.report import document as doc
 from torchmark.report.text import Drawn, clean, shorten
 
@@ -22,13 +21,13 @@ Grid = list[tuple[doc.Column, list[doc.Cell]]]  # columns with their cells, clea
 
 
 def draw(blocks: Iterable[doc.Block], width: int = 80, color: bool = False) -> Drawn:
-    """The blocks, one below the other, with an empty line between two of them."""
+    """The blocks with an empty line between two of them."""
     width = max(width, NARROWEST)
 
     def paint(line: Line) -> str:
-        """The line in our colours. Every text passes here, so this is where foreign control characters end."""
-        pieces = [(clean(text), look) for text, look in line]
-        painted = [f"\x1b[{_CODES[look]}m{text}\x1b[0m" if color and look and text else text for text, look in pieces]
+        """The line in our colours. Every text passes here and loses its control characters."""
+        pieces = ((clean(text), look) for text, look in line)
+        painted = (f"\x1b[{_CODES[look]}m{text}\x1b[0m" if color and look and text else text for text, look in pieces)
         return "".join(painted).rstrip() + "\n"
 
     drawn = [lines for block in blocks if (lines := list(_block(block, width)))]
@@ -60,12 +59,12 @@ def _block(block: doc.Block, width: int) -> Iterator[Line]:
 
 
 def _remarks(block: doc.Remarks, width: int) -> Iterator[Line]:
-    kinds = doc.grouped((each.kind if block.brief else number, number) for number, each in enumerate(block.remarks))
+    shown = list(zip_longest(block.remarks, block.local))
+    kinds = grouped(shown, lambda each: each[0].kind if block.brief else id(each))
     left = max((cell_len(clean(remark.kind)) for remark in block.remarks), default=0)
     room = width - left - GAP * bool(left)
-    for alike in kinds.values():
-        first, local = block.remarks[alike[0]], block.local[alike[0]] if block.local else None
-        cases = [case for number in alike for case in block.remarks[number].cases]
+    for (first, local), *more in kinds.values():
+        cases = [*first.cases, *(case for each, _ in more for case in each.cases)]
         where = doc.some(cases, 1 if block.brief else 6) or "all cases" * block.brief
         body = [*_wrapped(shorten(": ".join(filter(None, (where, first.cause)))), room)]
         for text in [*(local or "").split("\n"), f"→ {first.fix}" * bool(first.fix)]:
@@ -89,7 +88,7 @@ def _wrapped(text: str, width: int, look: str = "") -> Iterator[Line]:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns, broken between words; a word that is too long for one is broken inside."""
+    """Lines of at most `width` columns, broken between words, or inside a word that is too long for a line."""
     lines, line = [], None
     for word in text.split(" "):
         longer = word if line is None else f"{line} {word}"
@@ -103,11 +102,10 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def fold_case(text: str, width: int) -> str:
-    """A case on as many lines as it needs, broken where a person would break it."""
+    """A case on as many lines as it needs, broken between its parts."""
     if len(text) <= width:
         return text
-    width -= 2  # for the indent of the lines after the first
-    lines: list[str] = [""]
+    lines, width = [""], width - 2  # for the indent of later lines
     for piece in re.findall(r"[:@+]?[^:@+,]*,?", text):
         if len(lines[-1]) + len(piece) <= width:
             lines[-1] += piece
@@ -117,7 +115,7 @@ def fold_case(text: str, width: int) -> str:
 
 
 def _table(table: doc.Table, width: int) -> Iterator[Line]:
-    """The table without columns that there is no room for; as a whole, or in blocks of as many columns as fit."""
+    """The table without columns that do not fit; as a whole, or in blocks of as many columns as fit."""
     rows = [[doc.Cell(clean(cell.text), cell.look) for cell in map(doc.as_cell, row)] for row in table.rows]
     grid: Grid = [
         (replace(column, title=clean(column.title)), [row[index] for row in rows])
@@ -145,16 +143,15 @@ def _table(table: doc.Table, width: int) -> Iterator[Line]:
 def _laid_out(table: doc.Table, grid: Grid, width: int) -> Iterator[Line]:
     heading = next((cells for column, cells in grid if column.repeats == "heading"), None)
     grid = [each for each in grid if each[0].repeats != "heading"]
-    columns, indent = [column for column, _ in grid], 2 * bool(heading)
-    # The least widths, and what is left for the cells that would be broken, from the left; then for headings.
+    columns, indent = [column for column, _ in grid], 2 if heading else 0
+    # The least widths; the spare room goes to cells that would be broken, from the left, then to headings.
     widths = [_least(*each) for each in grid]
     spare = width - indent - sum(widths) - GAP * (len(widths) - 1)
     for titles in (False, True):
         for index, (column, cells) in enumerate(grid):
             wanted = _longest([*(cell.text for cell in cells), *([column.title] if titles else [])])
             more = max(min(min(wanted, column.most) - widths[index], spare), 0)
-            widths[index] += more
-            spare -= more
+            widths[index], spare = widths[index] + more, spare - more
     if table.headings:
         yield from _indented(_row([doc.Cell(column.title, "quiet") for column in columns], columns, widths), indent)
         rule = "─" * (sum(widths) + GAP * (len(widths) - 1))

@@ -1,7 +1,5 @@
 """Text from files, file names and other programs, made safe to print: nothing in it is obeyed by a terminal."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable
@@ -24,7 +22,7 @@ class Drawn(str):
 
 
 def clean(text: str) -> str:
-    """The text on one line, without characters that a terminal or a page would obey instead of showing."""
+    """The text on one line, without characters that a terminal or a page would obey."""
     if text.isascii() and text.isprintable():
         return text
     text = _UNDECODABLE.sub("\ufffd", _BREAKS.sub(" ", text))
@@ -48,12 +46,12 @@ def escape_json(text: str) -> str:
 
 
 def clean_record(record: Record) -> Record:
-    """Any record with every string in it cleaned."""
+    """The record with every string in it cleaned."""
     return record if is_plain(record) else msgspec.convert(clean_values(msgspec.to_builtins(record)), type(record))
 
 
 def is_plain(value: Any) -> bool:
-    """Whether nothing in it needs cleaning: that would be escaped or not ASCII, but for the last character of that."""
+    """Whether nothing in it needs cleaning, as that would be escaped or not ASCII, except for DEL."""
     try:
         written = msgspec.json.encode(value)
     except UnicodeEncodeError:  # a name that is not UTF-8

@@ -1,7 +1,5 @@
 """Quantities in base units written as people read them: scaled, with three significant digits."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import TypeGuard
@@ -37,12 +35,9 @@ def rate(per_second: float | None, unit: str) -> str:
 
 def memory_limit(count: float) -> str:
     """2 GiB where it is a whole number of MiB, as people write limits; else as `size`"""
-    if count < 2**20 or count % 2**20:
-        return size(count)
-    length, unit = next(
-        (2**power, unit) for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB")) if count >= 2**power
-    )
-    return f"{count / length:g} {unit}"
+    lengths = {2**40: "TiB", 2**30: "GiB", 2**20: "MiB"}
+    length = next((each for each in lengths if count >= each and count % 2**20 == 0), None)
+    return f"{count / length:g} {lengths[length]}" if length else size(count)
 
 
 def power(watts: float | None) -> str:
@@ -85,9 +80,7 @@ def factor(ratio: float | None, rough: bool = False) -> str:
     """1.26×; `rough`: 1.3×, for what is known to a tenth at best"""
     if not _is_positive(ratio):
         return NOTHING
-    if rough:
-        return f"{digits(ratio, 2)}×"
-    return f"{ratio:.3f}×" if 0.9 <= ratio <= 1.1 else f"{digits(ratio)}×"
+    return f"{ratio:.3f}×" if 0.9 <= ratio <= 1.1 and not rough else f"{digits(ratio, 2 if rough else 3)}×"
 
 
 def bound(ratio: float) -> str:
@@ -97,10 +90,8 @@ def bound(ratio: float) -> str:
 
 def digits(value: float, significant: int = 3) -> str:
     """Three significant digits as a plain number: 0.0123, 1.23, 12.3, 123, 12300."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 1e15:  # more digits than anyone reads
-        return f"{value:.2e}"
+    if value == 0 or abs(value) >= 1e15:  # more digits than anyone reads
+        return f"{value:.2e}" if value else "0"
     last = significant - 1
     rounded = round(value, last - math.floor(math.log10(abs(value))))
     return f"{rounded:.{min(max(0, last - math.floor(math.log10(abs(rounded or value)))), 12)}f}"
@@ -114,11 +105,12 @@ def _scaled(value: float | None, space: str, unit: str) -> str:
     """A space stands before a unit with a prefix (GB); a count carries its prefix itself (50.6k)."""
     if not _is_positive(value):
         return NOTHING
-    step = 0
-    while value >= 999.5 and step < len(_THOUSANDS) - 1:
-        value, step = value / 1000, step + 1
-    whole = str(round(value)) if space and step == 0 else digits(value)
-    return f"{whole}{space}{_THOUSANDS[step]}{'' if space else ' '}{unit}"
+    for prefix in _THOUSANDS:
+        if value < 999.5 or prefix == _THOUSANDS[-1]:
+            break
+        value /= 1000
+    whole = str(round(value)) if space and not prefix else digits(value)
+    return f"{whole}{space}{prefix}{'' if space else ' '}{unit}"
 
 
 size = partial(_scaled, space=" ", unit="B")  # 1.81 GB, in thousands as memory and bandwidth are sold

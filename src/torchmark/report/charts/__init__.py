@@ -1,6 +1,4 @@
-"""The charts of a page. Here is what they share: series and their colours, parts of a specification, and drawing it."""
-
-from __future__ import annotations
+"""What the charts of a page share: series and their colours, parts of a specification, and drawing it."""
 
 import math
 import re
@@ -21,11 +19,8 @@ TEXT, QUIET, LINE, SURFACE = "var(--text)", "var(--quiet)", "var(--line)", "var(
 TITLE = 80  # letters of a title
 WIDTH = 320  # of a panel: the width of a phone
 
-_ROW = 42  # the height of a row with a name, a figure and a drawing below them
-_BELOW = 8  # from the middle of a row down to the drawing
-_COLORS = 8  # in the style sheet; later series repeat them in patterns
-_PATTERNS = 2  # in the page: stripes, then dots
-_ABOVE = -9  # from the middle of a row up to its texts
+_ROW, _ABOVE, _BELOW = 42, -9, 8  # the height of a row; from its middle up to the texts and down to the drawing
+_COLORS, _PATTERNS = 8, 2  # later series repeat the colours in stripes, then in dots
 _LETTER = 8.2  # the width of a letter, generously: the reader's font is not known
 _NARROWEST = 60
 _MOST_TICKS = 6
@@ -35,15 +30,14 @@ _ATTRIBUTES = {
     "stroke-opacity", "stroke-width", "stroke-dasharray", "opacity", "text-anchor", "font-size", "aria-label",
 }  # fmt: skip
 _COORDINATES = {"d", "transform", "x", "y", "x2", "y2", "width", "height"}
-_AXIS_COLORS = dict.fromkeys(("domainColor", "gridColor", "tickColor"), LINE) | {
-    "labelColor": QUIET,
-    "titleColor": QUIET,
-}
+_AXIS = dict.fromkeys(("domainColor", "gridColor", "tickColor"), LINE) | dict.fromkeys(
+    ("labelColor", "titleColor"), QUIET
+)
 _FRAME = {
     "config": {
         "view": {"stroke": None},
         "font": "Helvetica, Arial, sans-serif",
-        "axis": _AXIS_COLORS | {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
+        "axis": _AXIS | {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
         "legend": {"labelColor": TEXT, "labelFontSize": 12, "symbolSize": 60, "rowPadding": 4},
     },
     "background": "transparent",
@@ -90,7 +84,7 @@ def color(index: int) -> str:
 
 
 def factor_ticks(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic scale from low to high: the finest choice of round numbers that is not too many."""
+    """Ticks of a logarithmic scale: the finest choice of round numbers that is not too many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for leads in ((1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 9.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
         ticks = [float(f"{lead}e{power}") for power in powers for lead in leads]
@@ -116,39 +110,36 @@ def layer(mark: str, encoding: Spec, data: str = "rows", **style: Any) -> Spec:
 
 
 class Panel(Struct, frozen=True):
-    """A card of a page: a chart, which is drawn if there is room for it; without one, a single figure."""
+    """A card of a page: a chart, drawn if there is room for it, or a single figure."""
 
     title: str
     chart: Spec | None
-    about: str  # what the chart shows, for those who do not see it
+    about: str  # what the chart shows, for screen readers
     note: str = ""
     grade: Cell | None = None
     rows: Rows = []
 
 
 def chart(layers: Sequence[Spec], height: float, width: float = WIDTH, **data: Rows) -> Spec:
-    """A specification in Vega-Lite: layers over each other in one panel, with the data that they name."""
+    """A specification in Vega-Lite: layers with the data that they name."""
     return {"layer": list(layers), "width": width, "height": height, "datasets": data}
 
 
 def row_chart(rows: Rows, *marks: tuple[str, Spec, Spec]) -> Spec:
-    """Rows with the fields `label` and `figure` as text above their marks, each given as type, encoding and style.
-    A name is cut short before it meets a figure."""
+    """Rows with `label` and `figure` as text above their marks, each given as type, encoding and style."""
     y: Spec = {"field": "row", "type": "ordinal", "axis": None}
+    # A name is cut short before it meets a figure.
     room = max(WIDTH - _LETTER * max(len(row["figure"]) for row in rows) - 8, _NARROWEST)
-    name = {"y": y, "x": {"value": 0}, "text": label("label")}
-    figure = {"y": y, "x": {"value": WIDTH}, "text": label("figure")}
-    right: Spec = {"align": "right", "limit": WIDTH - _NARROWEST - 8, "color": QUIET}
-    layers = [
-        *(layer(mark, {"y": y, **encoding}, yOffset=_BELOW, **style) for mark, encoding, style in marks),
-        layer("text", name, align="left", limit=room, color=TEXT, dy=_ABOVE, fontSize=12),
-        layer("text", figure, **right, dy=_ABOVE, fontSize=12),
-    ]
+    layers = [layer(mark, {"y": y, **encoding}, yOffset=_BELOW, **style) for mark, encoding, style in marks]
+    left, right = ("label", "left", 0, room, TEXT), ("figure", "right", WIDTH, WIDTH - _NARROWEST - 8, QUIET)
+    for name, align, x, limit, shade in (left, right):
+        text = {"y": y, "x": {"value": x}, "text": label(name)}
+        layers.append(layer("text", text, align=align, limit=limit, color=shade, dy=_ABOVE, fontSize=12))
     return chart(layers, _ROW * len(rows), rows=[row | {"row": number} for number, row in enumerate(rows)])
 
 
 def draw(made: Spec, about: str) -> Markup:
-    """The chart as markup; `about` is what it shows, for those who do not see it."""
+    """The chart as markup; `about` describes it for screen readers."""
     import vl_convert
 
     vl_version = "_".join(vl_convert.get_vegalite_versions()[-1].split(".")[:2])
@@ -159,8 +150,7 @@ def draw(made: Spec, about: str) -> Markup:
 
 
 def _tidy(element: ElementTree.Element) -> None:
-    """Keep what is drawn, under its plain name, with coordinates of a tenth of a pixel; drop all else, among it the
-    frame that Vega leaves before and behind each group, drawn or not."""
+    """Keep what is drawn, to a tenth of a pixel; drop all else, such as Vega's invisible frames around groups."""
     element.tag = element.tag.removeprefix("{http://www.w3.org/2000/svg}")
     for child in list(element):
         _tidy(child)

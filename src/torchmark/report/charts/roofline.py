@@ -1,11 +1,9 @@
 """The roofline: the FLOP/s of results below the limits of their device's bandwidth and arithmetic."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from torchmark.records import Bound, Result
 from torchmark.report import charts, figures, units
@@ -14,13 +12,10 @@ from torchmark.report.names import full_name
 
 BOUNDS: tuple[str, ...] = get_args(Bound)
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 250
-_DOT = 10.0  # the width of a point, in pixels
 _LABEL = 30  # letters
-_STEP = 3.0  # pixels between the places that a line is seen at
-_LINE = 13.0  # the height of a line of text, in pixels
-_LETTER = 6.4  # its width at 11 pixels, generously: the reader's font is not known
-_GAP = 3.0  # between a label and what it belongs to
-_APART = 6.0  # between a label and marks that it could be taken to belong to
+# In pixels: the width of a point, the distance of places along a line, a label's distance to its owner and to others.
+_DOT, _STEP, _GAP, _APART = 10.0, 3.0, 3.0, 6.0
+_LINE, _LETTER = 13.0, 6.4  # the height of a line of text, and the width of a letter in most fonts
 
 Place = tuple[float, float]
 
@@ -32,9 +27,8 @@ def find_rooflines(series: Sequence[Series]) -> list[Panel]:
         points = [point for result in each.results if (point := _point(result))]
         if points:  # a point whose workload has no other goes by that alone
             often = Counter(point["workload"] for point in points)
-            points = [
-                point | {"name": point["workload"]} if often[point["workload"]] == 1 else point for point in points
-            ]
+            for point in points:
+                point["name"] = point["workload"] if often[point["workload"]] == 1 else point["name"]
             title = f"Roofline of {each.name}" if len(series) > 1 else "Roofline"
             made, roofs = _draw(points)
             close = sum(point["share"] >= 0.5 for point in points)
@@ -59,14 +53,13 @@ def _point(result: Result) -> dict[str, Any] | None:
 
 
 def _draw(points: Rows) -> tuple[Spec, list[str]]:
-    """Results as points, coloured by what bounds them, below the limits of the device as lines; and the names of these
-    lines. Both axes are logarithmic."""
+    """Results as points, coloured by what bounds them, below the device's limits as lines; and the lines' names."""
     intensities, rates, paths = ([point[name] for point in points] for name in ("intensity", "rate", "bytes"))
     flops = {point["dtype"]: point["flops"] for point in points}
     slow, fast, most = min(paths), max(paths), max(flops.values())
     left, right = min(intensities) / 2, max(*intensities, 4 * most / slow) * 2
     bottom, top = min(rates) / 3, max(most, *rates) * 3
-    # The ends of each line; slopes lead from the edge of the chart up to the highest flat roof.
+    # The ends of each line; slopes end at the highest flat roof.
     roofs = {f"{name} {units.arithmetic(rate)}": ((rate / fast, rate), (right, rate)) for name, rate in flops.items()}
     for name, bandwidth in ({"memory": slow} | ({"cache": fast} if fast > 1.2 * slow else {})).items():
         start = max(left, bottom / bandwidth)
@@ -104,7 +97,7 @@ def _draw(points: Rows) -> tuple[Spec, list[str]]:
 def _labels(
     points: Rows, roofs: dict[str, tuple[Place, Place]], pixel: Callable[[float, float], Place]
 ) -> Iterator[dict[str, Any]]:
-    """Names of the roofs, then of as many points as there is room for, those closest to their limit first."""
+    """Names of the roofs, then of the points that have room for one, those closest to their limit first."""
     lines: dict[str, list[Place]] = {}  # places along each roof, a few pixels apart
     for name, (start, end) in roofs.items():
         (left, low), (right, high) = pixel(*start), pixel(*end)
@@ -139,7 +132,7 @@ class Box(NamedTuple):
     width: float
     height: float
 
-    def overlaps(self, other: Box, clearance: float) -> bool:
+    def overlaps(self, other: Self, clearance: float) -> bool:
         across = abs(self.x - other.x) - (self.width + other.width) / 2
         down = abs(self.y - other.y) - (self.height + other.height) / 2
         return max(across, down) < clearance

@@ -1,66 +1,69 @@
-"""Speeds with their intervals: as bars, relative to a baseline as points, and as curves over what was varied. And step
-times in the order in which they were seen, where warm-up, drift and throttling show at a glance."""
-
-from __future__ import annotations
+"""Speeds as bars, relative to a baseline, and over what was varied; and step times in the order they were taken."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
+from msgspec.structs import replace
 
 from torchmark.analyze.comparison import Family, Pair, compare_all, overall
 from torchmark.analyze.efficiency import Scaling, find_scaling
 from torchmark.analyze.grades import is_published
 from torchmark.analyze.jobs import end_counts
+from torchmark.analyze.pairing import grouped
 from torchmark.analyze.wording import counted
 from torchmark.records import Estimate, Result, Run, Value, Work
 from torchmark.report import charts, figures, units
 from torchmark.report.charts import Panel, Rows, Series, Spec, chart, field, given, is_measured, label, layer
-from torchmark.report.document import grouped, word
-from torchmark.report.names import devices_of, full_name, run_names, same_work, variant_name, variant_parts
+from torchmark.report.document import word
+from torchmark.report.names import devices_of, full_name, run_names, variant_name, variant_parts
 from torchmark.report.run import scaling_note
 from torchmark.report.text import shorten
 
-_FEWEST_VALUES = 3  # from which a parameter makes a curve
+_FEWEST_VALUES = 3  # of a curve
 _STEPS = Work(items=1, unit="step")
-_NARROWEST = 1.25  # the scale of ratios reaches at least from 1/1.25 to 1.25
+_NARROWEST = 1.25  # times: the least reach of a scale of ratios to either side
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 170  # of curves
 _NO_LINES = {"domain": False, "ticks": False}
 COLUMNS = 240  # more cannot be distinguished on the screen
 _FEWEST_SAMPLES = 5  # below this there is no trend to see
-_LEAST_SPAN = 0.1  # of the step time: less would make a mountain of every molehill
-_TALLEST = 3.0  # times the median: what sticks out further is cut by the edge, unless a tenth of all does
-_FURTHEST = 1e6  # times the step time: samples that lie so far apart were not timed but made up
+_LEAST_SPAN = 0.1  # of the step time: less would exaggerate noise
+_TALLEST = 3.0  # times the median: longer samples are cut by the edge, unless a tenth of all are
+_FURTHEST = 1e6  # times the step time: samples that lie so far apart were made up
 
+Done = tuple[Series, Result]
 Line = tuple[Series, dict[str, Value], list[tuple[Result, float]]]  # what is fixed, and results with what is varied
 
 
 def find_speeds(series: Sequence[Series]) -> list[Panel]:
     """Work that several series did, each against the others, the fastest first; then what only one did, by workload."""
-    works: dict[tuple[str, int, bool], list[tuple[Series, Result]]] = {}
-    for each in series:
-        for result in filter(is_measured, each.results):
-            # Some published work has the shape of ours, but is not the same.
-            stands_alone = any(caution.kind == "not-comparable" for caution in result.cautions)
-            works.setdefault((same_work(result.case), result.version, stands_alone), []).append((each, result))
+
+    def work_of(done: Done) -> tuple[object, ...]:
+        case, version = done[1].case, done[1].version
+        # Published work may have the shape of ours and still be different.
+        alone = any(caution.kind == "not-comparable" for caution in done[1].cautions)
+        return replace(case, device="cpu", protocol="steady").text, version, alone
+
+    works = grouped(((each, result) for each in series for result in each.results if is_measured(result)), work_of)
     panels = []
     for members in (members for members in works.values() if len(members) > 1):
         work = next((result.work for _, result in members if result.work), _STEPS)  # for results without items
         bars = _bars([(each.name, each, result, result.work or work) for each, result in members])
         bars.sort(key=lambda bar: -bar["value"])
         panels.append(_speeds_panel(full_name(members[0][1].case), bars))
-    single = [members[0] for members in works.values() if len(members) == 1]
-    alike = grouped(((each.name, result.case.workload, result.version), (each, result)) for each, result in single)
+    single = (members[0] for members in works.values() if len(members) == 1)
+    alike = grouped(single, lambda done: (done[0].name, done[1].case.workload, done[1].version))
     for members in alike.values():  # what the variants have in common is said once, above them
-        each, results = members[0][0], [result for _, result in members]
-        parts = [variant_parts(result.case) for result in results]
+        parts = [variant_parts(result.case) for _, result in members]
         common = [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
-        labels = [" · ".join(part for part in own if part not in common) for own in parts]
-        rows = zip(labels, results, strict=True)
-        bars = _bars([(name or result.case.dtype, each, result, result.work or _STEPS) for name, result in rows])
-        title = " · ".join([results[0].case.workload, *common])
-        panels.append(_speeds_panel(title, bars, each.name if len(series) > 1 else ""))
+        rows = []
+        for own, (each, result) in zip(parts, members, strict=True):
+            name = " · ".join(part for part in own if part not in common) or result.case.dtype
+            rows.append((name, each, result, result.work or _STEPS))
+        owner, first = members[0]
+        title = " · ".join([first.case.workload, *common])
+        panels.append(_speeds_panel(title, _bars(rows), owner.name if len(series) > 1 else ""))
     return [panel for panel in panels if panel.rows]
 
 
@@ -81,7 +84,7 @@ def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
 
 
 def _speed_range(result: Result, items: float, widest: float) -> tuple[float, float, float]:
-    """Items per second, and the interval around it: at most `widest` times the rate."""
+    """Items per second with its interval, which ends at `widest` times the rate."""
     assert result.estimate
     found, value = result.estimate, items / result.estimate.center_s
     low = min(items / found.high_s, value) if found.high_s > 0 else 0.0
@@ -89,7 +92,7 @@ def _speed_range(result: Result, items: float, widest: float) -> tuple[float, fl
 
 
 def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
-    """Bars from zero with their intervals; a pale one is graded poor. A single figure is written large instead."""
+    """Bars from zero with their intervals, pale where graded poor; a single figure has no chart."""
     title, made = shorten(title, charts.TITLE), None
     if len(bars) > 1:
         rows = [bar | {"figure": f"{bar['figure']} {bar['margin']}".rstrip()} for bar in bars]
@@ -108,12 +111,12 @@ def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
     comparisons = compare_all([runs[baseline], *(runs[index] for index in others)])
     found: list[tuple[str, Rows, str]] = []
     for index, comparison in zip(others, comparisons, strict=True):
-        by_run = names[index] if len(others) > 1 else ""
-        groups = grouped((by_run or pair.a.case.workload, pair) for pair in comparison.pairs)
+        groups = grouped(comparison.pairs, lambda pair: "" if len(others) > 1 else pair.a.case.workload)
         means = {family.name: family for family in comparison.families}
         several = len(devices_of(runs[index])) > 1
-        for title, pairs in groups.items():
-            mean = overall(comparison.families) if len(others) > 1 else means.get(title)
+        for workload, pairs in groups.items():
+            title = workload or names[index]
+            mean = means.get(workload) if workload else overall(comparison.families)
             bars = []
             for pair in pairs:
                 name = (full_name if len(others) > 1 else variant_name)(pair.b.case)
@@ -122,19 +125,19 @@ def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
                 answer = pair.verdict if pair.low is not None or pair.assumed is not None else ""
                 figure = f"{units.factor(value, rough=pair.assumed is not None)} {answer}".strip()
                 bar = {"label": called, "value": value, "low": low, "high": high, "figure": figure, "color": shade}
-                fill = charts.SURFACE if pair.verdict == "unsure" else shade  # what is unsure is hollow
-                if 0 < low <= high < math.inf:
-                    bars.append(bar | {"about": f"{called}: {_factor(pair)}", "fill": fill})
+                bar |= {"about": f"{called}: {_factor(pair)}"}
+                bar |= {"fill": charts.SURFACE if pair.verdict == "unsure" else shade}  # hollow
+                bars += [bar] if 0 < low <= high < math.inf else []
             average = f"On average {_factor(mean)}" if mean and len(pairs) > 1 else ""
             found += [(shorten(title, charts.TITLE), bars, average)] if bars else []
     shown = [bar for _, bars, _ in found for bar in bars]
     if not shown:
         return []
-    # As far to either side as the values reach; an interval that reaches much further is cut by the edge.
+    # As far as the values reach; an interval that reaches much further is cut by the edge.
     low, high = min(bar["value"] for bar in shown), max(bar["value"] for bar in shown)
     low_end, high_end = max(min(bar["low"] for bar in shown), low / 2), min(max(bar["high"] for bar in shown), high * 2)
     domain = [min(low_end / 1.1, 1 / _NARROWEST), max(high_end * 1.1, _NARROWEST)]
-    charted = [(title, _ratios_chart(bars[:60], domain), note, bars) for title, bars, note in found]
+    charted = ((title, _ratios_chart(bars[:60], domain), note, bars) for title, bars, note in found)
     return [Panel(title, made, f"Relative speed: {title}", note, rows=bars) for title, made, note, bars in charted]
 
 
@@ -167,48 +170,39 @@ def _ratios_chart(bars: Rows, domain: Sequence[float]) -> Spec:
 
 
 def find_curves(series: Sequence[Series]) -> list[Panel]:
-    """A panel for every parameter of which a workload was measured with three values or more. A line is a series with
-    everything but the parameter held fixed."""
+    """A panel for every parameter of a workload with three values or more; a line is a series with all others fixed."""
     # Parameters of a workload that always are the items of a step: published cases leave a usual batch unsaid.
-    seen = grouped(
-        ((result.case.workload, name), (value, result.work.items))
-        for each in series
-        for result in each.results
-        for name, value in (result.case.params | result.params).items()
-        if result.work
-    )
-    alike = {key: pairs for key, pairs in seen.items() if all(value == items for value, items in pairs)}
-    implied = {key for key, pairs in alike.items() if len({*pairs}) > 1}
-    groups: dict[tuple[str, str, str], dict[tuple[str, str], Line]] = {}
-    for each in series:
-        for result in each.results:
-            case, unit = result.case, result.work.unit if result.work else "step"
-            settings: dict[str, Value] = {}
-            if result.work:
-                settings |= {name: result.work.items for workload, name in implied if workload == case.workload}
-            settings |= {**case.params, **result.params, "dtype": case.dtype, "compile": case.compile}
-            settings |= {"transfer": case.transfer, "workers": case.workers, "protocol": case.protocol}
-            settings |= {"threads": case.threads} if case.threads is not None else {}
-            settings |= case.options
-            for name, value in settings.items():
-                if name != "workers" and not isinstance(value, bool | str) and value > 0:
-                    fixed = {key: own for key, own in settings.items() if key != name}
-                    lines = groups.setdefault((f"{case.workload}/{case.mode}", name, f"{result.version} {unit}"), {})
-                    line = lines.setdefault((each.name, repr(sorted(fixed.items()))), (each, fixed, []))
-                    line[2].append((result, float(value)))
+    found = [(each, result) for each in series for result in each.results]
+    seen: dict[tuple[str, str], set[tuple[Value, float]]] = {}
+    for _, result in found:
+        for name, value in (result.case.params | result.params).items() if result.work else ():
+            seen.setdefault((result.case.workload, name), set()).add((value, result.work.items if result.work else 0))
+    implied = [key for key, both in seen.items() if len(both) > 1 and all(value == items for value, items in both)]
+    groups: dict[tuple[str, str, int, str], dict[tuple[str, str], Line]] = {}
+    for each, result in found:
+        case, work = result.case, result.work
+        items = {name: work.items for workload, name in implied if workload == case.workload} if work else {}
+        axes = {name: getattr(case, name) for name in ("dtype", "compile", "transfer", "workers", "protocol")}
+        axes |= {"threads": case.threads} if case.threads is not None else {}
+        settings: dict[str, Value] = {**items, **case.params, **result.params, **axes, **case.options}
+        for name, value in settings.items():
+            if name != "workers" and not isinstance(value, bool | str) and value > 0:
+                fixed = {key: own for key, own in settings.items() if key != name}
+                panel = (f"{case.workload}/{case.mode}", name, result.version, work.unit if work else "step")
+                curve = (each.name, repr(sorted(fixed.items())))
+                line = groups.setdefault(panel, {}).setdefault(curve, (each, fixed, []))
+                line[2].append((result, float(value)))
     panels = []
-    for (workload, name, unit), known in groups.items():
-        swept = [
-            line for line in known.values() if len({x for each, x in line[2] if is_measured(each)}) >= _FEWEST_VALUES
-        ]
-        rows, lost = _points(swept)
-        title, axes = shorten(workload, charts.TITLE), shorten(f"{unit.partition(' ')[2]}/s by {name}", charts.TITLE)
-        panels += [Panel(title, _curves_chart(name, rows, lost), f"{title}: {axes}", axes, rows=rows)] if rows else []
+    for (workload, name, _, unit), lines in groups.items():
+        rows, lost = _points(lines.values())
+        title, by = shorten(workload, charts.TITLE), shorten(f"{unit}/s by {name}", charts.TITLE)
+        panels += [Panel(title, _curves_chart(name, rows, lost), f"{title}: {by}", by, rows=rows)] if rows else []
     return panels
 
 
-def _points(lines: Sequence[Line]) -> tuple[Rows, Rows]:
+def _points(lines: Iterable[Line]) -> tuple[Rows, Rows]:
     """The points of all lines, each named by its difference from the others; and the values without a figure."""
+    lines = [each for each in lines if len({x for result, x in each[2] if is_measured(result)}) >= _FEWEST_VALUES]
     fixed = [each for _, each, _ in lines]
     keys = dict.fromkeys(key for each in fixed for key in each)
     differing = [key for key in keys if len({repr(each.get(key)) for each in fixed}) > 1]
@@ -216,8 +210,8 @@ def _points(lines: Sequence[Line]) -> tuple[Rows, Rows]:
     rows: Rows = []
     missing: Rows = []
     for index, (series, own, members) in enumerate(lines):
-        parts = [series.name] if len(owners) > 1 else []
-        name = shorten(" · ".join([*parts, *(f"{key}={own[key]}" for key in differing if key in own)]), 48)
+        parts = [series.name] * (len(owners) > 1) + [f"{key}={own[key]}" for key in differing if key in own]
+        name = shorten(" · ".join(parts), 48)
         shade = series.color if len(owners) == len(lines) else charts.color(index)
         known = {}
         for result, x in members:
@@ -225,7 +219,7 @@ def _points(lines: Sequence[Line]) -> tuple[Rows, Rows]:
                 items, unit = (result.work.items, shorten(result.work.unit, 24)) if result.work else (1.0, "step")
                 rate, low, high = _speed_range(result, items, 2.0)
                 margin = "as published" if is_published(result) else figures.margin(result.estimate)
-                about = f"{name + ', ' if name else ''}{units.digits(x)}: {units.rate(rate, unit)} {margin}"
+                about = ", ".join(filter(None, (name, f"{units.digits(x)}: {units.rate(rate, unit)} {margin}")))
                 if 0 < rate < math.inf:
                     known[x] = {"rate": rate, "low": low, "high": high, "about": about}
         lost = {x: each.status for each, x in members if each.status not in ("ok", "skipped") and x not in known}
@@ -237,7 +231,7 @@ def _points(lines: Sequence[Line]) -> tuple[Rows, Rows]:
 
 def _curves_chart(parameter: str, rows: Rows, lost: Rows) -> Spec:
     """Points with their intervals, joined; a value without a figure is marked at the bottom with its status."""
-    # The values that were varied, and no others; as powers where they grow like such.
+    # Ticks at the values that were varied; a logarithmic axis where they grow like powers.
     values = sorted({each["x"] for each in (*rows, *lost)})
     style = "~s" if values[-1] >= 1e5 else "~f"
     x_axis = {"values": values, "title": parameter, "format": style, "grid": False, "labelOverlap": True}
@@ -269,8 +263,8 @@ def find_scalings(series: Sequence[Series]) -> Iterator[Panel]:
     for each in series:
         for found in find_scaling(tuple(each.results)):
             title = shorten(found.case, charts.TITLE)
-            note = f"{shorten(found.unit, 24)}/s by workers. {scaling_note(found)}"
-            note = f"{each.name}: {note}" if len(series) > 1 else note
+            owner = f"{each.name}: " if len(series) > 1 else ""
+            note = f"{owner}{shorten(found.unit, 24)}/s by workers. {scaling_note(found)}"
             yield Panel(title, _scaling_chart(found, each.color), f"Scaling of {title}", note)
 
 
@@ -303,8 +297,7 @@ def has_samples(result: Result) -> bool:
 
 
 def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
-    """The chart of a result whose samples were kept and loaded, in the unit in which its step time is best read;
-    `several`: of several devices."""
+    """The chart of a result whose samples are loaded; `several`: the page is about several devices."""
     known = result.processes if any(each.samples_s for each in result.processes) else (result.estimate,)
     processes = [each for each in known if each is not None and each.samples_s]
     count = sum(len(each.samples_s) for each in processes)
@@ -313,7 +306,7 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
         return None
     scale, unit = units.duration_unit(estimate.center_s)
     two_ends = (sustained.first_s, sustained.last_s) if sustained else ()
-    # The step times to show: all that count but the longest few, which would flatten the rest; both ends always.
+    # Show all step times that count but the longest few, which would flatten the rest; always both sustained ends.
     kept = np.concatenate([np.array(each.samples_s[_cut(each) :] or each.samples_s) for each in processes])
     least, middle, most, nearly_all = (float(value) for value in np.quantile(kept, (0.0, 0.5, 0.9, 0.995)))
     low, high = min((least, *two_ends)), max(min(nearly_all, _TALLEST * middle), most, *two_ends)
@@ -322,7 +315,7 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
     window = low, high = low - missing / 2 - margin, high + missing / 2 + margin
     if not high - low < _FURTHEST * estimate.center_s:
         return None
-    ends: Rows = []  # the first seconds and the last, each with its own step time
+    ends: Rows = []  # the step times of the first and the last seconds
     if sustained and sum(samples := processes[0].samples_s) > 0:
         early, late = end_counts(np.array(samples), processes[0].duration_s, sustained.window_s)
         first, last = (float(np.clip(step_s, *window)) / scale for step_s in two_ends)
@@ -343,9 +336,8 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
     about = ". ".join(filter(None, (_steps_about(estimate, processes), figures.sustained(result))))
     axis = {"tickCount": 3, "title": unit, **_NO_LINES}
     place: Spec = {"scale": {"domain": [low / scale, high / scale], "nice": False}, "axis": axis}
-    layers = _steps_layers(
-        field("sample", scale={"domain": [0, count], "nice": False}, axis=None), place, series.color, about
-    )
+    x = field("sample", scale={"domain": [0, count], "nice": False}, axis=None)
+    layers = _steps_layers(x, place, series.color, about)
     made = chart(layers, 84, charts.WIDTH - 48, rows=rows, cuts=cuts, seams=seams, ends=ends)
     title, note = full_name(result.case), f"{series.name}. {about}" if several else about
     return Panel(title, made, f"Step times of {title}", note, figures.grade_cell(result), rows)
@@ -369,12 +361,10 @@ def _steps_about(estimate: Estimate, processes: list[Estimate]) -> str:
     longest, shortest = (pick(pick(each.samples_s) for each in processes) for pick in (max, min))
     blocks = f" of {estimate.block_size} steps" if estimate.block_size > 1 else ""
     several = f" in {len(processes)} processes" if len(processes) > 1 else ""
-    return (
-        f"{sum(len(each.samples_s) for each in processes)} samples{blocks}{several}, "
-        f"{sum(map(_cut, processes))} cut as warm-up; from {units.duration(max(shortest, 0.0))} to "
-        f"{units.duration(longest)}, typically {figures.step_time(estimate)}; "
-        f"first step {units.duration(estimate.first_step_s)}"
-    )
+    count, cut = sum(len(each.samples_s) for each in processes), sum(map(_cut, processes))
+    low, high, first = map(units.duration, (max(shortest, 0.0), longest, estimate.first_step_s))
+    taken = f"{count} samples{blocks}{several}, {cut} cut as warm-up"
+    return f"{taken}; from {low} to {high}, typically {figures.step_time(estimate)}; first step {first}"
 
 
 def _cut(process: Estimate) -> int:
