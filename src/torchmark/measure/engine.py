@@ -1,7 +1,5 @@
 """The timing engine: samples a function that times blocks of steps until the estimate is precise enough."""
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -130,13 +128,13 @@ class Samples:
             self._seconds[self.count] = max(each, 1e-12)
             self.count += 1
 
-    def rule(self, settings: Settings | None = None) -> StopRule:
+    def rule(self, settings: Settings | None = None) -> "StopRule":
         size = 1 if self.stamped and self.roomy else self.block_size
         settings = replace(settings or self._settings, call_cost_s=self.call_cost_s)
         return StopRule(settings, "median" if size == 1 else "mean", size, self._clock)
 
     def estimate(
-        self, rule: StopRule, first_step_s: float, duration_s: float, readings: Sequence[Conditions] = ()
+        self, rule: "StopRule", first_step_s: float, duration_s: float, readings: Sequence[Conditions] = ()
     ) -> Estimate:
         assert rule.reading is not None  # a rule only finishes at a look
         waited = None if self._wait_s is None else min(self._wait_s / max(self._total_s, 1e-12), 1.0)

@@ -1,7 +1,5 @@
 """How processes end together: a child ends with its parent, a group as a whole, a temporary folder with its run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """What machine this is, whether it is set up well, and what would spoil its figures."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import math

@@ -1,7 +1,5 @@
 """The messages between a run and its child processes: one record as a line of JSON, over pipes of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

@@ -1,7 +1,5 @@
 """How a case ended, judged by what went wrong: an exception in the worker, or the way its process died."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What a worker does: prepare a case, check its numbers, time it; alone, or in turns with others."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.metadata
@@ -98,7 +96,7 @@ class PreparedCase:
         """What working together costs; asked for last, as it may leave the members with different weights."""
         return {}
 
-    def run(self, drive: Callable[[PreparedCase], Result]) -> Result:
+    def run(self, drive: "Callable[[PreparedCase], Result]") -> Result:
         """Open the device and let a driver do the rest; a failure that can be caught becomes a status."""
         try:
             job, case = self.job, self.job.case

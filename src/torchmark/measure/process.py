@@ -1,7 +1,5 @@
 """A child process: start it, forked or anew, give it orders, receive its answers, and end it with all it started."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import faulthandler
@@ -88,7 +86,7 @@ class ProcessFailed(Exception):  # noqa: N818 -- reads as what it is where it is
 def ignore(_: messages.Message) -> None: ...
 
 
-_open: WeakSet[Process] = WeakSet()  # those that were not closed yet
+_open: "WeakSet[Process]" = WeakSet()  # those that were not closed yet
 
 
 class Process(contextlib.AbstractContextManager["Process"]):

@@ -1,7 +1,5 @@
 """A case whose work several ranks share: the worker starts them through torch's launcher; rank 0 leads and times."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import hashlib

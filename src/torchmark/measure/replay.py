@@ -1,7 +1,5 @@
 """Replays published benchmarks: how each publication timed its work, with its faults, and the process that does so."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

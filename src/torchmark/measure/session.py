@@ -1,7 +1,5 @@
 """A session: measures the cases of a run round by round, each in fresh processes, and yields each result at once."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Times a step on a device with everything that goes with it: calibration, neighbours, power, turns and whole jobs."""
 
-from __future__ import annotations
-
 import gc
 import re
 import threading

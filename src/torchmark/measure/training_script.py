@@ -4,8 +4,6 @@ The script is run as a program of its own, so that starting, importing, loading 
 reads its task from its input and prints what it timed inside as its last line.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import socket
