@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct, ValidationError, convert, inspect
 from msgspec.structs import asdict, replace
@@ -334,102 +334,94 @@ def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
             yield f"$.result.work.{name}", f"{'none' if value is None else f'{value:g}'} instead of {known:g}"
 
 
-Only = Literal["", "cpu", "accelerators"]
-
-
 class Part(Struct, frozen=True):
     cases: tuple[Case, ...]
-    only: Only = ""
+    only: str = ""  # "cpu" or "accelerators": the devices that the cases are for
 
 
-def _line(workload: str, only: Only = "", **settings: object) -> tuple[Only, Sweep]:
-    """A sweep on all or some devices. Names that are no axis are parameters; values are as typed, with commas."""
-    typed = {name: [str(value)] for name, value in settings.items()}
-    axes = {axis.name: typed.pop(axis.name) for axis in AXES if axis.name in typed}
-    return only, Sweep([workload], {"device": [ACCELERATOR], **axes}, typed)
-
-
-# The suites: what `run` measures when no workload is named. A new workload adds its line where it belongs.
-# In the order of value, as a run may be short of time or stopped early: one case for each area, then those with
-# published partners at the published sizes, then what people run today.
-_QUICK = (
-    _line("mlp", mode="infer", outputs=512),
-    _line("resnet50", mode="infer"),
-    _line("bert-encode", batch=4),
-    _line("llm-decode"),
-    _line("tensor-add", variant="as-run"),
-    _line("mnist-cnn"),
-    _line("bert-encode"),
-    _line("bert-classify", mode="infer", batch=16),
-    _line("llm-prefill"),
-    _line("matmul", dtype="float32,bfloat16"),
-    _line("mlp", "accelerators", mode="infer", outputs=512, transfer="per-step"),
-    _line("resnet50", "accelerators", mode="infer", transfer="per-step"),
-    _line("cifar-cnn"),
-    _line("mnist-ddp-sigmoid", "cpu", workers=2),
-    _line("mnist-ddp-mlp", "cpu", workers=4),
-    _line("bert-classify", mode="train", batch=16),
-    _line("stable-diffusion"),
-)
-_STANDARD = (
-    *_QUICK,
-    _line("null"),
-    _line("launch"),
-    _line("mlp", mode="infer,train"),
-    _line("mlp", mode="infer", outputs=512, transfer="per-step"),
-    _line("tensor-add", variant="resident"),
-    _line("bandwidth", kind="update", sizes="all"),
-    _line("copy", "accelerators", direction="to-device,to-host", pinned="on,off"),
-    _line("bert-classify", mode="train,infer", batch=4),
-    _line("venv-ppo"),
-    _line("stable-diffusion", size=256, decode="off"),
-    _line("mlp", mode="infer,train", dtype="float32,bfloat16", compile="off,on"),
-    _line("tensor-add", variant="as-written"),
-    _line("matmul", size="512,4096", dtype="float32,bfloat16"),
-    _line("resnet50", mode="infer,train", dtype="float32,bfloat16"),
-    _line("resnet50", mode="infer", compile="on"),
-    _line("bert-encode", batch="1,4", sequence="128,512"),
-    _line("bert-encode", batch=4, dtype="float32,bfloat16", compile="off,on"),
-    _line("bert-classify", mode="train,infer", batch="16", dtype="float32,bfloat16"),
-    _line("mnist-ddp-mlp", "cpu", workers="1,2,4"),
-    _line("venv-ppo", checks="on,off"),
-    _line("lstm", mode="infer,train"),
-    _line("llm-prefill", size="125m,350m", dtype="float32,bfloat16"),
-    _line("llm-decode", size="125m,350m", dtype="float32,bfloat16"),
-    _line("vit-train", batch="4,8"),
-    _line("dataloader", "cpu"),
-    _line("dataloader", "cpu", loader_workers="0,2,4"),
-)
-_FULL = (
-    *_STANDARD,
-    _line("mlp", mode="infer,train", batch="1..4096x4", dtype="float32,bfloat16", compile="off,on"),
-    _line("mlp", mode="infer,train", batch="1..4096x4", transfer="per-step"),
-    _line("tensor-add", size="768..12288x2", variant="resident,as-run,as-written"),
-    _line("matmul", size="256..8192x2", dtype="float32,bfloat16"),
-    _line("matmul", size="256..1024x2", dtype="float64,float16"),
-    _line("resnet50", mode="infer,train", batch="1..128x2", transfer="resident,per-step"),
-    _line("bert-classify", mode="train,infer", size="base,large", batch="16,64,256", sequence="128,512"),
-    _line("stable-diffusion", dtype="bfloat16"),
-    _line("llm-prefill", size="1b", prompt="128,512", dtype="float32,bfloat16"),
-    _line("llm-decode", size="1b", context="128,1024", dtype="float32,bfloat16"),
-    _line("vit-train", batch="4..32x2", dtype="float32,bfloat16"),
-    _line("mnist-ddp-sigmoid", "cpu", workers="1,2,4"),
-    _line("dataloader", "cpu", dataset="mnist,cifar10", batch="4,64,256", loader_workers="0..4"),
-)
-SUITES: Mapping[str, tuple[tuple[Only, Sweep], ...]] = {"quick": _QUICK, "standard": _STANDARD, "full": _FULL}
+# The suites: what `run` measures when no workload is named. Each line is a sweep of a workload, over all devices or
+# some. A new workload adds its line where it belongs: they are in the order of value, as a run may be short of time or
+# stopped early: one case for each area, published partners at the published sizes, then what people run today.
+_QUICK = """\
+mlp mode=infer outputs=512
+resnet50 mode=infer
+bert-encode batch=4
+llm-decode
+tensor-add variant=as-run
+mnist-cnn
+bert-encode
+bert-classify mode=infer batch=16
+llm-prefill
+matmul dtype=float32,bfloat16
+accelerators: mlp mode=infer outputs=512 transfer=per-step
+accelerators: resnet50 mode=infer transfer=per-step
+cifar-cnn
+cpu: mnist-ddp-sigmoid workers=2
+cpu: mnist-ddp-mlp workers=4
+bert-classify mode=train batch=16
+stable-diffusion
+"""
+_STANDARD = """\
+null
+launch
+mlp mode=infer,train
+mlp mode=infer outputs=512 transfer=per-step
+tensor-add variant=resident
+bandwidth kind=update sizes=all
+accelerators: copy direction=to-device,to-host pinned=on,off
+bert-classify mode=train,infer batch=4
+venv-ppo
+stable-diffusion size=256 decode=off
+mlp mode=infer,train dtype=float32,bfloat16 compile=off,on
+tensor-add variant=as-written
+matmul size=512,4096 dtype=float32,bfloat16
+resnet50 mode=infer,train dtype=float32,bfloat16
+resnet50 mode=infer compile=on
+bert-encode batch=1,4 sequence=128,512
+bert-encode batch=4 dtype=float32,bfloat16 compile=off,on
+bert-classify mode=train,infer batch=16 dtype=float32,bfloat16
+cpu: mnist-ddp-mlp workers=1,2,4
+venv-ppo checks=on,off
+lstm mode=infer,train
+llm-prefill size=125m,350m dtype=float32,bfloat16
+llm-decode size=125m,350m dtype=float32,bfloat16
+vit-train batch=4,8
+cpu: dataloader
+cpu: dataloader loader_workers=0,2,4
+"""
+_FULL = """\
+mlp mode=infer,train batch=1..4096x4 dtype=float32,bfloat16 compile=off,on
+mlp mode=infer,train batch=1..4096x4 transfer=per-step
+tensor-add size=768..12288x2 variant=resident,as-run,as-written
+matmul size=256..8192x2 dtype=float32,bfloat16
+matmul size=256..1024x2 dtype=float64,float16
+resnet50 mode=infer,train batch=1..128x2 transfer=resident,per-step
+bert-classify mode=train,infer size=base,large batch=16,64,256 sequence=128,512
+stable-diffusion dtype=bfloat16
+llm-prefill size=1b prompt=128,512 dtype=float32,bfloat16
+llm-decode size=1b context=128,1024 dtype=float32,bfloat16
+vit-train batch=4..32x2 dtype=float32,bfloat16
+cpu: mnist-ddp-sigmoid workers=1,2,4
+cpu: dataloader dataset=mnist,cifar10 batch=4,64,256 loader_workers=0..4
+"""
+SUITES = {"quick": _QUICK, "standard": _QUICK + _STANDARD, "full": _QUICK + _STANDARD + _FULL}
 
 
 def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
     """The cases of each line. Tiny keeps the choices that set no size: variants, dtypes, modes."""
-    if name not in SUITES:
-        raise UnknownName("suite", name, SUITES)
-
-    def shrunk(sweep: Sweep) -> Sweep:
-        declared = [parameter for name in sweep.workloads for parameter in list_parameters(find_workload(name))]
-        chosen = {each.name for each in declared if each.choices} - {"size", "model"}
-        return replace(sweep, tiny=True, params={name: sweep.params[name] for name in sweep.params if name in chosen})
-
-    return tuple(Part(expand(shrunk(sweep) if tiny else sweep), only) for only, sweep in SUITES[name])
+    _check_name("suite", name, SUITES)
+    parts = list[Part]()
+    for line in SUITES[name].splitlines():
+        only, _, sweep = line.rpartition(": ")
+        workload, *settings = sweep.split()
+        params = split_settings(settings)
+        axes = {axis: params.pop(axis) for axis in _AXES if axis in params}
+        if tiny:
+            chosen = {each.name for each in list_parameters(find_workload(workload)) if each.choices}
+            params = {name: values for name, values in params.items() if name in chosen - {"size", "model"}}
+        cases = expand(Sweep([workload], {"device": [ACCELERATOR], **axes}, params, tiny=tiny))
+        parts.append(Part(cases, only))
+    return tuple(parts)
 
 
 def place(parts: Sequence[Part], devices: Iterable[str]) -> tuple[Case, ...]:
