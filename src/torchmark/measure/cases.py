@@ -36,11 +36,7 @@ _AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a 
 
 
 class Sweep(Struct, frozen=True):
-    """Every combination of these. All values are as typed: with commas, numbers with ranges.
-
-    The default is the first mode of a workload and its published number of workers. Torch chooses the threads, but
-    where numbers of workers are compared, every rank gets the same number.
-    """
+    """Every combination of these. All values are as typed: with commas, numbers with ranges."""
 
     workloads: Sequence[str]  # names, or text forms of cases, which are taken as they are
     axes: Mapping[str, Sequence[str]] = {}  # by the name of an axis or of an option of a case
@@ -50,7 +46,7 @@ class Sweep(Struct, frozen=True):
 
 
 def expand(sweep: Sweep) -> tuple[Case, ...]:
-    """All cases of a sweep, in the order in which its parts are given; the last changes fastest."""
+    """All cases of a sweep, in the given order; the last part changes fastest."""
     if not sweep.workloads:
         raise UsageError("no workload is named", "`torchmark list` shows them")
     if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.axes.get("mode")):
@@ -105,7 +101,7 @@ def full_params(case: Case) -> Struct:
 
 
 def memory_needed(case: Case, nodes: int = 1) -> float | None:
-    """About how much memory a case needs on its device; None if too little to matter. Ranks share only a CPU."""
+    """About the memory that a case needs on its device; None if too little to matter. Ranks share only a CPU."""
     needed = find_workload(case.workload).memory_bytes(full_params(case), setting_of(case, world_size=1))
     ranks = case.workers // nodes if case.device == "cpu" else 1
     return None if needed is None else needed * ranks
@@ -133,16 +129,14 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
     declared = [field.name for field in _fields(workload)]
     for name in sweep.params:
         _check_name(f"parameter of {workload.name}", name, declared)
-    typed = {name: split_values(sweep.axes.get(name, ())) for name in _AXES}
-    usual = {"mode": workload.modes[0], "workers": workload.default_workers}
+    usual = {name: axis.default for name, axis in _AXES.items()}
+    usual |= {"mode": workload.modes[0], "workers": workload.default_workers}
     # Threads of each rank where counts of workers are compared: what the largest count leaves for each.
+    typed = {name: split_values(sweep.axes.get(name, ())) for name in _AXES}
     counts = {_AXES["workers"].read(text) for text in typed["workers"]}
     if len(counts) > 1:
         usual["threads"] = max(1, len(allowed_cores()) // (max(counts) // sweep.nodes or 1))
-    for name, axis in _AXES.items():
-        default = usual.get(name, axis.default)
-        typed[name] = typed[name] or (() if default is None else (str(default),))
-    axes = {name: values for name, values in typed.items() if values}
+    axes = {name: typed[name] or (str(usual[name]),) for name in _AXES if typed[name] or usual[name] is not None}
     swept = {name: axes.pop(name) for name in ("device", "mode")}  # parameters follow these, and precede the others
     swept |= {f"-p {name}": split_values(sweep.params[name]) for name in declared if name in sweep.params}
     swept |= axes
@@ -157,7 +151,7 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
 
 
 def check_device(name: str) -> None:
-    """Only the name: whether such a device is here is asked where it is opened."""
+    """Check the name only: whether such a device is here is asked where it is opened."""
     kind, colon, index = name.partition(":")
     if kind not in KINDS and name != ACCELERATOR:
         raise UnknownName("device", name, [kind for kind in KINDS if kind != "fake"])
