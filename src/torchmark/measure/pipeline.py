@@ -149,8 +149,7 @@ class PreparedCase:
         if self.fallen_back:
             estimate = timing.with_flag(estimate, "cpu-fallback")
             settings["ran_on_cpu"] = ", ".join(sorted({*self.fallen_back}))
-        if self.job.settings.sustain:
-            found["sustained"] = sustained_of(estimate)
+        found["sustained"] = sustained_of(estimate) if self.job.settings.sustain else None
         found |= {"work": self.step.work, "phases_s": self.phases_s, "settings": settings}
         return Result(**self.common, status="ok", estimate=combine([estimate]), processes=(estimate,), **found)
 
@@ -209,7 +208,7 @@ def _take_part(case: PreparedCase, receive: Callable[[], Order]) -> NoReturn:
     case.build(2)  # the two processes of a comparison that are alive share the memory
     step, items, since = case.step, case.step.work.items, device.clock()
     time_block = device.timer(step.run)
-    steps_s = [time_block(1).total_s]  # the quickest of a few, where they are short enough to be disturbed as a whole
+    steps_s = [time_block(1).total_s]  # a few, where they are short enough to be disturbed as a whole
     while len(steps_s) < 5 and device.clock() - since < 0.2:
         steps_s.append(time_block(1).total_s)
     step_s = min(steps_s)

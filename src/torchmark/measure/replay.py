@@ -355,8 +355,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
         if untried := ", ".join(fault for fault in played.corrected if fault not in costs):
             settings[UNTRIED] = untried
     if device.queues and all(laps.whole for laps in stages):
-        # Of a part this would say little: its clock is outrun by all that the device's queue holds.
-        metrics[UNDONE] = watch.unfinished_s / watch.seconds
+        metrics[UNDONE] = watch.unfinished_s / watch.seconds  # of a part, the queue holds too much to say
     elif device.queues:
         stages = paced(stages, watch.unfinished_s)
     job, made = extrapolate(stages), procedure.made(task)
@@ -377,7 +376,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
 
 
 def paced(stages: Sequence[Laps], unfinished_s: float) -> tuple[Laps, ...]:
-    """Add what the device still had to do to steps that represent many more: those go at the device's own pace."""
+    """Add what the device still had to do to steps that stand for many more, at the device's own pace."""
     share_s = unfinished_s / sum(len(laps.seconds) for laps in stages if laps.is_work)
     return tuple(
         replace(laps, seconds=[each + share_s for each in laps.seconds]) if laps.is_work else laps for laps in stages
