@@ -96,7 +96,6 @@ def check_case(case: Case) -> Case:
 
 
 def full_params(case: Case) -> Struct:
-    """All parameters of a case, those at their default included."""
     return read_params(find_workload(case.workload), case.params)
 
 
@@ -183,7 +182,6 @@ def _fields(workload: Workload) -> tuple[inspect.Field, ...]:
 
 
 def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | None = None) -> Struct:
-    """The workload's parameters with the given ones changed."""
     known = {parameter.name: parameter for parameter in list_parameters(workload)}
     changes: dict[str, Any] = {}
     for name, value in given.items():

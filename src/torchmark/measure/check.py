@@ -152,7 +152,6 @@ class Proof(Struct, frozen=True):
 
 
 def audit_device(device: Device) -> Iterator[Proof]:
-    """All proofs for a device, each as soon as it is known, in well under a minute."""
     yield from prove_times(device)
     died = partial(_no_outputs, device.name)
     yield from try_each("torchmark.measure.check:check_outputs", device.name, DTYPES, Proof, died)
@@ -168,7 +167,6 @@ def audit_device(device: Device) -> Iterator[Proof]:
 
 
 def prove_times(device: Device) -> Iterator[Proof]:
-    """The synchronisation, the events where there are any, and the growth of time with work."""
     import torch
 
     def retried(prove: Callable[[], Proof]) -> Proof:  # a busy machine can spoil a comparison of times once
@@ -236,7 +234,6 @@ class _Bench:
         return Proof(self.device.name, "synchronisation is real", figure, passed)
 
     def prove_growth(self) -> Proof:
-        """Twice the work takes twice the time, three times over, measured in turn."""
         timers = [self.device.timer(self.step(factor)) for factor in (1, 2, 4, 8)]
         best_s = [math.inf] * len(timers)
         for _ in range(_ROUNDS):
@@ -257,7 +254,7 @@ def check_outputs(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[Proof]
 
 
 def prove_outputs(device: Device, dtype: str) -> Proof:
-    """What the device computes is what numpy computes in float64 on the host."""
+    """What the device computes is what numpy computes in float64."""
     import torch
 
     worst, operation = -1.0, ""

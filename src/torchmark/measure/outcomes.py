@@ -106,7 +106,6 @@ def type_name(error: BaseException | None) -> str:
 
 
 def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: str = _WORKER) -> tuple[Status, str]:
-    """The status and the reason for a worker, or a rank, that died without a report."""
     if exit_code is None:
         return "crashed", f"{who} stopped answering during {phase}"
     if exit_code >= 0:

@@ -36,9 +36,8 @@ from torchmark.workloads import find_workload
 
 PATIENCE_S = 60.0  # for ranks that are all on this machine
 CHECK, MEMORY, END = -1, -2, -3  # orders of rank 0; all others are numbers of functions to time
-BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}  # how ranks exchange what is on their device, by its kind
-_HUB = "TORCHMARK_RANKS"  # the variable with what each rank needs: the hub's address and key, the job, and its start
-
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}  # of the exchange, by kind of device
+_HUB = "TORCHMARK_RANKS"  # variable with the hub's address and key, the job, and its start
 # In the message of a rank that lost its peers, because another rank had ended.
 PEER_LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection (was )?(closed|refused|reset)"

@@ -36,7 +36,7 @@ from torchmark.workloads.model import leaves_of
 FAULT_SHARE, PAIR_S = 0.25, 2.0  # for each fault at most: of the time that is left, and in seconds
 SLOW_STEP_S = 0.2  # from here on two of each must do
 UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512; it takes torch to know this exactly
-ITERATIONS, FEWEST = 200, 20  # stand for a loop that ran until its user stopped it; a bar's pace comes from many
+ITERATIONS, FEWEST = 200, 20  # for a loop that ran until its user stopped it; a bar's pace comes from many
 # The published listing of simple-add; without a GPU its copies to one were left out.
 LISTING = """
 def foo():
@@ -61,10 +61,10 @@ class Played(Struct, frozen=True):
 class Procedure(ABC):
     """How one publication timed its work; an object lives as long as the process that replays its cases."""
 
-    endless: ClassVar[bool] = False  # the loop was watched and stopped by hand, so that only its later steps count
+    endless: ClassVar[bool] = False  # the loop was stopped by hand, so that only its later steps count
     whole_process: ClassVar[bool] = False  # timed from outside, start of the interpreter included; without a GPU
-    shared: ClassVar[str] = ""  # the workload whose cases were timed one after the other in one process
-    variants: ClassVar[tuple[str, ...]] = ()  # what the listing can be read as, where text and effect differ
+    shared: ClassVar[str] = ""  # the workload whose cases were timed in one process
+    variants: ClassVar[tuple[str, ...]] = ()  # readings of the listing, where text and effect differ
 
     def readings(self, case: Case) -> dict[str, Case]:
         return {name: replace(case, params={**case.params, "variant": name}) for name in self.variants}

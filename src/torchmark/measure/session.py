@@ -95,7 +95,7 @@ Event = Started | Finished | Covered | SpreadFound | Revised
 
 
 class Session:
-    """One run under way. Use it once."""
+    """One run. Use it once."""
 
     def __init__(
         self,
@@ -318,8 +318,8 @@ class PeakJudge:
         return judged
 
     def revised(self) -> Iterator[Result]:
-        """All results at the end, when all ceilings are known."""
-        for result in tuple(self._results.values()):  # a higher ceiling changes the others
+        """All results at the end, as a ceiling that became known later changes earlier ones."""
+        for result in tuple(self._results.values()):
             self.judge(result)
         for text, result in tuple(self._results.items()):
             self._results[text] = self._judged(result)

@@ -169,7 +169,7 @@ def complete_power(
 
 
 def sample_power(meter: Meter, device: Device, run: Callable[[], object]) -> list[float]:
-    """Watts that another thread reads while this one keeps the device at work."""
+    """Watts read by another thread while this one keeps the device at work."""
     watts: list[float] = []
     done, began, time_block = threading.Event(), time.monotonic(), device.timer(run)
 
