@@ -14,14 +14,14 @@ from torchmark.workloads.own.files import is_own_file, place_of
 
 # Some backends raise a plain RuntimeError where memory ends; these are their words.
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|cannot allocate memory|failed to allocate|unable to allocate|"
-    r"not enough memory|insufficient memory|invalid buffer size|OUT_OF_((DEVICE|HOST)_MEMORY|RESOURCES)|"
+    r"out of memory|(can't|cannot) allocate memory|(failed|unable) to allocate|(not enough|insufficient) memory|"
+    r"invalid buffer size|OUT_OF_((DEVICE|HOST)_MEMORY|RESOURCES)|"
     r"(CUBLAS|CUDNN|CUSPARSE|CUSOLVER)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED|std::bad_alloc",
     re.IGNORECASE,
 )
 UNSUPPORTED = re.compile(
-    r"not implemented for|not (currently )?implemented|not (yet )?supported|unsupported|doesn't support|"
-    r"does not support|no kernel image|No working C\+\+ compiler",
+    r"not (currently )?implemented|not (yet )?supported|unsupported|(doesn't|does not) support|no kernel image|"
+    r"No working C\+\+ compiler",
     re.IGNORECASE,
 )
 LONGEST_DETAIL = 600

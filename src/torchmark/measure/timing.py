@@ -161,10 +161,9 @@ def complete_power(
         return replace(estimate, metered=replace(metered, mean_w=None, peak_w=None)), sources
     if sampled and run and (watts := sample_power(open_vitals(device.name)["energy"], device, run)):
         metered = replace(metered, mean_w=fmean(watts), peak_w=max(watts))
-    if sampled and metered.mean_w is None:
-        sources["energy"] = unavailable("its power was not sampled during untimed steps")
-    elif counted and metered.mean_w is None:
-        sources["energy"] = unavailable(f"the counter moves too slowly for less than {LEAST_POWER_S:g} s of steps")
+    if metered.mean_w is None and (sampled or counted):
+        slow = f"the counter moves too slowly for less than {LEAST_POWER_S:g} s of steps"
+        sources["energy"] = unavailable("its power was not sampled during untimed steps" if sampled else slow)
     return replace(estimate, metered=metered), sources
 
 
